@@ -1,0 +1,55 @@
+"""intact: post-training quantization of ONNX models whose numbers agree with the hardware's.
+
+The public names live in other modules and are imported when they are first asked for, so that
+``import intact`` costs next to nothing::
+
+    import intact
+
+    result = intact.quantize("model.onnx", "calib.npz", target="onnxruntime", output="out")
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+__version__ = "0.1.0"
+
+# The public API: each name and the module that holds it. A name of intact.api is one entry here;
+# a name from elsewhere is also imported below, for type checkers. No module of the package may be
+# called like a public name, because importing it would put the module in the name's place.
+_HOMES = {
+    "IntactError": "intact.errors",
+    "Overrides": "intact.plan",
+    "Preprocess": "intact.calibrate.preprocess",
+    "evaluate": "intact.api",
+    "inspect": "intact.api",
+    "load_plan": "intact.plan",
+    "load_result": "intact.api",
+    "quantize": "intact.api",
+    "verify": "intact.api",
+}
+
+__all__: list[str] = list(_HOMES)
+
+if TYPE_CHECKING:
+    from intact.api import *  # noqa: F403
+    from intact.calibrate.preprocess import Preprocess as Preprocess
+    from intact.errors import IntactError as IntactError
+    from intact.plan import Overrides as Overrides
+    from intact.plan import load_plan as load_plan
+else:
+
+    def __getattr__(name: str) -> object:
+        """Import a public name at its first use and keep it."""
+        home = _HOMES.get(name)
+        if home is None:
+            message = f"module {__name__!r} has no attribute {name!r}"
+            raise AttributeError(message)
+        value = getattr(importlib.import_module(home), name)
+        globals()[name] = value
+        return value
+
+    def __dir__() -> list[str]:
+        """List the public names, imported or not."""
+        return sorted({*globals(), *__all__})

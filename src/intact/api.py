@@ -1,0 +1,201 @@
+"""The public functions: each does one job of the command line, from Python."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx_ir as ir
+
+from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.collect import Progress, collect
+from intact.calibrate.preprocess import Preprocess
+from intact.calibrate.samples import Batch, Samples, open_samples
+from intact.errors import PlanError
+from intact.evaluate import Evaluation, evaluate_result
+from intact.formats.onnx_qdq.write import write_qdq
+from intact.graph import Graph, normalize
+from intact.inspection import Inspection, inspect_graph
+from intact.plan import Note, NoteKind, Overrides, QuantizedGraph, build_plan
+from intact.result import Result, check_output
+from intact.synthetic import synthetic_samples
+from intact.targets import Target, load_target
+from intact.verify import Verification, verify_qdq
+
+ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
+DataSource: TypeAlias = str | Path | Mapping[str, npt.ArrayLike] | Iterable[Batch]
+
+DEFAULT_SAMPLES = 512
+
+
+def quantize(
+    model: ModelSource,
+    data: DataSource,
+    *,
+    target: str | Path | Target = "onnxruntime",
+    output: str | Path | None = None,
+    method: str | None = None,
+    weight_method: str | None = None,
+    overrides: Overrides | None = None,
+    preprocess: Preprocess | None = None,
+    samples: int | None = DEFAULT_SAMPLES,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Quantise a model: load, plan, calibrate, write.
+
+    Args:
+        model: A path or a loaded model; never changed.
+        data: Calibration samples (see ``open_samples``).
+        target: A shipped target's name, a TOML file or a ``Target``.
+        output: Folder for the result; None keeps it in memory.
+        method: Threshold method for activations; None takes the target's.
+        weight_method: Threshold method for weights; None takes the target's.
+        overrides: Nodes kept float, other bit-widths.
+        preprocess: Mean and scale of the data.
+        samples: Use at most so many samples; None uses all.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: One of its children, naming what is wrong and how to mend it.
+    """
+    if output is not None:
+        check_output(Path(output))
+    described = _target(target)
+    chosen = Method.of(described, method, weight_method)
+    graph = normalize(model)
+    plan = build_plan(graph, described, overrides)
+    _refuse_nothing_to_do(plan)
+    opened = open_samples(data, graph, preprocess=preprocess, limit=samples)
+    statistics = collect(graph, opened, required_tensors(plan), threads=threads, progress=progress)
+    plan = assign(plan, statistics, chosen)
+    plan.provenance |= _described(opened.preprocess)
+    exported = write_qdq(plan)
+    plan = plan.with_notes(tuple(exported.notes))
+    result = Result(plan, statistics, exported)
+    if output is not None:
+        result.save(output)
+    return result
+
+
+def inspect(
+    model: ModelSource, *, target: str | Path | Target = "onnxruntime", overrides: Overrides | None = None
+) -> Inspection:
+    """Report which nodes will be quantised and why (not), without data.
+
+    Raises:
+        IntactError: The model, the target or an override is wrong.
+    """
+    return inspect_graph(normalize(model), _target(target), overrides)
+
+
+def evaluate(
+    result: Result | str | Path,
+    data: DataSource,
+    *,
+    preprocess: Preprocess | None = None,
+    samples: int | None = None,
+    batch: int = 100,
+    threads: int = 0,
+) -> Evaluation:
+    """Run float and quantised model over data: accuracy, error, size, latency.
+
+    Args:
+        result: A result or its folder.
+        data: Samples, with ``labels`` for accuracies.
+        preprocess: Mean and scale; None takes those of the calibration.
+        samples: Use at most so many samples; None uses all.
+        batch: Samples in one run.
+        threads: Threads of the runtime; 0 takes all cores.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    loaded = load_result(result)
+    opened = _open(loaded, data, preprocess, samples)
+    return evaluate_result(loaded, opened, batch=batch, threads=threads)
+
+
+def verify(
+    result: Result | str | Path,
+    data: DataSource | None = None,
+    *,
+    preprocess: Preprocess | None = None,
+    samples: int = 64,
+    threads: int = 0,
+) -> Verification:
+    """Compare the deployed model with the simulation of its plan, layer by layer.
+
+    Args:
+        result: A result or its folder.
+        data: Samples; None draws inputs from the distribution that calibration saw.
+        preprocess: Mean and scale; None takes those of the calibration.
+        samples: Use at most so many samples.
+        threads: Threads of the runtime; 0 takes all cores.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    loaded = load_result(result)
+    if data is None:
+        opened = synthetic_samples(loaded.plan.graph, loaded.statistics, samples)
+    else:
+        opened = _open(loaded, data, preprocess, samples)
+    return verify_qdq(loaded.plan, loaded.exported, _feeds(opened), threads=threads)
+
+
+def load_result(result: Result | str | Path) -> Result:
+    """Read a result's folder; a ``Result`` is returned as it is.
+
+    Raises:
+        PlanError: The folder is not one that ``quantize`` wrote.
+    """
+    return result if isinstance(result, Result) else Result.load(result)
+
+
+def _target(target: str | Path | Target) -> Target:
+    return target if isinstance(target, Target) else load_target(target)
+
+
+def _open(result: Result, data: DataSource, preprocess: Preprocess | None, samples: int | None) -> Samples:
+    kept = preprocess or _preprocess_of(result.plan)
+    return open_samples(data, result.plan.graph, preprocess=kept, limit=samples)
+
+
+def _feeds(samples: Samples) -> Iterator[Batch]:
+    fixed = [spec.fixed_batch for spec in samples.specs.values() if spec.fixed_batch is not None]
+    free = any(None in spec.shape[1:] for spec in samples.specs.values())
+    for batch, _ in samples.batches(fixed[0] if fixed else 1 if free else 16):
+        yield batch
+
+
+def _described(preprocess: Preprocess) -> dict[str, str]:
+    """Return mean and scale as text; Python's floats read back to the same numbers."""
+    numbers = {"mean": preprocess.mean, "scale": preprocess.scale}
+    return {name: ",".join(map(repr, values)) for name, values in numbers.items() if values}
+
+
+def _preprocess_of(plan: QuantizedGraph) -> Preprocess:
+    def numbers(name: str) -> tuple[float, ...]:
+        text = plan.provenance.get(name, "")
+        try:
+            return tuple(float(part) for part in text.split(",")) if text else ()
+        except ValueError:
+            raise PlanError(f"provenance {name!r} of the plan is {text!r}", remedy="quantize again") from None
+
+    return Preprocess(numbers("mean"), numbers("scale"))
+
+
+def _refuse_nothing_to_do(plan: QuantizedGraph) -> None:
+    if any(decision.quantized for decision in plan.decisions.values()):
+        return
+    reasons = sorted({decision.reason for decision in plan.decisions.values()})
+    raise PlanError(
+        f"target {plan.target.name} quantises no node of this model: {'; '.join(reasons[:3])}",
+        remedy="see `intact inspect`, or choose another target",
+    )

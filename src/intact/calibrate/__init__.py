@@ -1,0 +1,1 @@
+"""Calibration: samples in, statistics of the float model, scales out."""

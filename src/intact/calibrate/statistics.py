@@ -1,0 +1,189 @@
+"""``Statistics``: what one pass over the samples leaves behind, whatever will be asked of it.
+
+They belong to the float model alone. Every count is an integer and every sum is exact, so
+merging is exact too: the order of the samples, the caller's batches and the number of workers
+leave no trace.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import zipfile
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import CalibrationError, nearest
+from intact.numerics.distribution import Distribution
+from intact.numerics.exact_sum import ExactSum
+from intact.numerics.histogram import SampleStatistics, new_counts
+
+STATISTICS_VERSION = 1
+_MOMENTS = ("total", "squares", "minima", "maxima")
+
+
+@dataclass
+class TensorStatistics:
+    """Statistics of one tensor.
+
+    Attributes:
+        counts: Elements in each float-bits bin, int64 [65536].
+        zeros: Elements that are exactly 0.
+        samples: Samples seen.
+        minimum: Smallest finite element, +inf while there is none.
+        maximum: Largest finite element, -inf while there is none.
+        total: Exact sum of the samples' sums.
+        squares: Exact sum of the samples' sums of squares.
+        minima: Exact sum of the samples' minima.
+        maxima: Exact sum of the samples' maxima.
+    """
+
+    counts: npt.NDArray[np.int64] = field(default_factory=new_counts)
+    zeros: int = 0
+    samples: int = 0
+    minimum: float = np.inf
+    maximum: float = -np.inf
+    total: ExactSum = field(default_factory=ExactSum)
+    squares: ExactSum = field(default_factory=ExactSum)
+    minima: ExactSum = field(default_factory=ExactSum)
+    maxima: ExactSum = field(default_factory=ExactSum)
+
+    def add(self, rows: SampleStatistics) -> None:
+        """Add what the histogram kernel found in some samples (``counts`` it has filled)."""
+        seen = rows.minimum <= rows.maximum  # samples with a finite element
+        self.samples += len(rows.minimum)
+        self.zeros += int(rows.zeros.sum())
+        if seen.any():
+            self.minimum = min(self.minimum, float(rows.minimum[seen].min()))
+            self.maximum = max(self.maximum, float(rows.maximum[seen].max()))
+        self.total.add(rows.total)
+        self.squares.add(rows.total_squares)
+        self.minima.add(rows.minimum[seen].astype(np.float64))
+        self.maxima.add(rows.maximum[seen].astype(np.float64))
+
+    def merge(self, other: TensorStatistics) -> None:
+        """Add the statistics of other samples, exactly."""
+        self.counts += other.counts
+        self.zeros += other.zeros
+        self.samples += other.samples
+        self.minimum = min(self.minimum, other.minimum)
+        self.maximum = max(self.maximum, other.maximum)
+        for moment in _MOMENTS:
+            getattr(self, moment).merge(getattr(other, moment))
+
+    def distribution(self) -> Distribution:
+        """Return what the threshold methods read."""
+        return Distribution.from_counts(
+            self.counts,
+            minimum=self.minimum,
+            maximum=self.maximum,
+            samples=self.samples,
+            zeros=self.zeros,
+            total=self.total.value(),
+            total_squares=self.squares.value(),
+            total_minimum=self.minima.value(),
+            total_maximum=self.maxima.value(),
+        )
+
+
+@dataclass
+class Statistics:
+    """Statistics of the tensors of one model.
+
+    Attributes:
+        model_hash: Hash of the normalised float model.
+        tensors: By value name: those that were observed.
+    """
+
+    model_hash: str
+    tensors: dict[str, TensorStatistics] = field(default_factory=dict)
+
+    def __getitem__(self, name: str) -> TensorStatistics:
+        try:
+            return self.tensors[name]
+        except KeyError:
+            raise CalibrationError(
+                f"tensor {name!r} was not observed", remedy=f"collect it; {nearest(name, self.tensors)}"
+            ) from None
+
+    def merge(self, other: Statistics) -> None:
+        """Add the statistics of other samples of the same model, exactly.
+
+        Raises:
+            CalibrationError: The statistics are of another model or of other tensors.
+        """
+        if other.model_hash != self.model_hash:
+            raise CalibrationError("statistics of different models cannot be merged")
+        if other.tensors.keys() != self.tensors.keys():
+            raise CalibrationError("statistics of different tensors cannot be merged")
+        for name, tensor in self.tensors.items():
+            tensor.merge(other.tensors[name])
+
+    def to_bytes(self) -> bytes:
+        """Return the ``.npz`` form; equal statistics give equal bytes."""
+        names = sorted(self.tensors)
+        tensors = [self.tensors[name] for name in names]
+        bins = [np.flatnonzero(tensor.counts) for tensor in tensors]
+        arrays: dict[str, npt.NDArray[Any]] = {
+            "version": np.int64(STATISTICS_VERSION),
+            "model_hash": np.array(self.model_hash),
+            "names": np.array(names, dtype=np.str_),
+            "bin_ends": np.cumsum([len(found) for found in bins], dtype=np.int64),
+            "bins": _joined(bins).astype(np.uint16),
+            "counts": _joined([t.counts[found] for t, found in zip(tensors, bins, strict=True)]),
+            "zeros": np.array([tensor.zeros for tensor in tensors], np.int64),
+            "samples": np.array([tensor.samples for tensor in tensors], np.int64),
+            "minimum": np.array([tensor.minimum for tensor in tensors], np.float64),
+            "maximum": np.array([tensor.maximum for tensor in tensors], np.float64),
+        }
+        for moment in _MOMENTS:
+            sums = [getattr(tensor, moment).to_array() for tensor in tensors]
+            arrays[moment] = np.stack(sums) if sums else np.zeros((0, 0), np.int64)
+        buffer = io.BytesIO()
+        np.savez(buffer, **arrays)
+        return buffer.getvalue()
+
+    def hash(self) -> str:
+        """Return the SHA-256 of the statistics, hexadecimal."""
+        return hashlib.sha256(self.to_bytes()).hexdigest()
+
+    @staticmethod
+    def load(path: Path) -> Statistics:
+        """Read what ``to_bytes`` wrote.
+
+        Raises:
+            CalibrationError: The file is missing, damaged or of another version.
+        """
+        try:
+            with np.load(path, allow_pickle=False) as file:
+                return _from_arrays({name: file[name] for name in file.files})
+        except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
+            raise CalibrationError(f"{path}: cannot be read as statistics ({error})") from error
+
+
+def _joined(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
+    return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
+
+
+def _from_arrays(arrays: dict[str, npt.NDArray[Any]]) -> Statistics:
+    if int(arrays["version"]) != STATISTICS_VERSION:
+        raise ValueError(f"version {arrays['version']}, this intact reads {STATISTICS_VERSION}")
+    statistics = Statistics(str(arrays["model_hash"]))
+    start = 0
+    for index, name in enumerate(arrays["names"].tolist()):
+        end = int(arrays["bin_ends"][index])
+        tensor = TensorStatistics(
+            zeros=int(arrays["zeros"][index]),
+            samples=int(arrays["samples"][index]),
+            minimum=float(arrays["minimum"][index]),
+            maximum=float(arrays["maximum"][index]),
+            **{moment: ExactSum.from_array(arrays[moment][index]) for moment in _MOMENTS},
+        )
+        tensor.counts[arrays["bins"][start:end]] = arrays["counts"][start:end]
+        statistics.tensors[name] = tensor
+        start = end
+    return statistics

@@ -1,0 +1,235 @@
+"""The integer grid of a tensor: everything about its quantisation except scale and offset."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.config.granularity import Granularity, PerChannel
+from intact.config.policy import QuantPolicy
+from intact.errors import ConfigError
+from intact.numerics.affine import dequantize, fake_quantize, quantize
+from intact.numerics.affine_params import QuantParams
+from intact.numerics.logarithmic import dequantize_logarithmic, quantize_logarithmic
+from intact.numerics.rounding import Rounding
+from intact.numerics.thresholds import Levels, Scheme
+
+FloatArray = npt.NDArray[np.float32]
+IntegerArray = npt.NDArray[np.integer[Any]]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Grid:
+    """Policy, rounding, width and range of a tensor's integers.
+
+    Args:
+        policy: A checked set of properties.
+        granularity: One scale for the tensor, or one per index of an axis.
+        rounding: How a quotient becomes an integer.
+        bits: 2 to 32. The range may use fewer levels than the bits allow (HAGO's 6 bits in an
+            int8), never more.
+        quant_min: Smallest integer used.
+        quant_max: Largest integer used.
+
+    Raises:
+        ConfigError: If the fields contradict each other.
+    """
+
+    policy: QuantPolicy
+    granularity: Granularity
+    rounding: Rounding
+    bits: int
+    quant_min: int
+    quant_max: int
+
+    def __post_init__(self) -> None:
+        self.policy.check()
+        self._check_granularity()
+        self._check_range()
+        self._check_symmetry()
+
+    @property
+    def symmetric(self) -> bool:
+        """Whether integer 0 always stands for 0.0."""
+        return bool(self.policy & QuantPolicy.SYMMETRICAL)
+
+    @property
+    def exponential(self) -> bool:
+        """Whether the levels are spaced logarithmically."""
+        return bool(self.policy & QuantPolicy.EXPONENTIAL)
+
+    @property
+    def power_of_two(self) -> bool:
+        """Whether every scale is a power of two."""
+        return bool(self.policy & QuantPolicy.POWER_OF_2)
+
+    @property
+    def axis(self) -> int | None:
+        """The channel axis, or ``None`` per tensor."""
+        return self.granularity.axis
+
+    @property
+    def scheme(self) -> Scheme:
+        """How the levels lie around zero: what a threshold method has to know."""
+        if not self.symmetric:
+            return Scheme.ASYMMETRIC
+        return Scheme.ONE_SIDED if self.quant_min >= 0 else Scheme.SYMMETRIC
+
+    @property
+    def levels(self) -> Levels:
+        """The range and the scheme, as ``numerics.thresholds.estimate_range`` takes them."""
+        return Levels(self.quant_min, self.quant_max, self.scheme)
+
+    def check_params(self, scale: npt.ArrayLike, offset: npt.ArrayLike | None) -> QuantParams:
+        """Return scale and offset as read-only arrays if they are possible on this grid.
+
+        Args:
+            scale: Shape ``[]`` per tensor, ``[channels]`` per channel.
+            offset: Same shape, integers; ``None`` for zeros.
+
+        Raises:
+            ConfigError: If a scale is not positive and finite as float32, is not a power of two
+                where the policy asks for one, an offset is not an integer of the grid, or a
+                shape is wrong.
+        """
+        scales = _float32(scale)
+        self._check_shape(scales.shape)
+        if not np.all(np.isfinite(scales) & (scales > 0)):
+            raise ConfigError(
+                f"scale {_worst_scale(scales)!r} is not a positive finite float32",
+                remedy="calibrate with values that are finite",
+            )
+        if self.power_of_two and not np.all(np.frexp(scales)[0] == 0.5):
+            raise ConfigError(
+                "the policy is POWER_OF_2 but a scale is not a power of two",
+                remedy="round the scale to a power of two",
+            )
+        offsets = np.zeros(scales.shape, np.int64) if offset is None else _integers(offset)
+        if offsets.shape != scales.shape:
+            raise ConfigError(
+                f"offset has shape {list(offsets.shape)}, scale has {list(scales.shape)}",
+                remedy="give both the same shape",
+            )
+        self._check_offset(offsets)
+        scales.setflags(write=False)
+        offsets.setflags(write=False)
+        return QuantParams(scales, offsets)
+
+    def quantize(self, values: FloatArray, params: QuantParams) -> IntegerArray:
+        """Turn floats into integers of the grid, saturating; NaN raises ``NumericsError``."""
+        if self.exponential:
+            return quantize_logarithmic(values, params.scale, self.quant_max, axis=self.axis)
+        return quantize(
+            values,
+            params.scale,
+            params.zero_point,
+            self.quant_min,
+            self.quant_max,
+            rounding=self.rounding,
+            axis=self.axis,
+        )
+
+    def dequantize(self, quantized: IntegerArray, params: QuantParams) -> FloatArray:
+        """Turn integers of the grid into the float32 values they stand for."""
+        if self.exponential:
+            return dequantize_logarithmic(quantized, params.scale, axis=self.axis)
+        return dequantize(quantized, params.scale, params.zero_point, axis=self.axis)
+
+    def fake_quantize(self, values: FloatArray, params: QuantParams) -> FloatArray:
+        """Quantise and dequantise: the float32 values that survive the grid."""
+        if self.exponential:
+            return self.dequantize(self.quantize(values, params), params)
+        return fake_quantize(
+            values,
+            params.scale,
+            params.zero_point,
+            self.quant_min,
+            self.quant_max,
+            rounding=self.rounding,
+            axis=self.axis,
+        )
+
+    def _check_granularity(self) -> None:
+        per_channel = isinstance(self.granularity, PerChannel)
+        if per_channel != bool(self.policy & QuantPolicy.PER_CHANNEL):
+            raise ConfigError(
+                f"policy {self.policy.spelled} does not fit granularity {self.granularity}",
+                remedy="use PER_CHANNEL with PerChannel(axis) and PER_TENSOR with PerTensor()",
+            )
+
+    def _check_range(self) -> None:
+        if not 2 <= self.bits <= 32:
+            raise ConfigError(f"bits is {self.bits}", remedy="use 2 to 32")
+        if self.quant_min >= self.quant_max:
+            raise ConfigError(
+                f"quant_min {self.quant_min} is not below quant_max {self.quant_max}",
+                remedy="swap or widen them",
+            )
+        half = 1 << (self.bits - 1)
+        signed = -half <= self.quant_min and self.quant_max < half
+        unsigned = self.quant_min >= 0 and self.quant_max < 2 * half
+        if not (signed or unsigned):
+            raise ConfigError(
+                f"range {self.quant_min}..{self.quant_max} does not fit {self.bits} bits",
+                remedy=f"stay within {-half}..{half - 1} or 0..{2 * half - 1}",
+            )
+
+    def _check_symmetry(self) -> None:
+        if self.symmetric and not self.quant_min <= 0 < self.quant_max:
+            raise ConfigError(
+                f"symmetric range {self.quant_min}..{self.quant_max} has no zero to sit on",
+                remedy="let quant_min be 0 or less and quant_max positive",
+            )
+        if self.exponential and self.quant_min not in (0, -self.quant_max):
+            raise ConfigError(
+                f"logarithmic range {self.quant_min}..{self.quant_max} is lopsided",
+                remedy=f"use quant_min {-self.quant_max} or 0",
+            )
+
+    def _check_shape(self, shape: tuple[int, ...]) -> None:
+        if self.axis is None and shape != ():
+            raise ConfigError(
+                f"per-tensor scale has shape {list(shape)}", remedy="give a scalar of shape []"
+            )
+        if self.axis is not None and (len(shape) != 1 or shape[0] == 0):
+            raise ConfigError(
+                f"per-channel scale has shape {list(shape)}", remedy="give one scale a channel"
+            )
+
+    def _check_offset(self, offsets: npt.NDArray[np.int64]) -> None:
+        if self.symmetric and np.any(offsets != 0):
+            raise ConfigError(
+                "the policy is SYMMETRICAL but an offset is not 0", remedy="use ASYMMETRICAL"
+            )
+        outside = (offsets < self.quant_min) | (offsets > self.quant_max)
+        if not self.symmetric and np.any(outside):
+            raise ConfigError(
+                f"offset {int(offsets[outside][0])} lies outside "
+                f"{self.quant_min}..{self.quant_max}",
+                remedy="widen the range of the tensor to include 0.0",
+            )
+
+
+def _float32(scale: npt.ArrayLike) -> FloatArray:
+    """A private float32 copy; too large becomes inf and is refused by the caller."""
+    with np.errstate(over="ignore", under="ignore"):
+        try:
+            return np.array(scale, dtype=np.float32)
+        except (TypeError, ValueError) as error:
+            raise ConfigError(f"scale is not numeric: {error}", remedy="give floats") from error
+
+
+def _integers(offset: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """A private int64 copy; refuses floats, which would be truncated without a word."""
+    array = np.asarray(offset)
+    if array.dtype.kind not in "iu":
+        raise ConfigError(f"offset has dtype {array.dtype}", remedy="give integers")
+    return np.array(array, dtype=np.int64)
+
+
+def _worst_scale(scales: FloatArray) -> float:
+    bad = scales[~(np.isfinite(scales) & (scales > 0))]
+    return float(bad.flat[0])

@@ -1,0 +1,119 @@
+"""What kind of quantisation a tensor has, as a set of flags.
+
+The seven properties are those of the PPQ document (*Tensor Quantization Config*). Most of the
+128 subsets are impossible; :meth:`QuantPolicy.check` says why.
+"""
+
+from __future__ import annotations
+
+import enum
+
+from intact.config.granularity import Granularity, PerChannel
+from intact.errors import ConfigError, nearest
+
+
+class QuantPolicy(enum.Flag):
+    """Properties of a quantisation; a usable policy names one of each pair.
+
+    >>> policy = QuantPolicy.PER_TENSOR | QuantPolicy.LINEAR | QuantPolicy.SYMMETRICAL
+    >>> policy.check().spelled
+    'PER_TENSOR+LINEAR+SYMMETRICAL'
+    """
+
+    PER_TENSOR = enum.auto()
+    PER_CHANNEL = enum.auto()
+    LINEAR = enum.auto()
+    EXPONENTIAL = enum.auto()
+    SYMMETRICAL = enum.auto()
+    ASYMMETRICAL = enum.auto()
+    POWER_OF_2 = enum.auto()
+
+    def check(self) -> QuantPolicy:
+        """Return the policy unchanged if a tensor can be quantised that way.
+
+        Raises:
+            ConfigError: If both or neither of a pair are set, or two properties exclude each
+                other.
+        """
+        for pair in _EXCLUSIVE_PAIRS:
+            chosen = self & pair
+            if chosen == pair:
+                raise ConfigError(
+                    f"policy {self.spelled} sets both {_either(pair, 'and')}", remedy="keep one"
+                )
+            if not chosen:
+                raise ConfigError(
+                    f"policy {self.spelled or '(empty)'} sets neither {_either(pair, 'nor')}",
+                    remedy="add one",
+                )
+        for combination, reason, remedy in _IMPOSSIBLE:
+            if self & combination == combination:
+                raise ConfigError(f"policy {self.spelled} is impossible: {reason}", remedy=remedy)
+        return self
+
+    @property
+    def spelled(self) -> str:
+        """The flags by name, joined by ``+``, as :func:`parse_policy` reads them."""
+        return "+".join(flag.name or "" for flag in self)
+
+
+_EXCLUSIVE_PAIRS: tuple[QuantPolicy, ...] = (
+    QuantPolicy.PER_TENSOR | QuantPolicy.PER_CHANNEL,
+    QuantPolicy.LINEAR | QuantPolicy.EXPONENTIAL,
+    QuantPolicy.SYMMETRICAL | QuantPolicy.ASYMMETRICAL,
+)
+
+_IMPOSSIBLE: tuple[tuple[QuantPolicy, str, str], ...] = (
+    (
+        QuantPolicy.EXPONENTIAL | QuantPolicy.ASYMMETRICAL,
+        "logarithmic levels are a sign and an exponent, so code 0 is 0 and has no offset",
+        "use SYMMETRICAL",
+    ),
+    (
+        QuantPolicy.EXPONENTIAL | QuantPolicy.POWER_OF_2,
+        "a power-of-two scale turns requantisation into a shift, which needs linear levels",
+        "use LINEAR or drop POWER_OF_2",
+    ),
+)
+
+
+def make_policy(
+    granularity: Granularity,
+    *,
+    symmetric: bool,
+    exponential: bool = False,
+    power_of_two: bool = False,
+) -> QuantPolicy:
+    """Build a checked policy from the choices it stands for.
+
+    Raises:
+        ConfigError: If the choices exclude each other.
+    """
+    per_channel = isinstance(granularity, PerChannel)
+    policy = QuantPolicy.PER_CHANNEL if per_channel else QuantPolicy.PER_TENSOR
+    policy |= QuantPolicy.EXPONENTIAL if exponential else QuantPolicy.LINEAR
+    policy |= QuantPolicy.SYMMETRICAL if symmetric else QuantPolicy.ASYMMETRICAL
+    if power_of_two:
+        policy |= QuantPolicy.POWER_OF_2
+    return policy.check()
+
+
+def parse_policy(text: str) -> QuantPolicy:
+    """Read a policy as :attr:`QuantPolicy.spelled` writes it, and check it.
+
+    Raises:
+        ConfigError: If a name is unknown or the set is impossible.
+    """
+    policy = QuantPolicy(0)
+    for name in text.split("+"):
+        flag = QuantPolicy.__members__.get(name.strip())
+        if flag is None:
+            raise ConfigError(
+                f"unknown policy {name.strip()!r}", remedy=nearest(name, QuantPolicy.__members__)
+            )
+        policy |= flag
+    return policy.check()
+
+
+def _either(pair: QuantPolicy, conjunction: str) -> str:
+    return f" {conjunction} ".join(flag.name or "" for flag in pair)

@@ -1,0 +1,89 @@
+"""Scale and offset that several configs share, kept in one place by a union-find."""
+
+from __future__ import annotations
+
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.config.grid import FloatArray, Grid
+from intact.config.on_grid import OnGrid
+from intact.errors import ConfigError
+from intact.numerics.affine_params import QuantParams
+
+
+class SharedScale(OnGrid):
+    """A member of a group that reads scale and offset through its root, the *dominator*.
+
+    Reading always goes through the root, writing is possible only on the root, so the members
+    of a group cannot disagree.
+    """
+
+    __slots__ = ("_followers", "_params", "_parent")
+
+    def __init__(self, grid: Grid) -> None:
+        super().__init__(grid)
+        self._parent: Self | None = None
+        self._followers: list[Self] = []
+        self._params: QuantParams | None = None
+
+    @property
+    def dominator(self) -> Self:
+        """The config whose scale and offset hold here; itself when it follows none."""
+        root = self
+        while root._parent is not None:
+            root = root._parent
+        config = self
+        while config._parent is not None:
+            config._parent, config = root, config._parent
+        return root
+
+    @property
+    def params(self) -> QuantParams | None:
+        """Scale (float32) and zero point (int64) of the dominator, read-only; or ``None``."""
+        return self.dominator._params
+
+    @property
+    def scale(self) -> FloatArray | None:
+        """Scale of the dominator, float32 ``[]`` or ``[channels]``; ``None`` while unknown."""
+        params = self.params
+        return None if params is None else params.scale
+
+    @property
+    def offset(self) -> npt.NDArray[np.int64] | None:
+        """Offset (zero point) of the dominator, shaped like the scale; or ``None``."""
+        params = self.params
+        return None if params is None else params.zero_point
+
+    def set_params(self, scale: npt.ArrayLike, offset: npt.ArrayLike | None = None) -> None:
+        """Write scale and offset, together because each is checked against the other.
+
+        Raises:
+            ConfigError: If the config follows a dominator, or the values do not fit the grid.
+        """
+        self._require_root()
+        self._params = self.grid.check_params(scale, offset)
+
+    def adopt(self, root: Self) -> None:
+        """Hang another group under this dominator without checking that sharing makes sense.
+
+        For copies of groups that were checked when they were made; others call
+        :meth:`TensorQuantConfig.dominate`.
+        """
+        root._parent = self
+        root._params = None
+        self._followers.extend((root, *root._followers))
+        root._followers = []
+
+    def group(self) -> tuple[Self, ...]:
+        """All configs that share this config's scale: the dominator first."""
+        root = self.dominator
+        return (root, *root._followers)
+
+    def _require_root(self) -> None:
+        if self._parent is not None:
+            raise ConfigError(
+                "scale and offset of a config that follows another are read-only",
+                remedy="write them on its dominator",
+            )

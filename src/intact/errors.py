@@ -1,0 +1,93 @@
+"""Every error that intact raises on purpose, under one root.
+
+::
+
+    IntactError
+    ├── UsageError          a command line or call that cannot be carried out as written
+    ├── ModelError          a model file or graph that cannot be read or normalised
+    ├── DataError           samples, labels or preprocessing that do not fit the model
+    ├── TargetError         a hardware description that is unknown or contradicts itself
+    ├── ConfigError         an impossible quantisation policy, state transition or parameter
+    ├── CalibrationError    statistics or a threshold method that cannot give a scale
+    ├── PlanError           a plan file that cannot be read, or does not fit its model
+    ├── ExportError         a plan that a format cannot express
+    ├── OutputError         a result that cannot be written
+    └── MissingExtraError   an optional package that is not installed
+
+Each message is one line that says what is wrong, where, and how to mend it. The command line
+prints it without a traceback; a library caller catches ``IntactError``.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable
+
+
+class IntactError(Exception):
+    """Root of all deliberate errors.
+
+    Args:
+        message: What is wrong and where, without a final full stop.
+        remedy: How to mend it, as a phrase; printed after a semicolon.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "") -> None:
+        super().__init__(f"{message}; {remedy}" if remedy else message)
+        self.remedy = remedy
+
+
+class UsageError(IntactError):
+    """A command line or call that cannot be carried out as written."""
+
+
+class ModelError(IntactError):
+    """A model file or graph that cannot be read or normalised."""
+
+
+class DataError(IntactError):
+    """Samples, labels or preprocessing that do not fit the model."""
+
+
+class TargetError(IntactError):
+    """A hardware description that is unknown or contradicts itself."""
+
+
+class ConfigError(IntactError):
+    """An impossible quantisation policy, state transition or parameter."""
+
+
+class CalibrationError(IntactError):
+    """Statistics or a threshold method that cannot give a scale."""
+
+
+class PlanError(IntactError):
+    """A plan file that cannot be read, or does not fit its model."""
+
+
+class ExportError(IntactError):
+    """A plan that a format cannot express."""
+
+
+class OutputError(IntactError):
+    """A result that cannot be written."""
+
+
+class MissingExtraError(IntactError):
+    """An optional package that is not installed."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return a phrase that offers the known name closest to a misspelt one.
+
+    >>> nearest("onnxruntme", ["onnxruntime", "tensorrt"])
+    "did you mean 'onnxruntime'?"
+    >>> nearest("x", ["b", "a"])
+    'known: a, b'
+    """
+    names = sorted(set(known))
+    close = difflib.get_close_matches(name, names, n=1, cutoff=0.6)
+    if close:
+        return f"did you mean {close[0]!r}?"
+    shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
+    return f"known: {shown}" if names else "there are none"

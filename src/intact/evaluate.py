@@ -1,0 +1,156 @@
+"""What quantisation cost and what it bought: accuracy, error, size and latency of both models."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.calibrate.samples import Samples
+from intact.errors import DataError
+from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.numerics.metrics import (
+    PairedDifference,
+    agreement,
+    cosine,
+    paired_accuracy_difference,
+    sqnr_db,
+    top_k_accuracy,
+)
+from intact.result import Result
+from intact.run.float import FloatModel
+
+Scores = npt.NDArray[np.float32]
+
+_LATENCY_RUNS = 15
+_FIVE = 5
+
+
+@dataclass
+class Accuracy:
+    """Accuracy on labelled samples.
+
+    Attributes:
+        top1: In percent, (float, quantised).
+        top5: The same for the five best classes; None with five classes or fewer.
+        difference: Quantised minus float top-1 in points, with its paired 95 % interval.
+    """
+
+    top1: tuple[float, float]
+    top5: tuple[float, float] | None
+    difference: PairedDifference
+
+
+@dataclass
+class Evaluation:
+    """Float against quantised.
+
+    Attributes:
+        samples: Samples run.
+        output: Name of the output that is scored, the model's first.
+        accuracy: None without labels.
+        agreement: Share of samples, in percent, for which both give the same best class; None
+            where the output has no classes.
+        sqnr_db: Signal to quantisation noise of the output, dB.
+        cosine: Cosine of both outputs.
+        bytes: File sizes, (float, quantised).
+        latency_ms: Median time of one batch, (float, quantised).
+        latency_batch: Samples in that batch.
+        speedup: Median over paired runs of float time over quantised time.
+    """
+
+    samples: int
+    output: str
+    accuracy: Accuracy | None
+    agreement: float | None
+    sqnr_db: float
+    cosine: float
+    bytes: tuple[int, int]
+    latency_ms: tuple[float, float]
+    latency_batch: int
+    speedup: float
+
+
+def evaluate_result(result: Result, samples: Samples, *, batch: int = 100, threads: int = 0) -> Evaluation:
+    """Run both models over the samples.
+
+    Args:
+        result: What quantisation gave.
+        samples: Evaluation data, with ``labels`` if there are any.
+        batch: Samples in one run, also for the latency.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Raises:
+        DataError: The data does not fit the model, or there are not as many labels as samples.
+    """
+    labels = samples.labels()
+    size = _batch_size(samples, batch)
+    float_model = FloatModel(result.plan.graph, threads=threads)
+    quantized = QdqRuntime(result.exported.model, threads=threads)
+    output = float_model.outputs[0]
+    reference, deployed = [], []
+    first = None
+    for feeds, count in samples.batches(size):
+        first = feeds if first is None else first
+        reference.append(float_model.run(feeds)[output][:count])
+        deployed.append(quantized.run(feeds)[0][output][:count])
+    if first is None:  # `batches` raises before; this tells the type checker
+        raise DataError(f"{samples.source}: no samples")
+    batch_feeds = first
+    want, have = np.concatenate(reference), np.concatenate(deployed)
+    if labels is not None and len(labels) != len(want):
+        raise DataError(f"{samples.source}: {len(labels)} labels for {len(want)} samples")
+    latency, speedup = _latency(lambda: float_model.run(batch_feeds), lambda: quantized.run(batch_feeds))
+    scored = want.ndim == 2 and want.shape[1] > 1
+    return Evaluation(
+        samples=len(want),
+        output=output,
+        accuracy=_accuracy(want, have, labels) if scored and labels is not None else None,
+        agreement=100 * agreement(want, have) if scored else None,
+        sqnr_db=sqnr_db(want, have),
+        cosine=cosine(want, have),
+        bytes=result.sizes(),
+        latency_ms=latency,
+        latency_batch=size,
+        speedup=speedup,
+    )
+
+
+
+def _batch_size(samples: Samples, wanted: int) -> int:
+    """Return how many samples run at once: what the model fixes, or allows, or the caller wants."""
+    specs = samples.specs.values()
+    fixed = [spec.fixed_batch for spec in specs if spec.fixed_batch is not None]
+    if fixed:
+        return fixed[0]
+    if any(None in spec.shape[1:] for spec in specs):
+        return 1  # samples of different shapes cannot share a batch
+    return wanted if samples.count is None else max(1, min(wanted, samples.count))
+
+
+def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64]) -> Accuracy:
+    pair = (100 * top_k_accuracy(want, labels, 1), 100 * top_k_accuracy(have, labels, 1))
+    five = (100 * top_k_accuracy(want, labels, 5), 100 * top_k_accuracy(have, labels, 5)) if want.shape[1] > _FIVE else None
+    right = want.argmax(1) == labels, have.argmax(1) == labels
+    return Accuracy(pair, five, paired_accuracy_difference(*right))
+
+
+def _latency(first: Callable[[], object], second: Callable[[], object]) -> tuple[tuple[float, float], float]:
+    """Return the median milliseconds of both and the median ratio, run in turn."""
+    times: list[tuple[float, float]] = []
+    for function in (first, second):
+        function()
+    for _ in range(_LATENCY_RUNS):
+        times.append((_seconds(first), _seconds(second)))
+    medians = [1e3 * statistics.median(column) for column in zip(*times, strict=True)]
+    return (medians[0], medians[1]), statistics.median(a / b for a, b in times)
+
+
+def _seconds(function: Callable[[], object]) -> float:
+    start = time.perf_counter()
+    function()
+    return time.perf_counter() - start

@@ -1,0 +1,1 @@
+"""Formats: one folder each, with what writes it, reads it and runs it."""

@@ -1,0 +1,1 @@
+"""ONNX with QuantizeLinear and DequantizeLinear, as ONNX Runtime fuses it."""

@@ -1,0 +1,56 @@
+"""Which ONNX integer type holds the codes of a config, and the opset that it needs."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import ml_dtypes
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.config import TensorQuantConfig
+
+
+@dataclass(frozen=True)
+class Container:
+    """An ONNX integer type.
+
+    Attributes:
+        data_type: The ONNX type.
+        numpy: The NumPy type of its arrays.
+        low: Smallest integer it holds.
+        high: Largest integer it holds.
+        opset: First default opset whose QuantizeLinear takes it, per-channel included.
+    """
+
+    data_type: ir.DataType
+    numpy: npt.DTypeLike
+    low: int
+    high: int
+    opset: int
+
+    def holds_exactly(self, config: TensorQuantConfig) -> bool:
+        """Tell whether saturating to the type is saturating to the config's range."""
+        return (config.quant_min, config.quant_max) == (self.low, self.high)
+
+
+_SIGNED = (
+    Container(ir.DataType.INT4, ml_dtypes.int4, -8, 7, 21),
+    Container(ir.DataType.INT8, np.int8, -128, 127, 13),
+    Container(ir.DataType.INT16, np.int16, -(2**15), 2**15 - 1, 21),
+    Container(ir.DataType.INT32, np.int32, -(2**31), 2**31 - 1, 13),
+)
+_UNSIGNED = (
+    Container(ir.DataType.UINT4, ml_dtypes.uint4, 0, 15, 21),
+    Container(ir.DataType.UINT8, np.uint8, 0, 255, 13),
+    Container(ir.DataType.UINT16, np.uint16, 0, 2**16 - 1, 21),
+)
+
+
+def container_for(config: TensorQuantConfig) -> Container | None:
+    """Return the smallest type that holds a config's range; None if ONNX has none."""
+    family = _SIGNED if config.quant_min < 0 else _UNSIGNED
+    return next(
+        (c for c in family if c.low <= config.quant_min and config.quant_max <= c.high), None
+    )

@@ -1,0 +1,188 @@
+"""A plan as ONNX with QuantizeLinear and DequantizeLinear.
+
+Pairs sit exactly at the plan's quantisation points, so ONNX Runtime fuses
+``DequantizeLinear -> op -> QuantizeLinear`` into its integer kernels. Weights and biases are
+stored as integers. An activation that saturation performs anyway (a Relu before a range that
+starts at 0, a Clip(0, 6) before one that ends at 6) is left out, since the runtime would run it
+in float.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.config import TensorQuantConfig
+from intact.errors import ExportError
+from intact.formats.onnx_qdq.containers import Container, container_for
+from intact.formats.onnx_qdq.opset import raise_opset
+from intact.formats.onnx_qdq.saturation import is_saturation
+from intact.graph.edit import Editor
+from intact.plan import (
+    Note,
+    NoteKind,
+    QuantizedGraph,
+    QuantPoint,
+    TensorEnd,
+    quantization_points,
+    refuse_unready,
+)
+
+
+@dataclass
+class QdqModel:
+    """What was written.
+
+    Attributes:
+        model: The ONNX model.
+        codes: For each quantised activation, the name of the value that carries its integers.
+        notes: What a user should know about this export.
+    """
+
+    model: ir.Model
+    codes: dict[TensorEnd, str] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+
+def write_qdq(plan: QuantizedGraph) -> QdqModel:
+    """Write a plan as QDQ ONNX; plan and float model are not changed.
+
+    Raises:
+        PlanError: An end has no scale yet.
+        ExportError: QDQ cannot express some ends; all of them are listed.
+    """
+    refuse_unready(plan)
+    points = list(quantization_points(plan))
+    _refuse_inexpressible(points)
+    containers = [container for point in points if (container := container_for(point.config))]
+    needed = max((container.opset for container in containers), default=0)
+    writer = _Writer(Editor(raise_opset(plan.graph.model, needed)))
+    for point in points:
+        if point.is_constant:
+            writer.constant(point)
+        else:
+            writer.activation(point)
+    writer.drop_saturations(plan, points)
+    writer.result.model = writer.editor.finish()
+    return writer.result
+
+
+def _refuse_inexpressible(points: list[QuantPoint]) -> None:
+    reasons = []
+    for point in points:
+        if point.config.grid.exponential:
+            reasons.append(f"{point.end}: logarithmic levels")
+        elif container_for(point.config) is None:
+            reasons.append(f"{point.end}: {point.config.quant_min}..{point.config.quant_max}")
+    if reasons:
+        raise ExportError(f"QDQ cannot express {'; '.join(reasons)}", remedy="keep these nodes float")
+
+
+class _Writer:
+    """Adds the pairs of one model."""
+
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        self.result = QdqModel(editor.model)
+        self._constants: dict[tuple[str, int], ir.Value] = {}
+        self._parameters: dict[int, tuple[ir.Value, ir.Value]] = {}
+
+    def activation(self, point: QuantPoint) -> None:
+        """Add Clip (where the range is narrower than its type), Quantize and Dequantize."""
+        value = self.editor.value(str(point.value.name))
+        container = _container(point)
+        base = str(value.name) if point.at_output else f"{value.name}_{point.end.node}"
+        scale, zero_point = self._scale_and_zero(point, container)
+        source = value
+        if not container.holds_exactly(point.config):
+            source = self._clip(point, value, base)
+        codes = self.editor.node(
+            "QuantizeLinear",
+            [source, scale, zero_point],
+            f"{base}_quantized",
+            dtype=container.data_type,
+            shape=value.shape,
+        )
+        result = self.editor.node(
+            "DequantizeLinear", [codes, scale, zero_point], f"{base}_dequantized", shape=value.shape
+        )
+        self.editor.redirect(value, result, [(str(node.name), slot) for node, slot in point.readers])
+        if point.at_output:
+            self.editor.take_over_output(value, result)
+        self.result.codes[point.end] = str(codes.name)
+
+    def constant(self, point: QuantPoint) -> None:
+        """Store a constant as integers with a DequantizeLinear, shared by equal readers."""
+        key = (str(point.value.name), id(point.config.dominator))
+        if key not in self._constants:
+            container = _container(point)
+            codes = point.constant_codes().astype(container.numpy)
+            stored = self.editor.initializer(f"{point.value.name}_quantized", ir.tensor(codes))
+            scale, zero_point = self._scale_and_zero(point, container)
+            axis = point.config.granularity.axis
+            self._constants[key] = self.editor.node(
+                "DequantizeLinear",
+                [stored, scale, zero_point],
+                f"{point.value.name}_dequantized",
+                {} if axis is None else {"axis": axis},
+                shape=ir.Shape(codes.shape),
+            )
+        value = self.editor.value(str(point.value.name))
+        readers = [(str(node.name), slot) for node, slot in point.readers]
+        self.editor.redirect(value, self._constants[key], readers)
+
+    def drop_saturations(self, plan: QuantizedGraph, points: list[QuantPoint]) -> None:
+        """Take out fused activations whose work the saturation of their quantiser does."""
+        for point in points:
+            node = point.value.producer()
+            if node is None or not point.at_output or not is_saturation(plan, node, point.config):
+                continue
+            twin = self.editor.nodes[str(node.name)]
+            source = twin.inputs[0]
+            if source is not None:
+                twin.outputs[0].replace_all_uses_with(source)
+                self.editor.model.graph.remove(twin, safe=True)
+
+    def _scale_and_zero(self, point: QuantPoint, container: Container) -> tuple[ir.Value, ir.Value]:
+        """Return the parameters of a point's dominator, stored once."""
+        config = point.config.dominator
+        if id(config) not in self._parameters:
+            params = point.config.params
+            if params is None:
+                raise ExportError(f"{point.end} has no scale")
+            name = str(point.value.name)
+            scale = self.editor.initializer(f"{name}_scale", ir.tensor(np.asarray(params.scale)))
+            zero = np.asarray(params.zero_point).astype(container.numpy)
+            zero_point = self.editor.initializer(f"{name}_zero_point", ir.tensor(zero))
+            self._parameters[id(config)] = (scale, zero_point)
+        return self._parameters[id(config)]
+
+    def _clip(self, point: QuantPoint, value: ir.Value, base: str) -> ir.Value:
+        low, high = (
+            self.editor.initializer(f"{base}_{name}", ir.tensor(np.float32(bound)))
+            for name, bound in zip(("low", "high"), _bounds(point.config), strict=True)
+        )
+        self.result.notes.append(
+            Note(
+                NoteKind.FUSION,
+                point.end.node,
+                f"{point.config.bits} bits are narrower than their {_container(point).data_type.name} "
+                "type: a Clip does the saturation and ONNX Runtime will not fuse there",
+                "use 4, 8 or 16 bits",
+            )
+        )
+        return self.editor.node("Clip", [value, low, high], f"{base}_clipped", shape=value.shape)
+
+
+def _container(point: QuantPoint) -> Container:
+    container = container_for(point.config)
+    if container is None:
+        raise ExportError(f"{point.end}: ONNX has no type for its range")
+    return container
+
+
+def _bounds(config: TensorQuantConfig) -> tuple[np.float32, np.float32]:
+    low, high = config.dequantize(np.array([config.quant_min, config.quant_max]))
+    return low, high

@@ -1,0 +1,54 @@
+"""Models as graphs: reading, normalising, asking.
+
+>>> from intact.graph import normalize  # doctest: +SKIP
+>>> graph = normalize("model.onnx")  # doctest: +SKIP
+"""
+
+from __future__ import annotations
+
+from intact.graph.batch_norm import BatchNorm
+from intact.graph.graph import IMPLICIT_SLOT, Consumer, Graph
+from intact.graph.load import load_model, save_model
+from intact.graph.normalize import normalize
+from intact.graph.ops import (
+    OPS,
+    OpKind,
+    OpSpec,
+    Role,
+    bias_slot,
+    constant_array,
+    data_slots,
+    input_role,
+    input_value,
+    is_constant,
+    moves_values,
+    op_spec,
+    output_channel_axis,
+    weight_slot,
+)
+from intact.graph.soi import shape_or_index_values
+
+__all__ = [
+    "IMPLICIT_SLOT",
+    "OPS",
+    "BatchNorm",
+    "Consumer",
+    "Graph",
+    "OpKind",
+    "OpSpec",
+    "Role",
+    "bias_slot",
+    "constant_array",
+    "data_slots",
+    "input_role",
+    "input_value",
+    "is_constant",
+    "load_model",
+    "moves_values",
+    "normalize",
+    "op_spec",
+    "output_channel_axis",
+    "save_model",
+    "shape_or_index_values",
+    "weight_slot",
+]

@@ -1,0 +1,212 @@
+"""`Graph`: a read-only view of a normalised model, with the questions the other rooms ask."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import cached_property
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import ModelError, nearest
+from intact.graph.batch_norm import BatchNorm, recall
+from intact.graph.digest import model_digest
+from intact.graph.load import load_model, save_model
+from intact.graph.ops import is_constant
+
+IMPLICIT_SLOT = -1
+"""The slot of a consumer that reads a value only inside its body (If, Loop, Scan)."""
+
+_FLOATS = {
+    ir.DataType.FLOAT,
+    ir.DataType.FLOAT16,
+    ir.DataType.BFLOAT16,
+    ir.DataType.DOUBLE,
+}
+
+Consumer = tuple[ir.Node, int]
+"""A node and the input slot at which it reads a value."""
+
+
+class Graph:
+    """A normalised model: every node and value of the main graph has a name of its own.
+
+    The view keeps what it computed, so the model must not be changed under it; take `clone` and
+    change that one's model before anything else is asked of it.
+
+    Args:
+        model: A model as `intact.graph.normalize.normalize` leaves it.
+
+    Raises:
+        ModelError: Two nodes or two values share a name, or one has none.
+    """
+
+    def __init__(self, model: ir.Model) -> None:
+        self._model = model
+        self._nodes = tuple(model.graph)
+        self._by_name = {node.name: node for node in self._nodes if node.name}
+        if len(self._by_name) != len(self._nodes):
+            raise ModelError("the graph has nodes without a name of their own", remedy=_NORMALIZE)
+        values = self.values
+        if len({value.name for value in values if value.name}) != len(values):
+            raise ModelError("the graph has values without a name of their own", remedy=_NORMALIZE)
+
+    @property
+    def model(self) -> ir.Model:
+        """The onnx-ir model; not to be changed."""
+        return self._model
+
+    @property
+    def nodes(self) -> tuple[ir.Node, ...]:
+        """The nodes of the main graph in topological order."""
+        return self._nodes
+
+    @property
+    def inputs(self) -> tuple[ir.Value, ...]:
+        """The graph inputs that a caller feeds, without initialisers, in the model's order."""
+        inputs = self._model.graph.inputs
+        return tuple(value for value in inputs if not value.is_initializer())
+
+    @property
+    def outputs(self) -> tuple[ir.Value, ...]:
+        """The graph outputs in the model's order."""
+        return tuple(self._model.graph.outputs)
+
+    @cached_property
+    def values(self) -> tuple[ir.Value, ...]:
+        """Graph inputs, initialisers, then node outputs in topological order; each once."""
+        graph = self._model.graph
+        results = (value for node in self._nodes for value in node.outputs if _is_present(value))
+        return tuple(dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)))
+
+    @property
+    def opset(self) -> int:
+        """The version of the default operator set."""
+        return self._model.opset_imports[""]
+
+    def node(self, name: str) -> ir.Node:
+        """Return a node by name.
+
+        Raises:
+            ModelError: There is no such node; the message offers the nearest name.
+        """
+        try:
+            return self._by_name[name]
+        except KeyError:
+            raise ModelError(
+                f"the graph has no node {name!r}", remedy=nearest(name, self._by_name)
+            ) from None
+
+    def value(self, name: str) -> ir.Value:
+        """Return a value (tensor) of the main graph by name.
+
+        Raises:
+            ModelError: There is no such value; the message offers the nearest name.
+        """
+        try:
+            return self._values_by_name[name]
+        except KeyError:
+            raise ModelError(
+                f"the graph has no tensor {name!r}", remedy=nearest(name, self._values_by_name)
+            ) from None
+
+    def constant(self, value: ir.Value | None) -> np.ndarray | None:
+        """Return the array of a constant value, read-only; None where it is computed or absent."""
+        if value is None or not is_constant(value) or value.const_value is None:
+            return None
+        name = value.name or ""
+        if name not in self._arrays:
+            array = np.asarray(value.const_value.numpy()).view()
+            array.flags.writeable = False
+            self._arrays[name] = array
+        return self._arrays[name]
+
+    def consumers(self, value: ir.Value) -> tuple[Consumer, ...]:
+        """Return who reads a value, in topological order, once for each slot.
+
+        A node that reads it only inside its body (If, Loop) appears with `IMPLICIT_SLOT`. Graph
+        outputs are no consumers: ask ``value.is_graph_output()``.
+        """
+        return self._consumers.get(value, ())
+
+    @cached_property
+    def batch_norms(self) -> Mapping[str, BatchNorm]:
+        """The BatchNormalization folded into each node, by node name."""
+        found = ((node.name or "", recall(node)) for node in self._nodes)
+        return MappingProxyType({name: norm for name, norm in found if norm is not None})
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of the model in hexadecimal; the same however and wherever it is stored."""
+        return model_digest(self._model)
+
+    @staticmethod
+    def is_float(value: ir.Value | None) -> bool:
+        """Whether a value is known to hold float32, float16, bfloat16 or float64 numbers."""
+        return value is not None and value.dtype in _FLOATS
+
+    def clone(self) -> Graph:
+        """Return a graph over a copy of the model; tensors are shared, as they never change."""
+        return Graph(self._model.clone())
+
+    def save(self, path: str | Path) -> None:
+        """Write the model; see `intact.graph.load.save_model`."""
+        save_model(self._model, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Graph:
+        """Read a model that was normalised before it was saved.
+
+        Raises:
+            ModelError: The file cannot be read, or was not normalised.
+        """
+        return cls(load_model(path))
+
+    @cached_property
+    def _arrays(self) -> dict[str, np.ndarray]:
+        return {}
+
+    @cached_property
+    def _values_by_name(self) -> dict[str, ir.Value]:
+        return {value.name: value for value in self.values if value.name}
+
+    @cached_property
+    def _consumers(self) -> dict[ir.Value, tuple[Consumer, ...]]:
+        found: dict[ir.Value, list[Consumer]] = {}
+        for node in self._nodes:
+            for slot, value in enumerate(node.inputs):
+                if value is not None:
+                    found.setdefault(value, []).append((node, slot))
+            for value in _values_read_inside(node):
+                if all(reader is not node for reader, _ in found.get(value, ())):
+                    found.setdefault(value, []).append((node, IMPLICIT_SLOT))
+        return {value: tuple(readers) for value, readers in found.items()}
+
+
+_NORMALIZE = "normalise it first"
+
+
+def _is_present(value: ir.Value) -> bool:
+    # An optional output that the node leaves out is a value with an empty name and no readers.
+    return bool(value.name) or bool(value.uses()) or value.is_graph_output()
+
+
+def _values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
+    """Return the outer values that the subgraphs of a node read, in order."""
+    read: dict[ir.Value, None] = {}
+    for attribute in node.attributes.values():
+        if attribute.is_ref():
+            continue
+        if attribute.type is ir.AttributeType.GRAPH:
+            bodies: tuple[ir.Graph, ...] = (attribute.as_graph(),)
+        elif attribute.type is ir.AttributeType.GRAPHS:
+            bodies = tuple(attribute.as_graphs())
+        else:
+            continue
+        for body in bodies:
+            for inner in ir.traversal.RecursiveGraphIterator(body):
+                read.update((value, None) for value in inner.inputs if value is not None)
+            read.update((value, None) for value in body.outputs)
+    return read

@@ -1,0 +1,81 @@
+"""Normalisation: one shape of graph for everything that comes after."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+
+from intact.graph.graph import Graph
+from intact.graph.load import load_model
+from intact.graph.passes import library
+from intact.graph.passes.fold_batch_norm import fold_batch_norms
+from intact.graph.passes.global_pool import pool_spatial_means
+from intact.graph.passes.names import make_names_unique, protected_names
+from intact.graph.passes.no_ops import remove_no_ops
+from intact.graph.passes.plain_gemm import plain_gemms
+from intact.graph.passes.types import infer_types
+
+_log = logging.getLogger(__name__)
+
+_ROUNDS = 4
+"""Folding can enable rules and rules folding; two rounds settle every model seen so far."""
+
+
+def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
+    """Bring a model into the form that the rest of `intact` works on.
+
+    Afterwards every node and value has a name of its own (the model's where it had one), constants
+    are initialisers, shapes and types are known as far as they can be, what is constant is
+    computed, no-ops are gone, BatchNormalization is part of the convolution before it, and a mean
+    over all spatial axes is a GlobalAveragePool. The opset, the graph inputs and outputs, dynamic
+    dimensions and the model's results are as before (up to float rounding where BatchNormalization
+    was folded). A tensor name that survives stands for the same numbers as in the source.
+    Operators that are not known, functions and the bodies of If and Loop are not touched.
+
+    Args:
+        source: A path, or a loaded model; that is never changed.
+
+    Raises:
+        ModelError: The model cannot be read (see `intact.graph.load.load_model`) or has a cycle.
+    """
+    model = load_model(source)
+    library.sort_nodes(model)
+    make_names_unique(model)
+    library.lift_constants(model)
+    _simplify(model)
+    fold_batch_norms(model)
+    plain_gemms(model)
+    pool_spatial_means(model)
+    library.remove_unused(model)
+    library.infer_shapes(model)
+    infer_types(model)
+    make_names_unique(model)
+    return Graph(model)
+
+
+def _simplify(model: ir.Model) -> None:
+    """Fold constants and apply rules until nothing changes."""
+    with protected_names(model):
+        library.infer_shapes(model)
+        for _ in range(_ROUNDS):
+            changed = _try(library.fold_constants, model)
+            changed |= _try(library.apply_rules, model)
+            changed |= library.lift_constants(model)
+            changed |= remove_no_ops(model) > 0
+            library.remove_unused(model)
+            if not changed:
+                break
+        library.drop_library_metadata(model)
+
+
+def _try(library_pass: Callable[[ir.Model], bool], model: ir.Model) -> bool:
+    """Run a pass of the library that may trip over an unusual node; each of its edits is whole."""
+    try:
+        return library_pass(model)
+    except Exception as error:  # the library raises whatever its rules and evaluators raise
+        _log.warning("the model is simplified only in part: %s", error)
+        return False

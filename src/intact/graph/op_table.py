@@ -1,0 +1,175 @@
+"""The op table: what every standard ONNX operator does with each of its inputs.
+
+One row an operator. A row says which inputs carry the tensors that a quantiser works on (data,
+weight, bias) and which only steer the operator (shapes, indices, parameters), and whether the
+operator hands out nothing but values it was given. Input positions are those of opset 11 and
+later; they did not move since then, inputs were only added at the end.
+
+Source: the ONNX operator specification (https://onnx.ai/onnx/operators/).
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from types import MappingProxyType
+
+
+class Role(enum.StrEnum):
+    """What an operator input is for."""
+
+    DATA = "data"
+    """An activation."""
+    WEIGHT = "weight"
+    """The constant operand of a multiply-accumulate operator."""
+    BIAS = "bias"
+    """The constant added to the accumulator."""
+    SHAPE = "shape"
+    """A shape, an index, a size, a condition or a resize factor: never quantised."""
+    PARAMETER = "parameter"
+    """A constant that steers the operator: clip bounds, pad value, slope, norm scale."""
+
+
+class OpKind(enum.StrEnum):
+    """What an operator does, as coarsely as quantisation needs to know it."""
+
+    COMPUTE = "compute"
+    """Multiplies and accumulates: has a weight, or two data inputs."""
+    ELEMENTWISE = "elementwise"
+    """Works element by element on broadcast inputs."""
+    ACTIVATION = "activation"
+    """A function of one data input, element by element or along an axis (Softmax)."""
+    POOL = "pool"
+    """Reduces sliding or global spatial windows."""
+    REDUCE = "reduce"
+    """Reduces or accumulates along axes."""
+    NORMALIZATION = "normalization"
+    """Normalises by statistics, stored or computed."""
+    JOIN = "join"
+    """Puts values of several inputs side by side, unchanged."""
+    MOVE = "move"
+    """Reorders, selects or repeats the values of one input."""
+    OTHER = "other"
+    """Everything else: control flow, shapes, comparisons, recurrent operators."""
+
+
+@dataclass(frozen=True)
+class OpSpec:
+    """One row of the table.
+
+    Attributes:
+        kind: What the operator does.
+        roles: The role of each input, by position.
+        variadic: The role of the inputs after ``roles``, for operators with any number of inputs.
+        moves_values: Every output element is an element of data input 0 (or zero, which every
+            integer grid holds exactly), so that output and input can share one scale. Attributes
+            or further inputs can take it back: ask ``intact.graph.ops.moves_values``.
+    """
+
+    kind: OpKind
+    roles: tuple[Role, ...]
+    variadic: Role | None = None
+    moves_values: bool = False
+
+    def role(self, slot: int) -> Role:
+        """Return the role of input ``slot``; unlisted positions carry data."""
+        if 0 <= slot < len(self.roles):
+            return self.roles[slot]
+        return self.variadic if self.variadic is not None else Role.DATA
+
+
+DATA, WEIGHT, BIAS, SHAPE, PARAMETER = Role
+
+_MOVER = OpSpec(OpKind.MOVE, (DATA,), moves_values=True)
+_STEERED_MOVER = replace(_MOVER, variadic=SHAPE)
+_ACTIVATION = OpSpec(OpKind.ACTIVATION, (DATA,))
+_BINARY = OpSpec(OpKind.ELEMENTWISE, (DATA, DATA))
+_UNARY = OpSpec(OpKind.ELEMENTWISE, (DATA,))
+_REDUCE = OpSpec(OpKind.REDUCE, (DATA, SHAPE))
+_POOL = OpSpec(OpKind.POOL, (DATA,))
+_NORM = OpSpec(OpKind.NORMALIZATION, (DATA,), variadic=PARAMETER)
+_FROM_SHAPE = OpSpec(OpKind.OTHER, (SHAPE,), variadic=SHAPE)
+_OPAQUE = OpSpec(OpKind.OTHER, (), variadic=DATA)
+_SCATTER = OpSpec(OpKind.JOIN, (DATA, SHAPE, DATA))
+
+_ROWS: tuple[tuple[str, OpSpec], ...] = (
+    # Multiply-accumulate. Whether a MatMul side is a weight depends on the node: see ops.py.
+    ("Conv ConvTranspose Gemm", OpSpec(OpKind.COMPUTE, (DATA, WEIGHT, BIAS))),
+    ("MatMul", OpSpec(OpKind.COMPUTE, (DATA, WEIGHT))),
+    ("DeformConv", OpSpec(OpKind.COMPUTE, (DATA, WEIGHT, SHAPE, BIAS, PARAMETER))),
+    # Element by element.
+    ("Add Sub Mul Div Pow Mod", _BINARY),
+    ("Min Max Sum Mean", OpSpec(OpKind.ELEMENTWISE, (), variadic=DATA)),
+    (
+        "Abs Neg Sqrt Exp Log Reciprocal Sign Floor Ceil Round Sin Cos Tan Asin Acos Atan Sinh"
+        " Cosh Asinh Acosh Atanh",
+        _UNARY,
+    ),
+    # Activations.
+    (
+        "Relu LeakyRelu ThresholdedRelu Elu Selu Celu Sigmoid HardSigmoid HardSwish Swish Mish Tanh"
+        " Softplus Softsign Gelu Erf Softmax LogSoftmax Hardmax Shrink",
+        _ACTIVATION,
+    ),
+    ("Clip", OpSpec(OpKind.ACTIVATION, (DATA, PARAMETER, PARAMETER))),
+    ("PRelu", OpSpec(OpKind.ACTIVATION, (DATA, PARAMETER))),
+    # Pools, reductions, normalisations.
+    ("MaxPool GlobalMaxPool", replace(_POOL, moves_values=True)),
+    ("AveragePool GlobalAveragePool LpPool GlobalLpPool", _POOL),
+    (
+        "ReduceMean ReduceSum ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp"
+        " ReduceSumSquare CumSum CumProd",
+        _REDUCE,
+    ),
+    ("ReduceMax ReduceMin", replace(_REDUCE, moves_values=True)),
+    ("ArgMax ArgMin", OpSpec(OpKind.REDUCE, (DATA,))),
+    (
+        "BatchNormalization InstanceNormalization LayerNormalization GroupNormalization"
+        " RMSNormalization LpNormalization LRN MeanVarianceNormalization",
+        _NORM,
+    ),
+    # Values of several inputs side by side.
+    ("Concat", OpSpec(OpKind.JOIN, (), variadic=DATA)),
+    ("Where", OpSpec(OpKind.JOIN, (SHAPE, DATA, DATA))),
+    ("ScatterND ScatterElements Scatter", _SCATTER),
+    ("TensorScatter", OpSpec(OpKind.JOIN, (DATA, DATA, SHAPE))),
+    # Values of one input, moved. Pad, Resize and GridSample move only in some modes.
+    (
+        "Identity Transpose Flatten DepthToSpace SpaceToDepth",
+        _MOVER,
+    ),
+    (
+        "Reshape Squeeze Unsqueeze Slice Split Expand Tile Gather GatherND GatherElements Resize"
+        " Compress Trilu ReverseSequence MaxUnpool TopK CenterCropPad",
+        _STEERED_MOVER,
+    ),
+    ("Pad", OpSpec(OpKind.MOVE, (DATA, SHAPE, PARAMETER, SHAPE), moves_values=True)),
+    ("Dropout", OpSpec(OpKind.MOVE, (DATA, PARAMETER, SHAPE), moves_values=True)),
+    # Others.
+    ("Cast", _UNARY),
+    ("CastLike", OpSpec(OpKind.ELEMENTWISE, (DATA, SHAPE))),
+    ("Shape Size ConstantOfShape Range OneHot EyeLike", _FROM_SHAPE),
+    ("And Or Xor Not BitShift BitwiseAnd BitwiseOr BitwiseXor BitwiseNot", _FROM_SHAPE),
+    ("Equal Greater GreaterOrEqual Less LessOrEqual", OpSpec(OpKind.OTHER, (DATA, DATA))),
+    ("IsNaN IsInf NonZero Unique Det Bernoulli RandomNormalLike RandomUniformLike", _OPAQUE),
+    ("Constant", OpSpec(OpKind.OTHER, ())),
+    ("Einsum", _OPAQUE),
+    ("Attention", OpSpec(OpKind.OTHER, (DATA, DATA, DATA, PARAMETER, DATA, DATA, SHAPE))),
+    ("RotaryEmbedding", OpSpec(OpKind.OTHER, (DATA, PARAMETER, PARAMETER, SHAPE))),
+    ("GridSample", OpSpec(OpKind.OTHER, (DATA, PARAMETER))),
+    ("RoiAlign", OpSpec(OpKind.OTHER, (DATA, PARAMETER, SHAPE))),
+    ("MaxRoiPool", OpSpec(OpKind.OTHER, (DATA, PARAMETER))),
+    ("NonMaxSuppression", OpSpec(OpKind.OTHER, (DATA, DATA, SHAPE, PARAMETER, PARAMETER))),
+    (
+        "LSTM",
+        OpSpec(OpKind.OTHER, (DATA, PARAMETER, PARAMETER, PARAMETER, SHAPE, DATA, DATA, PARAMETER)),
+    ),
+    ("GRU RNN", OpSpec(OpKind.OTHER, (DATA, PARAMETER, PARAMETER, PARAMETER, SHAPE, DATA))),
+    ("QuantizeLinear DequantizeLinear", OpSpec(OpKind.OTHER, (DATA, PARAMETER, PARAMETER))),
+)
+
+OPS: Mapping[str, OpSpec] = MappingProxyType(
+    {name: spec for names, spec in _ROWS for name in names.split()}
+)
+"""The table, by operator type of the default ONNX domain."""

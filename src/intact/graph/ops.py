@@ -1,0 +1,166 @@
+"""Questions about one node, answered from the op table and the node's constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.op_table import OPS, OpKind, OpSpec, Role
+
+__all__ = [
+    "OPS",
+    "OpKind",
+    "OpSpec",
+    "Role",
+    "bias_slot",
+    "constant_array",
+    "data_slots",
+    "input_role",
+    "input_value",
+    "is_constant",
+    "moves_values",
+    "op_spec",
+    "output_channel_axis",
+    "weight_slot",
+]
+
+
+def op_spec(node: ir.Node) -> OpSpec | None:
+    """Return the table row of a node; None for an unknown operator or another domain."""
+    return OPS.get(node.op_type) if node.domain == "" else None
+
+
+def is_constant(value: ir.Value | None) -> bool:
+    """Whether a value is fixed in the model: an initialiser that the caller cannot replace."""
+    if value is None or value.const_value is None or value.is_graph_input():
+        return False
+    producer = value.producer()
+    return value.is_initializer() or (producer is not None and producer.op_type == "Constant")
+
+
+def constant_array(value: ir.Value | None) -> np.ndarray | None:
+    """Return the array of a constant value, or None where it is computed or absent."""
+    if value is None or not is_constant(value) or value.const_value is None:
+        return None
+    return value.const_value.numpy()
+
+
+def input_value(node: ir.Node, slot: int) -> ir.Value | None:
+    """Return the value at an input slot, None where the optional input is absent."""
+    return node.inputs[slot] if 0 <= slot < len(node.inputs) else None
+
+
+def weight_slot(node: ir.Node) -> int | None:
+    """Return the input slot of a compute node's constant weight.
+
+    The weight of Conv and ConvTranspose is input 1. MatMul and Gemm take it on either side; when
+    both sides are constant the right one is the weight. None when nothing is constant.
+    """
+    spec = op_spec(node)
+    if spec is None or spec.kind is not OpKind.COMPUTE:
+        return None
+    candidates = (1, 0) if node.op_type in {"MatMul", "Gemm"} else (1,)
+    return next((slot for slot in candidates if is_constant(input_value(node, slot))), None)
+
+
+def bias_slot(node: ir.Node) -> int | None:
+    """Return the input slot of a compute node's constant bias, None when there is none."""
+    spec = op_spec(node)
+    if spec is None or Role.BIAS not in spec.roles:
+        return None
+    slot = spec.roles.index(Role.BIAS)
+    return slot if is_constant(input_value(node, slot)) else None
+
+
+def input_role(node: ir.Node, slot: int) -> Role:
+    """Return what an input slot of a node is for.
+
+    A weight or bias slot whose value is computed by the model carries data. Inputs of unknown
+    operators carry data.
+    """
+    spec = op_spec(node)
+    if spec is None:
+        return Role.DATA
+    if spec.kind is not OpKind.COMPUTE:
+        return spec.role(slot)
+    if slot == weight_slot(node):
+        return Role.WEIGHT
+    if slot == bias_slot(node):
+        return Role.BIAS
+    role = spec.role(slot)
+    return Role.DATA if role in {Role.WEIGHT, Role.BIAS} else role
+
+
+def data_slots(node: ir.Node) -> tuple[int, ...]:
+    """Return the present input slots that carry data."""
+    present = (slot for slot, value in enumerate(node.inputs) if value is not None)
+    return tuple(slot for slot in present if input_role(node, slot) is Role.DATA)
+
+
+def output_channel_axis(node: ir.Node) -> int | None:
+    """Return the axis of the weight tensor along which each output channel has its own slice.
+
+    Conv ``[M, C/group, ...]``: 0. ConvTranspose ``[C, M/group, ...]``: 1 when group is 1; 0 when it
+    is depthwise (``C == group`` and one output channel a group); otherwise None, because an
+    output channel is then a pair of positions on both axes and no one-axis scale fits. Gemm and
+    MatMul: the axis of the weight that the product does not sum over. None for vectors, and for
+    nodes without a constant weight.
+    """
+    slot = weight_slot(node)
+    weight = constant_array(input_value(node, slot)) if slot is not None else None
+    if weight is None:
+        return None
+    rank = weight.ndim
+    match node.op_type:
+        case "Conv" | "DeformConv":
+            return 0
+        case "ConvTranspose":
+            return _transposed_channel_axis(node, weight.shape)
+        case "Gemm":
+            transposed = node.attributes.get_int("transA" if slot == 0 else "transB", 0) != 0
+            return int(transposed) if slot == 0 else int(not transposed)
+        case "MatMul" if rank >= 2:
+            return rank - 2 if slot == 0 else rank - 1
+    return None
+
+
+def _transposed_channel_axis(node: ir.Node, shape: tuple[int, ...]) -> int | None:
+    group = node.attributes.get_int("group", 1)
+    if group == 1:
+        return 1
+    return 0 if shape[0] == group and shape[1] == 1 else None
+
+
+def moves_values(node: ir.Node) -> bool:
+    """Whether every output element is an element of data input 0, or exactly zero.
+
+    Such a node can hand its input's scale on. Pad moves values unless it pads with a constant
+    other than 0, Resize only in nearest mode without extrapolation, Dropout only at inference.
+    """
+    spec = op_spec(node)
+    if spec is None or not spec.moves_values:
+        return False
+    match node.op_type:
+        case "Pad":
+            return _pads_with_zero(node)
+        case "Resize":
+            nearest = _text(node, "mode", "nearest") == "nearest"
+            transform = _text(node, "coordinate_transformation_mode", "half_pixel")
+            return nearest and transform != "tf_crop_and_resize"
+        case "Dropout":
+            training = input_value(node, 2)
+            array = constant_array(training)
+            return training is None or (array is not None and not array.any())
+    return True
+
+
+def _pads_with_zero(node: ir.Node) -> bool:
+    if _text(node, "mode", "constant") != "constant":
+        return True
+    value = input_value(node, 2)
+    array = constant_array(value)
+    return value is None or (array is not None and not array.any())
+
+
+def _text(node: ir.Node, name: str, default: str) -> str:
+    return node.attributes.get_string(name, default) or default

@@ -1,0 +1,97 @@
+"""ReduceMean over all spatial axes becomes GlobalAveragePool.
+
+Integer runtimes have a kernel for the pool and none for the general mean. Exporters write the mean
+for the same thing.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.graph.ops import OpKind, constant_array, input_value, op_spec
+from intact.graph.passes.replace import unique_node_name, unique_value_name
+
+_TRANSPARENT = {OpKind.ACTIVATION, OpKind.ELEMENTWISE}
+
+
+def pool_spatial_means(model: ir.Model) -> int:
+    """Replace each ReduceMean over the axes 2, 3, ... of a [N, C, spatial...] tensor.
+
+    Without kept dimensions a Flatten drops the axes of size one afterwards. A rank-3 mean over the
+    last axis is replaced only behind a convolution or pool, because elsewhere (a LayerNormalization
+    written out) the last axis is no spatial one.
+
+    Returns:
+        How many were replaced.
+    """
+    means = [node for node in model.graph if _is_spatial_mean(node)]
+    for node in means:
+        _replace(model.graph, node)
+    return len(means)
+
+
+def _is_spatial_mean(node: ir.Node) -> bool:
+    data = input_value(node, 0)
+    if node.domain != "" or node.op_type != "ReduceMean" or data is None or data.shape is None:
+        return False
+    rank = len(data.shape)
+    axes = _axes(node)
+    if not 3 <= rank <= 5 or axes is None:
+        return False
+    if {axis % rank for axis in axes} != set(range(2, rank)):
+        return False
+    return rank > 3 or _is_feature_map(data)
+
+
+def _axes(node: ir.Node) -> list[int] | None:
+    """Return the constant axes of a reduction: an attribute up to opset 17, then an input."""
+    if "axes" in node.attributes:
+        return list(node.attributes.get_ints("axes"))
+    array = constant_array(input_value(node, 1))
+    return None if array is None else [int(axis) for axis in array]
+
+
+def _is_feature_map(value: ir.Value | None) -> bool:
+    """Whether a value comes from a convolution or pool through element-wise operators only."""
+    while value is not None:
+        node = value.producer()
+        spec = op_spec(node) if node is not None else None
+        if node is None or spec is None:
+            return False
+        if node.op_type in {"Conv", "ConvTranspose"} or spec.kind is OpKind.POOL:
+            return True
+        if spec.kind not in _TRANSPARENT and node.op_type != "BatchNormalization":
+            return False
+        value = input_value(node, 0)
+    return False
+
+
+def _replace(graph: ir.Graph, node: ir.Node) -> None:
+    data, result = node.inputs[0], node.outputs[0]
+    keep = node.attributes.get_int("keepdims", 1) != 0
+    pool = ir.node("GlobalAveragePool", [data], num_outputs=1)
+    pooled = pool.outputs[0]
+    pooled.type = result.type
+    pooled.shape = _pooled_shape(data)
+    new = [pool]
+    if not keep:
+        new.append(ir.node("Flatten", [pooled], {"axis": 1}, num_outputs=1))
+    name, shape, node_name = result.name, result.shape, node.name
+    node.name, result.name = None, None
+    last = new[-1].outputs[0]
+    graph.insert_after(node, new)
+    result.replace_all_uses_with(last, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    last.name, last.type = name, pooled.type
+    last.shape = shape if shape is not None else last.shape
+    pool.name = node_name
+    if not keep:
+        pooled.name = unique_value_name(graph, f"{name}_pooled")
+        new[-1].name = unique_node_name(graph, f"{node_name}_flatten")
+
+
+def _pooled_shape(data: ir.Value | None) -> ir.Shape | None:
+    if data is None or data.shape is None:
+        return None
+    shape = data.shape
+    return ir.Shape([shape[0], shape[1], *(1,) * (len(shape) - 2)])

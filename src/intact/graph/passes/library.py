@@ -1,0 +1,135 @@
+"""What onnx-ir and onnxscript do for us: constants, shapes, folding, a few safe rewrite rules.
+
+onnxscript is imported inside the functions: it takes about 0.2 s, which `import intact` must not.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Iterator
+
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from intact.errors import ModelError
+from intact.graph.load import own_tensors
+
+_LARGEST_GROWTH = 1 << 20
+"""Elements that folding may add to the model for one node (an expanded constant, say)."""
+
+_KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
+"""Operators that are not folded: they say more, or take less room, than their result."""
+
+
+def lift_constants(model: ir.Model) -> bool:
+    """Turn Constant nodes into initialisers, and initialisers that are also inputs into constants.
+
+    Old exporters list every weight as a graph input with a default; only real inputs stay inputs.
+    """
+    modified = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
+        model
+    ).modified
+    if modified:
+        own_tensors(model)
+    modified |= common.RemoveInitializersFromInputsPass()(model).modified
+    if modified and model.ir_version < 4:
+        model.ir_version = 4  # before 4 every initialiser had to be an input as well
+    return modified
+
+
+def sort_nodes(model: ir.Model) -> bool:
+    """Put the nodes in topological order.
+
+    Raises:
+        ModelError: The graph has a cycle.
+    """
+    try:
+        return common.TopologicalSortPass()(model).modified
+    except ValueError as error:
+        raise ModelError("the graph has a cycle: a node reads what it leads to") from error
+
+
+def infer_shapes(model: ir.Model) -> bool:
+    """Fill in the types and shapes of values as far as ONNX knows them."""
+    with _quiet():
+        return common.ShapeInferencePass(check_type=False, strict_mode=False)(model).modified
+
+
+def remove_unused(model: ir.Model) -> bool:
+    """Remove nodes, initialisers and optional outputs that lead to no graph output."""
+    with _quiet():
+        return common.RemoveUnusedNodesPass()(model).modified
+
+
+def fold_constants(model: ir.Model) -> bool:
+    """Compute what does not depend on the graph inputs, shapes of known size included."""
+    from onnxscript.optimizer import fold_constants as fold
+
+    with _without_functions(model), _quiet():
+        result = fold(
+            model,
+            onnx_shape_inference=True,
+            input_size_limit=1 << 40,
+            output_size_limit=_LARGEST_GROWTH,
+            should_fold=_may_fold,
+        )
+    return bool(result.modified)
+
+
+def apply_rules(model: ir.Model) -> bool:
+    """Simplify moves and shapes, and let convolutions do the padding in front of them."""
+    from onnxscript.rewriter import RewriteRuleSet
+
+    from intact.graph.passes.rules import simplifying_rules
+
+    rules = RewriteRuleSet(simplifying_rules())
+    with _without_functions(model), _quiet():
+        return bool(rules.apply_to_model(model))
+
+
+def drop_library_metadata(model: ir.Model) -> None:
+    """Remove the notes that onnxscript leaves on nodes and values."""
+    for node in ir.traversal.RecursiveGraphIterator(model.graph):
+        _drop_notes(node.metadata_props)
+        for value in node.outputs:
+            _drop_notes(value.metadata_props)
+    for graph in model.graphs():
+        for value in (*graph.inputs, *graph.initializers.values()):
+            _drop_notes(value.metadata_props)
+
+
+def _drop_notes(properties: dict[str, str]) -> None:
+    for key in [key for key in properties if key.startswith("pkg.onnxscript.")]:
+        del properties[key]
+
+
+def _may_fold(node: ir.Node) -> bool | None:
+    if node.domain != "" or node.op_type in _KEEP or len(node.outputs) != 1:
+        return False
+    return None
+
+
+@contextlib.contextmanager
+def _without_functions(model: ir.Model) -> Iterator[None]:
+    """Hide the model's functions: their bodies stay as they are written."""
+    functions = dict(model.functions)
+    model.functions.clear()
+    try:
+        yield
+    finally:
+        model.functions.update(functions)
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep the libraries from logging what they merely could not simplify."""
+    loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
+    levels = [logger.level for logger in loggers]
+    for logger in loggers:
+        logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        for logger, level in zip(loggers, levels, strict=True):
+            logger.setLevel(level)

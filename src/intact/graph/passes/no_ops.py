@@ -1,0 +1,82 @@
+"""Nodes that hand their input on: Identity, Dropout at inference, x + 0, x * 1, Cast to itself."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.graph.ops import constant_array, input_value, is_constant
+from intact.graph.passes.replace import replace_value
+
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
+
+
+def remove_no_ops(model: ir.Model) -> int:
+    """Remove the nodes of the main graph that hand on data input 0 or its only other input.
+
+    A node between a graph input or constant and a graph output stays, and so does one between two
+    graph outputs: the two ports have names of their own.
+
+    Returns:
+        How many nodes were removed.
+    """
+    removed = 0
+    for node in tuple(model.graph):
+        source = _handed_on(node)
+        if source is not None and _bypass(model.graph, node, source):
+            removed += 1
+    return removed
+
+
+def _handed_on(node: ir.Node) -> ir.Value | None:
+    """Return the input that a node hands on unchanged, None if it does anything at all."""
+    if node.domain != "" or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
+        return None
+    data = input_value(node, 0)
+    if data is None:
+        return None
+    if node.op_type in _NEUTRAL:
+        return _unchanged_operand(node)
+    return data if _is_idle(node, data) else None
+
+
+def _is_idle(node: ir.Node, data: ir.Value) -> bool:
+    match node.op_type:
+        case "Identity":
+            return True
+        case "Dropout":
+            return _is_off(input_value(node, 2))
+        case "Cast":
+            return data.dtype is not None and data.dtype == node.attributes.get_int("to")
+    return False
+
+
+def _is_off(training: ir.Value | None) -> bool:
+    array = constant_array(training)
+    return training is None or (array is not None and not array.any())
+
+
+def _unchanged_operand(node: ir.Node) -> ir.Value | None:
+    neutral = _NEUTRAL[node.op_type]
+    sides = ((0, 1), (1, 0)) if node.op_type in {"Add", "Mul"} else ((0, 1),)
+    for kept, other in sides:
+        value, constant = node.inputs[kept], constant_array(node.inputs[other])
+        if value is None or value.shape is None or constant is None or is_constant(value):
+            continue
+        # A larger constant would broadcast the value; a huge one-element rank would add axes.
+        if constant.size == 1 and constant.ndim <= len(value.shape) and constant.item() == neutral:
+            return value
+    return None
+
+
+def _bypass(graph: ir.Graph, node: ir.Node, source: ir.Value) -> bool:
+    result = node.outputs[0]
+    if result.is_graph_output():
+        if source.producer() is None or source.is_graph_output() or source.graph is not graph:
+            return False
+        replace_value(result, source)
+    else:
+        result.replace_all_uses_with(source)
+        source.shape = source.shape if source.shape is not None else result.shape
+        source.type = source.type if source.type is not None else result.type
+    graph.remove(node, safe=True)
+    return True

@@ -1,0 +1,73 @@
+"""Small edits that several passes make."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.ops import input_value
+
+
+def unique_value_name(graph: ir.Graph, wanted: str) -> str:
+    """Return the wanted name, with a number behind it if a value of the graph has it."""
+    taken = {value.name for node in graph for value in node.outputs}
+    taken.update(value.name for value in graph.inputs)
+    taken.update(graph.initializers)
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+
+
+def unique_node_name(graph: ir.Graph, wanted: str) -> str:
+    """Return the wanted name, with a number behind it if a node of the graph has it."""
+    taken = {node.name for node in graph}
+    name, number = wanted, 0
+    while name in taken:
+        number += 1
+        name = f"{wanted}_{number}"
+    return name
+
+
+def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
+    """Add an initialiser under a name that no value of the graph has."""
+    tensor = ir.tensor(array, name=name)
+    value = ir.Value(
+        name=name,
+        type=ir.TensorType(tensor.dtype),
+        shape=ir.Shape(array.shape),
+        const_value=tensor,
+    )
+    graph.register_initializer(value)
+    return value
+
+
+def replace_constant(
+    graph: ir.Graph, node: ir.Node, slot: int, array: np.ndarray, name: str
+) -> None:
+    """Give a node a new constant at an input slot.
+
+    The new one takes the name of the old when nothing else reads that; otherwise, or where there
+    was none, it gets the given name, and the other readers keep what they have.
+    """
+    old = input_value(node, slot)
+    if slot >= len(node.inputs):
+        node.resize_inputs(slot + 1)
+    if old is not None and old.name and len(old.uses()) == 1 and not old.is_graph_output():
+        node.replace_input_with(slot, None)
+        del graph.initializers[old.name]
+        node.replace_input_with(slot, add_constant(graph, array, old.name))
+    else:
+        new = add_constant(graph, array, unique_value_name(graph, name))
+        node.replace_input_with(slot, new)
+
+
+def replace_value(old: ir.Value, new: ir.Value) -> None:
+    """Let a value stand for another of the same numbers: its readers, graph output and name."""
+    name = old.name
+    old.replace_all_uses_with(new, replace_graph_outputs=True)
+    old.name = None
+    new.name = name
+    new.shape = old.shape if old.shape is not None else new.shape
+    new.type = old.type if old.type is not None else new.type

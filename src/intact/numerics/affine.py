@@ -1,0 +1,212 @@
+"""Linear quantisation: real = (code - zero_point) * scale.
+
+The arithmetic is that of ONNX QuantizeLinear and DequantizeLinear: divide, round, and only then
+add the zero point, saturate. Scales are float32 because every runtime stores them so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import ConfigError, DataError
+from intact.numerics.affine_params import (
+    PowerOfTwo,
+    QuantParams,
+    check_code_range,
+    params_from_range,
+    range_from_params,
+)
+from intact.numerics.rounding import Rounding, round_to_integer
+
+__all__ = [
+    "PowerOfTwo",
+    "QuantParams",
+    "dequantize",
+    "fake_quantize",
+    "params_from_range",
+    "quantize",
+    "range_from_params",
+]
+
+_FLOAT32_EXACT = 2**24
+"""Integers up to here are exact in float32."""
+
+
+def quantize(
+    values: npt.NDArray[np.floating[Any]],
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    quant_min: int,
+    quant_max: int,
+    *,
+    rounding: Rounding = Rounding.HALF_EVEN,
+    axis: int | None = None,
+) -> npt.NDArray[np.signedinteger[Any]]:
+    """Turn real values into integer codes: ``clip(round(values / scale) + zero_point)``.
+
+    Args:
+        values: Any shape. float32 values are divided in float32, as runtimes do; float64 values
+            in float64 by the float32 scale, for biases whose codes need more than 24 bits.
+            Infinities saturate.
+        scale: Scalar, or ``[values.shape[axis]]`` when ``axis`` is given.
+        zero_point: Integers, of the shape of ``scale`` or a scalar.
+        quant_min: Smallest code.
+        quant_max: Largest code.
+        rounding: How ``values / scale`` is rounded.
+        axis: The channel axis, or None for one scale for the whole tensor.
+
+    Returns:
+        int32 codes of the shape of ``values``; int64 if the range does not fit int32.
+
+    Raises:
+        DataError: If a value is NaN, which has no code.
+        ConfigError: If scale, zero point, range or axis do not fit each other.
+    """
+    steps, zero = _clipped_steps(
+        values, scale, zero_point, codes=(quant_min, quant_max), rounding=rounding, axis=axis
+    )
+    fits_int32 = quant_min >= -(2**31) and quant_max < 2**31
+    # The steps may leave int32 although the codes do not, when the zero point is far from 0.
+    wide = not fits_int32 or max(abs(quant_min), abs(quant_max)) > 2**29
+    codes = (
+        steps.astype(np.int64) + zero if wide else steps.astype(np.int32) + zero.astype(np.int32)
+    )
+    return codes.astype(np.int32, copy=False) if fits_int32 else codes
+
+
+def dequantize(
+    quantized: npt.NDArray[np.integer[Any]],
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    *,
+    axis: int | None = None,
+) -> npt.NDArray[np.float32]:
+    """Turn integer codes into the float32 values they stand for: ``(code - zero_point) * scale``.
+
+    The difference is exact, is rounded to float32 once and multiplied in float32.
+
+    Args:
+        quantized: Integer codes of any shape.
+        scale: Scalar, or ``[quantized.shape[axis]]`` when ``axis`` is given.
+        zero_point: Integers, of the shape of ``scale`` or a scalar.
+        axis: The channel axis, or None for one scale for the whole tensor.
+
+    Raises:
+        ConfigError: If the codes are not integers, or scale, zero point and axis do not fit.
+    """
+    quantized = np.asarray(quantized)
+    if not np.issubdtype(quantized.dtype, np.integer):
+        raise ConfigError(
+            f"dequantize was given codes of {quantized.dtype}", remedy="pass integer codes"
+        )
+    factor, zero = _broadcast_params(quantized.shape, scale, zero_point, axis)
+    steps = quantized.astype(np.int64)
+    steps -= zero
+    result = steps.astype(np.float32)
+    with np.errstate(over="ignore"):
+        result *= factor
+    return result
+
+
+def fake_quantize(
+    values: npt.NDArray[np.floating[Any]],
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    quant_min: int,
+    quant_max: int,
+    *,
+    rounding: Rounding = Rounding.HALF_EVEN,
+    axis: int | None = None,
+) -> npt.NDArray[np.float32]:
+    """Quantise and dequantise: bit for bit ``dequantize(quantize(values))``, without the integers.
+
+    Arguments and errors are those of :func:`quantize`.
+    """
+    steps, _ = _clipped_steps(
+        values, scale, zero_point, codes=(quant_min, quant_max), rounding=rounding, axis=axis
+    )
+    result = steps.astype(np.float32, copy=False)
+    result += np.float32(0.0)  # an integer has no negative zero
+    factor, _ = _broadcast_params(result.shape, scale, zero_point, axis)
+    with np.errstate(over="ignore"):
+        result *= factor
+    return result
+
+
+def _clipped_steps(
+    values: npt.NDArray[np.floating[Any]],
+    scale: npt.ArrayLike,
+    zero_point: npt.ArrayLike,
+    *,
+    codes: tuple[int, int],
+    rounding: Rounding,
+    axis: int | None,
+) -> tuple[npt.NDArray[np.floating[Any]], npt.NDArray[np.int64]]:
+    """Return ``code - zero_point`` as floats in a fresh array, and the broadcast zero point."""
+    quant_min, quant_max = codes
+    check_code_range(quant_min, quant_max)
+    values = np.asarray(values)
+    if values.dtype not in (np.float32, np.float64):
+        raise ConfigError(
+            f"cannot quantise values of {values.dtype}", remedy="convert them to float32"
+        )
+    _refuse_nan(values)
+    factor, zero = _broadcast_params(values.shape, scale, zero_point, axis)
+    if zero.size and (zero.min() < quant_min or zero.max() > quant_max):
+        raise ConfigError(
+            f"a zero point lies outside the codes {quant_min}..{quant_max}",
+            remedy="choose a zero point that is itself a code",
+        )
+    with np.errstate(over="ignore"):  # a quotient that overflows saturates, as it must
+        steps = round_to_integer(np.asarray(values / factor.astype(values.dtype)), rounding)
+    low, high = quant_min - zero, quant_max - zero
+    largest = max(abs(int(low.min())), abs(int(high.max()))) if zero.size else 0
+    if steps.dtype == np.float32 and largest > _FLOAT32_EXACT:
+        steps = steps.astype(np.float64)
+    np.clip(steps, low.astype(steps.dtype), high.astype(steps.dtype), out=steps)
+    return steps, zero
+
+
+def _refuse_nan(values: npt.NDArray[np.floating[Any]]) -> None:
+    # min() hands a NaN on and, unlike isnan(), needs no temporary array.
+    if values.size and np.isnan(values.min()):
+        index = tuple(int(i) for i in np.argwhere(np.isnan(values))[0])
+        raise DataError(
+            f"the value at index {index} is NaN, which no integer code stands for",
+            remedy="find the layer or sample that produces it",
+        )
+
+
+def _broadcast_params(
+    shape: tuple[int, ...], scale: npt.ArrayLike, zero_point: npt.ArrayLike, axis: int | None
+) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
+    """Return scale and zero point shaped to broadcast over a tensor of the given shape."""
+    factor = np.asarray(scale, dtype=np.float32)
+    zero = np.asarray(zero_point)
+    if not np.issubdtype(zero.dtype, np.integer):
+        raise ConfigError(f"zero points of {zero.dtype}", remedy="pass integers")
+    zero = zero.astype(np.int64)
+    if not (np.isfinite(factor).all() and (factor > 0).all()):
+        raise ConfigError("a scale is not positive and finite", remedy="recalibrate the tensor")
+    if axis is None:
+        if factor.size != 1 or zero.size != 1:
+            raise ConfigError(
+                f"{factor.size} scales and {zero.size} zero points for a whole tensor",
+                remedy="name the channel axis",
+            )
+        return factor.reshape(()), zero.reshape(())
+    if not -len(shape) <= axis < len(shape):
+        raise ConfigError(f"axis {axis} of a tensor of shape {shape}", remedy="use an axis it has")
+    channels = shape[axis]
+    broadcast = [1] * len(shape)
+    broadcast[axis] = channels
+    if factor.shape != (channels,) or zero.shape not in ((channels,), ()):
+        raise ConfigError(
+            f"scales of shape {factor.shape} and zero points of shape {zero.shape} "
+            f"for {channels} channels",
+            remedy="pass one of each per channel",
+        )
+    return factor.reshape(broadcast), np.broadcast_to(zero, (channels,)).reshape(broadcast)

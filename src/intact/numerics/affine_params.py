@@ -1,0 +1,153 @@
+"""From a range of real values to scale and zero point, and back."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import ConfigError
+
+_LARGEST_CODE = 2**52
+"""Differences of codes up to here are exact in float64, in which ranges and clips are computed."""
+_SMALLEST_SCALE = float(np.finfo(np.float32).tiny)
+"""Smaller scales are denormal, and hardware that flushes denormals would divide by zero."""
+_LARGEST_SCALE = float(np.finfo(np.float32).max)
+
+
+class PowerOfTwo(enum.StrEnum):
+    """How a scale is moved to a power of two."""
+
+    NEAREST = "nearest"
+    """The nearest power in log2: the range may shrink or grow by up to a factor of sqrt(2)."""
+    CEIL = "ceil"
+    """The smallest power that is not below the scale: the range never shrinks."""
+
+
+class QuantParams(NamedTuple):
+    """Scale (float32) and zero point (int64): 0-d per tensor, ``[channels]`` per channel."""
+
+    scale: npt.NDArray[np.float32]
+    zero_point: npt.NDArray[np.int64]
+
+
+def check_code_range(quant_min: int, quant_max: int) -> None:
+    """Raise ConfigError unless ``quant_min < quant_max`` and both are exact in float64."""
+    if quant_min >= quant_max:
+        raise ConfigError(
+            f"the codes {quant_min}..{quant_max} are empty", remedy="use quant_min < quant_max"
+        )
+    if max(abs(quant_min), abs(quant_max)) > _LARGEST_CODE:
+        raise ConfigError(
+            f"the codes {quant_min}..{quant_max} are wider than 52 bits",
+            remedy="use at most 32 bits",
+        )
+
+
+def params_from_range(
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    quant_min: int,
+    quant_max: int,
+    *,
+    symmetric: bool,
+    power_of_two: PowerOfTwo | None = None,
+) -> QuantParams:
+    """Return the scale and zero point that map ``low..high`` onto the codes.
+
+    The range is first widened to hold 0, so that 0 is always a code. Symmetric parameters have
+    zero point 0; their threshold is the larger absolute end, or, when the codes have one sign
+    only, the end on that side. Everything is computed in float64 and stored in float32.
+
+    A range of zero width gives scale 1. Scales are normal float32 numbers: a narrower range is
+    widened to the smallest one.
+
+    With an asymmetric scheme the zero point is rounded, which may move the representable range by
+    half a step against the one asked for; an end then rounds to the outermost code.
+
+    Args:
+        low: Lower ends, scalar or ``[channels]``.
+        high: Upper ends, of the same shape.
+        quant_min: Smallest code.
+        quant_max: Largest code.
+        symmetric: Whether the zero point must be 0.
+        power_of_two: How to restrict the scale to powers of two; None for no restriction.
+
+    Raises:
+        ConfigError: If an end is not a finite float32 number, the ends are crossed, or symmetric
+            parameters are asked of codes that do not hold 0.
+    """
+    check_code_range(quant_min, quant_max)
+    lower, upper = _checked_range(low, high)
+    if symmetric:
+        scale = _symmetric_scale(lower, upper, quant_min, quant_max)
+    else:
+        scale = (upper - lower) / (quant_max - quant_min)
+    scale = _storable_scale(scale, power_of_two)
+    stored = scale.astype(np.float32)
+    if symmetric:
+        return QuantParams(stored, np.zeros(stored.shape, dtype=np.int64))
+    # By the scale before it is rounded to float32: a symmetric range keeps its exact tie.
+    zero_point = np.rint(quant_min - lower / scale)
+    clipped = np.asarray(np.clip(zero_point, quant_min, quant_max))
+    return QuantParams(stored, clipped.astype(np.int64))
+
+
+def range_from_params(
+    params: QuantParams, quant_min: int, quant_max: int
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Return the real values of the smallest and the largest code, in float64."""
+    scale = params.scale.astype(np.float64)
+    low = np.asarray((quant_min - params.zero_point) * scale)
+    high = np.asarray((quant_max - params.zero_point) * scale)
+    return low, high
+
+
+def _checked_range(
+    low: npt.ArrayLike, high: npt.ArrayLike
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    lower = np.asarray(low, dtype=np.float64)
+    upper = np.asarray(high, dtype=np.float64)
+    if lower.shape != upper.shape:
+        raise ConfigError(
+            f"{lower.shape} lower and {upper.shape} upper ends", remedy="pass equal shapes"
+        )
+    both = np.stack([lower, upper])
+    if not (np.abs(both) <= _LARGEST_SCALE).all():  # also refuses NaN
+        raise ConfigError(
+            "an end of the range is not a finite float32 number", remedy="recalibrate the tensor"
+        )
+    if (lower > upper).any():
+        raise ConfigError("a lower end is above its upper end", remedy="swap them")
+    return np.minimum(lower, 0.0), np.maximum(upper, 0.0)
+
+
+def _symmetric_scale(
+    lower: npt.NDArray[np.float64], upper: npt.NDArray[np.float64], quant_min: int, quant_max: int
+) -> npt.NDArray[np.float64]:
+    if quant_min > 0 or quant_max < 0:
+        raise ConfigError(
+            f"symmetric parameters for the codes {quant_min}..{quant_max}, which lack 0",
+            remedy="use codes that hold 0 or an asymmetric scheme",
+        )
+    if quant_min == 0:
+        return upper / quant_max
+    if quant_max == 0:
+        return -lower / -quant_min
+    return np.maximum(-lower, upper) / min(-quant_min, quant_max)
+
+
+def _storable_scale(
+    scale: npt.NDArray[np.float64], power_of_two: PowerOfTwo | None
+) -> npt.NDArray[np.float64]:
+    """Move scales into the normal float32 range and to a power of two; zero becomes 1."""
+    limited = np.clip(np.where(scale == 0.0, 1.0, scale), _SMALLEST_SCALE, _LARGEST_SCALE)
+    if power_of_two is not None:
+        # mantissa in [0.5, 1): exact comparisons, which log2 and rounding would not give.
+        mantissa, exponent = np.frexp(limited)
+        split = 0.5 if power_of_two is PowerOfTwo.CEIL else np.sqrt(0.5)
+        exponent = exponent - (mantissa <= split)
+        limited = np.ldexp(1.0, np.minimum(exponent, 127))
+    return np.asarray(limited)

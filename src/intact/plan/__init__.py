@@ -1,0 +1,32 @@
+"""The plan: what is quantised, how, and why, before anything is applied."""
+
+from intact.plan.annotate import annotate
+from intact.plan.build import build_plan
+from intact.plan.ends import Direction, TensorEnd
+from intact.plan.fuse import fuse
+from intact.plan.overrides import Overrides
+from intact.plan.plan_file import load_plan, plan_to_json, save_plan
+from intact.plan.points import QuantPoint, quantization_points, refuse_unready
+from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, quantizes
+from intact.plan.tie import tie
+
+__all__ = [
+    "Decision",
+    "Direction",
+    "Note",
+    "NoteKind",
+    "Overrides",
+    "QuantPoint",
+    "QuantizedGraph",
+    "TensorEnd",
+    "annotate",
+    "build_plan",
+    "fuse",
+    "load_plan",
+    "plan_to_json",
+    "quantization_points",
+    "quantizes",
+    "refuse_unready",
+    "save_plan",
+    "tie",
+]

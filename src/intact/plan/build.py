@@ -1,0 +1,22 @@
+"""The passes that make a plan's structure, in their order."""
+
+from __future__ import annotations
+
+from intact.graph import Graph
+from intact.plan.annotate import annotate
+from intact.plan.fuse import fuse
+from intact.plan.overrides import Overrides
+from intact.plan.quantized_graph import QuantizedGraph
+from intact.plan.tie import tie
+from intact.targets import Target
+
+
+def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
+    """Annotate, fuse and tie: everything that needs no statistics.
+
+    Fusing comes before tying, because an end that is fused away has no scale to tie.
+
+    Raises:
+        UsageError: An override names nothing in the graph.
+    """
+    return tie(fuse(annotate(graph, target, overrides)))

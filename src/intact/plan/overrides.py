@@ -1,0 +1,80 @@
+"""What a user asks for on top of a target: nodes kept float, other bit-widths."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from intact.errors import UsageError, nearest
+from intact.graph import Graph
+from intact.plan.ends import Direction, TensorEnd
+
+_PART = re.compile(r"^(?P<node>.+)\.(?P<part>weight|input|output)$")
+
+
+@dataclass(frozen=True)
+class Overrides:
+    """Requests that take precedence over the target.
+
+    Attributes:
+        keep_float: Node names or op types that stay float.
+        bits: Bit-widths by place: ``NODE`` (its weight, or its output where it has none),
+            ``NODE.weight``, ``NODE.input``, ``NODE.output`` or a whole ``NODE.input[K]``.
+        weight_bits: Bit-width of all weights; None leaves the target's.
+        activation_bits: Bit-width of all activations; None leaves the target's.
+    """
+
+    keep_float: tuple[str, ...] = ()
+    bits: Mapping[str, int] = field(default_factory=dict)
+    weight_bits: int | None = None
+    activation_bits: int | None = None
+
+    def check(self, graph: Graph) -> None:
+        """Refuse names that the graph does not have and widths outside 2..32.
+
+        Raises:
+            UsageError: With the nearest name that exists.
+        """
+        names = {str(node.name) for node in graph.nodes}
+        types = {node.op_type for node in graph.nodes}
+        for name in self.keep_float:
+            if name not in names and name not in types:
+                raise UsageError(
+                    f"--keep-float {name!r}: the model has no such node or op type",
+                    remedy=nearest(name, names | types),
+                )
+        for place in self.bits:
+            if self.place_node(place) not in names and place not in names:
+                raise UsageError(
+                    f"--bits {place!r}: the model has no such node",
+                    remedy=nearest(self.place_node(place), names),
+                )
+        widths = {**self.bits, "--weight-bits": self.weight_bits, "--activation-bits": self.activation_bits}
+        for where, bits in widths.items():
+            if bits is not None and not 2 <= bits <= 16:
+                raise UsageError(f"{where}: {bits} bits", remedy="give a width from 2 to 16")
+
+    @staticmethod
+    def place_node(place: str) -> str:
+        """Return the node that a place of ``bits`` belongs to."""
+        for direction in Direction:
+            if f".{direction}[" in place and place.endswith("]"):
+                return TensorEnd.parse(place).node
+        match = _PART.match(place)
+        return match["node"] if match else place
+
+    def bits_at(self, end: TensorEnd, *, is_weight: bool, has_weight: bool) -> int | None:
+        """Return the width asked for at an end; None leaves the target's.
+
+        Args:
+            end: The tensor end.
+            is_weight: The end reads a weight.
+            has_weight: The node has a weight, so a bare ``NODE`` means that weight.
+        """
+        part = "weight" if is_weight else str(end.direction)
+        is_bare = is_weight or (not has_weight and end.direction is Direction.OUTPUT)
+        for place in (str(end), f"{end.node}.{part}", *([end.node] if is_bare else [])):
+            if place in self.bits:
+                return self.bits[place]
+        return self.weight_bits if is_weight else self.activation_bits

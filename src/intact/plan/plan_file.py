@@ -1,0 +1,258 @@
+"""``plan.json``: the plan as text that can be read, compared and loaded again bit for bit.
+
+One line a config, in the order of the graph, so that two plans can be compared with ``diff``.
+Scales are float32; JSON carries their shortest decimal form, which reads back to the same bits.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from intact.config import (
+    Granularity,
+    NEEDS_SCALE,
+    JsonValue,
+    PerChannel,
+    PerTensor,
+    QuantState,
+    Rounding,
+    TensorQuantConfig,
+    parse_policy,
+)
+from intact.errors import IntactError, PlanError
+from intact.graph import Graph
+from intact.plan.ends import TensorEnd
+from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph
+from intact.plan.schemes import unquantized
+from intact.targets import target_from_json, target_to_json
+
+PLAN_VERSION = 1
+_MAX_BYTES = 1 << 30
+_UNQUANTIZED = (QuantState.FP32, QuantState.SOI)
+
+
+class _Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
+    """One config as it stands in the file; ends that are never quantised have only a state."""
+
+    end: str
+    state: QuantState
+    follows: str = ""
+    policy: str = ""
+    rounding: Rounding = Rounding.HALF_EVEN
+    bits: int = 0
+    range: tuple[int, int] = (0, 0)
+    axis: int | None = None
+    observer: str = ""
+    scale: float | list[float] | None = None
+    offset: int | list[int] | None = None
+    inplace: bool = False
+    detail: dict[str, Any] = {}
+
+
+class _Decision(msgspec.Struct, forbid_unknown_fields=True):
+    node: str
+    quantized: bool
+    reason: str
+
+
+class _Note(msgspec.Struct, forbid_unknown_fields=True):
+    kind: NoteKind
+    node: str
+    message: str
+    remedy: str
+
+
+class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    model_hash: str
+    provenance: dict[str, str]
+    target: dict[str, Any]
+    notes: list[_Note]
+    decisions: list[_Decision]
+    configs: list[_Record]
+
+
+class _Head(msgspec.Struct):
+    format: str = ""
+    version: int = 0
+
+
+def plan_to_json(plan: QuantizedGraph) -> bytes:
+    """Return the plan as UTF-8 JSON; the same plan gives the same bytes."""
+    file = _PlanFile(
+        format="intact-plan",
+        version=PLAN_VERSION,
+        model_hash=plan.graph.hash,
+        provenance=dict(sorted(plan.provenance.items())),
+        target=target_to_json(plan.target),
+        notes=[_Note(note.kind, note.node, note.message, note.remedy) for note in plan.notes],
+        decisions=[_Decision(name, d.quantized, d.reason) for name, d in plan.decisions.items()],
+        configs=_records(plan),
+    )
+    return _one_line_each(file)
+
+
+def save_plan(plan: QuantizedGraph, path: Path) -> None:
+    """Write ``plan.json``."""
+    path.write_bytes(plan_to_json(plan))
+
+
+def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
+    """Read a plan and hold it against its model.
+
+    Args:
+        path: The file.
+        graph: The normalised model that lies beside it.
+
+    Raises:
+        PlanError: The file is missing, damaged, of another version or of another model.
+    """
+    file = _read(path)
+    if file.model_hash != graph.hash:
+        raise PlanError(
+            f"{path}: the plan is for model {file.model_hash[:12]}, this one is {graph.hash[:12]}",
+            remedy="keep plan.json beside the model.onnx it was written with",
+        )
+    try:
+        configs = _configs(file.configs)
+        target = target_from_json(file.target)
+    except IntactError as error:
+        raise PlanError(f"{path}: {error}") from error
+    _check_ends(path, graph, configs)
+    return QuantizedGraph(
+        graph=graph,
+        target=target,
+        configs=configs,
+        decisions={d.node: Decision(d.quantized, d.reason) for d in file.decisions},
+        notes=tuple(Note(n.kind, n.node, n.message, n.remedy) for n in file.notes),
+        provenance=file.provenance,
+    )
+
+
+def _read(path: Path) -> _PlanFile:
+    try:
+        if path.stat().st_size > _MAX_BYTES:
+            raise PlanError(f"{path}: larger than {_MAX_BYTES >> 20} MiB", remedy="this is no plan")
+        data = path.read_bytes()
+        head = msgspec.json.decode(data, type=_Head)
+        if head.format != "intact-plan":
+            raise PlanError(f"{path}: not a plan of intact", remedy="give a plan.json")
+        if head.version != PLAN_VERSION:
+            raise PlanError(
+                f"{path}: plan version {head.version}, this intact reads {PLAN_VERSION}",
+                remedy="quantize again with this version",
+            )
+        return msgspec.json.decode(data, type=_PlanFile)
+    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        raise PlanError(f"{path}: cannot be read as a plan ({error})") from error
+
+
+def _records(plan: QuantizedGraph) -> list[_Record]:
+    names = {id(config): str(end) for end, config in reversed(plan.configs.items())}
+    return [_record(str(end), config, names) for end, config in plan.configs.items()]
+
+
+def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Record:
+    if config.state in _UNQUANTIZED:
+        return _Record(end=end, state=config.state)
+    is_root = config.dominator is config
+    own = config.params if is_root else None
+    return _Record(
+        end=end,
+        state=config.state,
+        follows="" if is_root else names[id(config.dominator)],
+        policy=config.policy.spelled,
+        rounding=config.rounding,
+        bits=config.bits,
+        range=(config.quant_min, config.quant_max),
+        axis=config.granularity.axis,
+        observer=config.observer,
+        scale=_numbers(own.scale) if own else None,
+        offset=_numbers(own.zero_point) if own else None,
+        inplace=config.inplace,
+        detail=dict(sorted(config.detail.items())),
+    )
+
+
+def _numbers(array: np.ndarray[Any, Any]) -> Any:
+    """Return a scalar or list; float32 as the shortest decimal that reads back to its bits."""
+    if array.dtype == np.float32:
+        shortest = [float(str(number)) for number in array.reshape(-1)]
+        return shortest if array.ndim else shortest[0]
+    return array.tolist()
+
+
+def _configs(records: list[_Record]) -> dict[TensorEnd, TensorQuantConfig]:
+    by_end = {record.end: record for record in records}
+    configs = {record.end: _config(record, _master(record, by_end)) for record in records}
+    for record in records:
+        if record.follows:
+            configs[record.follows].adopt(configs[record.end])
+    return {TensorEnd.parse(end): config for end, config in configs.items()}
+
+
+def _master(record: _Record, by_end: dict[str, _Record]) -> _Record:
+    """Return the record whose scale holds for another."""
+    if not record.follows:
+        return record
+    master = by_end.get(record.follows)
+    if master is None or master.follows:
+        raise PlanError(f"{record.end} follows {record.follows}, which is no dominator of the plan")
+    return master
+
+
+def _config(record: _Record, master: _Record) -> TensorQuantConfig:
+    if record.state in _UNQUANTIZED:
+        return unquantized(record.state)
+    granularity: Granularity = PerTensor() if record.axis is None else PerChannel(record.axis)
+    detail: dict[str, JsonValue] = dict(record.detail)
+    own = master if record.state in NEEDS_SCALE else record
+    return TensorQuantConfig(
+        policy=parse_policy(record.policy),
+        rounding=record.rounding,
+        bits=record.bits,
+        quant_min=record.range[0],
+        quant_max=record.range[1],
+        granularity=granularity,
+        scale=own.scale,
+        offset=own.offset,
+        observer=record.observer,
+        detail=detail,
+        inplace=record.inplace,
+        state=record.state,
+    )
+
+
+def _check_ends(path: Path, graph: Graph, configs: dict[TensorEnd, TensorQuantConfig]) -> None:
+    expected = {
+        end
+        for node in graph.nodes
+        for end in (
+            *(TensorEnd.input(str(node.name), k) for k, v in enumerate(node.inputs) if v is not None),
+            *(TensorEnd.output(str(node.name), k) for k, _ in enumerate(node.outputs)),
+        )
+    }
+    odd = sorted(map(str, expected ^ configs.keys()))
+    if odd:
+        raise PlanError(f"{path}: tensor ends do not match the model, first {odd[0]}")
+
+
+def _one_line_each(file: _PlanFile) -> bytes:
+    """Encode with one line for each config, decision and note."""
+    fields = []
+    for name in _PlanFile.__struct_fields__:
+        value = getattr(file, name)
+        if name in {"notes", "decisions", "configs"} and value:
+            lines = b",\n  ".join(msgspec.json.encode(item) for item in value)
+            body = b"[\n  " + lines + b"\n ]"
+        elif name == "target":
+            body = msgspec.json.format(msgspec.json.encode(value), indent=1).replace(b"\n", b"\n ")
+        else:
+            body = msgspec.json.encode(value)
+        fields.append(b' "%s": %s' % (name.encode(), body))
+    return b"{\n" + b",\n".join(fields) + b"\n}\n"

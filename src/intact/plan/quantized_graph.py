@@ -1,0 +1,113 @@
+"""``QuantizedGraph``: a normalised float graph, a target and the decision about each tensor end."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from enum import StrEnum
+
+import onnx_ir as ir
+
+from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig, copy_configs
+from intact.graph import IMPLICIT_SLOT, Graph
+from intact.plan.ends import TensorEnd
+from intact.targets import Target
+
+
+@dataclass(frozen=True)
+class Decision:
+    """Whether a node computes with integers, and why (not)."""
+
+    quantized: bool
+    reason: str
+
+
+class NoteKind(StrEnum):
+    """What a note is about."""
+
+    CALIBRATION = "calibration"
+    BIAS_OVERFLOW = "bias_overflow"
+    FUSION = "fusion"
+
+
+@dataclass(frozen=True, order=True)
+class Note:
+    """Something a user should know about the plan: where, what and what to do."""
+
+    kind: NoteKind
+    node: str
+    message: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        tail = f"; {self.remedy}" if self.remedy else ""
+        return f"{self.node}: {self.message}{tail}" if self.node else f"{self.message}{tail}"
+
+
+@dataclass
+class QuantizedGraph:
+    """The plan: every executor, format and report reads it, none changes it.
+
+    Passes take a ``QuantizedGraph`` and return a new one; ``copy`` keeps the sharing of scales
+    between configs. The float graph is never modified.
+
+    Attributes:
+        graph: The normalised float model.
+        target: The hardware described.
+        configs: The config of every tensor end of every node.
+        decisions: For each node name, whether it is quantised and the reason.
+        notes: What happened on the way that a user should know.
+        provenance: Strings that name what the plan came from (method, statistics hash ...).
+    """
+
+    graph: Graph
+    target: Target
+    configs: dict[TensorEnd, TensorQuantConfig]
+    decisions: dict[str, Decision]
+    notes: tuple[Note, ...] = ()
+    provenance: dict[str, str] = field(default_factory=dict)
+
+    def is_quantized(self, node: ir.Node) -> bool:
+        """Tell whether a node computes with integers."""
+        return self.decisions[str(node.name)].quantized
+
+    def input_config(self, node: ir.Node, slot: int) -> TensorQuantConfig:
+        """Return the config where ``node`` reads its input ``slot``."""
+        return self.configs[TensorEnd.input(str(node.name), slot)]
+
+    def output_config(self, node: ir.Node, slot: int = 0) -> TensorQuantConfig:
+        """Return the config where ``node`` writes its output ``slot``."""
+        return self.configs[TensorEnd.output(str(node.name), slot)]
+
+    def producer_config(self, value: ir.Value) -> TensorQuantConfig | None:
+        """Return the config of the end that writes ``value``; None for inputs and constants."""
+        node = value.producer()
+        slot = value.index()
+        return None if node is None or slot is None else self.output_config(node, slot)
+
+    def consumer_configs(self, value: ir.Value) -> Iterator[tuple[ir.Node, int, TensorQuantConfig]]:
+        """Yield node, slot and config of every end that reads ``value``, in topological order."""
+        for node, slot in self.graph.consumers(value):
+            if slot != IMPLICIT_SLOT:  # a body reads what its surroundings hand it
+                yield node, slot, self.input_config(node, slot)
+
+    def copy(self) -> QuantizedGraph:
+        """Return an independent plan whose configs share scales among themselves as here."""
+        return replace(
+            self,
+            configs=copy_configs(self.configs),
+            decisions=dict(self.decisions),
+            provenance=dict(self.provenance),
+        )
+
+    def with_notes(self, notes: tuple[Note, ...]) -> QuantizedGraph:
+        """Return this plan with more notes."""
+        return replace(self, notes=self.notes + notes)
+
+
+def quantizes(config: TensorQuantConfig) -> bool:
+    """Tell whether a config quantises data where it stands (also once it has its scale)."""
+    return MEANING[config.state] is StateMeaning.QUANTIZES or config.state in (
+        QuantState.INITIAL,
+        QuantState.PASSIVE_INIT,
+    )

@@ -1,0 +1,80 @@
+"""From a target's tensor scheme to a config."""
+
+from __future__ import annotations
+
+from intact.config import (
+    Granularity,
+    PerChannel,
+    PerTensor,
+    QuantState,
+    Rounding,
+    TensorQuantConfig,
+    make_policy,
+)
+from intact.targets import BiasScheme, DType, TensorScheme
+from intact.targets.scheme import full_range
+
+
+def config_from_scheme(
+    scheme: TensorScheme, channel_axis: int | None, bits: int | None = None
+) -> TensorQuantConfig:
+    """Return an INITIAL config for a scheme.
+
+    Args:
+        scheme: The target's scheme for this kind of tensor.
+        channel_axis: The output-channel axis of a weight; None where there is none, which makes
+            a per-channel scheme per-tensor.
+        bits: A width that replaces the scheme's, wider than its type too: which type then holds
+            the codes is for the format to say.
+    """
+    granularity: Granularity = PerTensor()
+    if scheme.granularity == "per_channel" and channel_axis is not None:
+        granularity = PerChannel(channel_axis)
+    wider = bits is not None and bits > scheme.dtype.bits
+    quant_min, quant_max = (
+        full_range(bits, signed=scheme.dtype.is_signed, narrow=scheme.is_narrow)
+        if wider and bits is not None
+        else scheme.range_for(bits)
+    )
+    return TensorQuantConfig(
+        policy=make_policy(
+            granularity,
+            symmetric=scheme.symmetric,
+            exponential=scheme.spacing == "exponential",
+            power_of_two=scheme.power_of_two,
+        ),
+        rounding=scheme.rounding,
+        bits=scheme.bits if bits is None else bits,
+        quant_min=quant_min,
+        quant_max=quant_max,
+        granularity=granularity,
+    )
+
+
+def passive_bias(scheme: BiasScheme, *, per_channel: bool) -> TensorQuantConfig:
+    """Return the config of a bias: PASSIVE_INIT for integers, FP32 where the target adds floats."""
+    if scheme.dtype is DType.FLOAT32:
+        return unquantized(QuantState.FP32)
+    quant_min, quant_max = scheme.range()
+    granularity: Granularity = PerChannel(0) if per_channel else PerTensor()
+    return TensorQuantConfig(
+        policy=make_policy(granularity, symmetric=True),
+        rounding=Rounding.HALF_EVEN,
+        bits=32,
+        quant_min=quant_min,
+        quant_max=quant_max,
+        granularity=granularity,
+        state=QuantState.PASSIVE_INIT,
+    )
+
+
+def unquantized(state: QuantState) -> TensorQuantConfig:
+    """Return the config of an end that is never quantised (FP32 or SOI)."""
+    return TensorQuantConfig(
+        policy=make_policy(PerTensor(), symmetric=True),
+        rounding=Rounding.HALF_EVEN,
+        bits=32,
+        quant_min=-(2**31),
+        quant_max=2**31 - 1,
+        state=state,
+    )

@@ -1,0 +1,118 @@
+"""Which nodes are quantised: HAGO's topology rules, with a reason for every node.
+
+Source: the TVM document and its sources (facts, "HAGO, Topology"). In topological order: an op
+without integer description stays float; an op that also has a float description is quantised
+only if one of its sources is; all others are quantised. Added to that, where the target asks:
+an op with a float description whose consumers are all float stays float, since it would only
+buy a quantiser and its error.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.graph import Graph, OpKind, Role, data_slots, input_role, op_spec, shape_or_index_values
+from intact.plan.overrides import Overrides
+from intact.plan.quantized_graph import Decision
+from intact.targets import OpRule, Target
+
+
+def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Decision]:
+    """Decide for every node of the graph whether it is quantised.
+
+    Returns:
+        The decision by node name, in topological order.
+    """
+    shapes = shape_or_index_values(graph)
+    decisions: dict[str, Decision] = {}
+    for node in graph.nodes:
+        decisions[str(node.name)] = _decide_node(node, graph, target, overrides, decisions, shapes)
+    if target.topology.prune_without_consumer:
+        _prune(graph, target, decisions)
+    return decisions
+
+
+def hands_out_float(
+    node: ir.Node, graph: Graph, rule: OpRule, decisions: dict[str, Decision]
+) -> bool:
+    """Tell whether a quantised node hands its result on as float: no consumer wants integers."""
+    return rule.float_output and not _has_quantized_consumer(node, graph, decisions)
+
+
+def _decide_node(
+    node: ir.Node,
+    graph: Graph,
+    target: Target,
+    overrides: Overrides,
+    decisions: dict[str, Decision],
+    shapes: frozenset[str],
+) -> Decision:
+    refusal = _refusal(node, overrides, shapes)
+    if refusal:
+        return Decision(False, refusal)
+    rule = target.rule_for(node)
+    if rule is None:
+        return Decision(False, f"target {target.name} describes no integer {node.op_type}")
+    if not rule.quantize:
+        return Decision(False, rule.reason)
+    if rule.float and not _has_quantized_source(node, decisions):
+        return Decision(False, "none of its inputs comes from a quantised node")
+    return Decision(True, f"target {target.name} computes {node.op_type} with integers")
+
+
+def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str:
+    for name in (str(node.name), node.op_type):
+        if name in overrides.keep_float:
+            return f"kept float as asked (--keep-float {name})"
+    if op_spec(node) is None:
+        origin = f"domain {node.domain!r}" if node.domain else "this version"
+        return f"op {node.op_type} of {origin} is not in the op table, so it stays float"
+    if all(str(output.name) in shapes for output in node.outputs):
+        return "computes shapes or indices only"
+    values = [node.inputs[slot] for slot in data_slots(node)] + [node.outputs[0]]
+    if any(value is None or value.dtype is not ir.DataType.FLOAT for value in values):
+        return "its data is not float32"
+    return ""
+
+
+def _has_quantized_source(node: ir.Node, decisions: dict[str, Decision]) -> bool:
+    producers = [value.producer() for slot in data_slots(node) if (value := node.inputs[slot])]
+    return any(producer is not None and decisions[str(producer.name)].quantized for producer in producers)
+
+
+def _has_quantized_consumer(node: ir.Node, graph: Graph, decisions: dict[str, Decision]) -> bool:
+    for output in node.outputs:
+        for consumer, slot in graph.consumers(output):
+            if decisions[str(consumer.name)].quantized and input_role(consumer, slot) in (Role.DATA, Role.WEIGHT):
+                return True
+    return False
+
+
+def _prune(graph: Graph, target: Target, decisions: dict[str, Decision]) -> None:
+    """Set back to float what no quantised node reads, from the outputs upwards."""
+    for node in reversed(graph.nodes):
+        if not decisions[str(node.name)].quantized:
+            continue
+        rule = target.rule_for(node)
+        if rule is None or not rule.float or _has_quantized_consumer(node, graph, decisions):
+            continue
+        if _follows_integer_only(node, target, decisions):
+            continue
+        decisions[str(node.name)] = Decision(False, "nothing that reads it computes with integers")
+
+
+def _follows_integer_only(node: ir.Node, target: Target, decisions: dict[str, Decision]) -> bool:
+    """Tell whether a node is the fused activation of one that must hand out integers anyway."""
+    spec = op_spec(node)
+    source = node.inputs[0].producer() if node.inputs[0] is not None else None
+    if source is None or spec is None or spec.kind is not OpKind.ACTIVATION:
+        return False
+    if not decisions[str(source.name)].quantized or len(source.outputs[0].uses()) != 1:
+        return False
+    rule = target.rule_for(source)
+    fused = any(
+        source.op_type in first and node.op_type in second
+        for fusion in target.fusions
+        for first, second in zip(fusion.pattern, fusion.pattern[1:], strict=False)
+    )
+    return fused and rule is not None and not rule.float and not rule.float_output

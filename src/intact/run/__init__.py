@@ -1,0 +1,1 @@
+"""Executors: the float model and the simulated quantised one, in ONNX Runtime."""

@@ -1,0 +1,147 @@
+"""SimQ as ONNX nodes: quantise and dequantise in float32, with parameters as inputs.
+
+Source: the TVM document, "Simulated Quantize", with its slip mended: the value that is rounded
+is the clipped one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.config import Rounding, TensorQuantConfig
+from intact.graph.edit import Editor
+from intact.numerics.logarithmic import STEPS_PER_OCTAVE
+from intact.run.session import Feeds
+
+
+@dataclass(frozen=True)
+class QuantizerInputs:
+    """The names of a quantiser's parameter inputs, all scalars (shape [])."""
+
+    scale: str
+    low: str
+    high: str
+    enabled: str
+
+    def feeds(self, config: TensorQuantConfig, *, enabled: bool = True) -> Feeds:
+        """Return the values that make the quantiser compute ``config``.
+
+        ``low`` and ``high`` are codes relative to the zero point, so that 0.0 stays 0.
+        """
+        params = config.params
+        scale = np.float32(1) if params is None else params.scale
+        zero_point = 0 if params is None else int(params.zero_point)
+        return {
+            self.scale: np.asarray(scale, np.float32),
+            self.low: np.asarray(config.quant_min - zero_point, np.float32),
+            self.high: np.asarray(config.quant_max - zero_point, np.float32),
+            self.enabled: np.asarray(enabled),
+        }
+
+
+def add_quantizer(
+    editor: Editor, value: ir.Value, config: TensorQuantConfig, name: str
+) -> tuple[ir.Value, QuantizerInputs]:
+    """Add the nodes of one quantiser after ``value``.
+
+    Args:
+        editor: The copy of the model that is edited.
+        value: The float32 value to quantise, of any shape.
+        config: Only its structure is compiled in: rounding and spacing.
+        name: Prefix of the new names.
+
+    Returns:
+        The quantised value and the names of the parameter inputs.
+    """
+    scale, low, high = (editor.input(f"{name}/{part}", ir.DataType.FLOAT, []) for part in ("scale", "low", "high"))
+    enabled = editor.input(f"{name}/enabled", ir.DataType.BOOL, [])
+    chain = _Chain(editor, name)
+    if config.grid.exponential:
+        result = _logarithmic(chain, value, scale, high)
+    else:
+        steps = chain("Div", value, scale)
+        codes = chain("Clip", ROUNDERS[config.rounding](chain, steps), low, high)
+        result = chain("Mul", codes, scale)
+    result = chain("Where", enabled, result, value)
+    result.shape = value.shape
+    names = QuantizerInputs(str(scale.name), str(low.name), str(high.name), str(enabled.name))
+    return result, names
+
+
+class _Chain:
+    """Adds nodes with names of one prefix."""
+
+    def __init__(self, editor: Editor, name: str) -> None:
+        self._editor = editor
+        self._name = name
+
+    def __call__(self, op_type: str, *inputs: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
+        attributes: dict[str, int | float | str] = {"to": int(ir.DataType.FLOAT)} if op_type == "Cast" else {}
+        return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, dtype)
+
+    def constant(self, number: float) -> ir.Value:
+        return self._editor.initializer(f"{self._name}/constant", ir.tensor(np.float32(number)))
+
+    def equals(self, value: ir.Value, number: float) -> ir.Value:
+        equal = self("Equal", value, self.constant(number), dtype=ir.DataType.BOOL)
+        return self("Cast", equal)
+
+
+def _half_even(chain: _Chain, steps: ir.Value) -> ir.Value:
+    return chain("Round", steps)
+
+
+def _half_up(chain: _Chain, steps: ir.Value) -> ir.Value:
+    rounded, rest = _nearest(chain, steps)
+    return chain("Add", rounded, chain.equals(rest, 0.5))
+
+
+def _half_down(chain: _Chain, steps: ir.Value) -> ir.Value:
+    rounded, rest = _nearest(chain, steps)
+    return chain("Sub", rounded, chain.equals(rest, -0.5))
+
+
+def _half_away(chain: _Chain, steps: ir.Value) -> ir.Value:
+    sign = chain("Sign", steps)
+    return chain("Mul", sign, _half_up(chain, chain("Abs", steps)))
+
+
+def _half_toward_zero(chain: _Chain, steps: ir.Value) -> ir.Value:
+    sign = chain("Sign", steps)
+    return chain("Mul", sign, _half_down(chain, chain("Abs", steps)))
+
+
+def _up(chain: _Chain, steps: ir.Value) -> ir.Value:
+    return chain("Ceil", steps)
+
+
+def _nearest(chain: _Chain, steps: ir.Value) -> tuple[ir.Value, ir.Value]:
+    """Return round-half-even and what it left, which is exact in float32."""
+    rounded = chain("Round", steps)
+    return rounded, chain("Sub", steps, rounded)
+
+
+ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
+    Rounding.HALF_EVEN: _half_even,
+    Rounding.NEAREST: _half_even,
+    Rounding.HALF_UP: _half_up,
+    Rounding.HALF_DOWN: _half_down,
+    Rounding.HALF_AWAY_FROM_ZERO: _half_away,
+    Rounding.HALF_TOWARD_ZERO: _half_toward_zero,
+    Rounding.UP: _up,
+}
+
+
+def _logarithmic(chain: _Chain, value: ir.Value, scale: ir.Value, high: ir.Value) -> ir.Value:
+    """Levels ``scale * 2**(k / STEPS_PER_OCTAVE)`` with k = 1..high, and 0."""
+    per_nat = chain.constant(STEPS_PER_OCTAVE / np.log(2.0))
+    one, zero = chain.constant(1.0), chain.constant(0.0)
+    octaves = chain("Log", chain("Div", chain("Abs", value), scale))
+    codes = chain("Min", chain("Round", chain("Mul", octaves, per_nat)), high)
+    magnitude = chain("Mul", chain("Exp", chain("Div", codes, per_nat)), scale)
+    is_zero = chain("Less", codes, one, dtype=ir.DataType.BOOL)
+    return chain("Mul", chain("Sign", value), chain("Where", is_zero, zero, magnitude))

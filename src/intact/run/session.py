@@ -1,0 +1,82 @@
+"""ONNX Runtime sessions, made in one place."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from enum import Enum
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from intact.errors import ModelError, UsageError
+
+Feeds = dict[str, np.ndarray[Any, Any]]
+
+ort.set_default_logger_severity(3)  # its warnings about our own intermediate models help nobody
+
+
+class Optimization(Enum):
+    """How far ONNX Runtime may rewrite a model.
+
+    Runs that are compared with each other must use the same level: NCHWc layouts change the
+    order of float sums.
+    """
+
+    NONE = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    ALL = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+def make_session(
+    model: ir.Model | bytes | Path,
+    *,
+    threads: int = 0,
+    optimization: Optimization = Optimization.ALL,
+) -> ort.InferenceSession:
+    """Build a CPU session.
+
+    Args:
+        model: A model in memory, its bytes, or a file (needed beyond 2 GB).
+        threads: Threads inside one operator; 0 lets the runtime choose.
+        optimization: Graph rewriting level.
+
+    Raises:
+        ModelError: The runtime refuses the model.
+        UsageError: ``threads`` is negative.
+    """
+    if threads < 0:
+        raise UsageError(f"threads is {threads}", remedy="give 0 (all) or more")
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.graph_optimization_level = optimization.value
+    if isinstance(model, ir.Model):
+        model = ir.to_proto(model).SerializeToString()
+    source = str(model) if isinstance(model, Path) else model
+    try:
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime raises a dozen unrelated classes
+        raise ModelError(
+            f"ONNX Runtime {ort.__version__} refuses the model: {_first_line(error)}",
+            remedy="check that it runs there before quantising",
+        ) from error
+
+
+def run_session(
+    session: ort.InferenceSession, feeds: Feeds, outputs: Sequence[str] | None = None
+) -> list[np.ndarray[Any, Any]]:
+    """Run once.
+
+    Raises:
+        ModelError: The runtime fails on these inputs.
+    """
+    try:
+        results: list[np.ndarray[Any, Any]] = session.run(outputs, feeds)
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime fails on this input: {_first_line(error)}") from error
+    return results
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else type(error).__name__

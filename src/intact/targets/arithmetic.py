@@ -1,0 +1,99 @@
+"""What a target computes between the integers of its inputs and those of its output.
+
+An integer engine composes itself from these fields; no field names a runtime.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from intact.config import Rounding
+
+
+class Requantize(enum.StrEnum):
+    """How an accumulator is brought to the output's scale."""
+
+    FIXED_POINT_DOUBLE = "fixed_point_double"
+    """Saturating doubling high multiply, rounded, then a rounding shift: rounds twice."""
+    FIXED_POINT_SINGLE = "fixed_point_single"
+    """64-bit product with an int32 multiplier, shifted and rounded once."""
+    FLOAT32 = "float32"
+    """Multiplied by a float32 factor and rounded once."""
+    FLOAT64 = "float64"
+    """Multiplied by a float64 factor and rounded once."""
+    SHIFT = "shift"
+    """Shifted right and rounded once: all scales are powers of two."""
+
+
+class ZeroPointOrder(enum.StrEnum):
+    """When the output's zero point is added; they differ on ties when it is odd."""
+
+    AFTER_ROUNDING = "after_rounding"
+    BEFORE_ROUNDING = "before_rounding"
+
+
+class Overflow(enum.StrEnum):
+    """What happens to a sum that leaves the accumulator."""
+
+    EXACT = "exact"
+    """It cannot: the hardware is wide enough for any layer."""
+    WRAP = "wrap"
+    """Two's complement."""
+    PAIR_SATURATE = "pair_saturate"
+    """Products are added in pairs of neighbouring input channels, and each pair saturates at
+    ``pair_bits`` before it is summed (vpmaddubsw)."""
+
+
+class ScalePrecision(enum.StrEnum):
+    """How scales are stored on the way to the hardware."""
+
+    FLOAT32 = "float32"
+    FLOAT64 = "float64"
+    DECIMAL6 = "decimal6"
+    """Text with six decimals, read back: the truncated value is the effective one (Tengine)."""
+
+
+class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What some operators compute differently; later entries win."""
+
+    ops: tuple[str, ...]
+    requantize: Requantize | None = None
+    rounding: Rounding | None = None
+    zero_point: ZeroPointOrder | None = None
+    accumulator_bits: int | None = None
+    accumulator_overflow: Overflow | None = None
+    pair_bits: int | None = None
+    scale_precision: ScalePrecision | None = None
+
+
+class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The arithmetic of one operator or, with ``overrides``, of a whole target.
+
+    ``pair_bits`` is given with ``pair_saturate`` and only then.
+    """
+
+    requantize: Requantize
+    rounding: Rounding = Rounding.HALF_EVEN
+    zero_point: ZeroPointOrder = ZeroPointOrder.AFTER_ROUNDING
+    accumulator_bits: int = 32
+    accumulator_overflow: Overflow = Overflow.EXACT
+    pair_bits: int | None = None
+    scale_precision: ScalePrecision = ScalePrecision.FLOAT32
+    overrides: tuple[ArithmeticOverride, ...] = ()
+
+    def for_op(self, op_type: str) -> Arithmetic:
+        """Return the arithmetic of one operator, without overrides left."""
+        result = msgspec.structs.replace(self, overrides=())
+        for override in self.overrides:
+            if op_type in override.ops:
+                result = msgspec.structs.replace(result, **_given(override))
+        if result.accumulator_overflow is not Overflow.PAIR_SATURATE:
+            result = msgspec.structs.replace(result, pair_bits=None)
+        return result
+
+
+def _given(override: ArithmeticOverride) -> dict[str, object]:
+    fields = (name for name in ArithmeticOverride.__struct_fields__ if name != "ops")
+    return {name: value for name in fields if (value := getattr(override, name)) is not None}

@@ -1,0 +1,167 @@
+"""Contradictions inside one rule, among rules, and in fusions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+
+import msgspec
+
+from intact.errors import TargetError, nearest
+from intact.graph import OPS
+from intact.targets.check_scheme import check_activation, check_scheme
+from intact.targets.rules import Fusion, OpRule, ScaleRule
+from intact.targets.schema import Target
+from intact.targets.scheme import DType, SchemeOverride, TensorScheme
+from intact.targets.wording import plain, quoted, rule_label
+
+
+def check_rules(target: Target, file: str) -> None:
+    """Refuse rules that mean nothing, contradict themselves or are given twice.
+
+    Raises:
+        TargetError: File, operators, key and remedy.
+    """
+    for rule in target.rules:
+        _check_rule(rule, target, file)
+    _check_repetition(target.rules, file)
+
+
+def check_fusions(fusions: tuple[Fusion, ...], file: str) -> None:
+    """Refuse fusions of one step and of unknown operators.
+
+    Raises:
+        TargetError: File, number of the fusion and remedy.
+    """
+    for number, fusion in enumerate(fusions, start=1):
+        where = f"[[fusion]] number {number}"
+        if len(fusion.pattern) < 2:
+            raise TargetError(
+                f"{file}: {where}: pattern has {len(fusion.pattern)} step",
+                remedy="a fusion needs at least two, as in [['Conv'], ['Relu']]",
+            )
+        for step in fusion.pattern:
+            check_ops(step, file, f"{where} pattern")
+
+
+def check_ops(ops: Iterable[str], file: str, where: str) -> None:
+    """Refuse an empty list of operators, unknown ones and repetitions.
+
+    Raises:
+        TargetError: File, place and the nearest operator that is known.
+    """
+    names = list(ops)
+    if not names:
+        raise TargetError(f"{file}: {where}: no operator is named", remedy="list ONNX op types")
+    for name in names:
+        if name not in OPS:
+            raise TargetError(
+                f"{file}: {where}: unknown operator {quoted(name)}",
+                remedy=nearest(plain(name), OPS),
+            )
+        if names.count(name) > 1:
+            raise TargetError(f"{file}: {where}: {name} is listed twice", remedy="list it once")
+
+
+def _check_rule(rule: OpRule, target: Target, file: str) -> None:
+    where = rule_label(rule.ops)
+    check_ops(rule.ops, file, where)
+    if not rule.quantize:
+        _check_float_rule(rule, file, where)
+        return
+    for key, override in (("activation", rule.activation), ("weight", rule.weight)):
+        _check_override(override, file, f"{where}, {key}")
+    activation, weight = target.activation_scheme(rule), target.weight_scheme(rule)
+    check_scheme(activation, file, f"{where}, activation")
+    check_activation(activation, file, f"{where}, activation")
+    check_scheme(weight, file, f"{where}, weight")
+    _check_signatures(rule, file, where)
+    _check_fixed_output(rule, activation, file, where)
+    if rule.max_consumers is not None and rule.scales is not ScaleRule.INPUT_FOLLOWS_OUTPUT:
+        raise TargetError(
+            f"{file}: {where}: max_consumers limits a tie that there is not",
+            remedy="add scales = 'input_follows_output', or put max_consumers into when",
+        )
+    slots = rule.quantize_inputs
+    if not isinstance(slots, str) and any(slot < 0 for slot in slots):
+        raise TargetError(
+            f"{file}: {where}: quantize_inputs lists {min(slots)}", remedy="count slots from 0"
+        )
+    if rule.cost is not None and not (math.isfinite(rule.cost) and rule.cost >= 0):
+        raise TargetError(f"{file}: {where}: cost is {rule.cost}", remedy="give 0 or more")
+
+
+def _check_repetition(rules: tuple[OpRule, ...], file: str) -> None:
+    seen: set[tuple[frozenset[str], bytes]] = set()
+    for rule in rules:
+        subject = frozenset(rule.ops), msgspec.json.encode(rule.when, order="deterministic")
+        if subject in seen:
+            raise TargetError(
+                f"{file}: {rule_label(rule.ops)}: described twice", remedy="merge the entries"
+            )
+        seen.add(subject)
+
+
+def _check_override(override: SchemeOverride | None, file: str, where: str) -> None:
+    if override is None or override.dtype is not DType.FLOAT32:
+        return
+    if override != SchemeOverride(dtype=DType.FLOAT32):
+        raise TargetError(
+            f"{file}: {where} describes integers, but dtype is float32", remedy="keep only dtype"
+        )
+
+
+def _check_float_rule(rule: OpRule, file: str, where: str) -> None:
+    if not rule.reason.strip():
+        raise TargetError(
+            f"{file}: {where}: quantize is false without reason",
+            remedy="add reason, which users are shown",
+        )
+    idle = OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=rule.reason)
+    for name in rule.__struct_fields__:
+        if getattr(rule, name) != getattr(idle, name):
+            raise TargetError(
+                f"{file}: {where}: {name} means nothing where quantize is false",
+                remedy=f"remove {name}",
+            )
+
+
+def _check_signatures(rule: OpRule, file: str, where: str) -> None:
+    own = [rule.inputs] if rule.inputs else []
+    for inputs in (*own, *(signature.inputs for signature in rule.alternatives)):
+        if all(dtype is DType.FLOAT32 for dtype in inputs):
+            raise TargetError(
+                f"{file}: {where}: all inputs are float32, yet it is quantised",
+                remedy="set quantize = false with a reason",
+            )
+
+
+def _check_fixed_output(rule: OpRule, scheme: TensorScheme, file: str, where: str) -> None:
+    fixed = rule.fixed_output
+    if fixed is None:
+        return
+    if not (math.isfinite(fixed.scale) and fixed.scale > 0):
+        raise TargetError(
+            f"{file}: {where}: fixed_output.scale is {fixed.scale}", remedy="give a positive number"
+        )
+    if scheme.symmetric and fixed.offset != 0:
+        raise TargetError(
+            f"{file}: {where}: fixed_output.offset is {fixed.offset}, but activations "
+            "are symmetric",
+            remedy="use offset 0, or activation = { symmetric = false }",
+        )
+    if not scheme.quant_min <= fixed.offset <= scheme.quant_max:
+        raise TargetError(
+            f"{file}: {where}: fixed_output.offset is {fixed.offset}",
+            remedy=f"use {scheme.quant_min} to {scheme.quant_max}",
+        )
+    if scheme.power_of_two and math.frexp(fixed.scale)[0] != 0.5:
+        raise TargetError(
+            f"{file}: {where}: fixed_output.scale {fixed.scale} is no power of two",
+            remedy="use one, or activation = { power_of_two = false }",
+        )
+    if rule.scales is not ScaleRule.FREE and rule.scales is not ScaleRule.UNIFY_INPUTS:
+        raise TargetError(
+            f"{file}: {where}: the output is both fixed and tied by scales = {rule.scales.value!r}",
+            remedy="remove one",
+        )

@@ -1,0 +1,192 @@
+"""Finding, reading and checking target files.
+
+A file is untrusted: it is small, it can only extend shipped targets and its neighbours, and
+whatever is wrong with it is one line that names the file, the key and the remedy.
+"""
+
+from __future__ import annotations
+
+import importlib.resources
+import tomllib
+from dataclasses import dataclass
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from intact.errors import TargetError, nearest
+from intact.targets.check import check
+from intact.targets.complete import complete
+from intact.targets.explain import to_target
+from intact.targets.merge import Table, merge
+from intact.targets.schema import Target
+from intact.targets.wording import plain, quoted
+
+ENTRY_POINT_GROUP = "intact.targets"
+"""Packages register targets here; each entry point is the path of a TOML file, str or Path."""
+
+_LARGEST_FILE = 1 << 20
+_LONGEST_CHAIN = 16
+
+
+@dataclass(frozen=True)
+class _Source:
+    """One file: what messages call it, and where it is."""
+
+    label: str
+    path: Path
+    shipped: bool = False
+
+
+def target_names() -> tuple[str, ...]:
+    """Return the names that :func:`load_target` knows, shipped and registered, sorted."""
+    return tuple(sorted({*_shipped(), *_registered()}))
+
+
+def load_target(name_or_path: str | Path) -> Target:
+    """Load a target by name or from a TOML file.
+
+    Args:
+        name_or_path: A name of :func:`target_names`, or a path; a string is a path if it ends in
+            ``.toml`` or contains a separator.
+
+    Raises:
+        TargetError: If the name is unknown, or the file cannot be read, has an unknown key, a
+            wrong type or a contradiction.
+    """
+    source = _source(name_or_path)
+    table = _resolved(source, chain=())
+    label = source.label
+    return check(to_target(complete(table, label), label), label)
+
+
+def target_to_json(target: Target) -> dict[str, Any]:
+    """Return a resolved target as plain JSON values, read by :func:`target_from_json`."""
+    result: dict[str, Any] = msgspec.to_builtins(target)
+    return result
+
+
+def target_from_json(data: dict[str, Any]) -> Target:
+    """Rebuild a target from :func:`target_to_json`.
+
+    Raises:
+        TargetError: If the data does not describe a target.
+    """
+    label = "the stored target"
+    return check(to_target(data, label), label)
+
+
+def _source(name_or_path: str | Path) -> _Source:
+    text = str(name_or_path)
+    if isinstance(name_or_path, str):
+        if found := _named(text):
+            return found
+        if not text.endswith(".toml") and "/" not in text and "\\" not in text:
+            raise TargetError(
+                f"unknown target {quoted(text)}", remedy=nearest(plain(text), target_names())
+            )
+    return _Source(text, Path(name_or_path))
+
+
+def _named(name: str) -> _Source | None:
+    if path := _shipped().get(name):
+        return _Source(path.name, path, shipped=True)
+    entry = _registered().get(name)
+    if entry is None:
+        return None
+    try:
+        value = entry.load()
+    except Exception as error:  # whatever a foreign package raises on import
+        raise TargetError(
+            f"target {quoted(name)} is registered as {entry.value}, which fails: {error}",
+            remedy="repair or uninstall that package",
+        ) from error
+    if not isinstance(value, str | Path):
+        raise TargetError(
+            f"target {quoted(name)} is registered as {entry.value}, which is no path",
+            remedy="register the path of a TOML file",
+        )
+    return _Source(name, Path(value))
+
+
+def _shipped() -> dict[str, Path]:
+    folder = Path(str(importlib.resources.files("intact.targets")))
+    return {path.stem: path for path in folder.glob("*.toml")}
+
+
+def _registered() -> dict[str, metadata.EntryPoint]:
+    return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)}
+
+
+def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
+    """Return the file's table laid over those it extends."""
+    chain = (*chain, source)
+    table = _read(source)
+    base_name = table.get("extends", "")
+    if base_name == "" or not isinstance(base_name, str):
+        return table  # a wrong type is reported with all others
+    base = _base(base_name, source)
+    if base.path.resolve() in {link.path.resolve() for link in chain}:
+        links = " -> ".join(link.label for link in (*chain, base))
+        raise TargetError(f"{source.label}: extends goes in a circle: {links}", remedy="break it")
+    if len(chain) >= _LONGEST_CHAIN:
+        raise TargetError(
+            f"{source.label}: extends is more than {_LONGEST_CHAIN} files deep",
+            remedy="merge some of them",
+        )
+    below = _resolved(base, chain)
+    # Checked on its own, so that what is wrong with a base is reported under its name.
+    check(to_target(complete(below, base.label), base.label), base.label)
+    if "name" not in table:
+        raise TargetError(f"{source.label}: key 'name' is missing", remedy="name the variant")
+    return merge(below, table)
+
+
+def _base(name: str, source: _Source) -> _Source:
+    if not name.endswith(".toml"):
+        if found := _named(name):
+            return found
+        raise TargetError(
+            f"{source.label}: extends names no target: {quoted(name)}",
+            remedy=nearest(plain(name), target_names()),
+        )
+    folder = source.path.resolve().parent
+    path = folder / name
+    # A plain name is not enough: it may be a link that leads out of the folder.
+    if Path(name).name != name or "\\" in name or path.resolve().parent != folder:
+        raise TargetError(
+            f"{source.label}: extends leads out of the file's folder: {quoted(name)}",
+            remedy="put both files into one folder and name only the file",
+        )
+    return _Source(str(Path(source.label).parent / name), path)
+
+
+def _read(source: _Source) -> Table:
+    try:
+        if not source.path.is_file():
+            raise TargetError(f"{source.label}: no such file", remedy=_missing_remedy())
+        with source.path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise TargetError(
+            f"{source.label}: cannot be read ({error})", remedy="check the path"
+        ) from error
+    if len(data) > _LARGEST_FILE:
+        raise TargetError(f"{source.label}: larger than 1 MiB", remedy="give a target description")
+    try:
+        return tomllib.loads(data.decode("utf-8"))
+    except UnicodeDecodeError as error:
+        raise TargetError(f"{source.label}: not UTF-8 text", remedy="give a TOML file") from error
+    except RecursionError as error:
+        raise TargetError(
+            f"{source.label}: nested too deeply", remedy="use the documented keys"
+        ) from error
+    except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
+        raise TargetError(
+            f"{source.label}: not TOML: {error}", remedy="correct the line"
+        ) from error
+
+
+def _missing_remedy() -> str:
+    return f"shipped targets: {', '.join(target_names())}"

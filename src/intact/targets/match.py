@@ -1,0 +1,189 @@
+"""Whether a node fulfils a rule's condition."""
+
+from __future__ import annotations
+
+import functools
+from typing import TypeAlias
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from intact.graph import data_slots, input_value, is_constant, weight_slot
+from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
+
+_Actual: TypeAlias = bool | int | float | str | tuple[int, ...] | None
+
+_DEFAULT_ALONG_EVERY_AXIS = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
+"""List attributes whose default the operator schemas give only in prose."""
+
+
+def matches(condition: Condition, node: ir.Node) -> bool:
+    """Whether every field that the condition gives holds for the node.
+
+    What the model leaves unknown (a shape without rank, a kernel that is computed) never
+    matches, so that the more general rule before it stays in force.
+    """
+    return (
+        _attributes_match(condition, node)
+        and _shapes_match(condition, node)
+        and _surroundings_match(condition, node)
+    )
+
+
+def _attributes_match(condition: Condition, node: ir.Node) -> bool:
+    return all(
+        _allowed(_attribute(node, name), wanted) for name, wanted in condition.attributes.items()
+    )
+
+
+def _shapes_match(condition: Condition, node: ir.Node) -> bool:
+    if condition.kernel_shape is not None and _kernel_shape(node) != condition.kernel_shape:
+        return False
+    if condition.groups is not None:
+        wanted = condition.groups
+        kinds = (wanted,) if isinstance(wanted, Groups) else wanted
+        if _groups(node) not in kinds:
+            return False
+    if condition.ranks is not None and _data_rank(node) not in condition.ranks:
+        return False
+    return condition.weight_ranks is None or _weight_rank(node) in condition.weight_ranks
+
+
+def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
+    if condition.constant_input is not None:
+        found = any(is_constant(input_value(node, slot)) for slot in data_slots(node))
+        if found != condition.constant_input:
+            return False
+    if condition.max_consumers is not None and _consumers(node) > condition.max_consumers:
+        return False
+    if condition.opset_min is None:
+        return True
+    opset = _opset(node)
+    return opset is not None and opset >= condition.opset_min
+
+
+def _attribute(node: ir.Node, name: str) -> _Actual:
+    """The node's own value or the operator's default; None if it has neither."""
+    attribute = node.attributes.get(name)
+    if attribute is not None:
+        return _plain(attribute)
+    if name in _DEFAULT_ALONG_EVERY_AXIS:
+        kernel = _kernel_shape(node)
+        if kernel is None:
+            return None
+        ends = 2 if name == "pads" else 1
+        return (_DEFAULT_ALONG_EVERY_AXIS[name],) * (ends * len(kernel))
+    return _schema_default(node.op_type, _opset(node), name)
+
+
+def _plain(attribute: ir.Attr) -> _Actual:
+    if attribute.is_ref():  # inside a model function: the caller decides
+        return None
+    match attribute.type:
+        case ir.AttributeType.INT:
+            return attribute.as_int()
+        case ir.AttributeType.FLOAT:
+            return attribute.as_float()
+        case ir.AttributeType.STRING:
+            return attribute.as_string()
+        case ir.AttributeType.INTS:
+            return tuple(attribute.as_ints())
+    return None
+
+
+@functools.cache
+def _schema_default(op_type: str, opset: int | None, name: str) -> _Actual:
+    try:
+        schema = (
+            onnx.defs.get_schema(op_type)
+            if opset is None
+            else onnx.defs.get_schema(op_type, max_inclusive_version=opset)
+        )
+    except onnx.defs.SchemaError:
+        return None
+    declared = schema.attributes.get(name)
+    if declared is None or declared.default_value.type == onnx.AttributeProto.UNDEFINED:
+        return None
+    return _plain(ir.serde.deserialize_attribute(declared.default_value))
+
+
+def _allowed(actual: _Actual, wanted: AttributeValue) -> bool:
+    if actual is None:
+        return False
+    if isinstance(actual, tuple):
+        if not isinstance(wanted, tuple):
+            return all(_equal(item, wanted) for item in actual)
+        alternatives = [item for item in wanted if isinstance(item, tuple)]
+        return actual in alternatives if alternatives else actual == wanted
+    if isinstance(wanted, tuple):
+        return any(_equal(actual, item) for item in wanted)
+    return _equal(actual, wanted)
+
+
+def _equal(actual: float | str, wanted: AttributeItem) -> bool:
+    """Equality of scalars; floats are compared as float32, which is what ONNX stores."""
+    if isinstance(actual, str) or isinstance(wanted, str | tuple):
+        return actual == wanted
+    if isinstance(actual, float):
+        return bool(np.float32(actual) == np.float32(wanted))
+    return actual == wanted
+
+
+def _kernel_shape(node: ir.Node) -> tuple[int, ...] | None:
+    attribute = node.attributes.get("kernel_shape")
+    if attribute is not None and not attribute.is_ref():
+        return tuple(attribute.as_ints())
+    weight = _shape(node, 1) if node.op_type in {"Conv", "ConvTranspose"} else None
+    return None if weight is None else weight[2:]
+
+
+def _groups(node: ir.Node) -> Groups | None:
+    if node.op_type not in {"Conv", "ConvTranspose"}:
+        return None
+    group = node.attributes.get_int("group", 1)
+    if group == 1:
+        return Groups.ONE
+    weight = _shape(node, 1)
+    if weight is None or len(weight) < 2:
+        return None
+    # Weights are [M, C / group, ...] and, transposed, [C, M / group, ...].
+    channels_per_group = weight[1] if node.op_type == "Conv" else weight[0] // group
+    return Groups.DEPTHWISE if channels_per_group == 1 else Groups.GROUPED
+
+
+def _data_rank(node: ir.Node) -> int | None:
+    slots = data_slots(node)
+    value = input_value(node, slots[0]) if slots else None
+    return None if value is None or value.shape is None else len(value.shape)
+
+
+def _weight_rank(node: ir.Node) -> int | None:
+    slot = weight_slot(node)
+    shape = None if slot is None else _shape(node, slot)
+    return None if shape is None else len(shape)
+
+
+def _shape(node: ir.Node, slot: int) -> tuple[int, ...] | None:
+    """The shape of an input if every dimension is known."""
+    value = input_value(node, slot)
+    if value is None:
+        return None
+    shape = value.shape if value.const_value is None else value.const_value.shape
+    if shape is None:
+        return None
+    known = tuple(size for size in shape if isinstance(size, int))
+    return known if len(known) == len(shape) else None
+
+
+def _consumers(node: ir.Node) -> int:
+    if not node.outputs:
+        return 0
+    output = node.outputs[0]
+    return len(output.uses()) + int(output.is_graph_output())
+
+
+def _opset(node: ir.Node) -> int | None:
+    if node.version is not None:
+        return node.version
+    return None if node.graph is None else node.graph.opset_imports.get(node.domain)

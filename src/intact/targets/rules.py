@@ -1,0 +1,149 @@
+"""What a target says about operators: conditions, rules and fusions."""
+
+from __future__ import annotations
+
+import enum
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from intact.targets.scheme import DType, SchemeOverride
+
+# Named here because OpRule has a field called `float`, which hides the type inside the class.
+_Number: TypeAlias = float
+AttributeItem: TypeAlias = bool | int | float | str | tuple[int, ...]
+AttributeValue: TypeAlias = bool | int | float | str | tuple[AttributeItem, ...]
+
+
+class Groups(enum.StrEnum):
+    """How a convolution splits its channels."""
+
+    ONE = "one"
+    """Every output channel reads every input channel."""
+    DEPTHWISE = "depthwise"
+    """Each group reads one input channel."""
+    GROUPED = "grouped"
+    """More than one group, and each reads more than one input channel."""
+
+
+class ScaleRule(enum.StrEnum):
+    """Which scales of an operator the hardware keeps equal."""
+
+    FREE = "free"
+    """None: the operator requantises."""
+    OUTPUT_FOLLOWS_INPUT = "output_follows_input"
+    """The output has the scale of the first data input."""
+    INPUT_FOLLOWS_OUTPUT = "input_follows_output"
+    """The first data input has the scale of the output (in place, see ``Topology.in_place``)."""
+    UNIFY_INPUTS = "unify_inputs"
+    """All data inputs have one scale."""
+    UNIFY_ALL = "unify_all"
+    """All data inputs and the output have one scale."""
+
+
+class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """When a rule holds; every field that is given must hold, and an unknown shape never does.
+
+    Attributes:
+        attributes: Allowed values by attribute name. A list offers alternatives. For a list
+            attribute such as ``strides`` a number means that value along every axis, a flat
+            list means exactly that list and a list of lists offers alternatives. An attribute
+            that the node leaves out has its ONNX default.
+        kernel_shape: Exact kernel, for instance ``[3, 3]``; read from the weight if the
+            attribute is missing.
+        groups: One kind or a list of kinds.
+        ranks: Allowed ranks of data input 0.
+        weight_ranks: Allowed ranks of the constant weight.
+        constant_input: Whether one of the data inputs is a constant of the model.
+        max_consumers: Most readers of output 0; being a graph output counts as one.
+        opset_min: Lowest opset of the model.
+    """
+
+    attributes: dict[str, AttributeValue] = {}
+    kernel_shape: tuple[int, ...] | None = None
+    groups: Groups | tuple[Groups, ...] | None = None
+    ranks: tuple[int, ...] | None = None
+    weight_ranks: tuple[int, ...] | None = None
+    constant_input: bool | None = None
+    max_consumers: int | None = None
+    opset_min: int | None = None
+
+
+class FixedOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Scale and offset that the hardware prescribes for an output."""
+
+    scale: float
+    offset: int = 0
+
+
+class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Data types that an operator takes (data inputs, then the weight) and gives."""
+
+    inputs: tuple[DType, ...]
+    outputs: tuple[DType, ...]
+
+
+class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a target treats some operators; the last rule that matches a node holds alone.
+
+    Attributes:
+        ops: ONNX operator types of the default domain.
+        when: Which of their nodes; all of them if left out.
+        quantize: Whether they compute with integers.
+        reason: Why not; shown to the user, required when ``quantize`` is false.
+        float: The operator has a float form too, so it is quantised only behind a quantised
+            source (HAGO's topology rule).
+        float_output: The integer form can hand out its result as float32.
+        inputs: Data types taken, data inputs first, then the weight; empty for those of
+            ``[activation]`` and ``[weight]``. A shorter list repeats its last data type.
+        outputs: Data types given.
+        alternatives: Further data types, best first, for choosing bit-widths.
+        scales: Which scales are tied.
+        max_consumers: With ``input_follows_output``: the tie holds only for an input that is
+            read at most so often (Tengine's "used fewer than twice" is 1).
+        fixed_output: Prescribed output parameters.
+        activation: What to replace in the target's ``[activation]``.
+        weight: What to replace in the target's ``[weight]``.
+        quantize_inputs: Where quantisers sit: ``"all"``, ``"data"`` (the weight stays float) or
+            a list of input slots. An input that a fusion merges into its producer has none in
+            any case, so "quantise only the residual input of Add" is a Conv-Add fusion.
+        cost: Relative cost of the integer form.
+    """
+
+    ops: tuple[str, ...]
+    when: Condition | None = None
+    quantize: bool = True
+    reason: str = ""
+    float: bool = False
+    float_output: bool = False
+    inputs: tuple[DType, ...] = ()
+    outputs: tuple[DType, ...] = ()
+    alternatives: tuple[Signature, ...] = ()
+    scales: ScaleRule = ScaleRule.FREE
+    max_consumers: int | None = None
+    fixed_output: FixedOutput | None = None
+    activation: SchemeOverride | None = None
+    weight: SchemeOverride | None = None
+    quantize_inputs: Literal["all", "data"] | tuple[int, ...] = "all"
+    cost: _Number | None = None
+
+    @property
+    def quantizes_weight(self) -> bool:
+        """Whether a weight is quantised when the rule does not list slots."""
+        return self.quantize_inputs != "data"
+
+    def quantizes_input(self, slot: int) -> bool:
+        """Whether a data input has a quantiser; with a list of slots, also for a weight."""
+        return isinstance(self.quantize_inputs, str) or slot in self.quantize_inputs
+
+
+class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A chain of operators that the hardware runs as one.
+
+    Attributes:
+        pattern: Alternatives for each step, for instance ``[["Conv", "Gemm"], ["Relu"]]``.
+        shares_input: The last operator also reads the input of the first (Swish: x * Sigmoid(x)).
+    """
+
+    pattern: tuple[tuple[str, ...], ...]
+    shares_input: bool = False

@@ -1,0 +1,111 @@
+"""``Target``: everything the system knows about a piece of hardware.
+
+One frozen value read from a TOML file. No other code names a target.
+"""
+
+from __future__ import annotations
+
+import msgspec
+import onnx_ir as ir
+
+from intact.targets.arithmetic import Arithmetic
+from intact.targets.match import matches
+from intact.targets.rules import Fusion, OpRule
+from intact.targets.scheme import BiasScheme, DType, TensorScheme
+
+FORMAT = 1
+"""Version of the file format."""
+
+
+class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How the quantised part of a graph is delimited.
+
+    Attributes:
+        prune_without_consumer: An operator that could run in float stays float when nothing
+            that reads it computes with integers.
+        in_place: Rules with ``input_follows_output`` are applied, from the outputs upwards.
+    """
+
+    prune_without_consumer: bool = False
+    in_place: bool = False
+
+
+class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Default threshold methods, by their names in ``numerics.thresholds``.
+
+    Attributes:
+        method: For activations.
+        fallback: Where ``method`` is not defined for a tensor's scheme.
+        weight_method: For weights.
+        options: Numbers passed to ``method``.
+    """
+
+    method: str = "minmax"
+    fallback: str = "minmax"
+    weight_method: str = "minmax"
+    options: dict[str, float] = {}
+
+
+class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A hardware description, complete and checked (see :mod:`intact.targets.load`).
+
+    Attributes:
+        format: Version of the file format.
+        name: How users call it.
+        description: One sentence.
+        sources: Where the facts come from.
+        extends: Shipped name or neighbouring file that this file was merged over.
+        formats: Export formats, best first.
+        activation: Default scheme of activations.
+        weight: Default scheme of weights.
+        bias: How biases are added.
+        arithmetic: What happens between input and output integers.
+        rules: ``[[op]]`` entries; an operator without any stays float.
+        fusions: ``[[fusion]]`` entries.
+        topology: Where the quantised part begins and ends.
+        calibration: Default methods.
+        cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
+    """
+
+    format: int
+    name: str
+    description: str = ""
+    sources: tuple[str, ...] = ()
+    extends: str = ""
+    formats: tuple[str, ...] = ()
+    activation: TensorScheme
+    weight: TensorScheme
+    bias: BiasScheme = BiasScheme()
+    arithmetic: Arithmetic
+    rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
+    fusions: tuple[Fusion, ...] = msgspec.field(name="fusion", default=())
+    topology: Topology = Topology()
+    calibration: Calibration = Calibration()
+    cost: dict[str, float] = {}
+
+    def rule_for(self, node: ir.Node) -> OpRule | None:
+        """Return the last rule that matches a node; None if the target does not describe it."""
+        if node.domain != "":
+            return None
+        for rule in reversed(self.rules):
+            if node.op_type in rule.ops and (rule.when is None or matches(rule.when, node)):
+                return rule
+        return None
+
+    def activation_scheme(self, rule: OpRule) -> TensorScheme:
+        """Return how the activations of a rule's operators are quantised."""
+        return self.activation.overridden(rule.activation)
+
+    def weight_scheme(self, rule: OpRule) -> TensorScheme:
+        """Return how the weights of a rule's operators are quantised."""
+        return self.weight.overridden(rule.weight)
+
+    def arithmetic_for(self, op_type: str) -> Arithmetic:
+        """Return the arithmetic of one operator."""
+        return self.arithmetic.for_op(op_type)
+
+    def cost_of(self, op_type: str, dtype: DType, rule: OpRule | None = None) -> float:
+        """Return the relative cost of an operator in a data type; 1.0 where nothing is said."""
+        if rule is not None and rule.cost is not None and not dtype.is_float:
+            return rule.cost
+        return self.cost.get(f"{op_type}.{dtype}", 1.0)

@@ -1,0 +1,172 @@
+"""Data types and how a target quantises activations, weights and biases."""
+
+from __future__ import annotations
+
+import enum
+
+import msgspec
+
+from intact.config import Rounding
+from intact.errors import TargetError
+
+
+class DType(enum.StrEnum):
+    """A data type that an operator takes or gives."""
+
+    UINT4 = "uint4"
+    INT4 = "int4"
+    UINT8 = "uint8"
+    INT8 = "int8"
+    UINT16 = "uint16"
+    INT16 = "int16"
+    INT32 = "int32"
+    FLOAT32 = "float32"
+
+    @property
+    def is_float(self) -> bool:
+        """Whether this is no integer type."""
+        return self is DType.FLOAT32
+
+    @property
+    def is_signed(self) -> bool:
+        """Whether the type holds negative numbers."""
+        return not self.value.startswith("u")
+
+    @property
+    def bits(self) -> int:
+        """Storage width."""
+        return int("".join(character for character in self.value if character.isdigit()))
+
+
+class Granularity(enum.StrEnum):
+    """How many scales a tensor has; which axis is a matter of the operator, not of the target."""
+
+    PER_TENSOR = "per_tensor"
+    PER_CHANNEL = "per_channel"
+
+
+class Spacing(enum.StrEnum):
+    """How the levels are spaced."""
+
+    LINEAR = "linear"
+    EXPONENTIAL = "exponential"
+
+
+class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The part of a :class:`TensorScheme` that an ``[[op]]`` rule replaces."""
+
+    dtype: DType | None = None
+    bits: int | None = None
+    quant_min: int | None = None
+    quant_max: int | None = None
+    symmetric: bool | None = None
+    granularity: Granularity | None = None
+    spacing: Spacing | None = None
+    power_of_two: bool | None = None
+    rounding: Rounding | None = None
+
+
+class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How a kind of tensor is quantised.
+
+    In a file ``bits``, ``quant_min`` and ``quant_max`` may be left out: they follow from
+    ``dtype`` and ``bits``. Of a ``float32`` scheme nothing but ``dtype`` is written.
+    """
+
+    dtype: DType
+    bits: int
+    quant_min: int
+    quant_max: int
+    symmetric: bool
+    granularity: Granularity = Granularity.PER_TENSOR
+    spacing: Spacing = Spacing.LINEAR
+    power_of_two: bool = False
+    rounding: Rounding = Rounding.HALF_EVEN
+
+    @property
+    def is_float(self) -> bool:
+        """Whether tensors of this kind stay float."""
+        return self.dtype.is_float
+
+    @property
+    def is_narrow(self) -> bool:
+        """Whether the range leaves out the lowest code, as -127..127 does."""
+        return self.quant_min == -self.quant_max
+
+    def range_for(self, bits: int | None = None) -> tuple[int, int]:
+        """Return (quant_min, quant_max) of the scheme at another width, or its own for None.
+
+        A narrow range stays narrow: -127..127 becomes -7..7 at 4 bits. Any other range becomes
+        the full one of that width. The width may exceed that of ``dtype``: which type then holds
+        the codes is for a format to say.
+
+        Raises:
+            TargetError: If the width is outside 2..32 or the scheme is float.
+        """
+        if bits is None or bits == self.bits:
+            return self.quant_min, self.quant_max
+        if self.is_float or not 2 <= bits <= 32:
+            kind = "a float tensor" if self.is_float else f"a tensor of {self.dtype}"
+            raise TargetError(f"{kind} cannot have {bits} bits", remedy="ask for 2 to 32")
+        return full_range(bits, signed=self.dtype.is_signed, narrow=self.is_narrow)
+
+    def overridden(self, override: SchemeOverride | None) -> TensorScheme:
+        """Return the scheme with some fields replaced.
+
+        A replaced dtype or width without a range takes the range that :meth:`range_for` gives.
+        """
+        if override is None:
+            return self
+        given = {
+            name: value
+            for name in SchemeOverride.__struct_fields__
+            if (value := getattr(override, name)) is not None
+        }
+        if "dtype" in given or "bits" in given:
+            dtype = given.get("dtype", self.dtype)
+            if dtype.is_float:
+                return float_scheme()
+            bits = given.setdefault("bits", dtype.bits)
+            narrow = self.is_narrow or given.get("spacing", self.spacing) is Spacing.EXPONENTIAL
+            low, high = full_range(bits, signed=dtype.is_signed, narrow=narrow)
+            given.setdefault("quant_min", low)
+            given.setdefault("quant_max", high)
+        return msgspec.structs.replace(self, **given)
+
+
+class BiasScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How biases are added: integers of scale ``s_x * s_w`` and offset 0, or floats.
+
+    The range is that of the dtype unless the accumulator leaves less room (30 bits on a DSP).
+    """
+
+    dtype: DType = DType.INT32
+    quant_min: int | None = None
+    quant_max: int | None = None
+
+    def range(self) -> tuple[int, int]:
+        """Return (quant_min, quant_max) of an integer bias."""
+        low, high = full_range(self.dtype.bits, signed=True, narrow=False)
+        return (
+            low if self.quant_min is None else self.quant_min,
+            high if self.quant_max is None else self.quant_max,
+        )
+
+
+def full_range(bits: int, *, signed: bool, narrow: bool) -> tuple[int, int]:
+    """Return the codes of a width; ``narrow`` leaves out the lowest signed one.
+
+    >>> full_range(8, signed=True, narrow=True)
+    (-127, 127)
+    >>> full_range(4, signed=False, narrow=False)
+    (0, 15)
+    """
+    if not signed:
+        return 0, (1 << bits) - 1
+    high = (1 << (bits - 1)) - 1
+    return (-high if narrow else -high - 1), high
+
+
+def float_scheme() -> TensorScheme:
+    """Return the scheme of tensors that stay float."""
+    return TensorScheme(dtype=DType.FLOAT32, bits=32, quant_min=0, quant_max=0, symmetric=True)

@@ -1,0 +1,194 @@
+"""The rooms import only what ARCHITECTURE.md lets them, and heavy packages only when needed."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).resolve().parent.parent / "src" / "intact"
+BELOW = "*"  # every room below the API
+
+# Room -> the rooms it may import, and through them theirs. The table of ARCHITECTURE.md.
+ROOMS: dict[str, tuple[str, ...]] = {
+    "errors": (),
+    "numerics": ("errors",),
+    "config": ("numerics",),
+    "graph": ("errors",),
+    "targets": ("config", "graph"),
+    "plan": ("targets",),
+    "run": ("plan",),
+    "calibrate": ("run",),
+    "rewrite": ("calibrate",),
+    "refine": ("calibrate",),
+    "train": ("refine",),
+    "search": ("calibrate",),
+    "formats": ("plan", "numerics"),
+    "verify": ("formats", "run"),
+    "analyze": ("run", "calibrate"),
+    "inspection": ("plan",),
+    "synthetic": ("calibrate",),
+    "result": ("formats", "calibrate"),
+    "evaluate": ("result", "run"),
+    "demo": (),
+    "show": (BELOW,),
+    "api": (BELOW,),
+    "__init__": ("api",),  # by name, when asked for
+    "cli": (BELOW, "show", "__init__"),
+    "__main__": ("cli",),
+}
+
+# Packages that an extra brings: never imported when a module of ours is.
+OPTIONAL = frozenset(
+    {"PIL", "ai_edge_litert", "matplotlib", "ncnn", "openvino", "optuna", "ray", "torch", "tvm"}
+)
+
+FILES = sorted(PACKAGE.rglob("*.py"))
+
+
+def module_name(path: Path) -> str:
+    """Return the dotted name below the package: ``plan.tie``, ``config.__init__``."""
+    return ".".join(path.relative_to(PACKAGE).with_suffix("").parts)
+
+
+def allowed_rooms(room: str) -> frozenset[str]:
+    """Return every room that ``room`` may import, itself included."""
+    found: set[str] = set()
+    waiting = [room]
+    while waiting:
+        current = waiting.pop()
+        if current == BELOW:
+            waiting += set(ROOMS) - {"api", "cli", "show", "__init__", "__main__"} - found
+        elif current not in found:
+            found.add(current)
+            waiting += ROOMS[current]
+    return frozenset(found)
+
+
+def imported_modules(tree: ast.AST, module: str) -> Iterator[tuple[int, str]]:
+    """Yield (line, absolute module name) of each import; ``from a import b`` gives ``a.b``."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from ((node.lineno, alias.name) for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            parent = ["intact", *module.split(".")][: -node.level] if node.level else []
+            base = ".".join([*parent, *([node.module] if node.module else [])])
+            yield from ((node.lineno, f"{base}.{alias.name}") for alias in node.names)
+
+
+def wrong_imports(source: str, module: str) -> list[str]:
+    """Return what ``module`` (a dotted name below ``intact``) imports against the table."""
+    room = module.split(".", maxsplit=1)[0]
+    if room not in ROOMS:
+        return [f"{module}: room {room!r} is not in the table of tests/test_layering.py"]
+    wrong = []
+    for line, name in imported_modules(ast.parse(source), module):
+        package, _, rest = name.partition(".")
+        if package != "intact" or rest in {"", "__version__"}:
+            continue
+        parts = rest.split(".")
+        if len(parts) == 1 and parts[0] not in ROOMS:
+            parts = ["__init__"]  # from intact import quantize
+        if parts[0] not in ROOMS:
+            wrong += [f"{module}:{line} imports {name}, which belongs to no known room"]
+        elif parts[0] not in allowed_rooms(room):
+            wrong += [f"{module}:{line} imports {name}, but {room} may not import {parts[0]}"]
+        elif crosses_formats(module, parts):
+            wrong += [f"{module}:{line} imports {name}, but formats do not import each other"]
+    return wrong
+
+
+def crosses_formats(module: str, target: list[str]) -> bool:
+    """Tell whether a module of ``formats/NAME/`` imports from another format's folder."""
+    own = module.split(".")
+    if own[0] != "formats" or len(own) < 3 or target[0] != "formats" or len(target) < 2:
+        return False
+    return target[1] != own[1] and (PACKAGE / "formats" / target[1]).is_dir()
+
+
+def imported_at_load(node: ast.AST) -> Iterator[tuple[int, str]]:
+    """Yield (line, top package) of the imports that run when the module is imported."""
+    for child in ast.iter_child_nodes(node):
+        if isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda):
+            continue
+        if isinstance(child, ast.If) and "TYPE_CHECKING" in ast.unparse(child.test):
+            for other in child.orelse:
+                yield from imported_at_load(ast.Module([other], []))
+            continue
+        if isinstance(child, ast.Import):
+            yield from ((child.lineno, alias.name.split(".")[0]) for alias in child.names)
+        elif isinstance(child, ast.ImportFrom) and child.module and not child.level:
+            yield child.lineno, child.module.split(".", maxsplit=1)[0]
+        yield from imported_at_load(child)
+
+
+def heavy_imports(source: str, module: str) -> list[str]:
+    """Return the optional packages that importing ``module`` would import."""
+    found = imported_at_load(ast.parse(source))
+    return [
+        f"{module}:{line} imports {name} at the top" for line, name in found if name in OPTIONAL
+    ]
+
+
+def test_there_are_files_to_check() -> None:
+    assert {"__init__", "errors"} <= {module_name(path) for path in FILES}
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_imports_follow_the_table(path: Path) -> None:
+    assert wrong_imports(path.read_text("utf-8"), module_name(path)) == []
+
+
+@pytest.mark.parametrize("path", FILES, ids=module_name)
+def test_optional_packages_are_imported_late(path: Path) -> None:
+    assert heavy_imports(path.read_text("utf-8"), module_name(path)) == []
+
+
+def test_the_table_has_no_cycle() -> None:
+    for room, may in ROOMS.items():
+        for other in set(may) - {BELOW}:
+            assert room not in allowed_rooms(other), f"{room} and {other} may import each other"
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("numerics.affine", "from intact.graph import ops"),
+        ("numerics.affine", "def f():\n    import intact.plan.tie"),
+        ("graph.ops", "from intact import targets"),
+        ("graph.passes.fold", "from ...targets.load import load_target"),
+        ("formats.onnx_qdq.write", "from intact.run.simulate import simulate"),
+        ("plan.tie", "from intact.novelty import thing"),
+        ("plan.tie", "from intact.api import quantize"),
+        ("plan.tie", "from intact import quantize"),
+        ("novelty", ""),
+    ],
+)
+def test_a_wrong_import_is_found(module: str, source: str) -> None:
+    assert len(wrong_imports(source, module)) == 1
+
+
+@pytest.mark.parametrize(
+    ("module", "source"),
+    [
+        ("numerics.affine", "import math\nfrom intact.errors import ConfigError"),
+        ("numerics.__init__", "from .rounding import Rounding\nfrom . import affine"),
+        (
+            "calibrate.collect",
+            "from intact.numerics import histogram\nfrom intact.graph import ops",
+        ),
+        ("formats.onnx_qdq.write", "from .quantizers import place\nfrom intact.plan import ends"),
+        ("cli", "from intact import __version__, api, quantize\nimport intact"),
+    ],
+)
+def test_a_right_import_passes(module: str, source: str) -> None:
+    assert wrong_imports(source, module) == []
+
+
+def test_late_and_typing_imports_of_optional_packages_pass() -> None:
+    late = "def f():\n    import torch\nif TYPE_CHECKING:\n    import ray\n"
+    assert heavy_imports(late, "m") == []
+    early = "try:\n    import torch.nn as nn\nexcept ImportError:\n    from tvm import relax\n"
+    assert len(heavy_imports(early, "m")) == 2
