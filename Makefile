@@ -5,7 +5,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
-BENCHMARKS := $(filter-out benchmarks/_%,$(wildcard benchmarks/*.py))
+# The helper modules in benchmarks/ are not run.
+BENCHMARKS = $(shell grep -l '__main__' benchmarks/*.py 2>/dev/null)
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:

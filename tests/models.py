@@ -266,7 +266,7 @@ def detector(opset: int = 17) -> onnx.ModelProto:
     target = b.node("Concat", batch, b.ints(4, -1), axis=0)
     b.node("Reshape", boxes, target, out="boxes")
     b.node("Sigmoid", b.node("Flatten", scores), out="scores")
-    b.output("boxes")
+    b.output("boxes", ["batch", 4, "places"])
     b.output("scores", ["batch", 128])
     return b.build()
 

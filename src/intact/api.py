@@ -6,7 +6,6 @@ from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TypeAlias
 
-import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
@@ -15,16 +14,16 @@ from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import Progress, collect
 from intact.calibrate.preprocess import Preprocess
 from intact.calibrate.samples import Batch, Samples, open_samples
+from intact.calibrate.synthetic import synthetic_samples
 from intact.errors import PlanError
-from intact.evaluate import Evaluation, evaluate_result
+from intact.evaluation import Evaluation, evaluate_result
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.graph import Graph, normalize
-from intact.inspection import Inspection, inspect_graph
-from intact.plan import Note, NoteKind, Overrides, QuantizedGraph, build_plan
+from intact.graph import normalize
+from intact.plan import Overrides, QuantizedGraph, build_plan
+from intact.plan.inspection import Inspection, inspect_graph
 from intact.result import Result, check_output
-from intact.synthetic import synthetic_samples
 from intact.targets import Target, load_target
-from intact.verify import Verification, verify_qdq
+from intact.verification import Verification, verify_qdq
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 DataSource: TypeAlias = str | Path | Mapping[str, npt.ArrayLike] | Iterable[Batch]
@@ -84,7 +83,10 @@ def quantize(
 
 
 def inspect(
-    model: ModelSource, *, target: str | Path | Target = "onnxruntime", overrides: Overrides | None = None
+    model: ModelSource,
+    *,
+    target: str | Path | Target = "onnxruntime",
+    overrides: Overrides | None = None,
 ) -> Inspection:
     """Report which nodes will be quantised and why (not), without data.
 
@@ -162,7 +164,9 @@ def _target(target: str | Path | Target) -> Target:
     return target if isinstance(target, Target) else load_target(target)
 
 
-def _open(result: Result, data: DataSource, preprocess: Preprocess | None, samples: int | None) -> Samples:
+def _open(
+    result: Result, data: DataSource, preprocess: Preprocess | None, samples: int | None
+) -> Samples:
     kept = preprocess or _preprocess_of(result.plan)
     return open_samples(data, result.plan.graph, preprocess=kept, limit=samples)
 
@@ -186,7 +190,9 @@ def _preprocess_of(plan: QuantizedGraph) -> Preprocess:
         try:
             return tuple(float(part) for part in text.split(",")) if text else ()
         except ValueError:
-            raise PlanError(f"provenance {name!r} of the plan is {text!r}", remedy="quantize again") from None
+            raise PlanError(
+                f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
+            ) from None
 
     return Preprocess(numbers("mean"), numbers("scale"))
 

@@ -17,19 +17,27 @@ if TYPE_CHECKING:
 
 app = typer.Typer(
     name="intact",
-    help="Turn float neural networks into low-precision ones, and prove what the hardware computes.",
+    help="Turn float neural networks into low-precision ones, and prove their bits.",
     no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-ModelPath = Annotated[Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)]
+ModelPath = Annotated[
+    Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)
+]
 Folder = Annotated[
-    Path, typer.Argument(metavar="FOLDER", help="A folder that `intact quantize` wrote.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="FOLDER", help="A folder that `intact quantize` wrote.", show_default=False
+    ),
 ]
 TargetName = Annotated[
-    str, typer.Option("--target", "-t", metavar="NAME|FILE.toml", help="The hardware: see `intact targets`.")
+    str,
+    typer.Option(
+        "--target", "-t", metavar="NAME|FILE.toml", help="The hardware: see `intact targets`."
+    ),
 ]
 Data = Annotated[
     str,
@@ -37,19 +45,24 @@ Data = Annotated[
         "--data",
         "-d",
         metavar="FILE|MODULE:FUNCTION",
-        help="Samples: .npz keyed by input name (and `labels`), .npy, or a function that yields dicts.",
+        help="Samples: .npz keyed by input name (and `labels`), .npy, or a function of dicts.",
         show_default=False,
     ),
 ]
 Mean = Annotated[
-    str, typer.Option(metavar="M[,M...]", help="Subtracted from the samples, one number or one a channel.")
+    str,
+    typer.Option(
+        metavar="M[,M...]", help="Subtracted from the samples, one number or one a channel."
+    ),
 ]
 Scale = Annotated[str, typer.Option(metavar="S[,S...]", help="Multiplied after that.")]
 Threads = Annotated[int, typer.Option(min=0, help="Threads of the runtime; 0 takes all cores.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 KeepFloat = Annotated[
     list[str] | None,
-    typer.Option(metavar="NODE|TYPE", help="Leave a node, or all of an op type, in float. Repeatable."),
+    typer.Option(
+        metavar="NODE|TYPE", help="Leave a node, or all of an op type, in float. Repeatable."
+    ),
 ]
 Bits = Annotated[
     list[str] | None,
@@ -72,10 +85,11 @@ def _show_version(wanted: bool) -> None:
 @app.callback()
 def _root(
     version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
+        bool,
+        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
-    """Turn float neural networks into low-precision ones, and prove what the hardware computes."""
+    """Turn float neural networks into low-precision ones, and prove their bits."""
 
 
 @app.command()
@@ -83,16 +97,23 @@ def quantize(
     model: ModelPath,
     data: Data,
     output: Annotated[
-        Path, typer.Option("--output", "-o", metavar="FOLDER", help="Where the result goes.", show_default=False)
+        Path,
+        typer.Option(
+            "--output", "-o", metavar="FOLDER", help="Where the result goes.", show_default=False
+        ),
     ],
     target: TargetName = "onnxruntime",
     method: Annotated[
         str | None, typer.Option(metavar="NAME", help="Threshold method; the target's if left out.")
     ] = None,
-    weight_method: Annotated[str | None, typer.Option(metavar="NAME", help="minmax or mse.")] = None,
+    weight_method: Annotated[
+        str | None, typer.Option(metavar="NAME", help="minmax or mse.")
+    ] = None,
     mean: Mean = "",
     scale: Scale = "",
-    samples: Annotated[int, typer.Option(min=1, help="Calibrate on at most so many samples.")] = 512,
+    samples: Annotated[
+        int, typer.Option(min=1, help="Calibrate on at most so many samples.")
+    ] = 512,
     threads: Threads = 0,
     keep_float: KeepFloat = None,
     bits: Bits = None,
@@ -104,7 +125,7 @@ def quantize(
 
     Example: intact quantize model.onnx --data calib.npz --output out/
     """
-    from intact import api, show  # noqa: PLC0415  heavy: not for --help
+    from intact import api, show
 
     with show.progress("calibrating", quiet=as_json) as progress:
         result = api.quantize(
@@ -134,7 +155,7 @@ def inspect(
     as_json: AsJson = False,
 ) -> None:
     """List what will be integer and what float, with reasons; needs no data."""
-    from intact import api, show  # noqa: PLC0415
+    from intact import api, show
 
     overrides = _overrides(keep_float, bits, weight_bits, activation_bits)
     show.inspection(api.inspect(model, target=target, overrides=overrides), as_json=as_json)
@@ -147,7 +168,9 @@ def evaluate(
     mean: Mean = "",
     scale: Scale = "",
     samples: Annotated[int | None, typer.Option(min=1, help="Use at most so many samples.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples in one run, also for the latency.")] = 100,
+    batch: Annotated[
+        int, typer.Option(min=1, help="Samples in one run, also for the latency.")
+    ] = 100,
     threads: Threads = 0,
     as_json: AsJson = False,
 ) -> None:
@@ -155,10 +178,15 @@ def evaluate(
 
     Mean and scale are those of the calibration unless given.
     """
-    from intact import api, show  # noqa: PLC0415
+    from intact import api, show
 
     found = api.evaluate(
-        folder, data, preprocess=_preprocess(mean, scale), samples=samples, batch=batch, threads=threads
+        folder,
+        data,
+        preprocess=_preprocess(mean, scale),
+        samples=samples,
+        batch=batch,
+        threads=threads,
     )
     show.evaluation(found, as_json=as_json)
 
@@ -182,9 +210,11 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Compare the deployed model with the simulation of its plan, layer by layer."""
-    from intact import api, show  # noqa: PLC0415
+    from intact import api, show
 
-    found = api.verify(folder, data, preprocess=_preprocess(mean, scale), samples=samples, threads=threads)
+    found = api.verify(
+        folder, data, preprocess=_preprocess(mean, scale), samples=samples, threads=threads
+    )
     show.verification(found, as_json=as_json)
 
 
@@ -195,20 +225,22 @@ app.add_typer(targets_app, name="targets")
 @targets_app.callback()
 def _targets(context: typer.Context, as_json: AsJson = False) -> None:
     if context.invoked_subcommand is None:
-        from intact import show  # noqa: PLC0415
-        from intact.targets import load_target, target_names  # noqa: PLC0415
+        from intact import show
+        from intact.targets import load_target, target_names
 
         show.targets([load_target(name) for name in target_names()], as_json=as_json)
 
 
 @targets_app.command("show")
 def show_target(
-    name: Annotated[str, typer.Argument(metavar="NAME|FILE.toml", help="Which target.", show_default=False)],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME|FILE.toml", help="Which target.", show_default=False)
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Print a target: its file, or with --json all that it resolves to."""
-    from intact import show  # noqa: PLC0415
-    from intact.targets import load_target, target_source  # noqa: PLC0415
+    from intact import show
+    from intact.targets import load_target, target_source
 
     show.target(load_target(name), target_source(name), as_json=as_json)
 
@@ -216,17 +248,20 @@ def show_target(
 @app.command()
 def demo(threads: Threads = 0, as_json: AsJson = False) -> None:
     """Quantize the small model that ships with intact and compare both versions of it."""
-    from intact import api, show  # noqa: PLC0415
-    from intact.demo import calibration_path, model_path, test_path  # noqa: PLC0415
+    from intact import api, show
+    from intact.demo import calibration_path, model_path, test_path
 
     result = api.quantize(model_path(), calibration_path(), threads=threads)
     show.evaluation(api.evaluate(result, test_path(), threads=threads), as_json=as_json)
 
 
 def _overrides(
-    keep_float: list[str] | None, bits: list[str] | None, weight_bits: int | None, activation_bits: int | None
+    keep_float: list[str] | None,
+    bits: list[str] | None,
+    weight_bits: int | None,
+    activation_bits: int | None,
 ) -> Overrides:
-    from intact.plan import Overrides  # noqa: PLC0415
+    from intact.plan import Overrides
 
     widths = {}
     for item in bits or ():
@@ -238,7 +273,7 @@ def _overrides(
 
 
 def _preprocess(mean: str, scale: str) -> Preprocess | None:
-    from intact.calibrate.preprocess import Preprocess  # noqa: PLC0415
+    from intact.calibrate.preprocess import Preprocess
 
     if not mean and not scale:
         return None

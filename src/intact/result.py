@@ -55,11 +55,15 @@ class Result:
         """
         folder = Path(folder)
         if not (folder / PLAN).is_file():
-            raise PlanError(f"{folder}: no {PLAN} in it", remedy="give a folder that `intact quantize` wrote")
+            raise PlanError(
+                f"{folder}: no {PLAN} in it", remedy="give a folder that `intact quantize` wrote"
+            )
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
         statistics = Statistics.load(folder / STATISTICS)
         if statistics.hash() != plan.provenance.get("statistics"):
-            raise PlanError(f"{folder / STATISTICS}: not the statistics of this plan", remedy="quantize again")
+            raise PlanError(
+                f"{folder / STATISTICS}: not the statistics of this plan", remedy="quantize again"
+            )
         exported = write_qdq(plan)
         exported.model = load_model(folder / QUANTIZED)
         return Result(plan, statistics, exported, folder)
@@ -97,12 +101,16 @@ def check_output(folder: Path) -> None:
     if folder.exists() and not folder.is_dir():
         raise OutputError(f"{folder}: is a file", remedy="name a folder")
     if folder.is_dir() and any(folder.iterdir()) and not (folder / PLAN).is_file():
-        raise OutputError(f"{folder}: holds files that intact did not write", remedy="name a new or empty folder")
+        raise OutputError(
+            f"{folder}: holds files that intact did not write", remedy="name a new or empty folder"
+        )
     parent = folder.absolute().parent
     while not parent.exists():
         parent = parent.parent
     if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise OutputError(f"{folder}: {parent} cannot be written", remedy="name a folder you may write")
+        raise OutputError(
+            f"{folder}: {parent} cannot be written", remedy="name a folder you may write"
+        )
 
 
 @contextmanager

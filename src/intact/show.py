@@ -13,12 +13,12 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from rich.table import Table
 
 from intact.calibrate.collect import Progress as Report
-from intact.evaluate import Evaluation
-from intact.inspection import Inspection
+from intact.evaluation import Evaluation
 from intact.plan import Note
+from intact.plan.inspection import Inspection
 from intact.result import QUANTIZED, Result
 from intact.targets import Target, target_to_json
-from intact.verify import LayerComparison, Verification
+from intact.verification import LayerComparison, Verification
 
 console = Console()
 _WORST_LAYERS = 10
@@ -27,7 +27,12 @@ _WORST_LAYERS = 10
 @contextmanager
 def progress(what: str, *, quiet: bool) -> Iterator[Report]:
     """Show samples done and time left on stderr while the block runs."""
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+    )
     with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
         task = bar.add_task(what, total=None)
 
@@ -57,9 +62,11 @@ def result(found: Result, *, as_json: bool) -> None:
         )
         return
     name = escape(str(found.folder / QUANTIZED)) if found.folder else "the model"
+    method = found.plan.provenance["method"]
     console.print(
-        f"[bold]{name}[/]  {quantized} of {len(decisions)} nodes integer on {found.plan.target.name}, "
-        f"{_kilobytes(float_bytes)} -> {_kilobytes(quantized_bytes)}, method {found.plan.provenance['method']}"
+        f"[bold]{name}[/]  {quantized} of {len(decisions)} nodes integer on "
+        f"{escape(found.plan.target.name)}, method {method}, "
+        f"{_kilobytes(float_bytes)} -> {_kilobytes(quantized_bytes)}"
     )
     _notes(found.plan.notes)
 
@@ -103,14 +110,26 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
         table.add_row("top-1 %", *(f"{value:.2f}" for value in found.accuracy.top1), interval)
         if found.accuracy.top5 is not None:
             float5, quantized5 = found.accuracy.top5
-            table.add_row("top-5 %", f"{float5:.2f}", f"{quantized5:.2f}", f"{quantized5 - float5:+.2f} points")
-    table.add_row("size", *(_kilobytes(size) for size in found.bytes), f"{found.bytes[0] / found.bytes[1]:.2f} x smaller")
+            table.add_row(
+                "top-5 %",
+                f"{float5:.2f}",
+                f"{quantized5:.2f}",
+                f"{quantized5 - float5:+.2f} points",
+            )
+    table.add_row(
+        "size",
+        *(_kilobytes(size) for size in found.bytes),
+        f"{found.bytes[0] / found.bytes[1]:.2f} x smaller",
+    )
     batch = f"latency, batch {found.latency_batch}"
-    table.add_row(batch, *(f"{ms:.2f} ms" for ms in found.latency_ms), f"{found.speedup:.2f} x faster")
+    table.add_row(
+        batch, *(f"{ms:.2f} ms" for ms in found.latency_ms), f"{found.speedup:.2f} x faster"
+    )
     console.print(table)
     agree = "" if found.agreement is None else f", agreement {found.agreement:.2f} %"
     console.print(
-        f"output {escape(found.output)!s}: SQNR {found.sqnr_db:.1f} dB, cosine {found.cosine:.5f}{agree}"
+        f"output {escape(found.output)}: SQNR {found.sqnr_db:.1f} dB, "
+        f"cosine {found.cosine:.5f}{agree}"
     )
 
 
@@ -120,7 +139,8 @@ def verification(found: Verification, *, as_json: bool) -> None:
         _print_json(msgspec.to_builtins(found))
         return
     console.print(
-        f"{found.runtime} on {escape(found.cpu.name)} ({found.cpu.instruction_set}), {found.samples} samples"
+        f"{found.runtime} on {escape(found.cpu.name)} ({found.cpu.instruction_set}), "
+        f"{found.samples} samples"
     )
     table = Table(title="against the simulation", title_justify="left")
     for heading in ("", "layers", "values", "mismatches", "rate", "largest step"):
@@ -128,19 +148,26 @@ def verification(found: Verification, *, as_json: bool) -> None:
     table.add_row("each layer, fed with the runtime's integers", *_totals(found.layers))
     table.add_row("end to end", *_totals(found.end_to_end))
     console.print(table)
-    worst = sorted((layer for layer in found.layers if layer.mismatches), key=lambda layer: -layer.mismatches)
+    worst = sorted(
+        (layer for layer in found.layers if layer.mismatches), key=lambda layer: -layer.mismatches
+    )
     for layer in worst[:_WORST_LAYERS]:
         console.print(
-            f"  {escape(layer.end)}: {layer.mismatches} of {layer.values} differ, by {layer.largest} at most"
+            f"  {escape(layer.end)}: {layer.mismatches} of {layer.values} differ, "
+            f"by {layer.largest} at most"
         )
     for name, decibels in found.outputs_sqnr_db.items():
-        console.print(f"output {escape(name)}: SQNR of deployed against simulated {decibels:.1f} dB")
+        console.print(
+            f"output {escape(name)}: SQNR of deployed against simulated {decibels:.1f} dB"
+        )
     for name, op_type in found.float_nodes.items():
-        console.print(f"[yellow]{escape(name)} ({op_type}) was planned for integers and runs in float[/]")
+        console.print(
+            f"[yellow]{escape(name)} ({op_type}) was planned for integers and runs in float[/]"
+        )
     if found.cpu.saturates_pairs:
         console.print(
-            "[yellow]this processor saturates pairs of products at 16 bits: 8-bit weights can be off; "
-            "target onnxruntime-avx2 avoids it[/]"
+            "[yellow]this processor saturates pairs of products at 16 bits, so 8-bit weights can "
+            "be off; a target with 7-bit weights avoids it[/]"
         )
 
 
@@ -167,7 +194,13 @@ def _totals(layers: Sequence[LayerComparison]) -> tuple[str, str, str, str, str]
     values = sum(layer.values for layer in layers)
     mismatches = sum(layer.mismatches for layer in layers)
     largest = max((layer.largest for layer in layers), default=0)
-    return str(len(layers)), f"{values:,}", f"{mismatches:,}", f"{mismatches / max(values, 1):.2e}", str(largest)
+    return (
+        str(len(layers)),
+        f"{values:,}",
+        f"{mismatches:,}",
+        f"{mismatches / max(values, 1):.2e}",
+        str(largest),
+    )
 
 
 def _notes(notes: Sequence[Note]) -> None:
@@ -176,7 +209,7 @@ def _notes(notes: Sequence[Note]) -> None:
 
 
 def _kilobytes(size: int) -> str:
-    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"  # noqa: PLR2004
+    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def _print_json(value: Any) -> None:

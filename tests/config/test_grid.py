@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.config import Grid, PerChannel, PerTensor, Rounding, parse_policy
-from intact.errors import ConfigError
-from intact.numerics.thresholds import Levels, Scheme
+from intact.errors import ConfigError, DataError
+from intact.numerics.levels import Levels, Scheme
 
 SYMMETRIC = "PER_TENSOR+LINEAR+SYMMETRICAL"
 ASYMMETRIC = "PER_TENSOR+LINEAR+ASYMMETRICAL"
@@ -124,7 +124,7 @@ def test_power_of_two_scale() -> None:
 
 
 @given(
-    st.lists(st.floats(-1e30, 1e30, width=32), max_size=20),
+    st.lists(st.floats(-(2.0**100), 2.0**100, width=32), max_size=20),
     st.floats(2.0**-20, 2.0**20, width=32),
     st.sampled_from(list(Rounding)),
 )
@@ -159,3 +159,30 @@ def test_exponential_levels_are_sixteen_to_the_octave() -> None:
     assert codes.tolist() == [16, 32, 127, -16, -32, -127, 0]
     back = made.fake_quantize(np.array([0.5, -1.0, 0.0, 1e9], np.float32), params)
     np.testing.assert_allclose(back, [0.5, -1.0, 0.0, values[2]], rtol=1e-6)
+
+
+def test_exponential_levels_per_channel_and_one_sided() -> None:
+    made = grid("PER_CHANNEL+EXPONENTIAL+SYMMETRICAL", granularity=PerChannel(1))
+    params = made.check_params([0.25, 0.5], None)
+    values = np.ones((3, 2, 1), np.float32)
+    codes = made.quantize(values, params)
+    assert codes[:, 0].tolist() == [[32]] * 3
+    assert codes[:, 1].tolist() == [[16]] * 3
+    np.testing.assert_array_equal(made.fake_quantize(values, params), values)
+    for shape in ((2,), (2, 3), (1, 1)):
+        with pytest.raises(ConfigError, match="2 scales along axis 1 of a tensor of shape"):
+            made.quantize(np.ones(shape, np.float32), params)
+    positive = grid(EXPONENTIAL, 0, 127)
+    params = positive.check_params(0.25, None)
+    assert positive.quantize(np.array([-1, 1], np.float32), params).tolist() == [0, 32]
+
+
+@pytest.mark.parametrize("policy", [SYMMETRIC, EXPONENTIAL])
+def test_nan_is_refused_and_infinity_saturates(policy: str) -> None:
+    made = grid(policy)
+    params = made.check_params(0.5, None)
+    codes = made.quantize(np.array([np.inf, -np.inf], np.float32), params)
+    assert codes.tolist() == [127, -127]
+    with pytest.raises(DataError, match="NaN"):
+        made.quantize(np.array([np.nan], np.float32), params)
+    assert made.quantize(np.zeros((0, 3), np.float32), params).shape == (0, 3)

@@ -12,8 +12,10 @@ from intact.errors import CalibrationError
 from intact.numerics.exact_sum import ExactSum
 
 FINITE = st.floats(allow_nan=False, allow_infinity=False)
-AWKWARD = st.sampled_from([5e-324, -5e-324, 2.2250738585072014e-308, 1.7976931348623157e308,
-                           -1.7976931348623157e308, 1.0, 2.0**53, -(2.0**-53), 0.0, -0.0])  # fmt: skip
+LARGEST = float(np.finfo(np.float64).max)
+AWKWARD = st.sampled_from(
+    [5e-324, -5e-324, 2.0**-1022, LARGEST, -LARGEST, 1.0, 2.0**53, -(2.0**-53), 0.0, -0.0]
+)
 NUMBERS = st.lists(FINITE | AWKWARD, max_size=60)
 
 

@@ -10,12 +10,12 @@ import numpy as np
 from intact.calibrate.bias import assign_biases
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState, TensorQuantConfig
-from intact.errors import CalibrationError
+from intact.errors import CalibrationError, nearest
 from intact.graph import Role, input_role
-from intact.numerics.affine import PowerOfTwo, params_from_range
+from intact.numerics.affine_params import PowerOfTwo, params_from_range
 from intact.numerics.distribution import Distribution
 from intact.numerics.logarithmic import scale_from_threshold
-from intact.numerics.thresholds import Levels, Scheme, estimate_range, method_named, weight_range
+from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.targets import Target
 
@@ -50,7 +50,11 @@ class Method:
             weights or declared.weight_method,
             dict(declared.options),
         )
-        method_named(method.activations)
+        for name in (method.activations, method.fallback):
+            if name not in METHODS:
+                raise CalibrationError(
+                    f"unknown threshold method {name!r}", remedy=nearest(name, METHODS)
+                )
         return method
 
 
@@ -144,10 +148,13 @@ def _range(
     distribution = statistics[name].distribution()
     levels = _levels(point.config, distribution)
     chosen = method.activations
-    if levels.scheme not in method_named(chosen).schemes:
+    if levels.scheme not in METHODS[chosen].schemes:
         chosen = method.fallback
         fallen.append(name)
-    return estimate_range(distribution, levels, chosen, **method.options)
+    options = {
+        key: value for key, value in method.options.items() if key in METHODS[chosen].options
+    }
+    return estimate_range(distribution, levels, chosen, **options)
 
 
 def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
@@ -186,7 +193,9 @@ def _assign_weight(point: QuantPoint, method: Method) -> None:
     axis = config.granularity.axis
     low, high = weight_range(values, config.levels, method.weights, axis)
     if config.grid.exponential:
-        config.set_params(scale_from_threshold(np.maximum(np.abs(low), np.abs(high)), config.quant_max))
+        config.set_params(
+            scale_from_threshold(np.maximum(np.abs(low), np.abs(high)), config.quant_max)
+        )
     else:
         params = params_from_range(
             low,

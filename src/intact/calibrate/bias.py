@@ -31,12 +31,20 @@ def assign_biases(plan: QuantizedGraph) -> list[Note]:
         weight = weight_slot(node)
         data = next((plan.input_config(node, k) for k in data_slots(node)), None)
         value = node.inputs[slot]
-        if weight is None or data is None or data.scale is None or value is None or value.const_value is None:
+        if (
+            weight is None
+            or data is None
+            or data.scale is None
+            or value is None
+            or value.const_value is None
+        ):
             plan.input_config(node, slot).transition(QuantState.FP32)
             continue
         bias = value.const_value.numpy().astype(np.float64)
         weight_config = plan.input_config(node, weight)
-        repaired = _make_room(weight_config, np.float64(data.scale), bias, plan.input_config(node, slot))
+        repaired = _make_room(
+            weight_config, np.float64(data.scale), bias, plan.input_config(node, slot)
+        )
         if repaired:
             notes.append(_note(node, repaired))
         _set_bias_scale(plan.input_config(node, slot), weight_config, data, bias)
@@ -44,7 +52,10 @@ def assign_biases(plan: QuantizedGraph) -> list[Note]:
 
 
 def _make_room(
-    weight: TensorQuantConfig, input_scale: np.float64, bias: npt.NDArray[np.float64], config: TensorQuantConfig
+    weight: TensorQuantConfig,
+    input_scale: np.float64,
+    bias: npt.NDArray[np.float64],
+    config: TensorQuantConfig,
 ) -> int:
     """Raise the weight scales that make the bias overflow; return how many."""
     if weight.scale is None or weight.offset is None:
@@ -62,7 +73,10 @@ def _make_room(
 
 
 def _set_bias_scale(
-    config: TensorQuantConfig, weight: TensorQuantConfig, data: TensorQuantConfig, bias: npt.NDArray[np.float64]
+    config: TensorQuantConfig,
+    weight: TensorQuantConfig,
+    data: TensorQuantConfig,
+    bias: npt.NDArray[np.float64],
 ) -> None:
     scale = np.asarray(weight.scale, np.float32) * np.asarray(data.scale, np.float32)
     scale = np.maximum(scale, np.finfo(np.float32).tiny)
@@ -75,6 +89,6 @@ def _note(node: ir.Node, channels: int) -> Note:
     return Note(
         NoteKind.BIAS_OVERFLOW,
         str(node.name),
-        f"the int32 bias would overflow in {channels} channel(s); their weight scale was raised to fit it",
+        f"the int32 bias would overflow in {channels} channel(s); their weight scale was raised",
         "equalise the layer or keep it float if its accuracy matters",
     )

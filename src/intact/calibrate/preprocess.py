@@ -44,7 +44,9 @@ class Preprocess:
     ) -> npt.NDArray[np.float32]:
         array = np.asarray(numbers, np.float32)
         if not np.all(np.isfinite(array)):
-            raise DataError(f"--{what} has a number that is not finite", remedy="give finite numbers")
+            raise DataError(
+                f"--{what} has a number that is not finite", remedy="give finite numbers"
+            )
         if len(array) == 1:
             return array.reshape(())
         if len(array) != values.shape[1]:

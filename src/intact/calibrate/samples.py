@@ -68,7 +68,9 @@ class Samples:
             return None
         labels = np.concatenate(found)[: self.limit]
         if labels.dtype.kind not in "iu":
-            raise DataError(f"{self.source}: labels have dtype {labels.dtype}", remedy="give integers")
+            raise DataError(
+                f"{self.source}: labels have dtype {labels.dtype}", remedy="give integers"
+            )
         return labels.astype(np.int64)
 
     def _rebatched(self, size: int) -> Iterator[Batch]:
@@ -83,14 +85,18 @@ class Samples:
                 for start in range(0, whole, size):
                     yield {name: array[start : start + size] for name, array in joined.items()}
                 waiting -= whole
-                pending = [{name: array[whole:] for name, array in joined.items()}] if waiting else []
+                pending = (
+                    [{name: array[whole:] for name, array in joined.items()}] if waiting else []
+                )
         if waiting:
             yield _joined(pending)
 
     def _checked(self) -> Iterator[Batch]:
         seen = 0
         for raw in self.reader:
-            inputs = {name: array for name, array in raw.items() if name != LABELS or name in self.specs}
+            inputs = {
+                name: array for name, array in raw.items() if name != LABELS or name in self.specs
+            }
             for batch in _pieces(inputs):
                 if self.limit is not None and seen >= self.limit:
                     return
@@ -158,7 +164,8 @@ def open_samples(
 
 
 def _reader(
-    source: str | Path | Mapping[str, npt.ArrayLike] | Iterable[Batch], specs: Mapping[str, InputSpec]
+    source: str | Path | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    specs: Mapping[str, InputSpec],
 ) -> tuple[Iterable[Batch], str]:
     if isinstance(source, Mapping):
         return [{name: np.asarray(array) for name, array in source.items()}], "data"
@@ -176,7 +183,11 @@ def _reader(
 def _load_arrays(path: Path, specs: Mapping[str, InputSpec]) -> Batch:
     try:
         loaded = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
-        arrays = {"": loaded} if isinstance(loaded, np.ndarray) else {name: loaded[name] for name in loaded.files}
+        arrays = (
+            {"": loaded}
+            if isinstance(loaded, np.ndarray)
+            else {name: loaded[name] for name in loaded.files}
+        )
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file", remedy="check --data") from error
     except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
@@ -211,7 +222,10 @@ class _Function:
         function = getattr(module, name, None)
         if not callable(function):
             known = [key for key in vars(module) if not key.startswith("_")]
-            raise DataError(f"--data {text}: {module_name} has no function {name!r}", remedy=nearest(name, known))
+            raise DataError(
+                f"--data {text}: {module_name} has no function {name!r}",
+                remedy=nearest(name, known),
+            )
         self._function = function
 
     def __iter__(self) -> Iterator[Batch]:
@@ -219,7 +233,8 @@ class _Function:
             for item in self._function():
                 if not isinstance(item, Mapping):
                     raise DataError(
-                        f"{self._text}: yields {type(item).__name__}", remedy="yield dicts of arrays by input name"
+                        f"{self._text}: yields {type(item).__name__}",
+                        remedy="yield dicts of arrays by input name",
                     )
                 yield {str(name): np.asarray(array) for name, array in item.items()}
         except DataError:

@@ -38,7 +38,11 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
 
 
 def check_batch(
-    source: str, specs: Mapping[str, InputSpec], batch: Mapping[str, npt.NDArray[Any]], *, first: int
+    source: str,
+    specs: Mapping[str, InputSpec],
+    batch: Mapping[str, npt.NDArray[Any]],
+    *,
+    first: int,
 ) -> dict[str, npt.NDArray[Any]]:
     """Return the batch as the model takes it.
 
@@ -54,11 +58,17 @@ def check_batch(
     """
     for name in batch:
         if name not in specs:
-            raise DataError(f"{source}: the model has no input {name!r}", remedy=nearest(name, specs))
+            raise DataError(
+                f"{source}: the model has no input {name!r}", remedy=nearest(name, specs)
+            )
     for name in specs:
         if name not in batch:
-            raise DataError(f"{source}: no array for input {name!r}", remedy=f"add one named {name!r}")
-    ready = {name: _check_array(source, name, spec, batch[name], first) for name, spec in specs.items()}
+            raise DataError(
+                f"{source}: no array for input {name!r}", remedy=f"add one named {name!r}"
+            )
+    ready = {
+        name: _check_array(source, name, spec, batch[name], first) for name, spec in specs.items()
+    }
     lengths = {name: len(array) for name, array in ready.items()}
     if len(set(lengths.values())) > 1:
         raise DataError(f"{source}: inputs have different numbers of samples: {lengths}")
@@ -71,8 +81,15 @@ def _check_array(
     where = f"{source}: input {name!r}"
     if array.dtype.kind not in "biuf":
         raise DataError(f"{where}: dtype {array.dtype}", remedy=f"give {spec.dtype} numbers")
-    if spec.dtype.kind in "biu" and array.dtype.kind != spec.dtype.kind and array.dtype.kind not in "iu":
-        raise DataError(f"{where}: dtype {array.dtype}, the model takes {spec.dtype}", remedy=f"convert to {spec.dtype}")
+    if (
+        spec.dtype.kind in "biu"
+        and array.dtype.kind != spec.dtype.kind
+        and array.dtype.kind not in "iu"
+    ):
+        raise DataError(
+            f"{where}: dtype {array.dtype}, the model takes {spec.dtype}",
+            remedy=f"convert to {spec.dtype}",
+        )
     if array.ndim != len(spec.shape) or not _fits(array.shape[1:], spec.shape[1:]):
         shown = ", ".join("N" if dim is None else str(dim) for dim in ("N", *spec.shape[1:]))
         raise DataError(
@@ -84,7 +101,8 @@ def _check_array(
     if spec.dtype.kind == "f" and not np.isfinite(ready).all():
         bad = int(np.argmax(~np.isfinite(ready.reshape(len(ready), -1)).all(axis=1)))
         raise DataError(
-            f"{where}: sample {first + bad} holds NaN or infinity", remedy="mend or drop that sample"
+            f"{where}: sample {first + bad} holds NaN or infinity",
+            remedy="mend or drop that sample",
         )
     return ready
 

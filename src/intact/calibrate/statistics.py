@@ -20,9 +20,11 @@ import numpy.typing as npt
 from intact.errors import CalibrationError, nearest
 from intact.numerics.distribution import Distribution
 from intact.numerics.exact_sum import ExactSum
-from intact.numerics.histogram import SampleStatistics, new_counts
+from intact.numerics.histogram import SampleStatistics, is_finite_bin, new_counts
 
 STATISTICS_VERSION = 1
+_GATHERED = 64
+"""Batches gathered before they are folded in: bounded memory, few small array operations."""
 _MOMENTS = ("total", "squares", "minima", "maxima")
 
 
@@ -33,7 +35,7 @@ class TensorStatistics:
     Attributes:
         counts: Elements in each float-bits bin, int64 [65536].
         zeros: Elements that are exactly 0.
-        samples: Samples seen.
+        samples: Samples seen that held a finite element.
         minimum: Smallest finite element, +inf while there is none.
         maximum: Largest finite element, -inf while there is none.
         total: Exact sum of the samples' sums.
@@ -51,11 +53,27 @@ class TensorStatistics:
     squares: ExactSum = field(default_factory=ExactSum)
     minima: ExactSum = field(default_factory=ExactSum)
     maxima: ExactSum = field(default_factory=ExactSum)
+    _pending: list[SampleStatistics] = field(default_factory=list, repr=False, compare=False)
 
     def add(self, rows: SampleStatistics) -> None:
-        """Add what the histogram kernel found in some samples (``counts`` it has filled)."""
+        """Add what the histogram kernel found in some samples (``counts`` it has filled).
+
+        Cheap: batches are gathered and folded in together, since this runs between kernels.
+        """
+        self._pending.append(rows)
+        if len(self._pending) >= _GATHERED:
+            self.settle()
+
+    def settle(self) -> None:
+        """Fold gathered batches in; called before anything is read."""
+        if not self._pending:
+            return
+        rows = SampleStatistics(
+            *(np.concatenate(parts) for parts in zip(*self._pending, strict=True))
+        )
+        self._pending.clear()
         seen = rows.minimum <= rows.maximum  # samples with a finite element
-        self.samples += len(rows.minimum)
+        self.samples += int(seen.sum())
         self.zeros += int(rows.zeros.sum())
         if seen.any():
             self.minimum = min(self.minimum, float(rows.minimum[seen].min()))
@@ -67,6 +85,8 @@ class TensorStatistics:
 
     def merge(self, other: TensorStatistics) -> None:
         """Add the statistics of other samples, exactly."""
+        self.settle()
+        other.settle()
         self.counts += other.counts
         self.zeros += other.zeros
         self.samples += other.samples
@@ -77,16 +97,19 @@ class TensorStatistics:
 
     def distribution(self) -> Distribution:
         """Return what the threshold methods read."""
+        self.settle()
+        finite = max(int(self.counts[is_finite_bin()].sum()), 1)
+        samples = max(self.samples, 1)
         return Distribution.from_counts(
             self.counts,
             minimum=self.minimum,
             maximum=self.maximum,
+            mean_minimum=self.minima.mean(samples),
+            mean_maximum=self.maxima.mean(samples),
+            mean=self.total.mean(finite),
+            mean_square=self.squares.mean(finite),
             samples=self.samples,
             zeros=self.zeros,
-            total=self.total.value(),
-            total_squares=self.squares.value(),
-            total_minimum=self.minima.value(),
-            total_maximum=self.maxima.value(),
         )
 
 
@@ -107,7 +130,8 @@ class Statistics:
             return self.tensors[name]
         except KeyError:
             raise CalibrationError(
-                f"tensor {name!r} was not observed", remedy=f"collect it; {nearest(name, self.tensors)}"
+                f"tensor {name!r} was not observed",
+                remedy=f"collect it; {nearest(name, self.tensors)}",
             ) from None
 
     def merge(self, other: Statistics) -> None:
@@ -127,9 +151,13 @@ class Statistics:
         """Return the ``.npz`` form; equal statistics give equal bytes."""
         names = sorted(self.tensors)
         tensors = [self.tensors[name] for name in names]
-        bins = [np.flatnonzero(tensor.counts) for tensor in tensors]
+        for tensor in tensors:
+            tensor.settle()
+        bins = [
+            np.flatnonzero(tensor.counts != 0) for tensor in tensors
+        ]  # bool scans 8 times faster
         arrays: dict[str, npt.NDArray[Any]] = {
-            "version": np.int64(STATISTICS_VERSION),
+            "version": np.array(STATISTICS_VERSION),
             "model_hash": np.array(self.model_hash),
             "names": np.array(names, dtype=np.str_),
             "bin_ends": np.cumsum([len(found) for found in bins], dtype=np.int64),
@@ -144,7 +172,7 @@ class Statistics:
             sums = [getattr(tensor, moment).to_array() for tensor in tensors]
             arrays[moment] = np.stack(sums) if sums else np.zeros((0, 0), np.int64)
         buffer = io.BytesIO()
-        np.savez(buffer, **arrays)
+        np.savez(buffer, allow_pickle=False, **arrays)
         return buffer.getvalue()
 
     def hash(self) -> str:
@@ -181,8 +209,9 @@ def _from_arrays(arrays: dict[str, npt.NDArray[Any]]) -> Statistics:
             samples=int(arrays["samples"][index]),
             minimum=float(arrays["minimum"][index]),
             maximum=float(arrays["maximum"][index]),
-            **{moment: ExactSum.from_array(arrays[moment][index]) for moment in _MOMENTS},
         )
+        for moment in _MOMENTS:
+            setattr(tensor, moment, ExactSum.from_array(arrays[moment][index]))
         tensor.counts[arrays["bins"][start:end]] = arrays["counts"][start:end]
         statistics.tensors[name] = tensor
         start = end

@@ -13,9 +13,9 @@ from intact.config.policy import QuantPolicy
 from intact.errors import ConfigError
 from intact.numerics.affine import dequantize, fake_quantize, quantize
 from intact.numerics.affine_params import QuantParams
+from intact.numerics.levels import Levels, Scheme
 from intact.numerics.logarithmic import dequantize_logarithmic, quantize_logarithmic
 from intact.numerics.rounding import Rounding
-from intact.numerics.thresholds import Levels, Scheme
 
 FloatArray = npt.NDArray[np.float32]
 IntegerArray = npt.NDArray[np.integer[Any]]
@@ -119,9 +119,10 @@ class Grid:
         return QuantParams(scales, offsets)
 
     def quantize(self, values: FloatArray, params: QuantParams) -> IntegerArray:
-        """Turn floats into integers of the grid, saturating; NaN raises ``NumericsError``."""
+        """Turn floats into integers of the grid, saturating; NaN raises ``DataError``."""
         if self.exponential:
-            return quantize_logarithmic(values, params.scale, self.quant_max, axis=self.axis)
+            scale = self._broadcast(params.scale, values.shape)
+            return quantize_logarithmic(values, scale, self.quant_min, self.quant_max)
         return quantize(
             values,
             params.scale,
@@ -135,7 +136,7 @@ class Grid:
     def dequantize(self, quantized: IntegerArray, params: QuantParams) -> FloatArray:
         """Turn integers of the grid into the float32 values they stand for."""
         if self.exponential:
-            return dequantize_logarithmic(quantized, params.scale, axis=self.axis)
+            return dequantize_logarithmic(quantized, self._broadcast(params.scale, quantized.shape))
         return dequantize(quantized, params.scale, params.zero_point, axis=self.axis)
 
     def fake_quantize(self, values: FloatArray, params: QuantParams) -> FloatArray:
@@ -151,6 +152,17 @@ class Grid:
             rounding=self.rounding,
             axis=self.axis,
         )
+
+    def _broadcast(self, scale: FloatArray, shape: tuple[int, ...]) -> FloatArray:
+        """Reshape ``[channels]`` to lie along the channel axis of a tensor of some shape."""
+        if self.axis is None:
+            return scale
+        if self.axis >= len(shape) or shape[self.axis] != scale.size:
+            raise ConfigError(
+                f"{scale.size} scales along axis {self.axis} of a tensor of shape {list(shape)}",
+                remedy="give one scale a channel",
+            )
+        return scale.reshape([-1 if axis == self.axis else 1 for axis in range(len(shape))])
 
     def _check_granularity(self) -> None:
         per_channel = isinstance(self.granularity, PerChannel)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from intact.config.granularity import Granularity
 from intact.config.grid import Grid
 from intact.config.policy import QuantPolicy
+from intact.numerics.levels import Levels, Scheme
 from intact.numerics.rounding import Rounding
-from intact.numerics.thresholds import Levels, Scheme
 
 
 class OnGrid:

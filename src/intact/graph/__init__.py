@@ -1,7 +1,7 @@
 """Models as graphs: reading, normalising, asking.
 
->>> from intact.graph import normalize  # doctest: +SKIP
->>> graph = normalize("model.onnx")  # doctest: +SKIP
+`normalize` brings a model into one form, a `Graph`, which answers who makes and who reads what;
+the functions of `intact.graph.ops` say what each input of a node is for.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ class Editor:
         tensor.name = fresh
         value = ir.Value(
             name=fresh,
-            shape=ir.Shape(tensor.shape),
+            shape=ir.Shape(tensor.shape.numpy()),
             type=ir.TensorType(tensor.dtype),
             const_value=tensor,
         )

@@ -21,8 +21,8 @@ from intact.graph.passes.types import infer_types
 
 _log = logging.getLogger(__name__)
 
-_ROUNDS = 4
-"""Folding can enable rules and rules folding; two rounds settle every model seen so far."""
+_MOST_ROUNDS = 10
+"""Folding enables rules and rules enable folding; three rounds settle every model seen so far."""
 
 
 def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
@@ -60,8 +60,9 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
 def _simplify(model: ir.Model) -> None:
     """Fold constants and apply rules until nothing changes."""
     with protected_names(model):
+        library.remove_unused(model)  # rules pass over what dead nodes still read
         library.infer_shapes(model)
-        for _ in range(_ROUNDS):
+        for _ in range(_MOST_ROUNDS):
             changed = _try(library.fold_constants, model)
             changed |= _try(library.apply_rules, model)
             changed |= library.lift_constants(model)

@@ -126,7 +126,7 @@ def _value_of_key(key: int) -> np.float32:
     cache=True,
     nogil=True,
 )
-def accumulate_rows(  # noqa: PLR0917 - the compiled function takes no keywords
+def accumulate_rows(
     rows: npt.NDArray[np.float32],
     bits: npt.NDArray[np.int32],
     counts: npt.NDArray[np.int64],

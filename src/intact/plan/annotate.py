@@ -6,7 +6,14 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import UsageError
-from intact.graph import Graph, Role, input_role, output_channel_axis, shape_or_index_values, weight_slot
+from intact.graph import (
+    Graph,
+    Role,
+    input_role,
+    output_channel_axis,
+    shape_or_index_values,
+    weight_slot,
+)
 from intact.plan.ends import TensorEnd
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, QuantizedGraph
@@ -66,7 +73,11 @@ def _node_configs(
         end = TensorEnd.output(name, slot)
         if str(value.name) in shapes:
             configs[end] = unquantized(QuantState.SOI)
-        elif rule is None or not graph.is_float(value) or hands_out_float(node, graph, rule, decisions):
+        elif (
+            rule is None
+            or not graph.is_float(value)
+            or hands_out_float(node, graph, rule, decisions)
+        ):
             configs[end] = unquantized(QuantState.FP32)
         else:
             configs[end] = _output_config(node, slot, target, rule, overrides)
@@ -81,7 +92,9 @@ def _input_config(
     weight = weight_slot(node)
     if role is Role.BIAS and weight is not None and rule.quantizes_input(weight):
         per_channel = target.weight_scheme(rule).granularity == "per_channel"
-        return passive_bias(target.bias, per_channel=per_channel and output_channel_axis(node) is not None)
+        return passive_bias(
+            target.bias, per_channel=per_channel and output_channel_axis(node) is not None
+        )
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         return config_from_scheme(target.weight_scheme(rule), output_channel_axis(node), bits)

@@ -53,7 +53,9 @@ class TensorEnd:
             head, mark, tail = text.rpartition(f".{direction}[")
             if mark and head and tail.endswith("]") and tail[:-1].isdecimal():
                 return TensorEnd(head, direction, int(tail[:-1]))
-        raise PlanError(f"{text!r} does not name a tensor end", remedy="write NODE.input[K] or NODE.output[K]")
+        raise PlanError(
+            f"{text!r} does not name a tensor end", remedy="write NODE.input[K] or NODE.output[K]"
+        )
 
     def __str__(self) -> str:
         return f"{self.node}.{self.direction}[{self.slot}]"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from itertools import pairwise
 
 import onnx_ir as ir
@@ -42,7 +43,11 @@ def _match(plan: QuantizedGraph, fusion: Fusion, first: ir.Node) -> list[ir.Node
         return []
     for step, alternatives in enumerate(fusion.pattern[1:], start=1):
         readers = plan.graph.consumers(chain[-1].outputs[0])
-        if len(chain[-1].outputs) != 1 or len(readers) != 1 or chain[-1].outputs[0].is_graph_output():
+        if (
+            len(chain[-1].outputs) != 1
+            or len(readers) != 1
+            or chain[-1].outputs[0].is_graph_output()
+        ):
             return []
         node, slot = readers[0]
         if not _fits(plan, node, alternatives) or input_role(node, slot) is not Role.DATA:
@@ -50,13 +55,17 @@ def _match(plan: QuantizedGraph, fusion: Fusion, first: ir.Node) -> list[ir.Node
         if plan.input_config(node, slot).state is not QuantState.INITIAL:
             return []
         chain.append(node)
-        if fusion.shares_input and step == len(fusion.pattern) - 1 and not _reads(node, first.inputs[0]):
+        if (
+            fusion.shares_input
+            and step == len(fusion.pattern) - 1
+            and not _reads(node, first.inputs[0])
+        ):
             return []
     starts_free = plan.output_config(chain[0]).state is QuantState.INITIAL
     return chain if starts_free and quantizes(plan.output_config(chain[-1])) else []
 
 
-def _fits(plan: QuantizedGraph, node: ir.Node, alternatives: list[str]) -> bool:
+def _fits(plan: QuantizedGraph, node: ir.Node, alternatives: Collection[str]) -> bool:
     return node.op_type in alternatives and plan.is_quantized(node)
 
 
@@ -98,5 +107,7 @@ def _overlap(master: TensorQuantConfig, config: TensorQuantConfig) -> None:
 
 def _values(plan: QuantizedGraph) -> list[ir.Value]:
     """Return every value that nodes read, each once, in the order of first use."""
-    values = {id(value): value for node in plan.graph.nodes for value in node.inputs if value is not None}
+    values = {
+        id(value): value for node in plan.graph.nodes for value in node.inputs if value is not None
+    }
     return list(values.values())

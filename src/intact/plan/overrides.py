@@ -50,7 +50,11 @@ class Overrides:
                     f"--bits {place!r}: the model has no such node",
                     remedy=nearest(self.place_node(place), names),
                 )
-        widths = {**self.bits, "--weight-bits": self.weight_bits, "--activation-bits": self.activation_bits}
+        widths = {
+            **self.bits,
+            "--weight-bits": self.weight_bits,
+            "--activation-bits": self.activation_bits,
+        }
         for where, bits in widths.items():
             if bits is not None and not 2 <= bits <= 16:
                 raise UsageError(f"{where}: {bits} bits", remedy="give a width from 2 to 16")

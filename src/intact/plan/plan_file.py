@@ -13,8 +13,8 @@ import msgspec
 import numpy as np
 
 from intact.config import (
-    Granularity,
     NEEDS_SCALE,
+    Granularity,
     JsonValue,
     PerChannel,
     PerTensor,
@@ -233,7 +233,11 @@ def _check_ends(path: Path, graph: Graph, configs: dict[TensorEnd, TensorQuantCo
         end
         for node in graph.nodes
         for end in (
-            *(TensorEnd.input(str(node.name), k) for k, v in enumerate(node.inputs) if v is not None),
+            *(
+                TensorEnd.input(str(node.name), k)
+                for k, v in enumerate(node.inputs)
+                if v is not None
+            ),
             *(TensorEnd.output(str(node.name), k) for k, _ in enumerate(node.outputs)),
         )
     }

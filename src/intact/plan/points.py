@@ -84,7 +84,8 @@ def refuse_unready(plan: QuantizedGraph) -> None:
     for end, config in plan.configs.items():
         if MEANING[config.state] is StateMeaning.REFUSED:
             raise PlanError(
-                f"{end} is {config.state.name}: it has no scale yet", remedy="calibrate the plan first"
+                f"{end} is {config.state.name}: it has no scale yet",
+                remedy="calibrate the plan first",
             )
 
 
@@ -102,7 +103,9 @@ def _points_of(plan: QuantizedGraph, value: ir.Value) -> Iterator[QuantPoint]:
         if active:
             node, slot, config = active[0]
             readers = tuple((n, s) for n, s, c in group if quantizes(c) or _is_governed(c))
-            yield QuantPoint(value, config, TensorEnd.input(str(node.name), slot), readers, at_output=False)
+            yield QuantPoint(
+                value, config, TensorEnd.input(str(node.name), slot), readers, at_output=False
+            )
 
 
 def _is_governed(config: TensorQuantConfig) -> bool:

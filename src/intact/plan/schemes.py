@@ -12,7 +12,6 @@ from intact.config import (
     make_policy,
 )
 from intact.targets import BiasScheme, DType, TensorScheme
-from intact.targets.scheme import full_range
 
 
 def config_from_scheme(
@@ -30,12 +29,7 @@ def config_from_scheme(
     granularity: Granularity = PerTensor()
     if scheme.granularity == "per_channel" and channel_axis is not None:
         granularity = PerChannel(channel_axis)
-    wider = bits is not None and bits > scheme.dtype.bits
-    quant_min, quant_max = (
-        full_range(bits, signed=scheme.dtype.is_signed, narrow=scheme.is_narrow)
-        if wider and bits is not None
-        else scheme.range_for(bits)
-    )
+    quant_min, quant_max = scheme.range_for(bits)
     return TensorQuantConfig(
         policy=make_policy(
             granularity,

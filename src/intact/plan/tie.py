@@ -44,7 +44,9 @@ def tie(plan: QuantizedGraph) -> QuantizedGraph:
 
 
 def _data_configs(plan: QuantizedGraph, node: ir.Node) -> list[TensorQuantConfig]:
-    return [plan.input_config(node, slot) for slot in data_slots(node) if node.inputs[slot] is not None]
+    return [
+        plan.input_config(node, slot) for slot in data_slots(node) if node.inputs[slot] is not None
+    ]
 
 
 def _outputs_follow(plan: QuantizedGraph, node: ir.Node) -> None:
@@ -60,7 +62,9 @@ def _unify(plan: QuantizedGraph, node: ir.Node, *, with_output: bool) -> None:
     configs = _data_configs(plan, node)
     if with_output:
         configs += [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]
-    configs = [config for config in configs if config.state not in (QuantState.FP32, QuantState.SOI)]
+    configs = [
+        config for config in configs if config.state not in (QuantState.FP32, QuantState.SOI)
+    ]
     for config in configs[1:]:
         if config.same_grid(configs[0]):
             _follow(configs[0], config, "union")

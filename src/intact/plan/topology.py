@@ -26,7 +26,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
     shapes = shape_or_index_values(graph)
     decisions: dict[str, Decision] = {}
     for node in graph.nodes:
-        decisions[str(node.name)] = _decide_node(node, graph, target, overrides, decisions, shapes)
+        decisions[str(node.name)] = _decide_node(node, target, overrides, decisions, shapes)
     if target.topology.prune_without_consumer:
         _prune(graph, target, decisions)
     return decisions
@@ -41,7 +41,6 @@ def hands_out_float(
 
 def _decide_node(
     node: ir.Node,
-    graph: Graph,
     target: Target,
     overrides: Overrides,
     decisions: dict[str, Decision],
@@ -77,13 +76,18 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
 
 def _has_quantized_source(node: ir.Node, decisions: dict[str, Decision]) -> bool:
     producers = [value.producer() for slot in data_slots(node) if (value := node.inputs[slot])]
-    return any(producer is not None and decisions[str(producer.name)].quantized for producer in producers)
+    return any(
+        producer is not None and decisions[str(producer.name)].quantized for producer in producers
+    )
 
 
 def _has_quantized_consumer(node: ir.Node, graph: Graph, decisions: dict[str, Decision]) -> bool:
     for output in node.outputs:
         for consumer, slot in graph.consumers(output):
-            if decisions[str(consumer.name)].quantized and input_role(consumer, slot) in (Role.DATA, Role.WEIGHT):
+            if decisions[str(consumer.name)].quantized and input_role(consumer, slot) in (
+                Role.DATA,
+                Role.WEIGHT,
+            ):
                 return True
     return False
 

@@ -57,7 +57,9 @@ def add_quantizer(
     Returns:
         The quantised value and the names of the parameter inputs.
     """
-    scale, low, high = (editor.input(f"{name}/{part}", ir.DataType.FLOAT, []) for part in ("scale", "low", "high"))
+    scale, low, high = (
+        editor.input(f"{name}/{part}", ir.DataType.FLOAT, []) for part in ("scale", "low", "high")
+    )
     enabled = editor.input(f"{name}/enabled", ir.DataType.BOOL, [])
     chain = _Chain(editor, name)
     if config.grid.exponential:
@@ -79,8 +81,12 @@ class _Chain:
         self._editor = editor
         self._name = name
 
-    def __call__(self, op_type: str, *inputs: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT) -> ir.Value:
-        attributes: dict[str, int | float | str] = {"to": int(ir.DataType.FLOAT)} if op_type == "Cast" else {}
+    def __call__(
+        self, op_type: str, *inputs: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT
+    ) -> ir.Value:
+        attributes: dict[str, int | float | str] = (
+            {"to": int(ir.DataType.FLOAT)} if op_type == "Cast" else {}
+        )
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, dtype)
 
     def constant(self, number: float) -> ir.Value:

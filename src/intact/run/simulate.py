@@ -44,7 +44,9 @@ class Simulator:
         outputs: The graph's own outputs.
     """
 
-    def __init__(self, plan: QuantizedGraph, *, threads: int = 0, teacher_forced: bool = False) -> None:
+    def __init__(
+        self, plan: QuantizedGraph, *, threads: int = 0, teacher_forced: bool = False
+    ) -> None:
         refuse_unready(plan)
         editor = Editor(plan.graph.model)
         self.outputs = tuple(str(value.name) for value in plan.graph.outputs)
@@ -102,14 +104,16 @@ class Simulator:
         """
         full = dict(feeds)
         for end, parameters in self._parameters.items():
-            config = (self.points[end].config if plan is None else plan.configs[end])
+            config = self.points[end].config if plan is None else plan.configs[end]
             if config.params is None:
                 raise PlanError(f"{end} has no scale", remedy="calibrate the plan first")
             full |= parameters.feeds(config, enabled=end not in disabled)
         names = [*self.outputs, *(self._results[end] for end in observe)]
         arrays = run_session(self._session, full, names)
         count = len(self.outputs)
-        return dict(zip(self.outputs, arrays, strict=False)), dict(zip(observe, arrays[count:], strict=True))
+        return dict(zip(self.outputs, arrays, strict=False)), dict(
+            zip(observe, arrays[count:], strict=True)
+        )
 
 
 def _bake(editor: Editor, point: QuantPoint) -> None:

@@ -13,7 +13,13 @@ from intact.targets.arithmetic import (
     ScalePrecision,
     ZeroPointOrder,
 )
-from intact.targets.load import load_target, target_from_json, target_names, target_to_json
+from intact.targets.load import (
+    load_target,
+    target_from_json,
+    target_names,
+    target_source,
+    target_to_json,
+)
 from intact.targets.match import matches
 from intact.targets.rules import (
     Condition,
@@ -63,5 +69,6 @@ __all__ = [
     "matches",
     "target_from_json",
     "target_names",
+    "target_source",
     "target_to_json",
 ]

@@ -7,9 +7,10 @@ from collections.abc import Iterator
 
 from intact.errors import TargetError, nearest
 from intact.graph import OPS
-from intact.numerics.thresholds import METHODS, Scheme
+from intact.numerics.levels import Scheme
+from intact.numerics.thresholds import METHODS
 from intact.targets.arithmetic import Arithmetic, Overflow, Requantize
-from intact.targets.check_rules import check_fusions, check_ops, check_rules
+from intact.targets.check_rules import check_fusions, check_ops, check_rules, nearest_operator
 from intact.targets.check_scheme import check_activation, check_bias, check_scheme
 from intact.targets.rules import ScaleRule
 from intact.targets.schema import FORMAT, Target
@@ -121,7 +122,13 @@ def _check_calibration(target: Target, file: str) -> None:
                 f"{scheme.value} activations",
                 remedy="use 'minmax'",
             )
+    known = METHODS[chosen.method].options
     for name, value in chosen.options.items():
+        if name not in known:
+            raise TargetError(
+                f"{file}: [calibration.options] {chosen.method!r} has no option {quoted(name)}",
+                remedy=nearest(plain(name), known),
+            )
         if not math.isfinite(value):
             raise TargetError(
                 f"{file}: [calibration.options] {name} is {value}", remedy="give a finite number"
@@ -146,7 +153,7 @@ def _check_cost(target: Target, file: str) -> None:
         if op_type not in OPS:
             raise TargetError(
                 f"{file}: [cost] names operator {quoted(op_type)}",
-                remedy=nearest(plain(op_type), OPS),
+                remedy=nearest_operator(op_type),
             )
         if dtype not in dtypes:
             raise TargetError(

@@ -37,7 +37,8 @@ def check_fusions(fusions: tuple[Fusion, ...], file: str) -> None:
         where = f"[[fusion]] number {number}"
         if len(fusion.pattern) < 2:
             raise TargetError(
-                f"{file}: {where}: pattern has {len(fusion.pattern)} step",
+                f"{file}: {where}: pattern has {len(fusion.pattern)} step"
+                f"{'' if fusion.pattern else 's'}",
                 remedy="a fusion needs at least two, as in [['Conv'], ['Relu']]",
             )
         for step in fusion.pattern:
@@ -57,10 +58,20 @@ def check_ops(ops: Iterable[str], file: str, where: str) -> None:
         if name not in OPS:
             raise TargetError(
                 f"{file}: {where}: unknown operator {quoted(name)}",
-                remedy=nearest(plain(name), OPS),
+                remedy=nearest_operator(name),
             )
         if names.count(name) > 1:
             raise TargetError(f"{file}: {where}: {name} is listed twice", remedy="list it once")
+
+
+def nearest_operator(name: str) -> str:
+    """Return a phrase that offers the known operator closest to a misspelt one.
+
+    >>> nearest_operator("ReLU")
+    "did you mean 'Relu'?"
+    """
+    same_letters = [op_type for op_type in OPS if op_type.lower() == name.lower()]
+    return nearest(same_letters[0] if same_letters else plain(name), OPS)
 
 
 def _check_rule(rule: OpRule, target: Target, file: str) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from intact.errors import TargetError
 from intact.targets.merge import Table
 from intact.targets.scheme import DType, Spacing, float_scheme, full_range
+from intact.targets.wording import plain
 
 _OF_INTEGERS = (
     "bits",
@@ -41,6 +42,13 @@ def complete(table: Table, file: str) -> Table:
             f"{file}: [arithmetic] zero_point is given, but activations are float32",
             remedy="remove zero_point",
         )
+    cost = table.get("cost")
+    for key, value in cost.items() if isinstance(cost, dict) else ():
+        if isinstance(value, dict):
+            raise TargetError(
+                f"{file}: [cost] {plain(key)} is a table, because a bare dot opens one",
+                remedy=f'write "{plain(key)}.uint8" in quotes',
+            )
     return result
 
 

@@ -21,13 +21,16 @@ from intact.targets.complete import complete
 from intact.targets.explain import to_target
 from intact.targets.merge import Table, merge
 from intact.targets.schema import Target
-from intact.targets.wording import plain, quoted
+from intact.targets.wording import plain, printable, quoted
 
 ENTRY_POINT_GROUP = "intact.targets"
 """Packages register targets here; each entry point is the path of a TOML file, str or Path."""
 
 _LARGEST_FILE = 1 << 20
 _LONGEST_CHAIN = 16
+_MOST_DOTS = 64
+"""In one line. The parser takes time and memory with the square of a dotted key's parts: 200 kB of
+them keep it busy for minutes. No key of a target has more than four parts."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,17 @@ def load_target(name_or_path: str | Path) -> Target:
     return check(to_target(complete(table, label), label), label)
 
 
+def target_source(name_or_path: str | Path) -> str:
+    """Return the text of a target's file as it stands.
+
+    Raises:
+        TargetError: If the name is unknown or the file cannot be read.
+    """
+    source = _source(name_or_path)
+    _read(source)  # the same refusals as loading
+    return source.path.read_text(encoding="utf-8")
+
+
 def target_to_json(target: Target) -> dict[str, Any]:
     """Return a resolved target as plain JSON values, read by :func:`target_from_json`."""
     result: dict[str, Any] = msgspec.to_builtins(target)
@@ -86,7 +100,7 @@ def _source(name_or_path: str | Path) -> _Source:
             raise TargetError(
                 f"unknown target {quoted(text)}", remedy=nearest(plain(text), target_names())
             )
-    return _Source(text, Path(name_or_path))
+    return _Source(printable(text), Path(name_or_path))
 
 
 def _named(name: str) -> _Source | None:
@@ -153,13 +167,14 @@ def _base(name: str, source: _Source) -> _Source:
         )
     folder = source.path.resolve().parent
     path = folder / name
+    plain_name = Path(name).name == name and name.isprintable() and "\\" not in name
     # A plain name is not enough: it may be a link that leads out of the folder.
-    if Path(name).name != name or "\\" in name or path.resolve().parent != folder:
+    if not plain_name or path.resolve().parent != folder:
         raise TargetError(
             f"{source.label}: extends leads out of the file's folder: {quoted(name)}",
             remedy="put both files into one folder and name only the file",
         )
-    return _Source(str(Path(source.label).parent / name), path)
+    return _Source(printable(str(Path(source.label).parent / name)), path)
 
 
 def _read(source: _Source) -> Table:
@@ -174,18 +189,26 @@ def _read(source: _Source) -> Table:
         ) from error
     if len(data) > _LARGEST_FILE:
         raise TargetError(f"{source.label}: larger than 1 MiB", remedy="give a target description")
+    return _parsed(data, source.label)
+
+
+def _parsed(data: bytes, label: str) -> Table:
+    for number, line in enumerate(data.split(b"\n"), start=1):
+        if line.count(b".") > _MOST_DOTS:
+            raise TargetError(
+                f"{label}: line {number} has more than {_MOST_DOTS} dots", remedy="break the line"
+            )
     try:
         return tomllib.loads(data.decode("utf-8"))
     except UnicodeDecodeError as error:
-        raise TargetError(f"{source.label}: not UTF-8 text", remedy="give a TOML file") from error
+        raise TargetError(f"{label}: not UTF-8 text", remedy="give a TOML file") from error
     except RecursionError as error:
         raise TargetError(
-            f"{source.label}: nested too deeply", remedy="use the documented keys"
+            f"{label}: nested too deeply", remedy="use the documented keys"
         ) from error
     except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
-        raise TargetError(
-            f"{source.label}: not TOML: {error}", remedy="correct the line"
-        ) from error
+        what = printable(str(error))
+        raise TargetError(f"{label}: not TOML: {what}", remedy="correct the line") from error
 
 
 def _missing_remedy() -> str:

@@ -11,7 +11,8 @@ def quoted(text: object) -> str:
     >>> quoted("Covn")
     "'Covn'"
     """
-    return repr(_shortened(str(text)))
+    string = str(text)
+    return repr(string if len(string) <= _LONGEST else f"{string[: _LONGEST - 3]}...")
 
 
 def plain(text: object) -> str:
@@ -30,5 +31,6 @@ def rule_label(ops: object) -> str:
     return f"[[op]] for {', '.join(names)}{rest}" if names else "[[op]] without ops"
 
 
-def _shortened(text: str) -> str:
-    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+def printable(text: str) -> str:
+    """Return a path or a message with control characters made visible, at full length."""
+    return text if text.isprintable() else repr(text)[1:-1]

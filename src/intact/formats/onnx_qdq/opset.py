@@ -18,15 +18,15 @@ def raise_opset(model: ir.Model, opset: int) -> ir.Model:
     """
     if model.opset_imports[""] >= opset:
         return model
-    import onnx  # noqa: PLC0415  slow, and needed only here
-    from onnx import version_converter  # noqa: PLC0415
+    import onnx
+    from onnx import version_converter
 
     try:
         proto = version_converter.convert_version(ir.to_proto(model), opset)
     except Exception as error:  # the converter raises RuntimeError and others
         reason = str(error).strip().splitlines()[0]
         raise ExportError(
-            f"the plan's integer types need opset {opset} and the model cannot be converted: {reason}",
+            f"the plan's types need opset {opset}; the model cannot be converted: {reason}",
             remedy="export the float model with a newer opset",
         ) from error
     converted = ir.from_proto(onnx.shape_inference.infer_shapes(proto))

@@ -77,7 +77,9 @@ def _refuse_inexpressible(points: list[QuantPoint]) -> None:
         elif container_for(point.config) is None:
             reasons.append(f"{point.end}: {point.config.quant_min}..{point.config.quant_max}")
     if reasons:
-        raise ExportError(f"QDQ cannot express {'; '.join(reasons)}", remedy="keep these nodes float")
+        raise ExportError(
+            f"QDQ cannot express {'; '.join(reasons)}", remedy="keep these nodes float"
+        )
 
 
 class _Writer:
@@ -108,7 +110,9 @@ class _Writer:
         result = self.editor.node(
             "DequantizeLinear", [codes, scale, zero_point], f"{base}_dequantized", shape=value.shape
         )
-        self.editor.redirect(value, result, [(str(node.name), slot) for node, slot in point.readers])
+        self.editor.redirect(
+            value, result, [(str(node.name), slot) for node, slot in point.readers]
+        )
         if point.at_output:
             self.editor.take_over_output(value, result)
         self.result.codes[point.end] = str(codes.name)
@@ -168,8 +172,8 @@ class _Writer:
             Note(
                 NoteKind.FUSION,
                 point.end.node,
-                f"{point.config.bits} bits are narrower than their {_container(point).data_type.name} "
-                "type: a Clip does the saturation and ONNX Runtime will not fuse there",
+                f"{point.config.bits} bits are narrower than {_container(point).data_type.name}: "
+                "a Clip does the saturation and ONNX Runtime does not fuse there",
                 "use 4, 8 or 16 bits",
             )
         )

@@ -20,7 +20,7 @@ from intact.graph.batch_norm import BatchNorm, remember
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.replace import replace_constant, replace_value
 
-_EPSILON = 1e-5  # ONNX's default
+_EPSILON = float(np.float32(1e-5))  # ONNX's default, a float32 as all its attributes
 
 _Doubles = npt.NDArray[np.float64]
 

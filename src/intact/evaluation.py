@@ -14,12 +14,12 @@ from intact.calibrate.samples import Samples
 from intact.errors import DataError
 from intact.formats.onnx_qdq.runtime import QdqRuntime
 from intact.numerics.metrics import (
-    PairedDifference,
+    AccuracyDifference,
+    accuracy_difference,
     agreement,
     cosine,
-    paired_accuracy_difference,
+    in_top_k,
     sqnr_db,
-    top_k_accuracy,
 )
 from intact.result import Result
 from intact.run.float import FloatModel
@@ -42,7 +42,7 @@ class Accuracy:
 
     top1: tuple[float, float]
     top5: tuple[float, float] | None
-    difference: PairedDifference
+    difference: AccuracyDifference
 
 
 @dataclass
@@ -75,7 +75,9 @@ class Evaluation:
     speedup: float
 
 
-def evaluate_result(result: Result, samples: Samples, *, batch: int = 100, threads: int = 0) -> Evaluation:
+def evaluate_result(
+    result: Result, samples: Samples, *, batch: int = 100, threads: int = 0
+) -> Evaluation:
     """Run both models over the samples.
 
     Args:
@@ -104,7 +106,9 @@ def evaluate_result(result: Result, samples: Samples, *, batch: int = 100, threa
     want, have = np.concatenate(reference), np.concatenate(deployed)
     if labels is not None and len(labels) != len(want):
         raise DataError(f"{samples.source}: {len(labels)} labels for {len(want)} samples")
-    latency, speedup = _latency(lambda: float_model.run(batch_feeds), lambda: quantized.run(batch_feeds))
+    latency, speedup = _latency(
+        lambda: float_model.run(batch_feeds), lambda: quantized.run(batch_feeds)
+    )
     scored = want.ndim == 2 and want.shape[1] > 1
     return Evaluation(
         samples=len(want),
@@ -120,7 +124,6 @@ def evaluate_result(result: Result, samples: Samples, *, batch: int = 100, threa
     )
 
 
-
 def _batch_size(samples: Samples, wanted: int) -> int:
     """Return how many samples run at once: what the model fixes, or allows, or the caller wants."""
     specs = samples.specs.values()
@@ -133,13 +136,21 @@ def _batch_size(samples: Samples, wanted: int) -> int:
 
 
 def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64]) -> Accuracy:
-    pair = (100 * top_k_accuracy(want, labels, 1), 100 * top_k_accuracy(have, labels, 1))
-    five = (100 * top_k_accuracy(want, labels, 5), 100 * top_k_accuracy(have, labels, 5)) if want.shape[1] > _FIVE else None
-    right = want.argmax(1) == labels, have.argmax(1) == labels
-    return Accuracy(pair, five, paired_accuracy_difference(*right))
+    first = [in_top_k(scores, labels, 1) for scores in (want, have)]
+    five = None
+    if want.shape[1] > _FIVE:
+        five = _percent(in_top_k(want, labels, _FIVE), in_top_k(have, labels, _FIVE))
+    points = AccuracyDifference(*(100 * part for part in accuracy_difference(*first)))
+    return Accuracy(_percent(*first), five, points)
 
 
-def _latency(first: Callable[[], object], second: Callable[[], object]) -> tuple[tuple[float, float], float]:
+def _percent(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> tuple[float, float]:
+    return 100 * float(first.mean()), 100 * float(second.mean())
+
+
+def _latency(
+    first: Callable[[], object], second: Callable[[], object]
+) -> tuple[tuple[float, float], float]:
     """Return the median milliseconds of both and the median ratio, run in turn."""
     times: list[tuple[float, float]] = []
     for function in (first, second):

@@ -90,7 +90,10 @@ def verify_qdq(
     samples = 0
     for feeds in batches:
         deployed, integers = runtime.run(feeds)
-        values = {end: plan.configs[end].dequantize(array.astype(np.int64)) for end, array in integers.items()}
+        values = {
+            end: plan.configs[end].dequantize(array.astype(np.int64))
+            for end, array in integers.items()
+        }
         forced = feeds | {teacher.teacher_inputs[end]: array for end, array in values.items()}
         _, taught = teacher.run(forced, observe=tuple(codes))
         simulated, own = free.run(feeds, observe=tuple(codes))
@@ -108,13 +111,19 @@ def verify_qdq(
         layers=list(layers.values()),
         end_to_end=list(end_to_end.values()),
         outputs_sqnr_db={
-            name: sqnr_db(np.concatenate([d for _, d in pairs]), np.concatenate([s for s, _ in pairs]))
+            name: sqnr_db(
+                np.concatenate([d for _, d in pairs]), np.concatenate([s for s, _ in pairs])
+            )
             for name, pairs in outputs.items()
         },
-        float_nodes=float_leftovers(exported.model, [n for n, d in plan.decisions.items() if d.quantized]),
+        float_nodes=float_leftovers(
+            exported.model, [n for n, d in plan.decisions.items() if d.quantized]
+        ),
     )
 
 
-def _codes(plan: QuantizedGraph, end: TensorEnd, values: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
+def _codes(
+    plan: QuantizedGraph, end: TensorEnd, values: npt.NDArray[np.float32]
+) -> npt.NDArray[np.int64]:
     """Return the integers of values that lie on a config's grid."""
     return plan.configs[end].quantize(values).astype(np.int64)

@@ -6,7 +6,9 @@ from collections import Counter
 from dataclasses import dataclass
 
 from intact.graph import Graph, weight_slot
-from intact.plan import Overrides, QuantizedGraph, build_plan, quantizes
+from intact.plan.build import build_plan
+from intact.plan.overrides import Overrides
+from intact.plan.quantized_graph import QuantizedGraph, quantizes
 from intact.targets import Target
 
 
@@ -52,7 +54,10 @@ def inspect_graph(graph: Graph, target: Target, overrides: Overrides | None = No
     nodes = [_report(plan, str(node.name)) for node in graph.nodes]
     quantized = Counter(row.op_type for row in nodes if row.quantized)
     total = Counter(row.op_type for row in nodes)
-    by_type = {op_type: (quantized[op_type], n - quantized[op_type]) for op_type, n in sorted(total.items())}
+    by_type = {
+        op_type: (quantized[op_type], n - quantized[op_type])
+        for op_type, n in sorted(total.items())
+    }
     return Inspection(target.name, nodes, by_type)
 
 
@@ -68,5 +73,7 @@ def _report(plan: QuantizedGraph, name: str) -> NodeReport:
         output = plan.output_config(node)
         if output.dominator is not output and not quantizes(output):
             fused_into = next(e.node for e, c in plan.configs.items() if c is output.dominator)
-        bits = next((c.dominator.bits for e, c in reversed(ends.items()) if c.bits <= 16), None)  # noqa: PLR2004
-    return NodeReport(name, node.op_type, decision.quantized, bits, weight, fused_into, decision.reason)
+        bits = next((c.dominator.bits for e, c in reversed(ends.items()) if c.bits <= 16), None)
+    return NodeReport(
+        name, node.op_type, decision.quantized, bits, weight, fused_into, decision.reason
+    )

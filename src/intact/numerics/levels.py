@@ -1,0 +1,61 @@
+"""The codes that a range is chosen for."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+
+from intact.errors import ConfigError
+
+
+class Scheme(enum.StrEnum):
+    """Where the range of a tensor may lie."""
+
+    SYMMETRIC = "symmetric"
+    """``-threshold..threshold``; zero point 0, codes of both signs."""
+    ONE_SIDED = "one_sided"
+    """``0..threshold``; zero point 0, codes from 0: for what cannot be negative."""
+    ASYMMETRIC = "asymmetric"
+    """``low..high`` around 0, with a zero point."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """The integer codes and the scheme that gives them their meaning.
+
+    Raises:
+        ConfigError: If the codes do not fit the scheme.
+    """
+
+    quant_min: int
+    quant_max: int
+    scheme: Scheme
+
+    def __post_init__(self) -> None:
+        """Refuse codes that do not fit the scheme."""
+        fits = {
+            Scheme.SYMMETRIC: self.quant_min < 0 < self.quant_max,
+            Scheme.ONE_SIDED: self.quant_min == 0 < self.quant_max,
+            Scheme.ASYMMETRIC: self.quant_min < self.quant_max,
+        }
+        if not fits[self.scheme]:
+            raise ConfigError(
+                f"codes {self.quant_min}..{self.quant_max} for a {self.scheme.value} scheme",
+                remedy="symmetric codes have both signs, one-sided ones start at 0",
+            )
+
+    @property
+    def steps(self) -> int:
+        """Steps between the end of the range and 0 (between both ends when asymmetric)."""
+        if self.scheme is Scheme.SYMMETRIC:
+            return min(-self.quant_min, self.quant_max)
+        return self.quant_max - self.quant_min
+
+    @property
+    def number(self) -> int:
+        """How many codes there are."""
+        return self.quant_max - self.quant_min + 1
+
+    def range_of_threshold(self, threshold: float) -> tuple[float, float]:
+        """Return the range of a threshold under a symmetric or one-sided scheme."""
+        return (0.0 if self.scheme is Scheme.ONE_SIDED else 0.0 - threshold), threshold

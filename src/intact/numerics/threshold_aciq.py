@@ -1,0 +1,84 @@
+"""Analytical clipping: the optimal threshold of a Laplace or a Gaussian distribution.
+
+Source: R. Banner, Y. Nahshan, E. Hoffer, D. Soudry, "ACIQ: Analytical Clipping for Integer
+Quantization of neural networks", 2018 (arXiv 1810.05723), equations 5-12.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from functools import lru_cache
+
+import numpy as np
+
+from intact.numerics.distribution import Distribution
+from intact.numerics.levels import Levels, Scheme
+
+
+def aciq_range(distribution: Distribution, levels: Levels) -> tuple[float, float]:
+    """Return the threshold that is optimal for the better fitting of the two distributions.
+
+    Both are taken around 0, where the range lies, and without the exact zeros, which no threshold
+    changes. The better fit is the one of larger likelihood. The threshold never exceeds the
+    largest magnitude.
+
+    One-sided codes take the positive values for one half of a two-sided distribution with twice
+    the codes: this is also how the authors treat a tensor after a ReLU.
+    """
+    folded = distribution.absolute() if levels.scheme is Scheme.SYMMETRIC else distribution
+    magnitudes = folded.positive()
+    if not magnitudes.total:
+        return 0.0, 0.0
+    low, high, count = magnitudes.low, magnitudes.high, magnitudes.count
+    deviation = float(np.dot(count, 0.5 * low + 0.5 * high) / magnitudes.total)
+    square = float(np.dot(count, low * low + low * high + high * high) / (3 * magnitudes.total))
+    number = 2 * levels.number if levels.scheme is Scheme.ONE_SIDED else levels.number
+    # Mean log-likelihoods: -log(2 b) - 1 and -log(2 pi sigma^2) / 2 - 1/2.
+    sigma = math.sqrt(square)
+    # Squares of magnitudes below 1e-154 vanish; their spread is then that of one point.
+    sigma = max(sigma, deviation)
+    is_laplace = math.log(2.0 * deviation) + 0.5 < 0.5 * math.log(2.0 * math.pi) + math.log(sigma)
+    threshold = (
+        deviation * laplace_constant(number) if is_laplace else sigma * gauss_constant(number)
+    )
+    return levels.range_of_threshold(min(threshold, float(high[-1])))
+
+
+@lru_cache
+def laplace_constant(number: int) -> float:
+    """Return the optimal threshold in units of b for a number of codes (5.03 for 16).
+
+    The error is ``2 b^2 exp(-a/b) + a^2 / (3 n^2)``; its derivative vanishes where
+    ``exp(-u) = u / (3 n^2)`` with ``u = a/b``.
+    """
+    return _root(lambda u: math.exp(-u) - u / (3.0 * number * number))
+
+
+@lru_cache
+def gauss_constant(number: int) -> float:
+    """Return the optimal threshold in units of sigma for a number of codes (2.56 for 16).
+
+    The error is twice the squared excess beyond ``a``, plus ``a^2 / (3 n^2)``; its derivative
+    vanishes where ``2 (phi(u) - u Q(u)) = u / (3 n^2)`` with ``u = a/sigma``, the normal density
+    phi and its upper tail Q.
+    """
+
+    def derivative(u: float) -> float:
+        density = math.exp(-0.5 * u * u) / math.sqrt(2.0 * math.pi)
+        tail = 0.5 * math.erfc(u / math.sqrt(2.0))
+        return 2.0 * (density - u * tail) - u / (3.0 * number * number)
+
+    return _root(derivative)
+
+
+def _root(function: Callable[[float], float]) -> float:
+    """Return the root of a falling function on 0..100 by bisection, to the last bit."""
+    low, high = 0.0, 100.0
+    for _ in range(80):
+        middle = 0.5 * (low + high)
+        if function(middle) > 0.0:
+            low = middle
+        else:
+            high = middle
+    return 0.5 * (low + high)

@@ -1,0 +1,111 @@
+"""The threshold of least Kullback-Leibler divergence.
+
+Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017; HAGO uses the same idea on 8001 bins.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import CalibrationError
+from intact.numerics.bins import Bins
+from intact.numerics.distribution import Distribution
+from intact.numerics.levels import Levels, Scheme
+
+_COARSE = 144
+"""Candidates spread evenly in the logarithm, 3 % apart for 8 bits: few enough for 0.7 ms."""
+_FINE = 24
+"""Candidates between the neighbours of the best coarse one."""
+
+
+def kl_range(distribution: Distribution, levels: Levels, *, bins: float) -> tuple[float, float]:
+    """Return the threshold whose quantised distribution diverges least from the original.
+
+    The magnitudes are brought into linear bins over ``0..maximum``. For a candidate that keeps
+    the first ``i`` bins, the reference is those bins with everything beyond added to the last;
+    the quantised one merges the ``i`` bins (without what lies beyond) into as many groups as there
+    are magnitude codes and spreads each group over its non-empty bins.
+
+    There must be more bins than groups: with as many, every group is one bin, nothing diverges at
+    the maximum and the method is min-max in disguise. At least 16 bins a group are used.
+
+    Exact zeros are left out: code 0 holds them without error at every threshold, and after a ReLU
+    they would otherwise decide alone.
+
+    Args:
+        distribution: What was observed.
+        levels: Symmetric or one-sided codes.
+        bins: Number of linear bins, a whole number; raised to 16 a group.
+
+    Raises:
+        CalibrationError: If ``bins`` is not a positive whole number.
+    """
+    if bins < 1 or bins != int(bins):
+        raise CalibrationError(f"kl over {bins} bins", remedy="use a positive whole number")
+    folded = distribution.absolute() if levels.scheme is Scheme.SYMMETRIC else distribution
+    magnitudes = folded.positive()
+    if not magnitudes.total:
+        return 0.0, 0.0
+    groups = levels.quant_max + 1
+    number = max(int(bins), 16 * groups)
+    threshold = _least_divergence(magnitudes, groups, number)
+    return levels.range_of_threshold(threshold)
+
+
+def _least_divergence(magnitudes: Bins, groups: int, number: int) -> float:
+    maximum = float(magnitudes.high[-1])
+    mass = magnitudes.linear_bins(number, maximum)
+    coarse = np.unique(np.geomspace(groups, number, _COARSE).round().astype(np.int64))
+    best = int(np.argmin(divergences(mass, groups, coarse)))
+    start, stop = coarse[max(best - 1, 0)], coarse[min(best + 1, coarse.size - 1)]
+    fine = np.unique(np.linspace(start, stop, _FINE).round().astype(np.int64))
+    kept = int(fine[np.argmin(divergences(mass, groups, fine))])
+    return maximum * (kept / number)
+
+
+def divergences(
+    mass: npt.NDArray[np.float64], groups: int, kept: npt.NDArray[np.int64]
+) -> npt.NDArray[np.float64]:
+    """Return the divergence, in nats, of each candidate number of kept bins.
+
+    With P the reference, Q the quantised distribution, S and n the mass and number of non-empty
+    bins of a group, sum(P log P) is a prefix sum over the bins and sum(P log Q) a sum over the
+    groups, since Q is constant (S / n) inside one: the cost is ``groups`` logarithms a candidate.
+
+    Args:
+        mass: float64 ``[bins]``, not negative.
+        groups: Number of magnitude codes.
+        kept: int64 ``[candidates]``, each at least ``groups`` and at most ``bins``.
+    """
+    total = float(mass.sum())
+    inside = _prefix(mass)
+    filled = _prefix((mass > 0).astype(np.float64))
+    entropy = _prefix(_x_log_x(mass))
+
+    edges = kept[:, None] * np.arange(groups + 1) // groups
+    group_mass = np.diff(inside[edges], axis=1)
+    group_filled = np.diff(filled[edges], axis=1)
+    last_bin = mass[kept - 1]
+    kept_mass = inside[kept]
+    beyond = np.maximum(total - kept_mass, 0.0)
+    beyond[kept == mass.size] = 0.0  # not the rounding error of the sums
+    # What lies beyond makes the last bin of the reference non-empty.
+    group_filled[:, -1] += (last_bin == 0.0) & (beyond > 0.0)
+
+    with np.errstate(divide="ignore", invalid="ignore"):
+        log_quantised = np.log(group_mass / group_filled)
+        inner = np.where(group_mass > 0.0, group_mass * log_quantised, 0.0).sum(axis=1)
+        outer = np.where(beyond > 0.0, beyond * log_quantised[:, -1], 0.0)
+        reference = entropy[kept] - _x_log_x(last_bin) + _x_log_x(last_bin + beyond)
+        result = (reference - inner - outer) / total - np.log(total) + np.log(kept_mass)
+    # Nothing kept, or mass where the quantised distribution has none: infinitely far.
+    return np.where(np.isfinite(result), result, np.inf)
+
+
+def _prefix(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return np.concatenate([[0.0], np.cumsum(values)])
+
+
+def _x_log_x(values: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    return values * np.log(np.where(values > 0.0, values, 1.0))

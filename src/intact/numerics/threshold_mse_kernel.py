@@ -1,0 +1,253 @@
+"""The compiled search of :mod:`intact.numerics.threshold_mse`. Importing compiles or loads it.
+
+Over a bin ``a..b`` of evenly spread mass, the expected squared error of codes of step 1 is
+``(E(b) - E(a)) / (b - a)`` with ``E(u) = k/12 + (u - k)^3 / 3`` and ``k`` the nearest code to
+``u``: the antiderivative of ``(u - k)^2``, continuous across codes and beyond the last one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+from numba import njit, types
+
+_Values = types.Array(types.float64, 1, "C", readonly=True)
+_Rows = types.float64[:, ::1]
+
+_COARSE = 65
+"""Coarse candidates: 16 octaves below the maximum."""
+_COARSE_SPACING = 0.25
+"""Octaves between two coarse candidates."""
+_REFINE = 8
+"""A refinement puts 2 * 8 candidates between the neighbours of the best."""
+_ROUNDS = 4
+"""Rounds of alternating ends; the last is spaced by 1/256 octave."""
+
+Floats = npt.NDArray[np.float64]
+
+
+# Explicit signatures: one specialisation of each function is compiled and cached, whatever the
+# flags of the arrays that the callers hold.
+@njit(_Rows(_Values, _Values, _Values), cache=True, nogil=True)
+def _prefix_moments(low: Floats, high: Floats, count: Floats) -> Floats:
+    """Return the sums of 1, x and x^2 over all bins before each, ``[3, n + 1]``."""
+    sums = np.zeros((3, low.shape[0] + 1), dtype=np.float64)
+    for index in range(low.shape[0]):
+        a, b = low[index], high[index]
+        sums[0, index + 1] = sums[0, index] + count[index]
+        sums[1, index + 1] = sums[1, index] + count[index] * (0.5 * a + 0.5 * b)
+        sums[2, index + 1] = sums[2, index] + count[index] * ((a * a + a * b + b * b) / 3.0)
+    return sums
+
+
+@njit(types.float64[::1](_Values, _Values, _Values), cache=True, nogil=True)
+def _densities(low: Floats, high: Floats, count: Floats) -> Floats:
+    """Return each bin's count divided by its width; of a point the count itself."""
+    density = count.copy()
+    for index in range(low.shape[0]):
+        width = high[index] - low[index]
+        if width > 0.0:
+            density[index] = count[index] / width
+    return density
+
+
+@njit(types.float64(_Rows, types.int64, types.int64, types.float64), cache=True, nogil=True)
+def _squares_about(moments: Floats, start: int, stop: int, centre: float) -> float:
+    """Return the sum of ``(x - centre)^2`` over the bins ``start..stop - 1``."""
+    if stop <= start:
+        return 0.0
+    mass = moments[0, stop] - moments[0, start]
+    first = moments[1, stop] - moments[1, start]
+    second = moments[2, stop] - moments[2, start]
+    return float(max(second - 2.0 * centre * first + centre * centre * mass, 0.0))
+
+
+@njit(types.float64(types.float64, types.float64, types.float64), cache=True, nogil=True)
+def _antiderivative(position: float, first: float, last: float) -> float:
+    """Return ``E`` of the module's docstring."""
+    code = min(max(np.rint(position), first), last)
+    distance = position - code
+    return float(distance * distance * distance / 3.0 + code / 12.0)
+
+
+@njit(types.float64(_Values, _Values, _Values, types.int64, types.int64, types.float64,
+                    types.float64, types.float64),
+      cache=True, nogil=True)  # fmt: skip
+def _rounding_error(
+    low: Floats,
+    high: Floats,
+    density: Floats,
+    start: int,
+    stop: int,
+    step: float,
+    first: float,
+    last: float,
+) -> float:
+    """Return the squared error over the bins ``start..stop - 1``."""
+    inverse = 1.0 / step
+    wide, points = 0.0, 0.0
+    end, at_end = np.nan, 0.0
+    for index in range(start, stop):
+        a, b = low[index] * inverse, high[index] * inverse
+        if b > a:
+            # Neighbouring bins share an edge: half of the work.
+            at_a = at_end if a == end else _antiderivative(a, first, last)
+            end, at_end = b, _antiderivative(b, first, last)
+            wide += density[index] * (at_end - at_a)
+        else:
+            points += density[index] * (a - min(max(np.rint(a), first), last)) ** 2
+    return (wide * step + points) * step * step
+
+
+@njit(types.float64(_Values, _Values, _Values, _Rows, types.float64, types.float64, types.float64,
+                    types.float64),
+      cache=True, nogil=True)  # fmt: skip
+def expected_error(
+    low: Floats,
+    high: Floats,
+    density: Floats,
+    moments: Floats,
+    step: float,
+    first: float,
+    last: float,
+    bound: float,
+) -> float:
+    """Return the summed squared error of the codes ``first..last`` (zero point 0), or infinity.
+
+    Bins wholly nearest to code 0 or clipped are summed by their moments; only those between cost
+    time. Infinity is returned as soon as the error is known to exceed ``bound``.
+    """
+    number = low.shape[0]
+    # below <= inner_start <= inner_stop <= above split the bins into clipped, rounded, at code 0,
+    # rounded, clipped.
+    below = int(np.searchsorted(high, (first + 0.5) * step, side="right"))
+    inner_start = int(np.searchsorted(low, max(-0.5, first - 0.5) * step, side="left"))
+    inner_stop = int(np.searchsorted(high, 0.5 * step, side="right"))
+    above = int(np.searchsorted(low, (last - 0.5) * step, side="left"))
+    if first == 0.0:  # everything negative is at code 0
+        below, inner_start = 0, 0
+    if last == 0.0:
+        above, inner_stop = number, number
+    inner_stop = max(inner_start, inner_stop)
+    below = min(below, inner_start)
+    above = max(above, inner_stop)
+    error = (
+        _squares_about(moments, 0, below, first * step)
+        + _squares_about(moments, inner_start, inner_stop, 0.0)
+        + _squares_about(moments, above, number, last * step)
+    )
+    if error > bound:
+        return np.inf
+    error += _rounding_error(low, high, density, below, inner_start, step, first, last)
+    if error > bound:
+        return np.inf
+    error += _rounding_error(low, high, density, inner_stop, above, step, first, last)
+    return error
+
+
+@njit(types.float64(_Values, _Values, _Values, types.int64, types.int64, types.int64,
+                    types.float64),
+      cache=True, nogil=True)  # fmt: skip
+def search_threshold(
+    low: Floats,
+    high: Floats,
+    count: Floats,
+    quant_min: int,
+    quant_max: int,
+    steps: int,
+    largest: float,
+) -> float:
+    """Return the threshold of least error for codes with zero point 0.
+
+    Args:
+        low: Lower ends of the bins, float64 ``[n]``, ascending.
+        high: Upper ends.
+        count: Values in each bin.
+        quant_min: Smallest code.
+        quant_max: Largest code.
+        steps: Steps from 0 to the threshold.
+        largest: Largest candidate, above 0.
+    """
+    moments = _prefix_moments(low, high, count)
+    density = _densities(low, high, count)
+    first, last = float(quant_min), float(quant_max)
+    best, best_error = largest, np.inf
+    # One loop over all stages: every place that calls the error function compiles it again.
+    for stage in range(3):
+        centre = largest if stage == 0 else best
+        spacing = _COARSE_SPACING * float(_REFINE) ** -stage
+        # From the widest down: the first of equals is kept, and a good bound is found early.
+        highest = 0 if stage == 0 else _REFINE
+        for index in range(_COARSE if stage == 0 else 2 * _REFINE + 1):
+            offset = highest - index
+            threshold = min(centre * 2.0 ** (offset * spacing), largest)
+            error = expected_error(
+                low, high, density, moments, threshold / steps, first, last, best_error
+            )
+            if error < best_error:
+                best, best_error = threshold, error
+    return best
+
+
+@njit(types.float64(_Values, _Values, _Values, _Rows, types.int64, types.int64, types.float64,
+                    types.float64, types.float64),
+      cache=True, nogil=True)  # fmt: skip
+def _range_error(
+    low: Floats,
+    high: Floats,
+    density: Floats,
+    moments: Floats,
+    quant_min: int,
+    quant_max: int,
+    start: float,
+    stop: float,
+    bound: float,
+) -> float:
+    """Return the error of the range ``start..stop`` with the zero point it will be given."""
+    step = (stop - start) / (quant_max - quant_min)
+    if not step > 0.0:
+        return np.inf
+    zero_point = min(max(np.rint(quant_min - start / step), float(quant_min)), float(quant_max))
+    return float(
+        expected_error(
+            low, high, density, moments, step, quant_min - zero_point, quant_max - zero_point, bound
+        )
+    )
+
+
+@njit(types.void(_Values, _Values, _Values, types.int64, types.int64, types.float64[::1]),
+      cache=True, nogil=True)  # fmt: skip
+def search_range(
+    low: Floats, high: Floats, count: Floats, quant_min: int, quant_max: int, ends: Floats
+) -> None:
+    """Write the range around 0 of least error for codes with a zero point.
+
+    Args:
+        low: Lower ends of the bins, float64 ``[n]``, ascending.
+        high: Upper ends.
+        count: Values in each bin.
+        quant_min: Smallest code.
+        quant_max: Largest code.
+        ends: float64 ``[2]``; the lower and the upper end are written.
+    """
+    moments = _prefix_moments(low, high, count)
+    density = _densities(low, high, count)
+    lowest, highest = min(low[0], 0.0), max(high[-1], 0.0)
+    start, stop, best = lowest, highest, np.inf
+    # Stage 0 moves both ends together; then each in turn, over 4 octaves first, then ever finer.
+    for stage in range(1 + 2 * _ROUNDS):
+        centre_start, centre_stop = start, stop
+        spacing = _COARSE_SPACING * 4.0 ** -((stage - 1) // 2) if stage > 0 else _COARSE_SPACING
+        highest_offset = 0 if stage == 0 else _REFINE
+        for index in range(_COARSE if stage == 0 else 2 * _REFINE + 2):
+            factor = 2.0 ** ((highest_offset - index) * spacing)
+            if stage > 0 and index == 2 * _REFINE + 1:
+                factor = 0.0  # give this side up
+            new_start = centre_start if stage % 2 == 1 else max(centre_start * factor, lowest)
+            new_stop = centre_stop if stage > 0 and stage % 2 == 0 else centre_stop * factor
+            new_stop = min(new_stop, highest)
+            error = _range_error(low, high, density, moments, quant_min, quant_max,
+                                 new_start, new_stop, best)  # fmt: skip
+            if error < best:
+                start, stop, best = new_start, new_stop, error
+    ends[0], ends[1] = start, stop

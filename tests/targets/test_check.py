@@ -1,0 +1,185 @@
+"""Every contradiction is refused with file, key and remedy."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from intact.errors import TargetError
+from tests.targets.nodes import MINIMAL, target
+
+OP = "[[op]]\nops = ['Conv']\n"
+ADD = "[[op]]\nops = ['Add']\n"
+
+
+@pytest.mark.parametrize(
+    ("table", "keys", "message"),
+    [
+        ("weight", "bits = 9", "[weight] bits is 9, but dtype is int8; use 2 to 8 bits or"),
+        ("weight", "bits = 1", "[weight] bits is 1"),
+        ("weight", "bits = -3", "[weight] bits is -3"),
+        ("weight", "quant_min = 5\nquant_max = 5", "quant_min 5 is not below quant_max 5"),
+        ("weight", "quant_min = 6\nquant_max = 5", "quant_min 6 is not below quant_max 5"),
+        ("weight", "quant_max = 128", "[weight] range -128..128 does not fit 8 bits of int8"),
+        ("weight", "bits = 4\nquant_min = -9", "does not fit 4 bits of int8; stay within -8..7"),
+        ("activation", "quant_min = -1", "range -1..255 does not fit 8 bits of uint8"),
+        ("weight", "quant_min = 1", "[weight] symmetric is true, but 1..127 has no 0"),
+        ("weight", "quant_max = 0", "symmetric is true, but -128..0 has no 0"),
+        ("activation", "granularity = 'per_channel'", "granularity is per_channel, but an act"),
+        ("activation", "spacing = 'exponential'", "'exponential', which has no offset"),
+        ("weight", "spacing = 'exponential'\npower_of_two = true", "needs linear levels"),
+        ("weight", "spacing = 'exponential'\nquant_min = -100", "-100..127 is lopsided"),
+        ("arithmetic", "accumulator_bits = 7", "[arithmetic] accumulator_bits is 7; use 8 to 64"),
+        (
+            "arithmetic",
+            "accumulator_overflow = 'pair_saturate'",
+            "without pair_bits; add",
+        ),
+        ("arithmetic", "pair_bits = 16", "pair_bits is given, but accumulator_overflow is 'exact'"),
+        (
+            "arithmetic",
+            "accumulator_overflow = 'pair_saturate'\npair_bits = 32",
+            "[arithmetic] pair_bits is 32; use 8 to 31, below accumulator_bits",
+        ),
+        (
+            "arithmetic",
+            "overrides = [{ ops = ['Add'] }]",
+            "[arithmetic] overrides for Add changes nothing",
+        ),
+        (
+            "arithmetic",
+            "overrides = [{ ops = ['Adda'], rounding = 'up' }]",
+            "unknown operator 'Adda'; did you mean 'Add'?",
+        ),
+        (
+            "arithmetic",
+            "overrides = [{ ops = ['Add'], accumulator_overflow = 'pair_saturate' }]",
+            "[arithmetic] overrides for Add accumulator_overflow is 'pair_saturate' without",
+        ),
+    ],
+)
+def test_tables(table: str, keys: str, message: str, tmp_path: Path) -> None:
+    body = MINIMAL.replace(f"[{table}]\n", f"[{table}]\n{keys}\n")
+    with pytest.raises(TargetError, match=re.escape(message)) as caught:
+        target(tmp_path, body=body)
+    assert str(caught.value).startswith(str(tmp_path / "mine.toml") + ": ")
+    assert ";" in str(caught.value)
+
+
+def test_shift_needs_powers_of_two(tmp_path: Path) -> None:
+    body = MINIMAL.replace('"float32"', '"shift"')
+    with pytest.raises(TargetError, match=r"set power_of_two = true in .activation. and"):
+        target(tmp_path, body=body)
+    both = body.replace("symmetric", "power_of_two = true\nsymmetric")
+    assert target(tmp_path, body=both).weight.power_of_two
+
+
+@pytest.mark.parametrize(
+    "key",
+    ["bits = 32", "quant_min = 0", "symmetric = true", "power_of_two = false", "rounding = 'up'"],
+)
+def test_float_schemes_say_nothing_about_integers(key: str, tmp_path: Path) -> None:
+    body = MINIMAL.replace('"uint8"\nsymmetric = false', f'"float32"\n{key}')
+    with pytest.raises(
+        TargetError, match=f"{key.split(maxsplit=1)[0]} is given, but dtype is float32"
+    ):
+        target(tmp_path, body=body)
+
+
+def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
+    weights_only = MINIMAL.replace('"uint8"\nsymmetric = false', '"float32"')
+    assert target(tmp_path, body=weights_only).activation.is_float
+    with pytest.raises(TargetError, match="zero_point is given, but activations are float32"):
+        target(tmp_path, 'zero_point = "before_rounding"', body=weights_only)
+
+
+@pytest.mark.parametrize(
+    ("extra", "message"),
+    [
+        ("[bias]\ndtype = 'float32'\nquant_max = 3", "[bias] quant_max is given, but dtype is"),
+        ("[bias]\ndtype = 'uint8'", "[bias] dtype is uint8; use int32, int16"),
+        ("[bias]\nquant_max = 4294967296", "[bias] range -2147483648..4294967296 is impossible"),
+        ("[bias]\nquant_min = 0", "[bias] range 0..2147483647 is impossible"),
+        ("[[op]]\nops = []", "no operator is named; list ONNX op types"),
+        ("[[op]]\nops = ['Convv']", "unknown operator 'Convv'; did you mean 'Conv'?"),
+        ("[[op]]\nops = ['Add', 'Add']", "[[op]] for Add, Add: Add is listed twice"),
+        (OP + OP, "[[op]] for Conv: described twice; merge the entries"),
+        (OP + "quantize = false", "quantize is false without reason; add reason"),
+        (OP + "quantize = false\nreason = ' '", "quantize is false without reason"),
+        (
+            OP + "quantize = false\nreason = 'r'\nscales = 'unify_all'",
+            "scales means nothing where quantize is false; remove scales",
+        ),
+        (OP + "weight = { bits = 9 }", "[[op]] for Conv, weight bits is 9, but dtype is int8"),
+        (OP + "activation = { granularity = 'per_channel' }", "Conv, activation granularity is"),
+        (OP + "weight = { dtype = 'float32', bits = 8 }", "describes integers, but dtype is fl"),
+        (OP + "inputs = ['float32', 'float32']", "all inputs are float32, yet it is quantised"),
+        (
+            OP + "alternatives = [{ inputs = ['float32'], outputs = ['float32'] }]",
+            "all inputs are float32, yet it is quantised",
+        ),
+        (OP + "max_consumers = 1", "max_consumers limits a tie that there is not"),
+        (OP + "quantize_inputs = [0, -1]", "quantize_inputs lists -1; count slots from 0"),
+        (OP + "quantize_inputs = 'residual'", "quantize_inputs is 'residual'"),
+        (OP + "cost = -1", "cost is -1.0; give 0 or more"),
+        (OP + "cost = nan", "cost is nan"),
+        (OP + "fixed_output = { scale = 0.0 }", "fixed_output.scale is 0.0; give a positive"),
+        (OP + "fixed_output = { scale = inf }", "fixed_output.scale is inf"),
+        (OP + "fixed_output = { scale = 1.0, offset = 256 }", "offset is 256; use 0 to 255"),
+        (
+            OP + "activation = { symmetric = true }\nfixed_output = { scale = 1.0, offset = 3 }",
+            "fixed_output.offset is 3, but activations are symmetric",
+        ),
+        (
+            OP + "activation = { power_of_two = true }\nfixed_output = { scale = 0.3 }",
+            "fixed_output.scale 0.3 is no power of two",
+        ),
+        (
+            OP + "fixed_output = { scale = 1.0 }\nscales = 'output_follows_input'",
+            "the output is both fixed and tied by scales = 'output_follows_input'",
+        ),
+        (ADD + "scales = 'input_follows_output'", "has no effect; set in_place = true"),
+        ("[[fusion]]\npattern = [['Conv']]", "[[fusion]] number 1: pattern has 1 step;"),
+        ("[[fusion]]\npattern = []", "[[fusion]] number 1: pattern has 0 steps;"),
+        ("[[fusion]]\npattern = [['Conv'], []]", "number 1 pattern: no operator is named"),
+        (
+            "[[fusion]]\npattern = [['Conv'], ['ReLU']]",
+            "operator 'ReLU'; did you mean 'Relu'",
+        ),
+        ("[calibration]\nmethod = 'mes'", "[calibration] method is 'mes'; did you mean 'mse'?"),
+        ("[calibration]\nfallback = 'x'", "[calibration] fallback is 'x'; known: aciq"),
+        ("[calibration]\nweight_method = 'kl'", "weight_method is 'kl'; known: minmax, mse"),
+        (
+            "[calibration]\nmethod = 'kl'\nfallback = 'aciq'",
+            "fallback 'aciq' is not defined for asymmetric activations; use 'minmax'",
+        ),
+        (
+            "[calibration]\nmethod = 'percentile'\noptions = { percentle = 99.0 }",
+            "'percentile' has no option 'percentle'; did you mean 'percentile'?",
+        ),
+        (
+            "[calibration]\nmethod = 'percentile'\noptions = { percentile = nan }",
+            "[calibration.options] percentile is nan; give a finite number",
+        ),
+        ("[cost]\n'Covn.int8' = 1", "[cost] names operator 'Covn'; did you mean 'Conv'?"),
+        ("[cost]\nConv = 1", "[cost] 'Conv' does not end in a data type; write \"Conv.uint8\""),
+        ("[cost]\n'Conv.int9' = 1", "does not end in a data type"),
+        ("[cost]\n'Conv.int8' = -1", "[cost] 'Conv.int8' is -1.0; give 0 or more"),
+        ("[cost]\nConv.int8 = 1", "[cost] Conv is a table, because a bare dot opens one; write"),
+    ],
+)
+def test_rules_and_other_tables(extra: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=re.escape(message)) as caught:
+        target(tmp_path, extra)
+    assert str(caught.value).startswith(str(tmp_path / "mine.toml") + ": ")
+    assert ";" in str(caught.value)
+
+
+def test_the_minimal_target_is_enough(tmp_path: Path) -> None:
+    made = target(tmp_path)
+    assert (made.activation.quant_min, made.activation.quant_max) == (0, 255)
+    assert (made.weight.quant_min, made.weight.quant_max, made.weight.bits) == (-128, 127, 8)
+    assert made.bias.range() == (-(2**31), 2**31 - 1)
+    assert made.rules == ()
