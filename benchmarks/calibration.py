@@ -66,7 +66,7 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
     target = load_target("onnxruntime")
     plan = build_plan(graph, target)
     opened = open_samples({"image": images}, graph)
-    size = Observer(graph, required_tensors(plan), threads=THREADS).batch_size
+    size = Observer(graph, required_tensors(plan)).batch_size
 
     def float_pass() -> None:
         model = FloatModel(graph, threads=THREADS)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias
 
@@ -39,6 +40,7 @@ def quantize(
     output: str | Path | None = None,
     method: str | None = None,
     weight_method: str | None = None,
+    method_options: Mapping[str, float] | None = None,
     overrides: Overrides | None = None,
     preprocess: Preprocess | None = None,
     samples: int | None = DEFAULT_SAMPLES,
@@ -54,6 +56,7 @@ def quantize(
         output: Folder for the result; None keeps it in memory.
         method: Threshold method for activations; None takes the target's.
         weight_method: Threshold method for weights; None takes the target's.
+        method_options: Options of the activations' method, e.g. ``{"percentile": 99.9}``.
         overrides: Nodes kept float, other bit-widths.
         preprocess: Mean and scale of the data.
         samples: Use at most so many samples; None uses all.
@@ -66,14 +69,14 @@ def quantize(
     if output is not None:
         check_output(Path(output))
     described = _target(target)
-    chosen = Method.of(described, method, weight_method)
+    chosen = Method.of(described, method, weight_method, method_options)
     graph = normalize(model)
     plan = build_plan(graph, described, overrides)
     _refuse_nothing_to_do(plan)
     opened = open_samples(data, graph, preprocess=preprocess, limit=samples)
     statistics = collect(graph, opened, required_tensors(plan), threads=threads, progress=progress)
     plan = assign(plan, statistics, chosen)
-    plan.provenance |= _described(opened.preprocess)
+    plan.provenance |= _described(opened.preprocess, method_options or {})
     exported = write_qdq(plan)
     plan = plan.with_notes(tuple(exported.notes))
     result = Result(plan, statistics, exported)
@@ -104,6 +107,7 @@ def evaluate(
     samples: int | None = None,
     batch: int = 100,
     threads: int = 0,
+    progress: Progress | None = None,
 ) -> Evaluation:
     """Run float and quantised model over data: accuracy, error, size, latency.
 
@@ -114,12 +118,13 @@ def evaluate(
         samples: Use at most so many samples; None uses all.
         batch: Samples in one run.
         threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
 
     Raises:
         IntactError: The folder or the data is wrong.
     """
     loaded = load_result(result)
-    opened = _open(loaded, data, preprocess, samples)
+    opened = replace(_open(loaded, data, preprocess, samples), progress=progress)
     return evaluate_result(loaded, opened, batch=batch, threads=threads)
 
 
@@ -130,6 +135,7 @@ def verify(
     preprocess: Preprocess | None = None,
     samples: int = 64,
     threads: int = 0,
+    progress: Progress | None = None,
 ) -> Verification:
     """Compare the deployed model with the simulation of its plan, layer by layer.
 
@@ -139,6 +145,7 @@ def verify(
         preprocess: Mean and scale; None takes those of the calibration.
         samples: Use at most so many samples.
         threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
 
     Raises:
         IntactError: The folder or the data is wrong.
@@ -148,7 +155,8 @@ def verify(
         opened = synthetic_samples(loaded.plan.graph, loaded.statistics, samples)
     else:
         opened = _open(loaded, data, preprocess, samples)
-    return verify_qdq(loaded.plan, loaded.exported, _feeds(opened), threads=threads)
+    feeds = _feeds(replace(opened, progress=progress))
+    return verify_qdq(loaded.plan, loaded.exported, feeds, threads=threads)
 
 
 def load_result(result: Result | str | Path) -> Result:
@@ -167,7 +175,7 @@ def _target(target: str | Path | Target) -> Target:
 def _open(
     result: Result, data: DataSource, preprocess: Preprocess | None, samples: int | None
 ) -> Samples:
-    kept = preprocess or _preprocess_of(result.plan)
+    kept = preprocess or result.preprocess
     return open_samples(data, result.plan.graph, preprocess=kept, limit=samples)
 
 
@@ -178,23 +186,13 @@ def _feeds(samples: Samples) -> Iterator[Batch]:
         yield batch
 
 
-def _described(preprocess: Preprocess) -> dict[str, str]:
-    """Return mean and scale as text; Python's floats read back to the same numbers."""
+def _described(preprocess: Preprocess, options: Mapping[str, float]) -> dict[str, str]:
+    """Return numbers as text for the plan; Python's floats read back to the same numbers."""
     numbers = {"mean": preprocess.mean, "scale": preprocess.scale}
-    return {name: ",".join(map(repr, values)) for name, values in numbers.items() if values}
-
-
-def _preprocess_of(plan: QuantizedGraph) -> Preprocess:
-    def numbers(name: str) -> tuple[float, ...]:
-        text = plan.provenance.get(name, "")
-        try:
-            return tuple(float(part) for part in text.split(",")) if text else ()
-        except ValueError:
-            raise PlanError(
-                f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
-            ) from None
-
-    return Preprocess(numbers("mean"), numbers("scale"))
+    described = {name: ",".join(map(repr, values)) for name, values in numbers.items() if values}
+    if options:
+        described["method_options"] = ", ".join(f"{k}={v!r}" for k, v in sorted(options.items()))
+    return described
 
 
 def _refuse_nothing_to_do(plan: QuantizedGraph) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import sys
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -15,10 +18,11 @@ if TYPE_CHECKING:
     from intact.calibrate.preprocess import Preprocess
     from intact.plan import Overrides
 
+_WRONG, _WRONG_USE, _STOPPED = 1, 2, 130  # exit codes
+
 app = typer.Typer(
     name="intact",
     help="Turn float neural networks into low-precision ones, and prove their bits.",
-    no_args_is_help=True,
     add_completion=False,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -82,14 +86,18 @@ def _show_version(wanted: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
+@app.callback(invoke_without_command=True)
 def _root(
-    version: Annotated[
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001  its callback has printed it
         bool,
         typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
     ] = False,
 ) -> None:
     """Turn float neural networks into low-precision ones, and prove their bits."""
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+        raise typer.Exit(_WRONG_USE)
 
 
 @app.command()
@@ -109,6 +117,12 @@ def quantize(
     weight_method: Annotated[
         str | None, typer.Option(metavar="NAME", help="minmax or mse.")
     ] = None,
+    method_option: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME=VALUE", help="Option of the method, e.g. percentile=99.9. Repeatable."
+        ),
+    ] = None,
     mean: Mean = "",
     scale: Scale = "",
     samples: Annotated[
@@ -127,7 +141,8 @@ def quantize(
     """
     from intact import api, show
 
-    with show.progress("calibrating", quiet=as_json) as progress:
+    start = time.perf_counter()
+    with show.progress("calibrating", quiet=as_json, at_most=samples) as progress:
         result = api.quantize(
             model,
             data,
@@ -135,13 +150,14 @@ def quantize(
             output=output,
             method=method,
             weight_method=weight_method,
+            method_options=_options(method_option),
             overrides=_overrides(keep_float, bits, weight_bits, activation_bits),
             preprocess=_preprocess(mean, scale),
             samples=samples,
             threads=threads,
             progress=progress,
         )
-    show.result(result, as_json=as_json)
+    show.result(result, seconds=time.perf_counter() - start, as_json=as_json)
 
 
 @app.command()
@@ -177,17 +193,22 @@ def evaluate(
     """Compare float and quantized model: accuracy, error, size, latency.
 
     Mean and scale are those of the calibration unless given.
+
+    Example: intact evaluate out/ --data test.npz
     """
     from intact import api, show
 
-    found = api.evaluate(
-        folder,
-        data,
-        preprocess=_preprocess(mean, scale),
-        samples=samples,
-        batch=batch,
-        threads=threads,
-    )
+    result = api.load_result(folder)
+    with show.progress("evaluating", quiet=as_json, at_most=samples) as progress:
+        found = api.evaluate(
+            result,
+            data,
+            preprocess=_preprocess(mean, scale, result.preprocess),
+            samples=samples,
+            batch=batch,
+            threads=threads,
+            progress=progress,
+        )
     show.evaluation(found, as_json=as_json)
 
 
@@ -212,9 +233,16 @@ def verify(
     """Compare the deployed model with the simulation of its plan, layer by layer."""
     from intact import api, show
 
-    found = api.verify(
-        folder, data, preprocess=_preprocess(mean, scale), samples=samples, threads=threads
-    )
+    result = api.load_result(folder)
+    with show.progress("verifying", quiet=as_json, at_most=samples) as progress:
+        found = api.verify(
+            result,
+            data,
+            preprocess=_preprocess(mean, scale, result.preprocess),
+            samples=samples,
+            threads=threads,
+            progress=progress,
+        )
     show.verification(found, as_json=as_json)
 
 
@@ -272,32 +300,94 @@ def _overrides(
     return Overrides(tuple(keep_float or ()), widths, weight_bits, activation_bits)
 
 
-def _preprocess(mean: str, scale: str) -> Preprocess | None:
+def _options(items: list[str] | None) -> dict[str, float]:
+    options = {}
+    for item in items or ():
+        name, mark, number = item.partition("=")
+        try:
+            if mark and name:
+                options[name] = float(number)
+                continue
+        except ValueError:
+            pass
+        raise UsageError(
+            f"--method-option {item!r}", remedy="write NAME=NUMBER, for instance percentile=99.9"
+        )
+    return options
+
+
+def _preprocess(mean: str, scale: str, kept: Preprocess | None = None) -> Preprocess | None:
+    """Return what the options say; what is left out stays as it was when calibrating."""
     from intact.calibrate.preprocess import Preprocess
 
     if not mean and not scale:
         return None
-    return Preprocess(_numbers("--mean", mean), _numbers("--scale", scale))
+    kept = kept or Preprocess()
+    return Preprocess(
+        _numbers("--mean", mean) if mean else kept.mean,
+        _numbers("--scale", scale) if scale else kept.scale,
+    )
 
 
 def _numbers(option: str, text: str) -> tuple[float, ...]:
     try:
-        return tuple(float(part) for part in text.replace(",", " ").split())
+        return tuple(float(part) for part in text.split(","))
     except ValueError:
         raise UsageError(f"{option} {text!r}", remedy="give numbers separated by commas") from None
 
 
-def main() -> None:
-    """Run the command line; a deliberate error is one line on stderr and exit code 1."""
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; whatever a user did wrong becomes one line on stderr.
+
+    Args:
+        arguments: What stands behind ``intact``; None takes the process's own.
+
+    Returns:
+        The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 130
+        stopped by Ctrl-C.
+    """
     try:
-        app()
+        code = app(args=arguments, prog_name="intact", standalone_mode=False)
+        sys.stdout.flush()
     except IntactError as error:
-        message = " ".join(str(error).split())  # one line, whatever a library put into it
-        typer.echo(f"intact: {message}", err=True)
-        sys.exit(1)
-    except KeyboardInterrupt:
-        typer.echo("intact: stopped; nothing was written", err=True)
-        sys.exit(130)
+        return _complain(str(error), _WRONG_USE if isinstance(error, UsageError) else _WRONG)
+    except OSError as error:
+        _give_up_stdout()
+        if isinstance(error, BrokenPipeError):
+            return _WRONG  # whoever read the output has seen enough
+        place = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{place}{error.strerror or error}", _WRONG)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _STOPPED
+    except Exception as error:
+        # The errors of typer's own, vendored or not, have this method and no public base class.
+        describe = getattr(error, "format_message", None)
+        if describe is None:
+            raise
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "intact"
+        return _complain(f"{describe().rstrip('.')}; see `{command} --help`", _WRONG_USE)
+    if code == _STOPPED:
+        return _complain("stopped; nothing was written", _STOPPED)
+    return code or 0
+
+
+def _complain(message: str, code: int) -> int:
+    typer.echo(f"intact: {' '.join(message.split())}", err=True)  # one line, whatever is in it
+    return code
+
+
+def _give_up_stdout() -> None:
+    """Send what cannot be written to stdout nowhere, so that exiting does not fail on it again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """Run the process's command line and exit."""
+    sys.exit(run())
 
 
 if __name__ == "__main__":

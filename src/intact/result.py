@@ -11,7 +11,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
 from collections.abc import Iterator
@@ -21,6 +20,7 @@ from pathlib import Path
 
 import onnx_ir as ir
 
+from intact.calibrate.preprocess import Preprocess
 from intact.calibrate.statistics import Statistics
 from intact.errors import OutputError, PlanError
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
@@ -28,6 +28,9 @@ from intact.graph import Graph, load_model, save_model
 from intact.plan import QuantizedGraph, load_plan, save_plan
 
 MODEL, PLAN, STATISTICS, QUANTIZED = "model.onnx", "plan.json", "statistics.npz", "model.int8.onnx"
+FILES = (MODEL, PLAN, STATISTICS, QUANTIZED)
+_OWN = frozenset({*FILES, f"{MODEL}.data", f"{QUANTIZED}.data"})
+_PLAN_HEAD = b'"intact-plan"'
 
 
 @dataclass
@@ -52,11 +55,14 @@ class Result:
 
         Raises:
             PlanError: It is no such folder, or a file does not belong to the plan.
+            IntactError: A file is damaged.
         """
         folder = Path(folder)
-        if not (folder / PLAN).is_file():
+        missing = [name for name in FILES if not (folder / name).is_file()]
+        if missing:
             raise PlanError(
-                f"{folder}: no {PLAN} in it", remedy="give a folder that `intact quantize` wrote"
+                f"{folder}: no {' and no '.join(missing)} in it",
+                remedy="give a folder that `intact quantize` wrote, with all its files",
             )
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
         statistics = Statistics.load(folder / STATISTICS)
@@ -76,12 +82,30 @@ class Result:
         """
         folder = Path(folder)
         check_output(folder)
-        with _replacing(folder) as partial:
+        with _replacing(folder.resolve()) as partial:
             save_model(self.plan.graph.model, partial / MODEL)
             save_plan(self.plan, partial / PLAN)
             (partial / STATISTICS).write_bytes(self.statistics.to_bytes())
             save_model(self.exported.model, partial / QUANTIZED)
         self.folder = folder
+
+    @property
+    def preprocess(self) -> Preprocess:
+        """Mean and scale that calibration used.
+
+        Raises:
+            PlanError: The plan's provenance has something else in their place.
+        """
+        return Preprocess(self._numbers("mean"), self._numbers("scale"))
+
+    def _numbers(self, name: str) -> tuple[float, ...]:
+        text = self.plan.provenance.get(name, "")
+        try:
+            return tuple(float(part) for part in text.split(",")) if text else ()
+        except ValueError:
+            raise PlanError(
+                f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
+            ) from None
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the float and of the quantised model file."""
@@ -95,46 +119,100 @@ class Result:
 def check_output(folder: Path) -> None:
     """Refuse a folder that cannot be written, before any work is done for it.
 
+    A folder that holds a result, and nothing else, may be replaced.
+
     Raises:
-        OutputError: It is a file, holds files of others, or its parent cannot be written.
+        OutputError: It is a file, holds files of others, or cannot be written.
     """
-    if folder.exists() and not folder.is_dir():
-        raise OutputError(f"{folder}: is a file", remedy="name a folder")
-    if folder.is_dir() and any(folder.iterdir()) and not (folder / PLAN).is_file():
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder}: is a file", remedy="name a folder")
+        if folder.is_dir():
+            _refuse_foreign(folder)
+        _staging(folder.resolve(), make_parents=False).rmdir()
+    except OSError as error:
         raise OutputError(
-            f"{folder}: holds files that intact did not write", remedy="name a new or empty folder"
-        )
-    parent = folder.absolute().parent
-    while not parent.exists():
-        parent = parent.parent
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
+            f"{folder}: cannot be written ({error.strerror or error})",
+            remedy="name a folder that you may write",
+        ) from error
+
+
+def _refuse_foreign(folder: Path) -> None:
+    present = sorted(path.name for path in folder.iterdir())
+    foreign = [name for name in present if name not in _OWN]
+    if present and not foreign and not _is_plan(folder / PLAN):
+        foreign = present  # a model.onnx of the user's, say
+    if foreign:
         raise OutputError(
-            f"{folder}: {parent} cannot be written", remedy="name a folder you may write"
+            f"{folder}: holds files that intact did not write ({foreign[0]!r})",
+            remedy="name a new or empty folder",
         )
+
+
+def _is_plan(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _PLAN_HEAD in file.read(64)
 
 
 @contextmanager
 def _replacing(folder: Path) -> Iterator[Path]:
     """Give a folder beside, and put it in the place of ``folder`` if nothing fails."""
-    folder = folder.absolute()
-    partial: Path | None = None
+    staging: Path | None = None
     try:
-        folder.parent.mkdir(parents=True, exist_ok=True)
-        partial = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
-        yield partial
-        partial.chmod(0o755)  # mkdtemp makes it private
-        if folder.exists():
-            old = partial.with_name(f"{partial.name}.old")
-            folder.replace(old)
-            partial.replace(folder)
-            shutil.rmtree(old)
-        else:
-            partial.replace(folder)
-    except OSError as error:
-        raise OutputError(f"cannot write {folder}: {error.strerror or error}") from error
+        staging = _staging(folder, make_parents=True)
+        new, old = staging / "new", staging / "old"
+        new.mkdir()
+        old.mkdir()
+        yield new
+        _exchange(new, folder, old)
+    except (OSError, OutputError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        raise OutputError(f"cannot write {folder}: {cause.strerror or cause}") from error
     finally:
-        if partial is not None:
-            shutil.rmtree(partial, ignore_errors=True)
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _staging(folder: Path, *, make_parents: bool) -> Path:
+    """Make a temporary folder beside ``folder``; inside where only that can be written."""
+    parent = folder.parent
+    if make_parents:
+        parent.mkdir(parents=True, exist_ok=True)
+    while not parent.is_dir() and parent != parent.parent:
+        parent = parent.parent
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))
+    except OSError:
+        if not folder.is_dir():
+            raise
+        return Path(tempfile.mkdtemp(prefix=".intact.", dir=folder))
+
+
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """Put ``new`` in the place of ``folder``, and what was there into ``old``.
+
+    A folder that exists stays the same folder, file by file: it may be someone's working
+    directory, a link's goal or a mounted volume. Whatever fails is undone.
+    """
+    if not folder.exists():
+        new.replace(folder)
+        return
+    moves: list[tuple[Path, Path]] = []
+    try:
+        for source, goal in ((folder, old), (new, folder)):
+            for path in sorted(source.iterdir()):
+                if path.name in _OWN:
+                    moves.append((path, goal / path.name))
+                    shutil.move(path, goal / path.name)  # copies between file systems
+    except BaseException:
+        for before, after in reversed(moves):
+            if after.exists() and not before.exists():
+                shutil.move(after, before)
+        raise
 
 
 def _file_bytes(path: Path) -> int:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import math
+import shlex
+import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -14,39 +18,47 @@ from rich.table import Table
 
 from intact.calibrate.collect import Progress as Report
 from intact.evaluation import Evaluation
-from intact.plan import Note
 from intact.plan.inspection import Inspection
 from intact.result import QUANTIZED, Result
 from intact.targets import Target, target_to_json
 from intact.verification import LayerComparison, Verification
 
-console = Console()
 _WORST_LAYERS = 10
+_NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
 
 
 @contextmanager
-def progress(what: str, *, quiet: bool) -> Iterator[Report]:
-    """Show samples done and time left on stderr while the block runs."""
+def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[Report]:
+    """Show samples done and time left on stderr while the block runs, if that is a terminal.
+
+    Args:
+        what: What is being done.
+        quiet: Show nothing.
+        at_most: Samples that there can be, where their number is not known.
+    """
+    screen = Console(stderr=True)
     columns = (
         TextColumn("{task.description}"),
         BarColumn(),
         MofNCompleteColumn(),
         TimeRemainingColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), transient=True, disable=quiet) as bar:
+    hidden = quiet or not screen.is_terminal
+    with Progress(*columns, console=screen, transient=True, disable=hidden) as bar:
         task = bar.add_task(what, total=None)
 
         def report(done: int, total: int | None) -> None:
-            bar.update(task, completed=done, total=total)
+            bar.update(task, completed=done, total=at_most if total is None else total)
 
         yield report
 
 
-def result(found: Result, *, as_json: bool) -> None:
-    """Print what ``quantize`` made."""
+def result(found: Result, *, seconds: float, as_json: bool) -> None:
+    """Print what ``quantize`` made, how long it took and what may come next."""
     decisions = found.plan.decisions.values()
     quantized = sum(decision.quantized for decision in decisions)
     float_bytes, quantized_bytes = found.sizes()
+    samples = max((t.samples for t in found.statistics.tensors.values()), default=0)
     if as_json:
         _print_json(
             {
@@ -57,18 +69,29 @@ def result(found: Result, *, as_json: bool) -> None:
                 "quantized_nodes": quantized,
                 "float_bytes": float_bytes,
                 "quantized_bytes": quantized_bytes,
+                "samples": samples,
+                "seconds": seconds,
                 "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
             }
         )
         return
-    name = escape(str(found.folder / QUANTIZED)) if found.folder else "the model"
-    method = found.plan.provenance["method"]
-    console.print(
-        f"[bold]{name}[/]  {quantized} of {len(decisions)} nodes integer on "
-        f"{escape(found.plan.target.name)}, method {method}, "
+    made_with = found.plan.provenance
+    options = made_with.get("method_options", "")
+    folder = found.folder or Path()
+    _line(f"[bold]{escape(str(folder / QUANTIZED))}[/]")
+    _line(
+        f"{quantized} of {len(decisions)} nodes integer on {escape(found.plan.target.name)}, "
         f"{_kilobytes(float_bytes)} -> {_kilobytes(quantized_bytes)}"
     )
-    _notes(found.plan.notes)
+    _line(
+        f"method {made_with['method']}{f' ({options})' if options else ''}, "
+        f"weights {made_with['weight_method']}, {samples} samples, {seconds:.1f} s"
+    )
+    for note in found.plan.notes:
+        _line(f"[yellow]note[/] {escape(str(note))}")
+    where = escape(shlex.quote(str(folder)))
+    _line(f"[dim]next: intact evaluate {where} --data FILE[/]")
+    _line(f"[dim]      intact verify {where}[/]")
 
 
 def inspection(found: Inspection, *, as_json: bool) -> None:
@@ -87,13 +110,13 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)
-    console.print(table)
+    _console().print(table)
     summary = Table(title="by op", title_justify="left")
     for heading in ("op", "integer", "float"):
         summary.add_column(heading, justify="left" if heading == "op" else "right")
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
-    console.print(summary)
+    _console().print(summary)
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:
@@ -119,16 +142,18 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     table.add_row(
         "size",
         *(_kilobytes(size) for size in found.bytes),
-        f"{found.bytes[0] / found.bytes[1]:.2f} x smaller",
+        _times(found.bytes[0] / found.bytes[1], "smaller", "larger"),
     )
     batch = f"latency, batch {found.latency_batch}"
     table.add_row(
-        batch, *(f"{ms:.2f} ms" for ms in found.latency_ms), f"{found.speedup:.2f} x faster"
+        batch,
+        *(f"{ms:.2f} ms" for ms in found.latency_ms),
+        _times(found.speedup, "faster", "slower"),
     )
-    console.print(table)
+    _console().print(table)
     agree = "" if found.agreement is None else f", agreement {found.agreement:.2f} %"
-    console.print(
-        f"output {escape(found.output)}: SQNR {found.sqnr_db:.1f} dB, "
+    _line(
+        f"output {escape(found.output)}: {_decibels(found.sqnr_db)}, "
         f"cosine {found.cosine:.5f}{agree}"
     )
 
@@ -138,34 +163,30 @@ def verification(found: Verification, *, as_json: bool) -> None:
     if as_json:
         _print_json(msgspec.to_builtins(found))
         return
-    console.print(
+    _line(
         f"{found.runtime} on {escape(found.cpu.name)} ({found.cpu.instruction_set}), "
         f"{found.samples} samples"
     )
     table = Table(title="against the simulation", title_justify="left")
-    for heading in ("", "layers", "values", "mismatches", "rate", "largest step"):
+    for heading in ("", "layers", "values", "differ", "rate", "steps at most"):
         table.add_column(heading, justify="left" if not heading else "right")
-    table.add_row("each layer, fed with the runtime's integers", *_totals(found.layers))
+    table.add_row("by layer", *_totals(found.layers))
     table.add_row("end to end", *_totals(found.end_to_end))
-    console.print(table)
+    _console().print(table)
     worst = sorted(
         (layer for layer in found.layers if layer.mismatches), key=lambda layer: -layer.mismatches
     )
     for layer in worst[:_WORST_LAYERS]:
-        console.print(
+        _line(
             f"  {escape(layer.end)}: {layer.mismatches} of {layer.values} differ, "
             f"by {layer.largest} at most"
         )
     for name, decibels in found.outputs_sqnr_db.items():
-        console.print(
-            f"output {escape(name)}: SQNR of deployed against simulated {decibels:.1f} dB"
-        )
+        _line(f"output {escape(name)}: deployed against simulated {_decibels(decibels)}")
     for name, op_type in found.float_nodes.items():
-        console.print(
-            f"[yellow]{escape(name)} ({op_type}) was planned for integers and runs in float[/]"
-        )
+        _line(f"[yellow]{escape(name)} ({op_type}) was planned for integers and runs in float[/]")
     if found.cpu.saturates_pairs:
-        console.print(
+        _line(
             "[yellow]this processor saturates pairs of products at 16 bits, so 8-bit weights can "
             "be off; a target with 7-bit weights avoids it[/]"
         )
@@ -179,7 +200,7 @@ def targets(found: Sequence[Target], *, as_json: bool) -> None:
     table = Table("name", "description", box=None)
     for item in found:
         table.add_row(escape(item.name), escape(item.description))
-    console.print(table)
+    _console().print(table)
 
 
 def target(found: Target, source: str, *, as_json: bool) -> None:
@@ -203,9 +224,22 @@ def _totals(layers: Sequence[LayerComparison]) -> tuple[str, str, str, str, str]
     )
 
 
-def _notes(notes: Sequence[Note]) -> None:
-    for note in notes:
-        console.print(f"[yellow]note[/] {escape(str(note))}")
+def _times(ratio: float, better: str, worse: str) -> str:
+    return f"{ratio:.2f} x {better}" if ratio >= 1 else f"{1 / ratio:.2f} x {worse}"
+
+
+def _decibels(decibels: float) -> str:
+    return "identical" if decibels == math.inf else f"SQNR {decibels:.1f} dB"
+
+
+def _line(text: str) -> None:
+    """Print one line of markup, however narrow the terminal: paths and names stay whole."""
+    _console().print(text, soft_wrap=True, highlight=False)
+
+
+def _console() -> Console:
+    """Return the console, as wide as the terminal, or as any table where there is none."""
+    return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL)
 
 
 def _kilobytes(size: int) -> str:

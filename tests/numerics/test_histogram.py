@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from intact.errors import DataError
 from intact.numerics.histogram import (
     BINS,
+    Accumulator,
     SampleStatistics,
     accumulate,
     bin_edges,
@@ -163,3 +164,35 @@ def test_tables_of_another_kind_are_refused() -> None:
         accumulate(rows, np.zeros(10, dtype=np.int64), new_workspace())
     with pytest.raises(DataError, match="new_workspace"):
         accumulate(rows, new_counts(), np.zeros((4, BINS), dtype=np.int32))
+
+
+def test_many_tensors_in_one_array_are_counted_as_each_alone() -> None:
+    random = np.random.default_rng(11)
+    sizes = np.array([5, 1, 4100, 0, 257], dtype=np.int64)
+    batches = [3, 1, 4]
+    accumulator = Accumulator(len(sizes))
+    expected = [new_counts() for _ in sizes]
+    for samples in batches:
+        tensors = [random.normal(size=(samples, n)).astype(np.float32) for n in sizes]
+        tensors[2][0, :9] = [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-45, -3e38, 1e-30, 7.0]
+        starts = np.cumsum(samples * sizes) - samples * sizes
+        values = np.concatenate([tensor.ravel() for tensor in tensors])
+        found = accumulator.add(values, starts, sizes, samples)
+        for position, tensor in enumerate(tensors):
+            alone = accumulate(tensor, expected[position], new_workspace())
+            for together, apart in zip(found, alone, strict=True):
+                np.testing.assert_array_equal(together[position], apart)
+    np.testing.assert_array_equal(accumulator.counts(), expected)
+    np.testing.assert_array_equal(accumulator.counts(), expected)  # reading moves nothing twice
+
+
+@pytest.mark.parametrize(
+    ("starts", "sizes", "samples"),
+    [([8], [4], 1), ([-1], [4], 1), ([0], [4], 3), ([0, 0], [1, 1], 1), ([0], [-1], 1)],
+)
+def test_a_tensor_outside_the_array_is_refused(
+    starts: list[int], sizes: list[int], samples: int
+) -> None:
+    values = np.zeros(10, dtype=np.float32)
+    with pytest.raises(DataError):
+        Accumulator(1).add(values, np.array(starts), np.array(sizes), samples)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -37,11 +37,23 @@ class Method:
     options: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
-    def of(target: Target, activations: str | None = None, weights: str | None = None) -> Method:
+    def of(
+        target: Target,
+        activations: str | None = None,
+        weights: str | None = None,
+        options: Mapping[str, float] | None = None,
+    ) -> Method:
         """Return the target's method, with what the caller names instead.
 
+        Args:
+            target: Declares method, fallback and options.
+            activations: Threshold method for activations.
+            weights: Threshold method for weights.
+            options: Options of the activations' method, on top of the target's.
+
         Raises:
-            CalibrationError: A name is no threshold method.
+            CalibrationError: A name is no threshold method, or the method has no such option or
+                does not take its value.
         """
         declared = target.calibration
         method = Method(
@@ -55,7 +67,13 @@ class Method:
                 raise CalibrationError(
                     f"unknown threshold method {name!r}", remedy=nearest(name, METHODS)
                 )
-        return method
+        # Tried on two numbers, so that a mistake is found before the samples are run.
+        sample, levels = np.array([-1, 1], np.float32), Levels(-127, 127, Scheme.SYMMETRIC)
+        if weights is not None:
+            weight_range(sample, levels, weights, None)
+        if options:
+            estimate_range(Distribution.from_values(sample), levels, method.activations, **options)
+        return replace(method, options={**method.options, **(options or {})})
 
 
 def required_tensors(plan: QuantizedGraph) -> tuple[str, ...]:

@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
-import itertools
 import os
 import threading
 from collections import deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 
+import numpy as np
+
 from intact.calibrate.observer import Observer
 from intact.calibrate.samples import Batch, Samples
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.graph import Graph
-from intact.numerics.histogram import accumulate, new_workspace
+from intact.numerics.histogram import BINS, Accumulator, SampleStatistics
+
+_COUNTS_BYTES = 1 << 30
+"""Memory for the counts of all threads; beyond it fewer threads are used."""
+_BYTES_A_BIN = 16
+"""int64 counts and the part of the scratch tables that is in use."""
+_GATHERED = 64
+"""Batches gathered by a thread before they are folded in."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the samples done and, where known, the samples in all."""
@@ -29,8 +37,8 @@ def collect(
 ) -> Statistics:
     """Observe tensors of the float model over all samples, once.
 
-    Memory does not grow with the number of samples: one batch of activations a thread is in
-    flight, and each tensor keeps 512 KiB of counts.
+    Memory does not grow with the number of samples: each thread has one batch of activations in
+    flight and 512 KiB of counts a tensor.
 
     Args:
         graph: The float model.
@@ -48,9 +56,17 @@ def collect(
         CalibrationError: A tensor does not exist.
     """
     observer = Observer(graph, tensors)
-    statistics = Statistics(graph.hash, {name: TensorStatistics() for name in tensors})
-    workers = threads or os.cpu_count() or 1
-    count_batch = _Counter(observer, statistics, workers)
+    workers = _worker_count(threads, len(tensors))
+    local = threading.local()
+    counters: list[_Counter] = []
+
+    def count_batch(batch: Batch, count: int) -> int:
+        if not hasattr(local, "counter"):
+            local.counter = _Counter(observer)
+            counters.append(local.counter)
+        local.counter.add(batch, count)
+        return count
+
     done = 0
     with ThreadPoolExecutor(workers) as pool:
         waiting: deque[Future[int]] = deque()
@@ -67,34 +83,49 @@ def collect(
             pool.shutdown(cancel_futures=True)
     if progress is not None:
         progress(done, samples.count)
+    statistics = counters[0].statistics(graph.hash)
+    for counter in counters[1:]:
+        statistics.merge(counter.statistics(graph.hash))
     return statistics
 
 
+def _worker_count(threads: int, tensors: int) -> int:
+    """Return how many batches run side by side, within the memory for their counts."""
+    wanted = threads or os.cpu_count() or 1
+    return max(1, min(wanted, _COUNTS_BYTES // (tensors * BINS * _BYTES_A_BIN + 1)))
+
+
 class _Counter:
-    """Runs batches and counts them, from several threads at once.
+    """What one thread has counted: merged exactly with the others at the end."""
 
-    Tensors are locked one by one; each thread starts with another tensor, so that they seldom
-    meet. The order in which batches are added leaves no trace.
-    """
-
-    def __init__(self, observer: Observer, statistics: Statistics, workers: int) -> None:
+    def __init__(self, observer: Observer) -> None:
         self._observer = observer
-        self._statistics = statistics
-        self._locks = {name: threading.Lock() for name in statistics.tensors}
-        self._stride = max(1, len(self._locks) // workers)
-        self._local = threading.local()
-        self._started = itertools.count()
+        self._accumulator = Accumulator(len(observer.tensors))
+        self._gathered: list[SampleStatistics] = []
+        counts = self._accumulator.counts()
+        self._tensors = [TensorStatistics(counts=row) for row in counts]
 
-    def __call__(self, batch: Batch, count: int) -> int:
-        """Count one batch and return its number of samples."""
-        local = self._local
-        if not hasattr(local, "workspace"):
-            local.workspace, local.start = new_workspace(), next(self._started) * self._stride
-        rows = self._observer.run(batch, count)
-        names = list(rows)
-        first = local.start % max(1, len(names))
-        for name in names[first:] + names[:first]:
-            tensor = self._statistics.tensors[name]
-            with self._locks[name]:
-                tensor.add(accumulate(rows[name], tensor.counts, local.workspace))
-        return count
+    def add(self, batch: Batch, count: int) -> None:
+        """Run and count one batch."""
+        seen = self._observer.run(batch, count)
+        rows = self._accumulator.add(seen.values, seen.starts, seen.elements, count)
+        self._gathered.append(rows)
+        if len(self._gathered) >= _GATHERED:
+            self._settle()
+
+    def statistics(self, model_hash: str) -> Statistics:
+        """Return what was counted."""
+        self._settle()
+        self._accumulator.counts()  # moves what the scratch tables hold into the tensors' rows
+        return Statistics(model_hash, dict(zip(self._observer.tensors, self._tensors, strict=True)))
+
+    def _settle(self) -> None:
+        """Fold the gathered samples in, many at a time, since each fold costs some array calls."""
+        if not self._gathered:
+            return
+        joined = SampleStatistics(
+            *(np.concatenate(parts, axis=1) for parts in zip(*self._gathered, strict=True))
+        )
+        self._gathered.clear()
+        for position, tensor in enumerate(self._tensors):
+            tensor.add(SampleStatistics(*(part[position] for part in joined)))

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
-import sys
-import zipfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,13 +10,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from intact.calibrate.labels import BatchLabels, joined_labels
 from intact.calibrate.preprocess import Preprocess
-from intact.calibrate.signature import InputSpec, check_batch, input_specs
-from intact.errors import DataError, nearest
+from intact.calibrate.signature import LABELS, InputSpec, check_batch, input_specs
+from intact.calibrate.sources import FunctionSource, load_arrays
+from intact.errors import DataError
 from intact.graph import Graph
 
 Batch = dict[str, npt.NDArray[Any]]
-LABELS = "labels"
 
 
 @dataclass(frozen=True)
@@ -33,6 +31,7 @@ class Samples:
         preprocess: Applied to every batch.
         limit: Read at most this many samples; None reads all.
         count: How many samples there will be, where that is known before reading.
+        progress: Told the samples done and, where known, in all.
     """
 
     source: str
@@ -41,6 +40,8 @@ class Samples:
     preprocess: Preprocess = field(default_factory=Preprocess)
     limit: int | None = None
     count: int | None = None
+    progress: Callable[[int, int | None], None] | None = None
+    _seen_labels: list[BatchLabels] = field(default_factory=list, repr=False, compare=False)
 
     def batches(self, size: int) -> Iterator[tuple[Batch, int]]:
         """Yield batches of exactly ``size`` samples and how many of each are real.
@@ -51,27 +52,29 @@ class Samples:
         Raises:
             DataError: No samples, or one with a wrong name, dtype, shape, NaN or infinity.
         """
+        done = 0
         for rows in self._rebatched(size):
             count = len(next(iter(rows.values())))
             if count < size:
                 rows = {name: _padded(array, size) for name, array in rows.items()}  # noqa: PLW2901
             yield rows, count
+            done += count
+            if self.progress is not None:
+                self.progress(done, self.count)
 
     def labels(self) -> npt.NDArray[np.int64] | None:
-        """Return the labels of all samples, [N]; None where the source has none."""
-        found = [
-            np.asarray(batch[LABELS]).reshape(-1)
-            for batch in self.reader
-            if LABELS in batch and LABELS not in self.specs
-        ]
-        if not found:
-            return None
-        labels = np.concatenate(found)[: self.limit]
-        if labels.dtype.kind not in "iu":
-            raise DataError(
-                f"{self.source}: labels have dtype {labels.dtype}", remedy="give integers"
-            )
-        return labels.astype(np.int64)
+        """Return the labels of the samples, [N]; None where the source has none.
+
+        They are those of the last pass over the samples: a function may give them in another
+        order each time. Only where there was no pass yet, the source is read for them.
+
+        Raises:
+            DataError: Some samples have no label, or labels are not class numbers.
+        """
+        if not self._seen_labels:
+            for _ in self._rebatched(_PIECE):
+                pass
+        return joined_labels(self.source, self._seen_labels)
 
     def _rebatched(self, size: int) -> Iterator[Batch]:
         pending: list[Batch] = []
@@ -92,22 +95,56 @@ class Samples:
             yield _joined(pending)
 
     def _checked(self) -> Iterator[Batch]:
+        scaled = self.preprocess.inputs(self.specs)
+        self._seen_labels.clear()
         seen = 0
-        for raw in self.reader:
-            inputs = {
-                name: array for name, array in raw.items() if name != LABELS or name in self.specs
-            }
+        for raw in self._raw():
+            inputs = {n: array for n, array in raw.items() if n != LABELS or n in self.specs}
+            labels = raw[LABELS] if len(inputs) < len(raw) else None
+            before = seen
             for batch in _pieces(inputs):
-                if self.limit is not None and seen >= self.limit:
-                    return
                 room = None if self.limit is None else self.limit - seen
-                cut = {name: np.asarray(array)[:room] for name, array in batch.items()}
-                ready = {name: self.preprocess(name, array) for name, array in cut.items()}
+                if room == 0:
+                    break
+                cut = {n: array[:room] if array.ndim else array for n, array in batch.items()}
+                ready = {
+                    name: self.preprocess(name, array) if name in scaled else array
+                    for name, array in cut.items()
+                }
                 checked = check_batch(self.source, self.specs, ready, first=seen)
                 seen += len(next(iter(checked.values())))
                 yield checked
+            every = len(next(iter(inputs.values())))
+            self._seen_labels.append(BatchLabels(labels, every, seen - before))
+            if self.limit is not None and seen >= self.limit:
+                return  # before reading on: the source may never end
         if seen == 0:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
+
+    def _raw(self) -> Iterator[Batch]:
+        try:
+            items = iter(self.reader)
+        except TypeError:
+            raise DataError(
+                f"{self.source}: {type(self.reader).__name__} cannot be iterated",
+                remedy="give dicts of arrays by input name",
+            ) from None
+        for item in items:
+            if not isinstance(item, Mapping):
+                raise DataError(
+                    f"{self.source}: yields {type(item).__name__}",
+                    remedy="yield dicts of arrays by input name",
+                )
+            yield {str(name): _array(self.source, str(name), item[name]) for name in item}
+
+
+def _array(source: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    try:
+        return np.asarray(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(
+            f"{source}: {name!r} is no array ({error})", remedy="give arrays of numbers"
+        ) from error
 
 
 _PIECE = 64
@@ -135,7 +172,7 @@ def _padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
 
 
 def open_samples(
-    source: str | Path | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
     graph: Graph,
     *,
     preprocess: Preprocess | None = None,
@@ -145,8 +182,9 @@ def open_samples(
 
     Args:
         source: A ``.npz`` keyed by input name (and ``labels``), a ``.npy`` for a model with one
-            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, or
-            any re-iterable of such dicts. Arrays have the samples along axis 0.
+            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, an
+            array for a model with one input, or any iterable of such dicts. Arrays have the
+            samples along axis 0.
         graph: The model that the samples are for.
         preprocess: Mean and scale.
         limit: Use the first so many samples.
@@ -164,80 +202,33 @@ def open_samples(
 
 
 def _reader(
-    source: str | Path | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
     specs: Mapping[str, InputSpec],
 ) -> tuple[Iterable[Batch], str]:
     if isinstance(source, Mapping):
-        return [{name: np.asarray(array) for name, array in source.items()}], "data"
+        return [{name: _array("data", name, array) for name, array in source.items()}], "data"
+    if isinstance(source, np.ndarray):
+        return [_only_input("data", source, specs)], "data"
     if not isinstance(source, str | Path):
         return source, "data"
     text = str(source)
     path = Path(text)
     if path.suffix in {".npz", ".npy"} or path.exists():
-        return [_load_arrays(path, specs)], text
+        loaded = load_arrays(path)
+        if isinstance(loaded, np.ndarray):
+            loaded = _only_input(text, loaded, specs)
+        return [loaded], text
     if ":" in text:
-        return _Function(text), text
+        return FunctionSource(text), text
     raise DataError(f"{text}: no such file", remedy="give an .npz, an .npy or module:function")
 
 
-def _load_arrays(path: Path, specs: Mapping[str, InputSpec]) -> Batch:
-    try:
-        loaded = np.load(path, allow_pickle=False, mmap_mode="r" if path.suffix == ".npy" else None)
-        arrays = (
-            {"": loaded}
-            if isinstance(loaded, np.ndarray)
-            else {name: loaded[name] for name in loaded.files}
+def _only_input(
+    where: str, array: npt.NDArray[Any], specs: Mapping[str, InputSpec]
+) -> dict[str, npt.NDArray[Any]]:
+    if len(specs) != 1:
+        raise DataError(
+            f"{where}: one array, the model has {len(specs)} inputs ({', '.join(specs)})",
+            remedy="give an .npz with one array for each",
         )
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file", remedy="check --data") from error
-    except (ValueError, OSError, EOFError, zipfile.BadZipFile, KeyError) as error:
-        if "pickle" in str(error):
-            raise DataError(
-                f"{path}: holds pickled Python objects, which can run code when loaded",
-                remedy="save plain numeric arrays",
-            ) from error
-        raise DataError(f"{path}: not a readable .npz or .npy file ({error})") from error
-    if "" in arrays:
-        if len(specs) != 1:
-            raise DataError(
-                f"{path}: the model has {len(specs)} inputs ({', '.join(specs)})",
-                remedy="give an .npz with one array for each",
-            )
-        return {next(iter(specs)): arrays[""]}
-    return arrays
-
-
-class _Function:
-    """A ``module:function`` source: called anew for each pass over the data."""
-
-    def __init__(self, text: str) -> None:
-        self._text = text
-        module_name, _, name = text.partition(":")
-        if "" not in sys.path:
-            sys.path.insert(0, "")  # a module beside the user, as `python -m` would find it
-        try:
-            module = importlib.import_module(module_name)
-        except ImportError as error:
-            raise DataError(f"--data {text}: cannot import {module_name!r} ({error})") from error
-        function = getattr(module, name, None)
-        if not callable(function):
-            known = [key for key in vars(module) if not key.startswith("_")]
-            raise DataError(
-                f"--data {text}: {module_name} has no function {name!r}",
-                remedy=nearest(name, known),
-            )
-        self._function = function
-
-    def __iter__(self) -> Iterator[Batch]:
-        try:
-            for item in self._function():
-                if not isinstance(item, Mapping):
-                    raise DataError(
-                        f"{self._text}: yields {type(item).__name__}",
-                        remedy="yield dicts of arrays by input name",
-                    )
-                yield {str(name): np.asarray(array) for name, array in item.items()}
-        except DataError:
-            raise
-        except Exception as error:
-            raise DataError(f"{self._text}: raises {type(error).__name__}: {error}") from error
+    return {next(iter(specs)): array}

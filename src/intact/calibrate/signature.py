@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.errors import DataError, nearest
+from intact.errors import DataError, ModelError, nearest
 from intact.graph import Graph
+
+LABELS = "labels"
+"""Key of the labels beside the inputs."""
+_NUMBERS = "biuf"  # numpy's kinds: bool, signed, unsigned, float
 
 
 @dataclass(frozen=True)
@@ -27,13 +32,30 @@ class InputSpec:
 
 
 def input_specs(graph: Graph) -> dict[str, InputSpec]:
-    """Return the specs of the graph's inputs by name."""
+    """Return the specs of the graph's inputs by name.
+
+    Raises:
+        ModelError: There is no input, or one without an axis for the samples or without numbers.
+    """
     specs = {}
     for value in graph.inputs:
-        dims = () if value.shape is None else value.shape
-        dtype = np.dtype(np.float32) if value.dtype is None else value.dtype.numpy()
-        shape = tuple(dim if isinstance(dim, int) else None for dim in dims)
-        specs[str(value.name)] = InputSpec(np.dtype(dtype), shape)
+        where = f"input {value.name!r} of the model"
+        if value.shape is None:
+            raise ModelError(f"{where} has no shape", remedy="export the model with input shapes")
+        if not len(value.shape):
+            raise ModelError(
+                f"{where} is a scalar, without an axis for the samples",
+                remedy="make it a constant of the model",
+            )
+        dtype = np.dtype(np.float32 if value.dtype is None else value.dtype.numpy())
+        if dtype.kind not in _NUMBERS:
+            raise ModelError(
+                f"{where} takes {value.dtype}", remedy="cut the model where it takes numbers"
+            )
+        shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+        specs[str(value.name)] = InputSpec(dtype, shape)
+    if not specs:
+        raise ModelError("the model has no inputs", remedy="export it with its input")
     return specs
 
 
@@ -59,7 +81,8 @@ def check_batch(
     for name in batch:
         if name not in specs:
             raise DataError(
-                f"{source}: the model has no input {name!r}", remedy=nearest(name, specs)
+                f"{source}: the model has no input {name!r}",
+                remedy=nearest(name, [*specs, LABELS]),
             )
     for name in specs:
         if name not in batch:
@@ -79,33 +102,51 @@ def _check_array(
     source: str, name: str, spec: InputSpec, array: npt.NDArray[Any], first: int
 ) -> npt.NDArray[Any]:
     where = f"{source}: input {name!r}"
-    if array.dtype.kind not in "biuf":
-        raise DataError(f"{where}: dtype {array.dtype}", remedy=f"give {spec.dtype} numbers")
-    if (
-        spec.dtype.kind in "biu"
-        and array.dtype.kind != spec.dtype.kind
-        and array.dtype.kind not in "iu"
-    ):
+    kinds = "iu" if spec.dtype.kind in "iu" else "biu" if spec.dtype.kind == "b" else _NUMBERS
+    if array.dtype.kind not in kinds:
         raise DataError(
             f"{where}: dtype {array.dtype}, the model takes {spec.dtype}",
             remedy=f"convert to {spec.dtype}",
         )
     if array.ndim != len(spec.shape) or not _fits(array.shape[1:], spec.shape[1:]):
-        shown = ", ".join("N" if dim is None else str(dim) for dim in ("N", *spec.shape[1:]))
         raise DataError(
-            f"{where}: samples of shape {list(array.shape)}, the model takes [{shown}]",
-            remedy="put the samples along axis 0 and check the layout",
+            f"{where}: samples of shape {_shown(array.shape)}, the model takes "
+            f"{_shown(spec.shape)}",
+            remedy=_shape_remedy(array.shape, spec.shape),
         )
-    with np.errstate(over="ignore"):  # what becomes infinite is named below
+    with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is named below
         ready = np.ascontiguousarray(array, dtype=spec.dtype)
-    if spec.dtype.kind == "f" and not np.isfinite(ready).all():
-        bad = int(np.argmax(~np.isfinite(ready.reshape(len(ready), -1)).all(axis=1)))
-        raise DataError(
-            f"{where}: sample {first + bad} holds NaN or infinity",
-            remedy="mend or drop that sample",
-        )
+    if spec.dtype.kind == "f":
+        wrong, what = ~np.isfinite(ready), "NaN or infinity"
+        if wrong.any() and np.isfinite(array).all():
+            what = f"a number that is too large for {spec.dtype}"
+    elif spec.dtype.kind in "iu" and not np.can_cast(array.dtype, spec.dtype):
+        wrong, what = ready != array, f"a number outside the range of {spec.dtype}"
+    else:
+        return ready
+    if wrong.any():
+        bad = int(np.argmax(wrong.reshape(len(ready), -1).any(axis=1)))
+        raise DataError(f"{where}: sample {first + bad} holds {what}", remedy="mend or drop it")
     return ready
 
 
+def _shown(shape: tuple[int | None, ...]) -> str:
+    """Write a shape with N for the samples and ? for any size."""
+    sizes = ["?" if size is None else str(size) for size in shape[1:]]
+    return f"[{', '.join(['N', *sizes])}]" if shape else "[]"
+
+
+def _shape_remedy(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> str:
+    if _fits(shape, expected[1:]):
+        return "put the samples along axis 0: this looks like one sample without that axis"
+    if len(shape) == len(expected):
+        for axes in itertools.permutations(range(1, len(shape))):
+            if _fits(tuple(shape[axis] for axis in axes), expected[1:]):
+                return f"transpose the axes to {(0, *axes)}"
+    return "put the samples along axis 0 and check the layout"
+
+
 def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
-    return all(want is None or have == want for have, want in zip(shape, expected, strict=True))
+    return len(shape) == len(expected) and all(
+        want in (None, have) for have, want in zip(shape, expected, strict=True)
+    )

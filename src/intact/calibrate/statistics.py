@@ -20,11 +20,9 @@ import numpy.typing as npt
 from intact.errors import CalibrationError, nearest
 from intact.numerics.distribution import Distribution
 from intact.numerics.exact_sum import ExactSum
-from intact.numerics.histogram import SampleStatistics, is_finite_bin, new_counts
+from intact.numerics.histogram import SampleStatistics, finite_count, new_counts
 
 STATISTICS_VERSION = 1
-_GATHERED = 64
-"""Batches gathered before they are folded in: bounded memory, few small array operations."""
 _MOMENTS = ("total", "squares", "minima", "maxima")
 
 
@@ -53,25 +51,9 @@ class TensorStatistics:
     squares: ExactSum = field(default_factory=ExactSum)
     minima: ExactSum = field(default_factory=ExactSum)
     maxima: ExactSum = field(default_factory=ExactSum)
-    _pending: list[SampleStatistics] = field(default_factory=list, repr=False, compare=False)
 
     def add(self, rows: SampleStatistics) -> None:
-        """Add what the histogram kernel found in some samples (``counts`` it has filled).
-
-        Cheap: batches are gathered and folded in together, since this runs between kernels.
-        """
-        self._pending.append(rows)
-        if len(self._pending) >= _GATHERED:
-            self.settle()
-
-    def settle(self) -> None:
-        """Fold gathered batches in; called before anything is read."""
-        if not self._pending:
-            return
-        rows = SampleStatistics(
-            *(np.concatenate(parts) for parts in zip(*self._pending, strict=True))
-        )
-        self._pending.clear()
+        """Add what the histogram kernel found in some samples (``counts`` it has filled)."""
         seen = rows.minimum <= rows.maximum  # samples with a finite element
         self.samples += int(seen.sum())
         self.zeros += int(rows.zeros.sum())
@@ -85,8 +67,6 @@ class TensorStatistics:
 
     def merge(self, other: TensorStatistics) -> None:
         """Add the statistics of other samples, exactly."""
-        self.settle()
-        other.settle()
         self.counts += other.counts
         self.zeros += other.zeros
         self.samples += other.samples
@@ -97,8 +77,7 @@ class TensorStatistics:
 
     def distribution(self) -> Distribution:
         """Return what the threshold methods read."""
-        self.settle()
-        finite = max(int(self.counts[is_finite_bin()].sum()), 1)
+        finite = max(finite_count(self.counts), 1)
         samples = max(self.samples, 1)
         return Distribution.from_counts(
             self.counts,
@@ -149,20 +128,32 @@ class Statistics:
 
     def to_bytes(self) -> bytes:
         """Return the ``.npz`` form; equal statistics give equal bytes."""
+        buffer = io.BytesIO()
+        np.savez_compressed(buffer, allow_pickle=False, **self._arrays())
+        return buffer.getvalue()
+
+    def hash(self) -> str:
+        """Return the SHA-256 of the content, hexadecimal; independent of how it is compressed."""
+        digest = hashlib.sha256()
+        for name, array in self._arrays().items():
+            digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())
+            digest.update(np.ascontiguousarray(array).tobytes())
+        return digest.hexdigest()
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        """Return everything as arrays: the non-empty bins of all tensors one after the other."""
         names = sorted(self.tensors)
         tensors = [self.tensors[name] for name in names]
-        for tensor in tensors:
-            tensor.settle()
-        bins = [
-            np.flatnonzero(tensor.counts != 0) for tensor in tensors
-        ]  # bool scans 8 times faster
+        bins = [np.flatnonzero(tensor.counts != 0) for tensor in tensors]  # bools scan faster
+        counts = _joined([t.counts[found] for t, found in zip(tensors, bins, strict=True)])
+        fits = counts.max(initial=0) < 2**32
         arrays: dict[str, npt.NDArray[Any]] = {
             "version": np.array(STATISTICS_VERSION),
             "model_hash": np.array(self.model_hash),
             "names": np.array(names, dtype=np.str_),
             "bin_ends": np.cumsum([len(found) for found in bins], dtype=np.int64),
             "bins": _joined(bins).astype(np.uint16),
-            "counts": _joined([t.counts[found] for t, found in zip(tensors, bins, strict=True)]),
+            "counts": counts.astype(np.uint32 if fits else np.int64),
             "zeros": np.array([tensor.zeros for tensor in tensors], np.int64),
             "samples": np.array([tensor.samples for tensor in tensors], np.int64),
             "minimum": np.array([tensor.minimum for tensor in tensors], np.float64),
@@ -171,13 +162,7 @@ class Statistics:
         for moment in _MOMENTS:
             sums = [getattr(tensor, moment).to_array() for tensor in tensors]
             arrays[moment] = np.stack(sums) if sums else np.zeros((0, 0), np.int64)
-        buffer = io.BytesIO()
-        np.savez(buffer, allow_pickle=False, **arrays)
-        return buffer.getvalue()
-
-    def hash(self) -> str:
-        """Return the SHA-256 of the statistics, hexadecimal."""
-        return hashlib.sha256(self.to_bytes()).hexdigest()
+        return arrays
 
     @staticmethod
     def load(path: Path) -> Statistics:

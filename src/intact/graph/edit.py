@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 
 import onnx_ir as ir
 
@@ -24,15 +24,25 @@ class Editor:
             for v in (*self.model.graph.inputs, *self.model.graph.initializers.values())
         }
         self._values |= {str(v.name): v for node in self.model.graph for v in node.outputs}
+        # A body may not reuse a name of its surroundings, and no two nodes may share one.
+        self._taken = {name for graph in self.model.graphs() for name in _names(graph)}
 
     def value(self, name: str) -> ir.Value:
-        """Return the copy's value of that name."""
+        """Return the copy's value of that name, or what was bound in its place.
+
+        Raises:
+            KeyError: There is none.
+        """
         return self._values[name]
+
+    def rebind(self, name: str, value: ir.Value) -> None:
+        """Let ``value(name)`` return another value: what later readers of that name see."""
+        self._values[name] = value
 
     def fresh_name(self, name: str) -> str:
         """Return ``name``, with a number where the model has it already."""
         candidate, count = name, 1
-        while candidate in self._values:
+        while candidate in self._taken:
             count += 1
             candidate = f"{name}_{count}"
         return candidate
@@ -48,7 +58,7 @@ class Editor:
             const_value=tensor,
         )
         self.model.graph.register_initializer(value)
-        self._values[fresh] = value
+        self._keep(value)
         return value
 
     def input(self, name: str, dtype: ir.DataType, shape: Iterable[int | str | None]) -> ir.Value:
@@ -57,7 +67,7 @@ class Editor:
             name=self.fresh_name(name), shape=ir.Shape(list(shape)), type=ir.TensorType(dtype)
         )
         self.model.graph.inputs.append(value)
-        self._values[str(value.name)] = value
+        self._keep(value)
         return value
 
     def node(
@@ -75,7 +85,7 @@ class Editor:
         output = node.outputs[0]
         output.name, output.type, output.shape = fresh, ir.TensorType(dtype), shape
         self.model.graph.append(node)
-        self._values[fresh] = output
+        self._keep(output)
         return output
 
     def redirect(self, old: ir.Value, new: ir.Value, readers: Iterable[tuple[str, int]]) -> None:
@@ -99,7 +109,7 @@ class Editor:
         name = str(old.name)
         old.name = self.fresh_name(f"{name}_float")
         new.name = name
-        self._values[str(old.name)] = old
+        self._keep(old)
         self._values[name] = new
         for position, output in enumerate(outputs):
             if output is old:
@@ -109,8 +119,20 @@ class Editor:
         """Sort the nodes topologically, drop constants that nothing reads, return the model."""
         graph = self.model.graph
         graph.sort()
-        output_ids = {id(output) for output in graph.outputs}
         for name, value in list(graph.initializers.items()):
-            if not value.uses() and id(value) not in output_ids and value not in graph.inputs:
+            if not (value.uses() or value.is_graph_output() or value.is_graph_input()):
                 del graph.initializers[name]
         return self.model
+
+    def _keep(self, value: ir.Value) -> None:
+        name = str(value.name)
+        self._values[name] = value
+        self._taken.add(name)
+
+
+def _names(graph: ir.Graph) -> Iterator[str]:
+    """Yield every name of one graph: of nodes, inputs, constants and results."""
+    for node in graph:
+        yield from (str(node.name), *(str(value.name) for value in node.outputs))
+    for value in (*graph.inputs, *graph.initializers.values()):
+        yield str(value.name)

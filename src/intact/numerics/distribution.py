@@ -66,19 +66,11 @@ class Distribution(Bins):
         Raises:
             CalibrationError: If no finite value was counted.
         """
-        from intact.numerics.histogram import bin_edges, is_finite_bin
-
-        low, high = bin_edges()
-        low[0] = high[0] = 0.0
-        merged = np.where(is_finite_bin(), counts, 0)
-        merged[0] += merged[0x8000]
-        merged[0x8000] = 0
-        used = np.flatnonzero(merged)
-        used = used[np.argsort(low[used], kind="stable")]
+        low, high, count = _intervals(counts)
         distribution = cls(
-            low=np.clip(low[used], minimum, maximum),
-            high=np.clip(high[used], minimum, maximum),
-            count=merged[used],
+            low=np.clip(low, minimum, maximum),
+            high=np.clip(high, minimum, maximum),
+            count=count,
             minimum=minimum,
             maximum=maximum,
             mean_minimum=mean_minimum,
@@ -122,3 +114,37 @@ class Distribution(Bins):
             samples=int(observed.sum()),
             zeros=int(found.zeros.sum()),
         )
+
+
+_NEGATIVE = 0x8000
+"""Bin of -0 and the first of the negative side."""
+_NONFINITE = 0x7F80
+"""Bins of one side below this hold finite values."""
+
+
+def _intervals(
+    counts: npt.NDArray[np.int64],
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64], npt.NDArray[np.int64]]:
+    """Return the non-empty finite bins as (low, high, count), ascending by value.
+
+    Touches the 65,536 counts once, as booleans: this runs for every tensor of a model. The bins
+    are those of :func:`intact.numerics.histogram.bin_edges`, the zero bins as one point.
+    """
+    used = np.flatnonzero(counts != 0)
+    positive = used[(used > 0) & (used < _NONFINITE)]
+    negative = used[(used > _NEGATIVE) & (used < _NEGATIVE + _NONFINITE)][::-1] - _NEGATIVE
+    zeros = int(counts[0] + counts[_NEGATIVE])
+    middle = np.zeros(1 if zeros else 0)
+    low = np.concatenate([-_edge(negative + 1), middle, _edge(positive)])
+    high = np.concatenate([-_edge(negative), middle, _edge(positive + 1)])
+    count = np.concatenate(
+        [counts[negative + _NEGATIVE], [zeros] if zeros else [], counts[positive]]
+    )
+    return low, high, count.astype(np.int64)
+
+
+def _edge(bins: npt.NDArray[np.intp]) -> npt.NDArray[np.float64]:
+    """Return the lower ends of positive bins; that of the first nonfinite one is 2**128."""
+    ends = (bins.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+    ends[bins == _NONFINITE] = 2.0**128
+    return ends

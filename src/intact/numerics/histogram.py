@@ -15,14 +15,20 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError
-from intact.numerics.histogram_kernel import TABLES, accumulate_rows
+from intact.numerics.histogram_kernel import (
+    TABLES,
+    accumulate_rows,
+    count_tensors,
+    flush_tensors,
+)
 
 BINS = 1 << 16
 _NEGATIVE = 0x8000
 """The first bin of the negative side."""
+_SIGNLESS = 0x7FFFFFFF
 _NONFINITE = 0x7F80
 """The first bin of infinity and NaN, on the positive side."""
-_LARGEST_CALL = 2**32
+_LARGEST_CALL = 2**32 - 1
 """Elements of one call, beyond which a uint32 table might overflow."""
 
 
@@ -94,6 +100,94 @@ def accumulate(
     return SampleStatistics(extremes[0], extremes[1], sums[0], sums[1], zeros)
 
 
+class Accumulator:
+    """Histograms of many tensors that are observed together, batch after batch.
+
+    Each tensor has scratch tables of its own, which are moved to its counts now and then and not
+    after every batch: small batches, which are counted while they are in the cache, cost no more
+    than large ones. Belongs to one thread.
+
+    Args:
+        tensors: How many.
+    """
+
+    def __init__(self, tensors: int) -> None:
+        self._counts = np.zeros((tensors, BINS), dtype=np.int64)
+        # 1 MiB a tensor of which only the pages with bins in use ever become memory.
+        self._tables = np.zeros((tensors, TABLES, BINS), dtype=np.uint32)
+        self._touched = np.tile(np.array([_SIGNLESS, 0], dtype=np.int32), (tensors, 1))
+        self._waiting = 0
+
+    def add(
+        self,
+        values: npt.NDArray[np.float32],
+        starts: npt.NDArray[np.int64],
+        elements: npt.NDArray[np.int64],
+        samples: int,
+    ) -> SampleStatistics:
+        """Count a batch of every tensor; releases the GIL.
+
+        Args:
+            values: float32, flat; tensor ``t`` is ``[samples, elements[t]]`` from ``starts[t]``.
+            starts: int64 ``[tensors]``.
+            elements: int64 ``[tensors]``.
+            samples: Samples of every tensor.
+
+        Returns:
+            The statistics of each sample; each array is ``[tensors, samples]``.
+
+        Raises:
+            DataError: If an array is not of the dtype or shape above, or a tensor leaves
+                ``values``, or has more than 2**32 elements.
+        """
+        tensors = len(self._counts)
+        self._check(values, starts, elements, samples)
+        most = samples * int(elements.max(initial=0))
+        if self._waiting + most > _LARGEST_CALL:
+            self._flush()
+        self._waiting += most
+        extremes = np.empty((tensors, 2, samples), dtype=np.float32)
+        sums = np.empty((tensors, 2, samples), dtype=np.float64)
+        zeros = np.empty((tensors, samples), dtype=np.int64)
+        bits = values.view(np.int32)
+        count_tensors(
+            values, bits, starts, elements, self._tables, self._touched, extremes, sums, zeros
+        )
+        return SampleStatistics(extremes[:, 0], extremes[:, 1], sums[:, 0], sums[:, 1], zeros)
+
+    def counts(self) -> npt.NDArray[np.int64]:
+        """Return the histograms so far, int64 ``[tensors, 65536]``; not a copy."""
+        self._flush()
+        return self._counts
+
+    def _flush(self) -> None:
+        flush_tensors(self._tables, self._counts, self._touched)
+        self._waiting = 0
+
+    def _check(
+        self,
+        values: npt.NDArray[np.float32],
+        starts: npt.NDArray[np.int64],
+        elements: npt.NDArray[np.int64],
+        samples: int,
+    ) -> None:
+        # The kernel does not check bounds either.
+        flat = values.dtype == np.float32 and values.ndim == 1 and values.flags.carray
+        paired = len(starts) == len(elements) == len(self._counts) and samples >= 0
+        if not flat or not paired:
+            raise DataError(
+                f"{len(starts)} tensors of {samples} samples in {values.dtype} {values.shape}",
+                remedy="pass flat float32 values and as many starts as tensors",
+            )
+        stops = starts + samples * elements
+        inside = (starts >= 0) & (elements >= 0) & (stops <= values.size)
+        if not inside.all() or samples * int(elements.max(initial=0)) > _LARGEST_CALL:
+            raise DataError(
+                f"a tensor leaves the {values.size} values or is larger than 2**32",
+                remedy="pass fewer samples at a time",
+            )
+
+
 def _check_table(
     name: str, table: npt.NDArray[np.generic], dtype: np.dtype[np.generic], shape: tuple[int, ...]
 ) -> None:
@@ -126,6 +220,11 @@ def bin_edges() -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     negative = slice(_NEGATIVE, _NEGATIVE + _NONFINITE)
     low[negative], high[negative] = -ends[1:], -ends[:-1]
     return low, high
+
+
+def finite_count(counts: npt.NDArray[np.int64]) -> int:
+    """Return how many finite values a histogram holds."""
+    return int(counts.reshape(2, _NEGATIVE)[:, :_NONFINITE].sum())
 
 
 def is_finite_bin() -> npt.NDArray[np.bool_]:

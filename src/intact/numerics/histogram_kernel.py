@@ -113,10 +113,82 @@ def _value_of_key(key: int) -> np.float32:
     return np.float32(pattern.view(np.float32)[0] + _ZERO)  # -0 + 0 is +0
 
 
+_Rows = types.Array(types.float32, 2, "C", readonly=True)
+_RowBits = types.Array(types.int32, 2, "C", readonly=True)
+
+
 @njit(
     types.void(
-        types.Array(types.float32, 2, "C", readonly=True),
-        types.Array(types.int32, 2, "C", readonly=True),
+        _Rows,
+        _RowBits,
+        _Tables,
+        types.int32[::1],
+        types.float32[:, ::1],
+        types.float64[:, ::1],
+        types.int64[::1],
+    ),
+    cache=True,
+    nogil=True,
+)
+def _count_rows(
+    rows: npt.NDArray[np.float32],
+    bits: npt.NDArray[np.int32],
+    tables: npt.NDArray[np.uint32],
+    touched: npt.NDArray[np.int32],
+    extremes: npt.NDArray[np.float32],
+    sums: npt.NDArray[np.float64],
+    zeros: npt.NDArray[np.int64],
+) -> None:
+    """Count ``rows`` into ``tables`` and fill the per-sample results.
+
+    ``touched`` int32 ``[2]`` holds the least and greatest magnitude pattern beyond the zero bins
+    that the tables have seen; it is widened.
+    """
+    samples, elements = rows.shape
+    found = np.empty(5, dtype=np.int32)
+    found[3], found[4] = touched[0], touched[1]
+    total = np.empty(_LANES, dtype=np.float64)
+    squares = np.empty(_LANES, dtype=np.float64)
+    for sample in range(samples):
+        found[0], found[1] = _INFINITE, _NEGATIVE_INFINITE
+        total[:] = 0.0
+        squares[:] = 0.0
+        zeros[sample] = 0
+        for start in range(0, elements, _BLOCK):
+            stop = min(start + _BLOCK, elements)
+            _count(bits[sample, start:stop], tables)
+            _measure(bits[sample, start:stop], found)
+            zeros[sample] += found[2]
+            for lanes in range(start, stop, _LANES):
+                _add_lanes(rows[sample, lanes : min(lanes + _LANES, stop)], total, squares)
+        extremes[0, sample] = _value_of_key(found[0])
+        extremes[1, sample] = _value_of_key(found[1])
+        sums[0, sample] = _sum_lanes(total)
+        sums[1, sample] = _sum_lanes(squares)
+    touched[0], touched[1] = found[3], found[4]
+
+
+@njit(types.void(_Tables, types.int64[::1], types.int32[::1]), cache=True, nogil=True)
+def _flush_touched(
+    tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], touched: npt.NDArray[np.int32]
+) -> None:
+    """Move what the tables hold to the counts.
+
+    Only the touched part: moving all of it would cost more than counting small samples.
+    """
+    low = max(touched[0] >> 16, 1)
+    high = (touched[1] >> 16) + 1
+    _flush(tables, counts, 0, 1)
+    _flush(tables, counts, 0x8000, 0x8001)
+    _flush(tables, counts, low, high)
+    _flush(tables, counts, 0x8000 + low, 0x8000 + high)
+    touched[0], touched[1] = _SIGNLESS, 0
+
+
+@njit(
+    types.void(
+        _Rows,
+        _RowBits,
         types.int64[::1],
         _Tables,
         types.float32[:, ::1],
@@ -146,32 +218,77 @@ def accumulate_rows(
         sums: float64 ``[2, samples]``; sums and sums of squares are written.
         zeros: int64 ``[samples]``, written.
     """
-    samples, elements = rows.shape
-    found = np.empty(5, dtype=np.int32)
-    found[3], found[4] = _SIGNLESS, 0
-    total = np.empty(_LANES, dtype=np.float64)
-    squares = np.empty(_LANES, dtype=np.float64)
-    for sample in range(samples):
-        found[0], found[1] = _INFINITE, _NEGATIVE_INFINITE
-        total[:] = 0.0
-        squares[:] = 0.0
-        zeros[sample] = 0
-        for start in range(0, elements, _BLOCK):
-            stop = min(start + _BLOCK, elements)
-            _count(bits[sample, start:stop], tables)
-            _measure(bits[sample, start:stop], found)
-            zeros[sample] += found[2]
-            for lanes in range(start, stop, _LANES):
-                _add_lanes(rows[sample, lanes : min(lanes + _LANES, stop)], total, squares)
-        extremes[0, sample] = _value_of_key(found[0])
-        extremes[1, sample] = _value_of_key(found[1])
-        sums[0, sample] = _sum_lanes(total)
-        sums[1, sample] = _sum_lanes(squares)
-    # Only the touched part of the tables is moved: moving all of it would cost more than the
-    # counting when the samples are small.
-    low = max(found[3] >> 16, 1)
-    high = (found[4] >> 16) + 1
-    _flush(tables, counts, 0, 1)
-    _flush(tables, counts, 0x8000, 0x8001)
-    _flush(tables, counts, low, high)
-    _flush(tables, counts, 0x8000 + low, 0x8000 + high)
+    touched = np.empty(2, dtype=np.int32)
+    touched[0], touched[1] = _SIGNLESS, 0
+    _count_rows(rows, bits, tables, touched, extremes, sums, zeros)
+    _flush_touched(tables, counts, touched)
+
+
+@njit(
+    types.void(
+        types.float32[::1],
+        types.int32[::1],
+        types.int64[::1],
+        types.int64[::1],
+        types.uint32[:, :, ::1],
+        types.int32[:, ::1],
+        types.float32[:, :, ::1],
+        types.float64[:, :, ::1],
+        types.int64[:, ::1],
+    ),
+    cache=True,
+    nogil=True,
+)
+def count_tensors(
+    values: npt.NDArray[np.float32],
+    bits: npt.NDArray[np.int32],
+    starts: npt.NDArray[np.int64],
+    elements: npt.NDArray[np.int64],
+    tables: npt.NDArray[np.uint32],
+    touched: npt.NDArray[np.int32],
+    extremes: npt.NDArray[np.float32],
+    sums: npt.NDArray[np.float64],
+    zeros: npt.NDArray[np.int64],
+) -> None:
+    """Count many tensors that lie in one array, each into tables of its own.
+
+    One call for a whole batch, and nothing moved to the counts: small batches, which are still
+    in the cache when they are counted, cost no more than large ones.
+
+    Args:
+        values: float32, all tensors.
+        bits: The same memory as int32.
+        starts: int64 ``[tensors]``, where each begins.
+        elements: int64 ``[tensors]``, elements of one sample of each.
+        tables: uint32 ``[tensors, TABLES, 65536]``, added to.
+        touched: int32 ``[tensors, 2]``, widened; see ``_count_rows``.
+        extremes: float32 ``[tensors, 2, samples]``, written.
+        sums: float64 ``[tensors, 2, samples]``, written.
+        zeros: int64 ``[tensors, samples]``, written.
+    """
+    samples = zeros.shape[1]
+    for tensor in range(starts.shape[0]):
+        shape = (samples, elements[tensor])
+        stop = starts[tensor] + samples * elements[tensor]
+        _count_rows(
+            values[starts[tensor] : stop].reshape(shape),
+            bits[starts[tensor] : stop].reshape(shape),
+            tables[tensor],
+            touched[tensor],
+            extremes[tensor],
+            sums[tensor],
+            zeros[tensor],
+        )
+
+
+@njit(
+    types.void(types.uint32[:, :, ::1], types.int64[:, ::1], types.int32[:, ::1]),
+    cache=True,
+    nogil=True,
+)
+def flush_tensors(
+    tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], touched: npt.NDArray[np.int32]
+) -> None:
+    """Move the tables of all tensors to their counts, int64 ``[tensors, 65536]``."""
+    for tensor in range(counts.shape[0]):
+        _flush_touched(tables[tensor], counts[tensor], touched[tensor])

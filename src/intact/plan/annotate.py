@@ -9,12 +9,15 @@ from intact.errors import UsageError
 from intact.graph import (
     Graph,
     Role,
+    constant_array,
+    data_slots,
     input_role,
+    op_spec,
     output_channel_axis,
     shape_or_index_values,
     weight_slot,
 )
-from intact.plan.ends import TensorEnd
+from intact.plan.ends import Direction, TensorEnd
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, QuantizedGraph
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
@@ -44,7 +47,7 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for node in graph.nodes:
         configs.update(_node_configs(node, graph, target, overrides, decisions, shapes))
-    _check_places(overrides, configs)
+    _check_places(overrides, graph, configs)
     return QuantizedGraph(graph, target, configs, decisions)
 
 
@@ -88,41 +91,91 @@ def _input_config(
     node: ir.Node, slot: int, target: Target, rule: OpRule, overrides: Overrides
 ) -> TensorQuantConfig:
     end = TensorEnd.input(str(node.name), slot)
-    role = input_role(node, slot)
-    weight = weight_slot(node)
-    if role is Role.BIAS and weight is not None and rule.quantizes_input(weight):
-        per_channel = target.weight_scheme(rule).granularity == "per_channel"
-        return passive_bias(
-            target.bias, per_channel=per_channel and output_channel_axis(node) is not None
-        )
+    role, weight = input_role(node, slot), weight_slot(node)
+    if role is Role.BIAS:
+        return _bias_config(node, slot, target, rule)
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         return config_from_scheme(target.weight_scheme(rule), output_channel_axis(node), bits)
-    if role is Role.DATA and rule.quantizes_input(slot):
+    if role is Role.DATA and rule.quantizes_input(slot) and not _adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
         return config_from_scheme(target.activation_scheme(rule), None, bits)
     return unquantized(QuantState.FP32)
+
+
+def _adds_to_products(node: ir.Node, slot: int) -> bool:
+    """Tell whether a data input is a bias that the model computes: 8 bits are far too few."""
+    spec = op_spec(node)
+    return spec is not None and spec.role(slot) is Role.BIAS
+
+
+def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> TensorQuantConfig:
+    """Return the config of a constant bias: integers only where all that it is added to are."""
+    weight_at = weight_slot(node)
+    if weight_at is None or not _multiplies_integers(node, weight_at, target, rule):
+        return unquantized(QuantState.FP32)
+    weight, bias = constant_array(node.inputs[weight_at]), constant_array(node.inputs[slot])
+    axis = output_channel_axis(node)
+    if axis is None or weight is None or bias is None:
+        return passive_bias(target.bias, None)
+    if target.weight_scheme(rule).granularity != "per_channel":
+        return passive_bias(target.bias, None)
+    # The scales of a weight on the left (Gemm) run along the rows of the product, a bias along
+    # its columns: one number of it would need several scales.
+    if weight_at == 0 or bias.shape[-1:] != weight.shape[axis : axis + 1]:
+        return unquantized(QuantState.FP32)
+    return passive_bias(target.bias, bias.ndim - 1)
+
+
+def _multiplies_integers(node: ir.Node, weight_at: int, target: Target, rule: OpRule) -> bool:
+    schemes = (target.weight_scheme(rule), target.activation_scheme(rule))
+    factors = [slot for slot in data_slots(node) if not _adds_to_products(node, slot)]
+    return (
+        rule.quantizes_weight
+        and all(rule.quantizes_input(slot) for slot in (weight_at, *factors))
+        and not any(scheme.is_float for scheme in schemes)
+    )
 
 
 def _output_config(
     node: ir.Node, slot: int, target: Target, rule: OpRule, overrides: Overrides
 ) -> TensorQuantConfig:
     end = TensorEnd.output(str(node.name), slot)
-    bits = overrides.bits_at(end, is_weight=False, has_weight=weight_slot(node) is not None)
-    config = config_from_scheme(target.activation_scheme(rule), None, bits)
-    if rule.fixed_output is not None:
-        config.set_params(rule.fixed_output.scale, rule.fixed_output.offset)
-        config.transition(QuantState.ACTIVATED)
-        config.detail["fixed"] = True
+    has_weight = weight_slot(node) is not None
+    if rule.fixed_output is None:
+        bits = overrides.bits_at(end, is_weight=False, has_weight=has_weight)
+        return config_from_scheme(target.activation_scheme(rule), None, bits)
+    for place in overrides.places(end, is_weight=False, has_weight=has_weight):
+        raise UsageError(
+            f"--bits {place!r}: target {target.name} prescribes this output's integers",
+            remedy="leave it as it is, or keep the node float",
+        )
+    config = config_from_scheme(target.activation_scheme(rule), None)
+    config.set_params(rule.fixed_output.scale, rule.fixed_output.offset)
+    config.transition(QuantState.ACTIVATED)
+    config.detail["fixed"] = True
     return config
 
 
-def _check_places(overrides: Overrides, configs: dict[TensorEnd, TensorQuantConfig]) -> None:
-    quantized = {end.node for end, config in configs.items() if config.state is QuantState.INITIAL}
+def _check_places(
+    overrides: Overrides, graph: Graph, configs: dict[TensorEnd, TensorQuantConfig]
+) -> None:
+    """Refuse a width for a place where nothing is quantised, instead of ignoring it."""
+    used: set[str] = set()
+    for node in graph.nodes if overrides.bits else ():
+        weight = weight_slot(node)
+        ends = [TensorEnd.input(str(node.name), k) for k, _ in enumerate(node.inputs)]
+        ends += [TensorEnd.output(str(node.name), k) for k, _ in enumerate(node.outputs)]
+        for end in ends:
+            config = configs.get(end)
+            if config is not None and config.state is QuantState.INITIAL:
+                is_weight = end.direction is Direction.INPUT and end.slot == weight
+                has_weight = weight is not None
+                used.update(overrides.places(end, is_weight=is_weight, has_weight=has_weight))
     for place in overrides.bits:
-        node = place if place in quantized else overrides.place_node(place)
-        if node not in quantized:
+        if place not in used:
             raise UsageError(
-                f"--bits {place!r}: the node stays float on this target",
-                remedy="name a quantised node; `intact inspect` lists them",
+                f"--bits {place!r}: nothing is quantised there on this target",
+                remedy="name a quantised node, its weight, input or output; "
+                "`intact inspect` lists the nodes",
             )

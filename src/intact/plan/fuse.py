@@ -8,8 +8,9 @@ from itertools import pairwise
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
-from intact.graph import Role, data_slots, input_role
+from intact.graph import OpKind, Role, data_slots, input_role, op_spec
 from intact.plan.quantized_graph import QuantizedGraph, quantizes
+from intact.plan.topology import sole_reader
 from intact.targets import Fusion
 
 
@@ -17,9 +18,9 @@ def fuse(plan: QuantizedGraph) -> QuantizedGraph:
     """Overlap what the target fuses and what agrees with its producer.
 
     Inside a fused chain (Conv-Relu, Conv-Add-Relu, Swish ...) only the last output exists on
-    the hardware, so the ends before it are OVERLAPPED and dominated by it. An input whose
-    producer (or, for a graph input, whose first reader) already quantises on the same grid is
-    redundant and is OVERLAPPED too. Source: PPQ document, on graph fusion and joint fixed point.
+    the hardware, so the ends before it are OVERLAPPED and dominated by it. An input that
+    quantises on the same grid as its producer, or as another reader before it, is redundant and
+    is OVERLAPPED too. Source: PPQ document, on graph fusion and joint fixed point.
 
     Returns:
         A new plan.
@@ -38,35 +39,40 @@ def fuse(plan: QuantizedGraph) -> QuantizedGraph:
 
 def _match(plan: QuantizedGraph, fusion: Fusion, first: ir.Node) -> list[ir.Node]:
     """Return the chain that starts at ``first``, or nothing."""
-    chain = [first]
-    if not _fits(plan, first, fusion.pattern[0]):
+    if not _fits(plan, first, fusion.pattern[0]) or not quantizes(plan.output_config(first)):
         return []
-    for step, alternatives in enumerate(fusion.pattern[1:], start=1):
-        readers = plan.graph.consumers(chain[-1].outputs[0])
-        if (
-            len(chain[-1].outputs) != 1
-            or len(readers) != 1
-            or chain[-1].outputs[0].is_graph_output()
-        ):
+    chain = [first]
+    for alternatives in fusion.pattern[1:]:
+        reader = sole_reader(plan.graph, chain[-1])
+        if reader is None or not _fits(plan, reader[0], alternatives):
             return []
-        node, slot = readers[0]
-        if not _fits(plan, node, alternatives) or input_role(node, slot) is not Role.DATA:
+        if not _takes_chain(plan, *reader):
             return []
-        if plan.input_config(node, slot).state is not QuantState.INITIAL:
-            return []
-        chain.append(node)
-        if (
-            fusion.shares_input
-            and step == len(fusion.pattern) - 1
-            and not _reads(node, first.inputs[0])
-        ):
-            return []
-    starts_free = plan.output_config(chain[0]).state is QuantState.INITIAL
-    return chain if starts_free and quantizes(plan.output_config(chain[-1])) else []
+        chain.append(reader[0])
+    if fusion.shares_input and not _reads(chain[-1], first.inputs[0]):
+        return []
+    return chain if quantizes(plan.output_config(chain[-1])) else []
 
 
 def _fits(plan: QuantizedGraph, node: ir.Node, alternatives: Collection[str]) -> bool:
     return node.op_type in alternatives and plan.is_quantized(node)
+
+
+def _takes_chain(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
+    """Tell whether a node can compute inside the one that feeds a slot of it.
+
+    An accumulator belongs to one chain: where two convolutions meet in an Add, the second one's
+    result has to be stored. A Concat computes nothing and takes in any number.
+    """
+    if input_role(node, slot) is not Role.DATA:
+        return False
+    if plan.input_config(node, slot).state is not QuantState.INITIAL:
+        return False
+    spec = op_spec(node)
+    if spec is not None and spec.kind is OpKind.JOIN:
+        return True
+    states = [plan.input_config(node, other).state for other in data_slots(node)]
+    return QuantState.OVERLAPPED not in states
 
 
 def _reads(node: ir.Node, value: ir.Value | None) -> bool:
@@ -81,23 +87,22 @@ def _overlap_chain(plan: QuantizedGraph, chain: list[ir.Node], *, shares_input: 
             _overlap(last, config)
     if shares_input:
         slot = next(s for s in data_slots(chain[-1]) if chain[-1].inputs[s] is chain[0].inputs[0])
-        first = plan.input_config(chain[0], data_slots(chain[0])[0])
-        if plan.input_config(chain[-1], slot).same_grid(first):
-            _overlap(first, plan.input_config(chain[-1], slot))
+        first, again = plan.input_config(chain[0], 0), plan.input_config(chain[-1], slot)
+        if again.state is QuantState.INITIAL and quantizes(first) and first.same_grid(again):
+            _overlap(first, again)
 
 
 def _overlap_readers(plan: QuantizedGraph, value: ir.Value) -> None:
-    readers = [config for _, _, config in plan.consumer_configs(value)]
-    active = [config for config in readers if config.state is QuantState.INITIAL]
     producer = plan.producer_config(value)
-    if producer is not None and (quantizes(producer) or producer.state is QuantState.OVERLAPPED):
-        masters = [producer]
-    else:
-        masters = active[:1]
-    for config in active:
-        for master in masters:
-            if config is not master and config.same_grid(master):
-                _overlap(master, config)
+    masters = [producer] if producer is not None and quantizes(producer) else []
+    for _, _, config in plan.consumer_configs(value):
+        if config.state is not QuantState.INITIAL:
+            continue
+        master = next((master for master in masters if config.same_grid(master)), None)
+        if master is None:
+            masters.append(config)
+        else:
+            _overlap(master, config)
 
 
 def _overlap(master: TensorQuantConfig, config: TensorQuantConfig) -> None:

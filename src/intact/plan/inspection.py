@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from intact.graph import Graph, weight_slot
+import onnx_ir as ir
+
+from intact.config import QuantState
+from intact.graph import Graph, data_slots, weight_slot
 from intact.plan.build import build_plan
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import QuantizedGraph, quantizes
@@ -51,7 +54,8 @@ def inspect_graph(graph: Graph, target: Target, overrides: Overrides | None = No
         UsageError: An override names nothing in the graph.
     """
     plan = build_plan(graph, target, overrides)
-    nodes = [_report(plan, str(node.name)) for node in graph.nodes]
+    outputs = {id(config): end.node for end, config in plan.configs.items()}
+    nodes = [_report(plan, node, outputs) for node in graph.nodes]
     quantized = Counter(row.op_type for row in nodes if row.quantized)
     total = Counter(row.op_type for row in nodes)
     by_type = {
@@ -61,19 +65,29 @@ def inspect_graph(graph: Graph, target: Target, overrides: Overrides | None = No
     return Inspection(target.name, nodes, by_type)
 
 
-def _report(plan: QuantizedGraph, name: str) -> NodeReport:
-    node = plan.graph.node(name)
-    decision = plan.decisions[name]
-    weight, bits, fused_into = None, None, ""
+def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeReport:
+    decision = plan.decisions[str(node.name)]
+    weight_bits, fused_into = None, ""
     if decision.quantized:
         slot = weight_slot(node)
         if slot is not None and quantizes(plan.input_config(node, slot)):
-            weight = plan.input_config(node, slot).bits
-        ends = {end: config for end, config in plan.configs.items() if end.node == name}
+            weight_bits = plan.input_config(node, slot).bits
         output = plan.output_config(node)
-        if output.dominator is not output and not quantizes(output):
-            fused_into = next(e.node for e, c in plan.configs.items() if c is output.dominator)
-        bits = next((c.dominator.bits for e, c in reversed(ends.items()) if c.bits <= 16), None)
+        if output.state is QuantState.OVERLAPPED:
+            fused_into = ends[id(output.dominator)]
     return NodeReport(
-        name, node.op_type, decision.quantized, bits, weight, fused_into, decision.reason
+        node=str(node.name),
+        op_type=node.op_type,
+        quantized=decision.quantized,
+        activation_bits=_activation_bits(plan, node) if decision.quantized else None,
+        weight_bits=weight_bits,
+        fused_into=fused_into,
+        reason=decision.reason,
     )
+
+
+def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:
+    """Return the width of the output as it is stored, or else of the first quantised input."""
+    configs = [plan.output_config(node), *(plan.input_config(node, k) for k in data_slots(node))]
+    quantized = (c for c in configs if quantizes(c) or c.state is QuantState.OVERLAPPED)
+    return next((config.dominator.bits for config in quantized), None)

@@ -10,7 +10,7 @@ from intact.errors import UsageError, nearest
 from intact.graph import Graph
 from intact.plan.ends import Direction, TensorEnd
 
-_PART = re.compile(r"^(?P<node>.+)\.(?P<part>weight|input|output)$")
+_PART = re.compile(r"(?P<node>.+)\.(weight|(input|output)(\[\d+\])?)", re.DOTALL)
 
 
 @dataclass(frozen=True)
@@ -20,7 +20,8 @@ class Overrides:
     Attributes:
         keep_float: Node names or op types that stay float.
         bits: Bit-widths by place: ``NODE`` (its weight, or its output where it has none),
-            ``NODE.weight``, ``NODE.input``, ``NODE.output`` or a whole ``NODE.input[K]``.
+            ``NODE.weight``, ``NODE.input``, ``NODE.output`` or a whole ``NODE.input[K]``. The
+            most specific place holds.
         weight_bits: Bit-width of all weights; None leaves the target's.
         activation_bits: Bit-width of all activations; None leaves the target's.
     """
@@ -31,7 +32,7 @@ class Overrides:
     activation_bits: int | None = None
 
     def check(self, graph: Graph) -> None:
-        """Refuse names that the graph does not have and widths outside 2..32.
+        """Refuse names that the graph does not have and widths outside 2..16.
 
         Raises:
             UsageError: With the nearest name that exists.
@@ -51,7 +52,7 @@ class Overrides:
                     remedy=nearest(self.place_node(place), names),
                 )
         widths = {
-            **self.bits,
+            **{f"--bits {place!r}": bits for place, bits in self.bits.items()},
             "--weight-bits": self.weight_bits,
             "--activation-bits": self.activation_bits,
         }
@@ -61,15 +62,16 @@ class Overrides:
 
     @staticmethod
     def place_node(place: str) -> str:
-        """Return the node that a place of ``bits`` belongs to."""
-        for direction in Direction:
-            if f".{direction}[" in place and place.endswith("]"):
-                return TensorEnd.parse(place).node
-        match = _PART.match(place)
+        """Return the node that a place of ``bits`` belongs to, itself if it has no part.
+
+        >>> Overrides.place_node("block/conv.1.input[0]")
+        'block/conv.1'
+        """
+        match = _PART.fullmatch(place)
         return match["node"] if match else place
 
-    def bits_at(self, end: TensorEnd, *, is_weight: bool, has_weight: bool) -> int | None:
-        """Return the width asked for at an end; None leaves the target's.
+    def places(self, end: TensorEnd, *, is_weight: bool, has_weight: bool) -> tuple[str, ...]:
+        """Return the places of ``bits`` that mean an end, the most specific first.
 
         Args:
             end: The tensor end.
@@ -78,7 +80,11 @@ class Overrides:
         """
         part = "weight" if is_weight else str(end.direction)
         is_bare = is_weight or (not has_weight and end.direction is Direction.OUTPUT)
-        for place in (str(end), f"{end.node}.{part}", *([end.node] if is_bare else [])):
-            if place in self.bits:
-                return self.bits[place]
+        places = (str(end), f"{end.node}.{part}", *([end.node] if is_bare else []))
+        return tuple(place for place in places if place in self.bits)
+
+    def bits_at(self, end: TensorEnd, *, is_weight: bool, has_weight: bool) -> int | None:
+        """Return the width asked for at an end (see ``places``); None leaves the target's."""
+        for place in self.places(end, is_weight=is_weight, has_weight=has_weight):
+            return self.bits[place]
         return self.weight_bits if is_weight else self.activation_bits

@@ -6,6 +6,8 @@ Scales are float32; JSON carries their shortest decimal form, which reads back t
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -36,10 +38,14 @@ _UNQUANTIZED = (QuantState.FP32, QuantState.SOI)
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One config as it stands in the file; ends that are never quantised have only a state."""
+    """One config as it stands in the file; ends that are never quantised have only a state.
+
+    ``before`` is the state that a DEQUANTIZED config goes back to.
+    """
 
     end: str
     state: QuantState
+    before: QuantState | None = None
     follows: str = ""
     policy: str = ""
     rounding: Rounding = Rounding.HALF_EVEN
@@ -121,9 +127,11 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
     try:
         configs = _configs(file.configs)
         target = target_from_json(file.target)
-    except IntactError as error:
-        raise PlanError(f"{path}: {error}") from error
-    _check_ends(path, graph, configs)
+    except (IntactError, OverflowError) as error:
+        raise PlanError(f"{path}: {error}", remedy="quantize again") from error
+    _check_keys(path, "tensor ends", [each.end for each in file.configs], map(str, _ends(graph)))
+    nodes = [str(node.name) for node in graph.nodes]
+    _check_keys(path, "decisions", [each.node for each in file.decisions], nodes)
     return QuantizedGraph(
         graph=graph,
         target=target,
@@ -158,13 +166,14 @@ def _records(plan: QuantizedGraph) -> list[_Record]:
 
 
 def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Record:
-    if config.state in _UNQUANTIZED:
+    if _is_plain(config):
         return _Record(end=end, state=config.state)
     is_root = config.dominator is config
     own = config.params if is_root else None
     return _Record(
         end=end,
         state=config.state,
+        before=_state_before(config),
         follows="" if is_root else names[id(config.dominator)],
         policy=config.policy.spelled,
         rounding=config.rounding,
@@ -179,6 +188,25 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
     )
 
 
+def _is_plain(config: TensorQuantConfig) -> bool:
+    """Tell whether a config says nothing but that its end is not quantised."""
+    return (
+        config.state in _UNQUANTIZED
+        and config.same_grid(unquantized(config.state))
+        and config.params is None
+        and len(config.group()) == 1
+        and not config.detail
+    )
+
+
+def _state_before(config: TensorQuantConfig) -> QuantState | None:
+    if config.state is not QuantState.DEQUANTIZED:
+        return None
+    twin = config.copy()
+    twin.requantize()
+    return twin.state
+
+
 def _numbers(array: np.ndarray[Any, Any]) -> Any:
     """Return a scalar or list; float32 as the shortest decimal that reads back to its bits."""
     if array.dtype == np.float32:
@@ -191,8 +219,13 @@ def _configs(records: list[_Record]) -> dict[TensorEnd, TensorQuantConfig]:
     by_end = {record.end: record for record in records}
     configs = {record.end: _config(record, _master(record, by_end)) for record in records}
     for record in records:
-        if record.follows:
-            configs[record.follows].adopt(configs[record.end])
+        if not record.follows:
+            continue
+        master, follower = configs[record.follows], configs[record.end]
+        if record.state in NEEDS_SCALE:
+            master.dominate(follower)
+        else:  # what does not quantise now may be on another grid
+            master.adopt(follower)
     return {TensorEnd.parse(end): config for end, config in configs.items()}
 
 
@@ -207,12 +240,15 @@ def _master(record: _Record, by_end: dict[str, _Record]) -> _Record:
 
 
 def _config(record: _Record, master: _Record) -> TensorQuantConfig:
-    if record.state in _UNQUANTIZED:
+    if not record.policy:
+        if record.state not in _UNQUANTIZED:
+            raise PlanError(f"{record.end} is {record.state.name} but has no policy")
         return unquantized(record.state)
     granularity: Granularity = PerTensor() if record.axis is None else PerChannel(record.axis)
     detail: dict[str, JsonValue] = dict(record.detail)
-    own = master if record.state in NEEDS_SCALE else record
-    return TensorQuantConfig(
+    state = record.state if record.before is None else record.before
+    own = master if state in NEEDS_SCALE else record
+    config = TensorQuantConfig(
         policy=parse_policy(record.policy),
         rounding=record.rounding,
         bits=record.bits,
@@ -224,26 +260,28 @@ def _config(record: _Record, master: _Record) -> TensorQuantConfig:
         observer=record.observer,
         detail=detail,
         inplace=record.inplace,
-        state=record.state,
+        state=state,
     )
+    config.transition(record.state)
+    return config
 
 
-def _check_ends(path: Path, graph: Graph, configs: dict[TensorEnd, TensorQuantConfig]) -> None:
-    expected = {
-        end
-        for node in graph.nodes
-        for end in (
-            *(
-                TensorEnd.input(str(node.name), k)
-                for k, v in enumerate(node.inputs)
-                if v is not None
-            ),
-            *(TensorEnd.output(str(node.name), k) for k, _ in enumerate(node.outputs)),
-        )
-    }
-    odd = sorted(map(str, expected ^ configs.keys()))
+def _ends(graph: Graph) -> Iterator[TensorEnd]:
+    for node in graph.nodes:
+        name = str(node.name)
+        yield from (TensorEnd.input(name, k) for k, v in enumerate(node.inputs) if v is not None)
+        yield from (TensorEnd.output(name, k) for k, _ in enumerate(node.outputs))
+
+
+def _check_keys(path: Path, what: str, found: Sequence[str], expected: Iterable[str]) -> None:
+    """Refuse a list that lacks a key of the model, has one too many, or one twice."""
+    present, wanted = set(found), set(expected)
+    twice = {key for key, count in Counter(found).items() if count > 1}
+    odd = sorted(present ^ wanted | twice)
     if odd:
-        raise PlanError(f"{path}: tensor ends do not match the model, first {odd[0]}")
+        raise PlanError(
+            f"{path}: its {what} do not match the model, first {odd[0]!r}", remedy="quantize again"
+        )
 
 
 def _one_line_each(file: _PlanFile) -> bytes:

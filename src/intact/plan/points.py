@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from intact.config import MEANING, StateMeaning, TensorQuantConfig
 from intact.errors import PlanError
-from intact.plan.ends import Direction, TensorEnd
+from intact.graph import is_constant, moves_values
+from intact.plan.ends import TensorEnd
 from intact.plan.quantized_graph import QuantizedGraph, quantizes
 
 
@@ -29,7 +30,10 @@ class QuantPoint:
         end: The end whose config quantises: it names the point.
         readers: The (node, slot) pairs that read the quantised data.
         at_output: The producer hands out quantised data, so every reader and a graph output
-            sees it; otherwise only ``readers`` do.
+            sees it; otherwise only ``readers`` do, and what they quantise is what the producer
+            hands out.
+        is_passed_on: The data is on the grid already: the producer moves codes of its input,
+            which share the scale.
     """
 
     value: ir.Value
@@ -37,11 +41,12 @@ class QuantPoint:
     end: TensorEnd
     readers: tuple[tuple[ir.Node, int], ...]
     at_output: bool
+    is_passed_on: bool = False
 
     @property
     def is_constant(self) -> bool:
         """Tell whether the data is a weight, a bias or another constant of the model."""
-        return self.value.const_value is not None
+        return is_constant(self.value)
 
     def constant_codes(self) -> npt.NDArray[np.integer[Any]]:
         """Return the integers of a constant, as every executor and format must use them.
@@ -56,23 +61,22 @@ class QuantPoint:
         dtype = np.float64 if self.config.bits > 16 else np.float32
         return self.config.quantize(tensor.numpy().astype(dtype))
 
-    @property
-    def is_passed_on(self) -> bool:
-        """Tell whether the data is already on the grid: a node that only moves values."""
-        return bool(self.config.detail.get("moved"))
-
 
 def quantization_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
     """Yield the points of a plan, by value in topological order, outputs before inputs.
 
     The plan may still lack scales (to ask which tensors a calibration must observe).
     """
-    seen: set[int] = set()
+    seen: set[ir.Value] = set()
+    grids: _Grids = {}
     for node in plan.graph.nodes:
         for value in (*node.inputs, *node.outputs):
-            if value is not None and id(value) not in seen:
-                seen.add(id(value))
-                yield from _points_of(plan, value)
+            if value is None or value in seen:
+                continue
+            seen.add(value)
+            for point in _points_of(plan, value, grids):
+                grids |= dict.fromkeys(point.readers, point.config.dominator)
+                yield point
 
 
 def refuse_unready(plan: QuantizedGraph) -> None:
@@ -89,12 +93,21 @@ def refuse_unready(plan: QuantizedGraph) -> None:
             )
 
 
-def _points_of(plan: QuantizedGraph, value: ir.Value) -> Iterator[QuantPoint]:
-    producer = plan.producer_config(value)
-    if producer is not None and quantizes(producer):
-        node = value.producer()
-        end = TensorEnd(str(node.name if node else ""), Direction.OUTPUT, value.index() or 0)
-        yield QuantPoint(value, producer, end, plan.graph.consumers(value), at_output=True)
+_Grids: TypeAlias = dict[tuple[ir.Node, int], TensorQuantConfig]
+"""The dominator of the data that a node reads at a slot, where that is quantised."""
+
+
+def _points_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator[QuantPoint]:
+    node, config = value.producer(), plan.producer_config(value)
+    if node is not None and config is not None and quantizes(config):
+        yield QuantPoint(
+            value,
+            config,
+            TensorEnd.output(str(node.name), value.index() or 0),
+            plan.graph.consumers(value),
+            at_output=True,
+            is_passed_on=moves_values(node) and grids.get((node, 0)) is config.dominator,
+        )
     groups: dict[int, list[tuple[ir.Node, int, TensorQuantConfig]]] = {}
     for node, slot, config in plan.consumer_configs(value):
         groups.setdefault(id(config.dominator), []).append((node, slot, config))

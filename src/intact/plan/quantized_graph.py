@@ -28,6 +28,8 @@ class NoteKind(StrEnum):
     CALIBRATION = "calibration"
     BIAS_OVERFLOW = "bias_overflow"
     FUSION = "fusion"
+    TIE = "tie"
+    EXPORT = "export"
 
 
 @dataclass(frozen=True, order=True)

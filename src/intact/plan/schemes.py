@@ -17,7 +17,7 @@ from intact.targets import BiasScheme, DType, TensorScheme
 def config_from_scheme(
     scheme: TensorScheme, channel_axis: int | None, bits: int | None = None
 ) -> TensorQuantConfig:
-    """Return an INITIAL config for a scheme.
+    """Return an INITIAL config for a scheme, or an FP32 one for a scheme that stays float.
 
     Args:
         scheme: The target's scheme for this kind of tensor.
@@ -26,6 +26,8 @@ def config_from_scheme(
         bits: A width that replaces the scheme's, wider than its type too: which type then holds
             the codes is for the format to say.
     """
+    if scheme.is_float:
+        return unquantized(QuantState.FP32)
     granularity: Granularity = PerTensor()
     if scheme.granularity == "per_channel" and channel_axis is not None:
         granularity = PerChannel(channel_axis)
@@ -45,12 +47,17 @@ def config_from_scheme(
     )
 
 
-def passive_bias(scheme: BiasScheme, *, per_channel: bool) -> TensorQuantConfig:
-    """Return the config of a bias: PASSIVE_INIT for integers, FP32 where the target adds floats."""
+def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantConfig:
+    """Return the config of a bias: PASSIVE_INIT for integers, FP32 where the target adds floats.
+
+    Args:
+        scheme: How the target adds biases.
+        channel_axis: The axis of the bias along which the weight's scales run; None for one scale.
+    """
     if scheme.dtype is DType.FLOAT32:
         return unquantized(QuantState.FP32)
     quant_min, quant_max = scheme.range()
-    granularity: Granularity = PerChannel(0) if per_channel else PerTensor()
+    granularity: Granularity = PerTensor() if channel_axis is None else PerChannel(channel_axis)
     return TensorQuantConfig(
         policy=make_policy(granularity, symmetric=True),
         rounding=Rounding.HALF_EVEN,

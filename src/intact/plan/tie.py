@@ -1,16 +1,19 @@
 """Ties: ends that must share a scale because the hardware has one for them.
 
 This is the TVM document's ``threshold_rectify`` as union-find: the tied ends hang under one
-dominator and read their scale through it, whatever bits they have.
+dominator and read their scale through it. Ends on different grids (another width) cannot share
+one scale: they stay apart, and a note says so.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
-from intact.graph import data_slots, moves_values
-from intact.plan.quantized_graph import QuantizedGraph, quantizes
+from intact.graph import data_slots
+from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, quantizes
 from intact.targets import OpRule, ScaleRule
 
 
@@ -22,70 +25,115 @@ def tie(plan: QuantizedGraph) -> QuantizedGraph:
     (its own tensor alone) or ``"union"`` (the ranges of all that are tied).
 
     Returns:
-        A new plan.
+        A new plan, with a note for each operator whose scales could not be tied.
     """
     plan = plan.copy()
-    for node in plan.graph.nodes:
-        rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
-        if rule is None:
-            continue
-        if rule.scales is ScaleRule.OUTPUT_FOLLOWS_INPUT:
-            _outputs_follow(plan, node)
-        elif rule.scales in (ScaleRule.UNIFY_INPUTS, ScaleRule.UNIFY_ALL):
-            _unify(plan, node, with_output=rule.scales is ScaleRule.UNIFY_ALL)
+    tied = [(node, _tie_node(plan, node, rule)) for node, rule in _rules(plan, plan.graph.nodes)]
     if plan.target.topology.in_place:
         # From the outputs upwards, so that a scale travels through a whole chain (Tengine's
         # recursion).
-        for node in reversed(plan.graph.nodes):
-            rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
-            if rule is not None and rule.scales is ScaleRule.INPUT_FOLLOWS_OUTPUT:
-                _input_follows(plan, node, rule)
-    return plan
+        backwards = _rules(plan, reversed(plan.graph.nodes))
+        tied += [(node, _input_follows(plan, node, rule)) for node, rule in backwards]
+    return plan.with_notes(tuple(_note(plan, node) for node, agrees in tied if not agrees))
 
 
-def _data_configs(plan: QuantizedGraph, node: ir.Node) -> list[TensorQuantConfig]:
-    return [
-        plan.input_config(node, slot) for slot in data_slots(node) if node.inputs[slot] is not None
-    ]
+def _rules(plan: QuantizedGraph, nodes: Iterable[ir.Node]) -> Iterator[tuple[ir.Node, OpRule]]:
+    for node in nodes:
+        rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
+        if rule is not None:
+            yield node, rule
 
 
-def _outputs_follow(plan: QuantizedGraph, node: ir.Node) -> None:
-    for slot, _ in enumerate(node.outputs):
-        output = plan.output_config(node, slot)
-        masters = _data_configs(plan, node)
-        if quantizes(output) and masters and masters[0].same_grid(output):
-            _follow(masters[0], output, "master")
-            output.detail["moved"] = moves_values(node)
+def _tie_node(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
+    """Tie what does not depend on the nodes behind; return whether the rule is satisfied."""
+    match rule.scales:
+        case ScaleRule.OUTPUT_FOLLOWS_INPUT:
+            return _outputs_follow(plan, node)
+        case ScaleRule.UNIFY_INPUTS:
+            return _unify(plan, node, with_output=False)
+        case ScaleRule.UNIFY_ALL:
+            return _unify(plan, node, with_output=True)
+    return True
 
 
-def _unify(plan: QuantizedGraph, node: ir.Node, *, with_output: bool) -> None:
-    configs = _data_configs(plan, node)
+def _stored(plan: QuantizedGraph, node: ir.Node, slots: Iterable[int]) -> list[TensorQuantConfig]:
+    """Return the configs of the inputs that exist on the hardware, hidden ones too."""
+    found = []
+    for slot in slots:
+        value, config = node.inputs[slot], plan.input_config(node, slot)
+        producer = None if value is None else plan.producer_config(value)
+        fused_away = producer is not None and producer.state is QuantState.OVERLAPPED
+        if not fused_away and (quantizes(config) or config.state is QuantState.OVERLAPPED):
+            found.append(config)
+    return found
+
+
+def _outputs_follow(plan: QuantizedGraph, node: ir.Node) -> bool:
+    outputs = [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]
+    master = _stored(plan, node, data_slots(node)[:1])
+    if not master:
+        return True
+    tied = [_follow(master[0], each, "master") for each in outputs if quantizes(each)]
+    return all(tied)
+
+
+def _unify(plan: QuantizedGraph, node: ir.Node, *, with_output: bool) -> bool:
+    configs = _stored(plan, node, data_slots(node))
     if with_output:
-        configs += [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]
-    configs = [
-        config for config in configs if config.state not in (QuantState.FP32, QuantState.SOI)
-    ]
-    for config in configs[1:]:
-        if config.same_grid(configs[0]):
-            _follow(configs[0], config, "union")
+        outputs = (plan.output_config(node, slot) for slot, _ in enumerate(node.outputs))
+        configs += [each for each in outputs if quantizes(each) or _is_governed(each)]
+    # A prescribed scale is there first, and the others take it.
+    configs.sort(key=lambda config: not _is_fixed(config))
+    tied = [_follow(configs[0], config, "union") for config in configs[1:]]
+    return all(tied)
 
 
-def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> None:
-    for slot in data_slots(node)[:1]:
-        value = node.inputs[slot]
-        used = len(plan.graph.consumers(value)) if value is not None else 0
-        config, output = plan.input_config(node, slot), plan.output_config(node)
-        few = rule.max_consumers is None or used <= rule.max_consumers
-        if few and quantizes(output) and config.same_grid(output):
-            _follow(output, config, "master")
+def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
+    if rule.scales is not ScaleRule.INPUT_FOLLOWS_OUTPUT:
+        return True
+    value, output = node.inputs[0], plan.output_config(node)
+    configs = _stored(plan, node, data_slots(node)[:1])
+    if value is None or not configs or not quantizes(output):
+        return True
+    used = len(plan.graph.consumers(value)) + int(value.is_graph_output())
+    if rule.max_consumers is not None and used > rule.max_consumers:
+        return True
+    return _follow(output, configs[0], "master")
 
 
-def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str) -> None:
-    """Hang the follower's whole group under the master's; its root gives up its own scale."""
+def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str) -> bool:
+    """Hang the follower's whole group under the master's; its root gives up its own scale.
+
+    Returns:
+        Whether the two share a scale now.
+    """
     root, old = master.dominator, follower.dominator
-    if root is old or old.detail.get("fixed"):
-        return
+    if root is old:
+        return True
+    if not root.same_grid(old):
+        return False
+    if _is_fixed(old):
+        return _is_fixed(root) and (root.scale, root.offset) == (old.scale, old.offset)
     root.dominate(old)
     old.detail["follows"] = follows
     if old.state is QuantState.INITIAL:
         old.transition(QuantState.PASSIVE_INIT)
+    return True
+
+
+def _is_fixed(config: TensorQuantConfig) -> bool:
+    return bool(config.dominator.detail.get("fixed"))
+
+
+def _is_governed(config: TensorQuantConfig) -> bool:
+    return config.state is QuantState.OVERLAPPED
+
+
+def _note(plan: QuantizedGraph, node: ir.Node) -> Note:
+    return Note(
+        NoteKind.TIE,
+        str(node.name),
+        f"target {plan.target.name} has one scale around {node.op_type}, but its ends differ in "
+        "width or have prescribed scales",
+        "give its inputs and output the same width, or keep it float",
+    )

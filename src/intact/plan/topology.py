@@ -39,6 +39,14 @@ def hands_out_float(
     return rule.float_output and not _has_quantized_consumer(node, graph, decisions)
 
 
+def sole_reader(graph: Graph, node: ir.Node) -> tuple[ir.Node, int] | None:
+    """Return who reads a node's result, and at which slot, if nothing else ever sees it."""
+    readers = graph.consumers(node.outputs[0])
+    if len(node.outputs) != 1 or len(readers) != 1 or node.outputs[0].is_graph_output():
+        return None
+    return readers[0]
+
+
 def _decide_node(
     node: ir.Node,
     target: Target,
@@ -69,8 +77,10 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
     if all(str(output.name) in shapes for output in node.outputs):
         return "computes shapes or indices only"
     values = [node.inputs[slot] for slot in data_slots(node)] + [node.outputs[0]]
-    if any(value is None or value.dtype is not ir.DataType.FLOAT for value in values):
-        return "its data is not float32"
+    dtypes = {value.dtype for value in values if value is not None}
+    if dtypes != {ir.DataType.FLOAT}:
+        odd = next(dtype for dtype in dtypes if dtype is not ir.DataType.FLOAT)
+        return f"its data is {odd.name.lower() if odd else 'of unknown type'}, not float32"
     return ""
 
 
@@ -100,18 +110,20 @@ def _prune(graph: Graph, target: Target, decisions: dict[str, Decision]) -> None
         rule = target.rule_for(node)
         if rule is None or not rule.float or _has_quantized_consumer(node, graph, decisions):
             continue
-        if _follows_integer_only(node, target, decisions):
+        if _follows_integer_only(node, graph, target, decisions):
             continue
         decisions[str(node.name)] = Decision(False, "nothing that reads it computes with integers")
 
 
-def _follows_integer_only(node: ir.Node, target: Target, decisions: dict[str, Decision]) -> bool:
+def _follows_integer_only(
+    node: ir.Node, graph: Graph, target: Target, decisions: dict[str, Decision]
+) -> bool:
     """Tell whether a node is the fused activation of one that must hand out integers anyway."""
     spec = op_spec(node)
     source = node.inputs[0].producer() if node.inputs[0] is not None else None
     if source is None or spec is None or spec.kind is not OpKind.ACTIVATION:
         return False
-    if not decisions[str(source.name)].quantized or len(source.outputs[0].uses()) != 1:
+    if not decisions[str(source.name)].quantized or sole_reader(graph, source) is None:
         return False
     rule = target.rule_for(source)
     fused = any(

@@ -17,6 +17,8 @@ from intact.graph.edit import Editor
 from intact.numerics.logarithmic import STEPS_PER_OCTAVE
 from intact.run.session import Feeds
 
+_DOUBLE = ir.DataType.DOUBLE
+
 
 @dataclass(frozen=True)
 class QuantizerInputs:
@@ -63,7 +65,7 @@ def add_quantizer(
     enabled = editor.input(f"{name}/enabled", ir.DataType.BOOL, [])
     chain = _Chain(editor, name)
     if config.grid.exponential:
-        result = _logarithmic(chain, value, scale, high)
+        result = _logarithmic(chain, value, scale, low, high)
     else:
         steps = chain("Div", value, scale)
         codes = chain("Clip", ROUNDERS[config.rounding](chain, steps), low, high)
@@ -84,17 +86,20 @@ class _Chain:
     def __call__(
         self, op_type: str, *inputs: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT
     ) -> ir.Value:
-        attributes: dict[str, int | float | str] = (
-            {"to": int(ir.DataType.FLOAT)} if op_type == "Cast" else {}
-        )
+        attributes: dict[str, int | float | str] = {"to": int(dtype)} if op_type == "Cast" else {}
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, dtype)
 
-    def constant(self, number: float) -> ir.Value:
-        return self._editor.initializer(f"{self._name}/constant", ir.tensor(np.float32(number)))
+    def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        return self("Cast", value, dtype=dtype)
+
+    def constant(
+        self, number: float, dtype: type[np.float32] | type[np.float64] = np.float32
+    ) -> ir.Value:
+        return self._editor.initializer(f"{self._name}/constant", ir.tensor(dtype(number)))
 
     def equals(self, value: ir.Value, number: float) -> ir.Value:
         equal = self("Equal", value, self.constant(number), dtype=ir.DataType.BOOL)
-        return self("Cast", equal)
+        return self.to(equal, ir.DataType.FLOAT)
 
 
 def _half_even(chain: _Chain, steps: ir.Value) -> ir.Value:
@@ -142,12 +147,25 @@ ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
 }
 
 
-def _logarithmic(chain: _Chain, value: ir.Value, scale: ir.Value, high: ir.Value) -> ir.Value:
-    """Levels ``scale * 2**(k / STEPS_PER_OCTAVE)`` with k = 1..high, and 0."""
-    per_nat = chain.constant(STEPS_PER_OCTAVE / np.log(2.0))
-    one, zero = chain.constant(1.0), chain.constant(0.0)
-    octaves = chain("Log", chain("Div", chain("Abs", value), scale))
-    codes = chain("Min", chain("Round", chain("Mul", octaves, per_nat)), high)
-    magnitude = chain("Mul", chain("Exp", chain("Div", codes, per_nat)), scale)
-    is_zero = chain("Less", codes, one, dtype=ir.DataType.BOOL)
-    return chain("Mul", chain("Sign", value), chain("Where", is_zero, zero, magnitude))
+def _logarithmic(
+    chain: _Chain, value: ir.Value, scale: ir.Value, low: ir.Value, high: ir.Value
+) -> ir.Value:
+    """Levels ``scale * 2**(k / STEPS_PER_OCTAVE)`` with k = 1..high, and 0.
+
+    In float64, as ``numerics.logarithmic`` computes it: float32 logarithms would put values near
+    the middle between two levels on the wrong one.
+    """
+    steps = chain.constant(float(STEPS_PER_OCTAVE), np.float64)
+    per_nat = chain.constant(STEPS_PER_OCTAVE / np.log(2.0), np.float64)
+    two, zero = chain.constant(2.0, np.float64), chain.constant(0.0, np.float64)
+    first, last = chain.to(scale, _DOUBLE), chain.to(high, _DOUBLE)
+    ratio = chain("Div", chain("Abs", chain.to(value, _DOUBLE)), first, dtype=_DOUBLE)
+    position = chain("Mul", chain("Log", ratio, dtype=_DOUBLE), per_nat, dtype=_DOUBLE)
+    codes = chain("Round", chain("Clip", position, zero, last, dtype=_DOUBLE), dtype=_DOUBLE)
+    power = chain("Pow", two, chain("Div", codes, steps, dtype=_DOUBLE), dtype=_DOUBLE)
+    level = chain("Mul", power, first, dtype=_DOUBLE)
+    is_zero = chain("Equal", codes, zero, dtype=ir.DataType.BOOL)
+    magnitude = chain("Where", is_zero, zero, level, dtype=_DOUBLE)
+    # One-sided levels (low = 0) have no negative side.
+    sign = chain("Max", chain("Sign", value), low)
+    return chain("Mul", sign, chain.to(magnitude, ir.DataType.FLOAT))

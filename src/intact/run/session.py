@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
 from enum import Enum
 from pathlib import Path
@@ -12,6 +13,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 
 from intact.errors import ModelError, UsageError
+from intact.graph import save_model
+
+_LARGEST_MESSAGE = 1 << 30
+"""Weights beyond this go through a file: protobuf messages end at 2 GiB, with all their names."""
 
 Feeds = dict[str, np.ndarray[Any, Any]]
 
@@ -38,7 +43,7 @@ def make_session(
     """Build a CPU session.
 
     Args:
-        model: A model in memory, its bytes, or a file (needed beyond 2 GB).
+        model: A model in memory, its bytes, or a file.
         threads: Threads inside one operator; 0 lets the runtime choose.
         optimization: Graph rewriting level.
 
@@ -51,9 +56,19 @@ def make_session(
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = optimization.value
-    if isinstance(model, ir.Model):
-        model = ir.to_proto(model).SerializeToString()
-    source = str(model) if isinstance(model, Path) else model
+    with tempfile.TemporaryDirectory() as folder:
+        source: str | bytes
+        if isinstance(model, ir.Model) and _weight_bytes(model) > _LARGEST_MESSAGE:
+            source = str(Path(folder) / "model.onnx")
+            save_model(model, source)
+        elif isinstance(model, ir.Model):
+            source = ir.to_proto(model).SerializeToString()
+        else:
+            source = str(model) if isinstance(model, Path) else model
+        return _open(source, options)
+
+
+def _open(source: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
     try:
         return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime raises a dozen unrelated classes
@@ -76,6 +91,11 @@ def run_session(
     except Exception as error:
         raise ModelError(f"ONNX Runtime fails on this input: {_first_line(error)}") from error
     return results
+
+
+def _weight_bytes(model: ir.Model) -> int:
+    values = model.graph.initializers.values()
+    return sum(value.const_value.nbytes for value in values if value.const_value is not None)
 
 
 def _first_line(error: Exception) -> str:

@@ -16,9 +16,17 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from intact.config import TensorQuantConfig
 from intact.errors import PlanError
 from intact.graph.edit import Editor
-from intact.plan import QuantizedGraph, QuantPoint, TensorEnd, quantization_points, refuse_unready
+from intact.plan import (
+    QuantizedGraph,
+    QuantPoint,
+    TensorEnd,
+    quantization_points,
+    quantizes,
+    refuse_unready,
+)
 from intact.run.quantizers import QuantizerInputs, add_quantizer
 from intact.run.session import Feeds, make_session, run_session
 
@@ -54,7 +62,7 @@ class Simulator:
         self.teacher_inputs: dict[TensorEnd, str] = {}
         self._parameters: dict[TensorEnd, QuantizerInputs] = {}
         self._results: dict[TensorEnd, str] = {}
-        for point in list(quantization_points(plan)):
+        for point in quantization_points(plan):
             if point.is_constant:
                 _bake(editor, point)
             elif not point.is_passed_on:
@@ -75,6 +83,7 @@ class Simulator:
         editor.redirect(value, source, readers)
         if point.at_output:
             editor.take_over_output(value, result)
+            editor.rebind(str(point.value.name), source)
         if not any(output is result for output in editor.model.graph.outputs):
             editor.model.graph.outputs.append(result)
         self.points[point.end] = point
@@ -93,20 +102,28 @@ class Simulator:
         Args:
             feeds: The model's inputs (and the teacher's, where forced), by name.
             observe: Points whose quantised values are wanted.
-            plan: Another calibration of the same structure; None takes the compiled one.
+            plan: Another calibration of the same structure; None takes the compiled one. Its
+                weights and biases are not used: those stay as they were compiled.
             disabled: Points that pass their data through as float.
 
         Returns:
             The graph's outputs by name, and the observed values (float32, on their grid).
 
         Raises:
-            PlanError: ``plan`` has no config for a point, or none with a scale.
+            PlanError: ``plan`` has no config for a point, none with a scale, or one that rounds
+                or is spaced in another way; or an observed or disabled end is no point.
         """
+        for end in (*observe, *disabled):
+            if end not in self.points:
+                raise PlanError(
+                    f"{end} is not simulated on its own",
+                    remedy="name one of the simulator's points",
+                )
         full = dict(feeds)
         for end, parameters in self._parameters.items():
-            config = self.points[end].config if plan is None else plan.configs[end]
-            if config.params is None:
-                raise PlanError(f"{end} has no scale", remedy="calibrate the plan first")
+            config = self.points[end].config
+            if plan is not None:
+                config = _recalibrated(plan, end, config)
             full |= parameters.feeds(config, enabled=end not in disabled)
         names = [*self.outputs, *(self._results[end] for end in observe)]
         arrays = run_session(self._session, full, names)
@@ -114,6 +131,22 @@ class Simulator:
         return dict(zip(self.outputs, arrays, strict=False)), dict(
             zip(observe, arrays[count:], strict=True)
         )
+
+
+def _recalibrated(
+    plan: QuantizedGraph, end: TensorEnd, compiled: TensorQuantConfig
+) -> TensorQuantConfig:
+    """Return the config of another calibration, if the compiled nodes can compute it."""
+    config = plan.configs.get(end)
+    if config is None or config.params is None or not quantizes(config):
+        raise PlanError(f"{end} has no scale", remedy="calibrate the plan first")
+    same_rounding = config.rounding is compiled.rounding
+    if not same_rounding or config.grid.exponential != compiled.grid.exponential:
+        raise PlanError(
+            f"{end} is rounded or spaced in another way than the compiled plan",
+            remedy="make a new Simulator",
+        )
+    return config
 
 
 def _bake(editor: Editor, point: QuantPoint) -> None:

@@ -21,7 +21,7 @@ class Container:
         numpy: The NumPy type of its arrays.
         low: Smallest integer it holds.
         high: Largest integer it holds.
-        opset: First default opset whose QuantizeLinear takes it, per-channel included.
+        opset: First default opset whose QuantizeLinear takes it.
     """
 
     data_type: ir.DataType
@@ -30,20 +30,26 @@ class Container:
     high: int
     opset: int
 
+    def opset_for(self, config: TensorQuantConfig) -> int:
+        """Return the first opset that expresses a config: scales by channel came with 13."""
+        return self.opset if config.granularity.axis is None else max(self.opset, _PER_CHANNEL)
+
     def holds_exactly(self, config: TensorQuantConfig) -> bool:
         """Tell whether saturating to the type is saturating to the config's range."""
         return (config.quant_min, config.quant_max) == (self.low, self.high)
 
 
+_PER_CHANNEL = 13
+
 _SIGNED = (
     Container(ir.DataType.INT4, ml_dtypes.int4, -8, 7, 21),
-    Container(ir.DataType.INT8, np.int8, -128, 127, 13),
+    Container(ir.DataType.INT8, np.int8, -128, 127, 10),
     Container(ir.DataType.INT16, np.int16, -(2**15), 2**15 - 1, 21),
-    Container(ir.DataType.INT32, np.int32, -(2**31), 2**31 - 1, 13),
+    Container(ir.DataType.INT32, np.int32, -(2**31), 2**31 - 1, 10),
 )
 _UNSIGNED = (
     Container(ir.DataType.UINT4, ml_dtypes.uint4, 0, 15, 21),
-    Container(ir.DataType.UINT8, np.uint8, 0, 255, 13),
+    Container(ir.DataType.UINT8, np.uint8, 0, 255, 10),
     Container(ir.DataType.UINT16, np.uint16, 0, 2**16 - 1, 21),
 )
 

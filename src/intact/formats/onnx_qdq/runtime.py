@@ -1,21 +1,37 @@
-"""A written QDQ model in ONNX Runtime, with its integers on request."""
+"""A written QDQ model in ONNX Runtime, as its users run it, with its integers on request."""
 
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
+from intact.errors import ExportError
+from intact.graph import moves_values, save_model
 from intact.graph.edit import Editor
 from intact.plan import TensorEnd
-from intact.run.session import Feeds, make_session, run_session
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
+
+_Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
+
+_CODES = {
+    ir.DataType.UINT4,
+    ir.DataType.INT4,
+    ir.DataType.UINT8,
+    ir.DataType.INT8,
+    ir.DataType.UINT16,
+    ir.DataType.INT16,
+}
+"""Types that carry codes; wider integers are shapes and indices."""
+
+_FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
+"""Operators that take integers and compute in float."""
 
 
 class QdqRuntime:
@@ -26,6 +42,9 @@ class QdqRuntime:
         codes: Value names of the integers to hand out, by tensor end. Handing out the output of
             a QuantizeLinear does not undo the runtime's fusions.
         threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Raises:
+        ExportError: The runtime refuses the model.
     """
 
     def __init__(
@@ -37,45 +56,87 @@ class QdqRuntime:
             editor = Editor(model)
             editor.model.graph.outputs.extend(editor.value(codes[end]) for end in self._ends)
             model = editor.finish()
-        self._session = make_session(model, threads=threads)
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        with tempfile.TemporaryDirectory() as folder:
+            self._session = _open(model, options, Path(folder))
 
     def run(
-        self, feeds: Feeds
-    ) -> tuple[dict[str, np.ndarray[Any, Any]], dict[TensorEnd, np.ndarray[Any, Any]]]:
-        """Run one batch; return the outputs by name and the integers by tensor end."""
-        arrays = run_session(self._session, feeds)
+        self, feeds: Mapping[str, np.ndarray[Any, Any]]
+    ) -> tuple[_Arrays, dict[TensorEnd, np.ndarray[Any, Any]]]:
+        """Run one batch; return the outputs by name and the integers by tensor end.
+
+        Raises:
+            ExportError: The runtime fails on these inputs.
+        """
+        try:
+            arrays = self._session.run(None, dict(feeds))
+        except Exception as error:  # the runtime raises a dozen unrelated classes
+            raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
 
 
-def executed_operators(model: ir.Model) -> dict[str, list[str]]:
-    """Return what the runtime makes of a model: node names by op type, after its fusions.
+def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:
+    """Return the nodes among ``quantized`` that the runtime computes in float, with op type.
 
-    A node that was planned for integers and still appears under its float op type was not fused.
+    What counts is the data that reaches a node in the model as the runtime rewrites it: a
+    Reshape of codes is integer work, a Reshape of floats is not. A node that is gone was fused
+    into another, which stands for it.
+    """
+    wanted = set(quantized)
+    return {
+        str(node.name): node.op_type
+        for node in _fused(model).graph
+        if node.name in wanted and not _computes_with_integers(node)
+    }
+
+
+def _fused(model: ir.Model) -> ir.Model:
+    """Return the model after the runtime's fusions, which keep the names of nodes.
+
+    The level above would change layouts and rename what it touches.
     """
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "optimized.onnx"
+        path = Path(folder) / "fused.onnx"
         options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = str(path)
-        ort.InferenceSession(
-            ir.to_proto(model).SerializeToString(), options, providers=["CPUExecutionProvider"]
-        )
-        optimized = ir.load(path)
-    found: dict[str, list[str]] = {}
-    for node in optimized.graph:
-        found.setdefault(node.op_type, []).append(str(node.name))
-    return found
+        _open(model, options, Path(folder))
+        return ir.load(path)
 
 
-def float_leftovers(model: ir.Model, quantized: Sequence[str]) -> dict[str, str]:
-    """Return the nodes among ``quantized`` that the runtime executes in float, with op type."""
-    wanted = set(quantized)
-    executed = executed_operators(model)
-    return {
-        name: op_type
-        for op_type, names in executed.items()
-        if not op_type.startswith(("QLinear", "QGemm", "MatMulInteger"))
-        for name in names
-        if name in wanted
-    }
+def _computes_with_integers(node: ir.Node) -> bool:
+    if node.op_type in _FLOAT_READERS_OF_CODES:
+        return False
+    return any(value is not None and _holds_codes(value) for value in node.inputs)
+
+
+def _holds_codes(value: ir.Value) -> bool:
+    if value.dtype is not None:
+        return value.dtype in _CODES
+    # The runtime leaves out the types of some values that it makes.
+    producer = value.producer()
+    if producer is None:
+        return False
+    if moves_values(producer):
+        return producer.inputs[0] is not None and _holds_codes(producer.inputs[0])
+    return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))
+
+
+def _open(model: ir.Model, options: ort.SessionOptions, folder: Path) -> ort.InferenceSession:
+    """Build a CPU session from a file, as users do and as large models need."""
+    path = folder / "model.onnx"
+    save_model(model, path)
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime raises a dozen unrelated classes
+        raise ExportError(
+            f"{RUNTIME} refuses the written model: {_first_line(error)}",
+            remedy="keep the node that it names float",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

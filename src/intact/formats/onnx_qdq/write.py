@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from intact.config import TensorQuantConfig
+from intact.config import Rounding, TensorQuantConfig
 from intact.errors import ExportError
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.opset import raise_opset
@@ -29,6 +29,9 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+
+_ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
+"""What QuantizeLinear does, under both its names."""
 
 
 @dataclass
@@ -56,8 +59,7 @@ def write_qdq(plan: QuantizedGraph) -> QdqModel:
     refuse_unready(plan)
     points = list(quantization_points(plan))
     _refuse_inexpressible(points)
-    containers = [container for point in points if (container := container_for(point.config))]
-    needed = max((container.opset for container in containers), default=0)
+    needed = max((_container(point).opset_for(point.config) for point in points), default=0)
     writer = _Writer(Editor(raise_opset(plan.graph.model, needed)))
     for point in points:
         if point.is_constant:
@@ -65,6 +67,7 @@ def write_qdq(plan: QuantizedGraph) -> QdqModel:
         else:
             writer.activation(point)
     writer.drop_saturations(plan, points)
+    writer.result.notes += _rounding_notes(points)
     writer.result.model = writer.editor.finish()
     return writer.result
 
@@ -80,6 +83,22 @@ def _refuse_inexpressible(points: list[QuantPoint]) -> None:
         raise ExportError(
             f"QDQ cannot express {'; '.join(reasons)}", remedy="keep these nodes float"
         )
+
+
+def _rounding_notes(points: list[QuantPoint]) -> list[Note]:
+    """Say where QuantizeLinear rounds otherwise than the plan; constants are rounded already."""
+    odd = [
+        point
+        for point in points
+        if not (point.is_constant or point.is_passed_on) and point.config.rounding not in _ROUNDINGS
+    ]
+    if not odd:
+        return []
+    message = (
+        f"QuantizeLinear rounds ties to even, the plan {odd[0].config.rounding}: ties of "
+        f"{len(odd)} activation(s) come out differently (first: {odd[0].end})"
+    )
+    return [Note(NoteKind.EXPORT, "", message)]
 
 
 class _Writer:
@@ -98,7 +117,7 @@ class _Writer:
         base = str(value.name) if point.at_output else f"{value.name}_{point.end.node}"
         scale, zero_point = self._scale_and_zero(point, container)
         source = value
-        if not container.holds_exactly(point.config):
+        if not (container.holds_exactly(point.config) or point.is_passed_on):
             source = self._clip(point, value, base)
         codes = self.editor.node(
             "QuantizeLinear",
@@ -115,6 +134,7 @@ class _Writer:
         )
         if point.at_output:
             self.editor.take_over_output(value, result)
+            self.editor.rebind(str(point.value.name), result)
         self.result.codes[point.end] = str(codes.name)
 
     def constant(self, point: QuantPoint) -> None:
@@ -170,11 +190,12 @@ class _Writer:
         )
         self.result.notes.append(
             Note(
-                NoteKind.FUSION,
+                NoteKind.EXPORT,
                 point.end.node,
-                f"{point.config.bits} bits are narrower than {_container(point).data_type.name}: "
-                "a Clip does the saturation and ONNX Runtime does not fuse there",
-                "use 4, 8 or 16 bits",
+                f"{point.config.quant_min}..{point.config.quant_max} is narrower than "
+                f"{_container(point).data_type.name.lower()}: a Clip does the saturation, and "
+                "ONNX Runtime computes in float there",
+                "use the whole range of an 8-bit type",
             )
         )
         return self.editor.node("Clip", [value, low, high], f"{base}_clipped", shape=value.shape)

@@ -1,0 +1,169 @@
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.collect import collect
+from intact.calibrate.observer import Observer
+from intact.calibrate.samples import open_samples
+from intact.calibrate.statistics import Statistics
+from intact.errors import CalibrationError
+from intact.graph import Graph, normalize
+from intact.plan import build_plan
+from intact.targets import load_target
+from tests.images import Images
+from tests.models import ModelBuilder, residual_net, run_model, transformer_block
+
+
+def needed(graph: Graph) -> tuple[str, ...]:
+    return required_tensors(build_plan(graph, load_target("onnxruntime")))
+
+
+def collected(graph: Graph, batches: list[np.ndarray], name: str, threads: int = 2) -> Statistics:
+    data = [{name: batch} for batch in batches]
+    return collect(graph, open_samples(data, graph), needed(graph), threads=threads)
+
+
+def in_sizes(array: np.ndarray, *sizes: int) -> list[np.ndarray]:
+    return np.split(array, np.cumsum(sizes))
+
+
+@pytest.mark.parametrize("model", ["resnet20", "vit"])
+def test_statistics_do_not_depend_on_order_batching_or_threads(
+    model: str, zoo: Path, cifar_calib: Images
+) -> None:
+    graph = normalize(zoo / f"{model}.onnx")
+    images = cifar_calib.image[:101]  # prime: the last internal batch is ragged
+    shuffled = images[np.random.default_rng(7).permutation(len(images))]
+    reference = collected(graph, [images], "image", threads=2).hash()
+    assert collected(graph, in_sizes(images, 1, 50, 3), "image", threads=1).hash() == reference
+    assert collected(graph, in_sizes(shuffled, 64, 30), "image", threads=3).hash() == reference
+    other = collected(graph, [images[:-1]], "image").hash()
+    assert other != reference  # one sample less is another result
+
+
+def test_shards_merge_to_the_statistics_of_the_whole(zoo: Path, cifar_calib: Images) -> None:
+    graph = normalize(zoo / "mlperf_resnet8.onnx")
+    images = cifar_calib.image[:70]
+    first = collected(graph, [images[:33]], "image")
+    first.merge(collected(graph, [images[33:]], "image"))
+    assert first.hash() == collected(graph, [images], "image").hash()
+
+
+@pytest.mark.parametrize("build", [residual_net, transformer_block])
+def test_what_is_counted_is_what_the_runtime_computes(
+    build: Callable[[], onnx.ModelProto],
+) -> None:
+    model = build()
+    graph = normalize(model)
+    name = graph.inputs[0].name or ""
+    shape = [int(n) for n in list(graph.inputs[0].shape or ())[1:]]
+    data = np.random.default_rng(0).normal(size=(45, *shape)).astype(np.float32)
+    found = collected(graph, [data], name)
+    names = [tensor for tensor in found.tensors if tensor != name]
+    arrays = run_model(onnx.load_from_string(_bytes(graph)), {name: data}, names) | {name: data}
+    for tensor, statistics in found.tensors.items():
+        assert statistics.counts.sum() == arrays[tensor].size
+        assert statistics.samples == 45
+        assert statistics.minimum == pytest.approx(arrays[tensor].min(), rel=1e-4, abs=1e-6)
+        assert statistics.maximum == pytest.approx(arrays[tensor].max(), rel=1e-4, abs=1e-6)
+
+
+def _bytes(graph: Graph) -> bytes:
+    import onnx_ir as ir
+
+    return ir.to_proto(graph.model).SerializeToString()
+
+
+def transposed_batch() -> onnx.ModelProto:
+    """A model in which a tensor holds the samples along axis 1."""
+    b = ModelBuilder()
+    turned = b.node("Transpose", b.input("x", ["batch", 3, 4]), perm=[1, 0, 2], out="turned")
+    b.node("MatMul", turned, b.weight(4, 2), out="y")
+    b.output("y", [3, "batch", 2])
+    return b.build()
+
+
+def test_samples_along_another_axis_and_padding_are_told_apart() -> None:
+    graph = normalize(transposed_batch())
+    data = np.random.default_rng(1).normal(size=(37, 3, 4)).astype(np.float32)
+    samples = open_samples({"x": data}, graph)
+    found = collect(graph, samples, ["x", "turned", "y"], threads=2)
+    assert found["turned"].counts.sum() == data.size
+    assert np.array_equal(found["turned"].counts, found["x"].counts)
+    assert found["turned"].samples == 37
+    lowest = data.min((1, 2)).astype(np.float64)
+    assert found["turned"].minima.value() == pytest.approx(lowest.sum(), rel=1e-12)
+
+
+def test_memory_is_bounded_by_one_batch_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = normalize(residual_net())
+    seen: list[int] = []
+    original = Observer.run
+
+    def watch(self: Observer, batch: dict[str, np.ndarray], count: int) -> object:
+        found = original(self, batch, count)
+        seen.append(found.values.size)
+        return found
+
+    monkeypatch.setattr(Observer, "run", watch)
+    read = 0
+
+    def batches() -> object:
+        nonlocal read
+        for _ in range(40):
+            read += 32
+            assert read <= 32 * (len(seen) + 6), "samples are read ahead of the runtime"
+            yield {"image": np.zeros((32, 3, 8, 8), np.float32)}
+
+    class Source:
+        def __iter__(self) -> object:
+            return batches()
+
+    collect(graph, open_samples(Source(), graph), needed(graph), threads=2)  # type: ignore[arg-type]
+    assert len(set(seen)) == 1
+
+
+def test_progress_ends_at_the_number_of_samples() -> None:
+    graph = normalize(residual_net())
+    told: list[tuple[int, int | None]] = []
+    samples = open_samples({"image": np.zeros((70, 3, 8, 8), np.float32)}, graph)
+    collect(graph, samples, needed(graph), progress=lambda *at: told.append(at))
+    assert told[-1] == (70, 70)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+def test_an_unknown_tensor_is_named() -> None:
+    graph = normalize(residual_net())
+    with pytest.raises(CalibrationError, match="no tensor 'nowhere'"):
+        Observer(graph, ["nowhere"])
+
+
+@pytest.mark.parametrize(("batch", "count"), [(1, 5), (4, 10)])
+def test_a_model_with_a_fixed_batch_is_observed(batch: int, count: int) -> None:
+    b = ModelBuilder()
+    x = b.node("Relu", b.conv(b.input("image", [batch, 3, 8, 8]), 3, 8))
+    b.node("GlobalAveragePool", b.conv(x, 8, 8), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    data = np.random.default_rng(3).normal(size=(count, 3, 8, 8)).astype(np.float32)
+    found = collected(graph, [data], "image")
+    assert found["image"].samples == count
+    assert found["image"].counts.sum() == data.size
+
+
+def test_sequences_of_different_lengths_are_observed_one_by_one() -> None:
+    b = ModelBuilder()
+    b.node("MatMul", b.input("tokens", ["batch", "length", 4]), b.weight(4, 3), out="y")
+    b.output("y", ["batch", "length", 3])
+    graph = normalize(b.build())
+    random = np.random.default_rng(5)
+    batches = [random.normal(size=(2, n, 4)).astype(np.float32) for n in (3, 7, 1)]
+    found = collected(graph, batches, "tokens")
+    assert found["tokens"].samples == 6
+    assert found["tokens"].counts.sum() == sum(batch.size for batch in batches)
