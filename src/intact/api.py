@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy.typing as npt
 import onnx
@@ -27,7 +27,9 @@ from intact.targets import Target, load_target
 from intact.verification import Verification, verify_qdq
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
-DataSource: TypeAlias = str | Path | Mapping[str, npt.ArrayLike] | Iterable[Batch]
+DataSource: TypeAlias = (
+    str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch]
+)
 
 DEFAULT_SAMPLES = 512
 
@@ -74,7 +76,9 @@ def quantize(
     plan = build_plan(graph, described, overrides)
     _refuse_nothing_to_do(plan)
     opened = open_samples(data, graph, preprocess=preprocess, limit=samples)
-    statistics = collect(graph, opened, required_tensors(plan), threads=threads, progress=progress)
+    # The inputs too, quantised or not: `verify` draws new ones from their distributions.
+    tensors = tuple(dict.fromkeys((*opened.specs, *required_tensors(plan))))
+    statistics = collect(graph, opened, tensors, threads=threads, progress=progress)
     plan = assign(plan, statistics, chosen)
     plan.provenance |= _described(opened.preprocess, method_options or {})
     exported = write_qdq(plan)
@@ -182,8 +186,8 @@ def _open(
 def _feeds(samples: Samples) -> Iterator[Batch]:
     fixed = [spec.fixed_batch for spec in samples.specs.values() if spec.fixed_batch is not None]
     free = any(None in spec.shape[1:] for spec in samples.specs.values())
-    for batch, _ in samples.batches(fixed[0] if fixed else 1 if free else 16):
-        yield batch
+    for batch, count in samples.batches(fixed[0] if fixed else 1 if free else 16):
+        yield batch if fixed else {name: array[:count] for name, array in batch.items()}
 
 
 def _described(preprocess: Preprocess, options: Mapping[str, float]) -> dict[str, str]:

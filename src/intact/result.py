@@ -58,12 +58,12 @@ class Result:
             IntactError: A file is damaged.
         """
         folder = Path(folder)
-        missing = [name for name in FILES if not (folder / name).is_file()]
-        if missing:
-            raise PlanError(
-                f"{folder}: no {' and no '.join(missing)} in it",
-                remedy="give a folder that `intact quantize` wrote, with all its files",
-            )
+        for name in (PLAN, *FILES):  # the plan first: without it, this is some other folder
+            if not (folder / name).is_file():
+                raise PlanError(
+                    f"{folder}: no {name} in it",
+                    remedy="give a folder that `intact quantize` wrote, with all its files",
+                )
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
         statistics = Statistics.load(folder / STATISTICS)
         if statistics.hash() != plan.provenance.get("statistics"):
@@ -71,7 +71,7 @@ class Result:
                 f"{folder / STATISTICS}: not the statistics of this plan", remedy="quantize again"
             )
         exported = write_qdq(plan)
-        exported.model = load_model(folder / QUANTIZED)
+        exported.model = _deployed(folder / QUANTIZED, exported)
         return Result(plan, statistics, exported, folder)
 
     def save(self, folder: str | Path) -> None:
@@ -114,6 +114,20 @@ class Result:
         models = (self.plan.graph.model, self.exported.model)
         float_bytes, quantized_bytes = (len(ir.to_proto(m).SerializeToString()) for m in models)
         return float_bytes, quantized_bytes
+
+
+def _deployed(path: Path, expected: QdqModel) -> ir.Model:
+    """Read the deployed model, which must have the tensors that the plan would write."""
+    model = load_model(path)
+    present = {value.name for value in model.graph.inputs}
+    present |= {value.name for node in model.graph for value in node.outputs}
+    for name in expected.codes.values():
+        if name not in present:
+            raise PlanError(
+                f"{path}: not the model of this plan, it has no tensor {name!r}",
+                remedy="quantize again",
+            )
+    return model
 
 
 def check_output(folder: Path) -> None:
@@ -182,7 +196,7 @@ def _staging(folder: Path, *, make_parents: bool) -> Path:
     parent = folder.parent
     if make_parents:
         parent.mkdir(parents=True, exist_ok=True)
-    while not parent.is_dir() and parent != parent.parent:
+    while not parent.exists():
         parent = parent.parent
     try:
         return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))

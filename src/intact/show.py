@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+from rich import box
 from rich.console import Console
 from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -99,9 +100,7 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     if as_json:
         _print_json(msgspec.to_builtins(found))
         return
-    table = Table(title=f"on {found.target}", title_justify="left")
-    for heading in ("node", "op", "computes", "why"):
-        table.add_column(heading, overflow="fold")
+    table = _table(f"on {found.target}", ("node", "op", "computes", "why"))
     for row in found.nodes:
         computes = "float"
         if row.quantized:
@@ -111,9 +110,7 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)
     _console().print(table)
-    summary = Table(title="by op", title_justify="left")
-    for heading in ("op", "integer", "float"):
-        summary.add_column(heading, justify="left" if heading == "op" else "right")
+    summary = _table("by op", ("op",), numbers=("integer", "float"))
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
     _console().print(summary)
@@ -124,12 +121,11 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     if as_json:
         _print_json(msgspec.to_builtins(found))
         return
-    table = Table(title=f"{found.samples} samples", title_justify="left")
-    for heading in ("", "float", "quantized", "change"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    title = f"{found.samples} samples; latency of {found.latency_batch} at once"
+    table = _table(title, ("",), numbers=("float", "quantized", "change"))
     if found.accuracy is not None:
         points = found.accuracy.difference
-        interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}] points"
+        interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
         table.add_row("top-1 %", *(f"{value:.2f}" for value in found.accuracy.top1), interval)
         if found.accuracy.top5 is not None:
             float5, quantized5 = found.accuracy.top5
@@ -137,16 +133,15 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
                 "top-5 %",
                 f"{float5:.2f}",
                 f"{quantized5:.2f}",
-                f"{quantized5 - float5:+.2f} points",
+                f"{quantized5 - float5:+.2f}",
             )
     table.add_row(
         "size",
         *(_kilobytes(size) for size in found.bytes),
         _times(found.bytes[0] / found.bytes[1], "smaller", "larger"),
     )
-    batch = f"latency, batch {found.latency_batch}"
     table.add_row(
-        batch,
+        "latency",
         *(f"{ms:.2f} ms" for ms in found.latency_ms),
         _times(found.speedup, "faster", "slower"),
     )
@@ -167,9 +162,8 @@ def verification(found: Verification, *, as_json: bool) -> None:
         f"{found.runtime} on {escape(found.cpu.name)} ({found.cpu.instruction_set}), "
         f"{found.samples} samples"
     )
-    table = Table(title="against the simulation", title_justify="left")
-    for heading in ("", "layers", "values", "differ", "rate", "steps at most"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    headings = ("layers", "values", "differ", "rate", "most")
+    table = _table("against the simulation, in steps", ("",), numbers=headings)
     table.add_row("by layer", *_totals(found.layers))
     table.add_row("end to end", *_totals(found.end_to_end))
     _console().print(table)
@@ -197,7 +191,7 @@ def targets(found: Sequence[Target], *, as_json: bool) -> None:
     if as_json:
         _print_json([{"name": target.name, "description": target.description} for target in found])
         return
-    table = Table("name", "description", box=None)
+    table = _table(None, ("name", "description"))
     for item in found:
         table.add_row(escape(item.name), escape(item.description))
     _console().print(table)
@@ -219,7 +213,7 @@ def _totals(layers: Sequence[LayerComparison]) -> tuple[str, str, str, str, str]
         str(len(layers)),
         f"{values:,}",
         f"{mismatches:,}",
-        f"{mismatches / max(values, 1):.2e}",
+        f"{mismatches / max(values, 1):.2g}",
         str(largest),
     )
 
@@ -230,6 +224,16 @@ def _times(ratio: float, better: str, worse: str) -> str:
 
 def _decibels(decibels: float) -> str:
     return "identical" if decibels == math.inf else f"SQNR {decibels:.1f} dB"
+
+
+def _table(title: str | None, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
+    """Return an empty table that stays readable on narrow terminals: texts fold, numbers do not."""
+    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
+    for heading in texts:
+        table.add_column(heading, overflow="fold", no_wrap=not heading)
+    for heading in numbers:
+        table.add_column(heading, justify="right", overflow="fold")
+    return table
 
 
 def _line(text: str) -> None:

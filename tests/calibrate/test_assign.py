@@ -159,7 +159,7 @@ def test_constant_and_dead_tensors_get_a_defined_scale(value: float) -> None:
         if config.params is not None:
             assert np.all(config.params.scale > 0)
     output = plan.configs[TensorEnd.output(str(plan.graph.nodes[0].name))]
-    assert output.fake_quantize(np.float32([value]))[0] == pytest.approx(value, rel=1e-6)
+    assert output.fake_quantize(np.array([value], np.float32))[0] == pytest.approx(value, rel=1e-6)
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8, 16])

@@ -77,7 +77,7 @@ def test_what_is_counted_is_what_the_runtime_computes(
 def _bytes(graph: Graph) -> bytes:
     import onnx_ir as ir
 
-    return ir.to_proto(graph.model).SerializeToString()
+    return bytes(ir.to_proto(graph.model).SerializeToString())
 
 
 def transposed_batch() -> onnx.ModelProto:

@@ -33,7 +33,7 @@ class Preprocess:
 
     def __post_init__(self) -> None:
         for what, numbers in (("mean", self.mean), ("scale", self.scale)):
-            if not np.isfinite(np.asarray(numbers, np.float32)).all():
+            if not (np.abs(numbers) <= np.finfo(np.float32).max).all():
                 raise DataError(
                     f"--{what} has a number that is not finite", remedy="give finite numbers"
                 )

@@ -72,7 +72,7 @@ class Samples:
             DataError: Some samples have no label, or labels are not class numbers.
         """
         if not self._seen_labels:
-            for _ in self._rebatched(_PIECE):
+            for _ in self._checked():
                 pass
         return joined_labels(self.source, self._seen_labels)
 
@@ -194,11 +194,22 @@ def open_samples(
     """
     specs = input_specs(graph)
     reader, name = _reader(source, specs)
-    count = None
-    if isinstance(reader, list):
-        lengths = [len(array) for array in reader[0].values() if np.ndim(array)]
-        count = max(lengths, default=0) if limit is None else min(limit, max(lengths, default=0))
+    count = _count(reader)
+    if count is not None and limit is not None:
+        count = min(count, limit)
     return Samples(name, specs, reader, preprocess or Preprocess(), limit, count)
+
+
+def _count(reader: Iterable[Batch]) -> int | None:
+    """Return how many samples a list of batches holds; None for what has to be read to know."""
+    if not isinstance(reader, list):
+        return None
+    lengths = [
+        [len(array) for array in batch.values() if np.ndim(array)]
+        for batch in reader
+        if isinstance(batch, Mapping)  # what is not is named when it is read
+    ]
+    return sum(max(each, default=0) for each in lengths)
 
 
 def _reader(

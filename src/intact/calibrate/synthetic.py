@@ -6,6 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.calibrate.samples import Samples, open_samples
+from intact.calibrate.signature import input_specs
 from intact.calibrate.statistics import Statistics
 from intact.errors import DataError
 from intact.graph import Graph
@@ -21,21 +22,22 @@ def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Sampl
     numbers; the images are noise. Always the same for the same statistics.
 
     Raises:
-        DataError: An input was not observed, is not float or has a free dimension besides the
-            batch.
+        DataError: An input was not observed, or has a free dimension besides the batch.
     """
     generator = np.random.default_rng(_SEED)
     arrays = {}
-    for value in graph.inputs:
-        name = str(value.name)
-        sizes = [dim if isinstance(dim, int) else None for dim in (value.shape or ())][1:]
-        if name not in statistics.tensors or None in sizes:
+    for name, spec in input_specs(graph).items():
+        sizes = [size for size in spec.shape[1:] if size is not None]
+        if name not in statistics.tensors or len(sizes) < len(spec.shape) - 1:
             raise DataError(
                 f"inputs like {name!r} cannot be drawn from the statistics",
                 remedy="give samples with --data",
             )
-        shape = (count, *(dim or 1 for dim in sizes))
-        arrays[name] = _draw(statistics[name].distribution(), shape, generator)
+        distribution = statistics[name].distribution()
+        values = _draw(distribution, (count, *sizes), generator)
+        if spec.dtype.kind != "f":
+            values = np.clip(np.rint(values), distribution.minimum, distribution.maximum)
+        arrays[name] = values.astype(spec.dtype)
     return open_samples(arrays, graph)
 
 

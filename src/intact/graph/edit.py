@@ -109,6 +109,7 @@ class Editor:
         name = str(old.name)
         old.name = self.fresh_name(f"{name}_float")
         new.name = name
+        new.shape = new.shape or old.shape  # outputs of a model have to tell
         self._keep(old)
         self._values[name] = new
         for position, output in enumerate(outputs):

@@ -21,6 +21,7 @@ from intact.numerics.histogram_kernel import (
     count_tensors,
     flush_tensors,
 )
+from intact.numerics.sparse_zeros import sparse_zeros
 
 BINS = 1 << 16
 _NEGATIVE = 0x8000
@@ -112,9 +113,8 @@ class Accumulator:
     """
 
     def __init__(self, tensors: int) -> None:
-        self._counts = np.zeros((tensors, BINS), dtype=np.int64)
-        # 1 MiB a tensor of which only the pages with bins in use ever become memory.
-        self._tables = np.zeros((tensors, TABLES, BINS), dtype=np.uint32)
+        self._counts = sparse_zeros((tensors, BINS), np.int64)
+        self._tables = sparse_zeros((tensors, TABLES, BINS), np.uint32)
         self._touched = np.tile(np.array([_SIGNLESS, 0], dtype=np.int32), (tensors, 1))
         self._waiting = 0
 

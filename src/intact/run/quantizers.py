@@ -17,8 +17,6 @@ from intact.graph.edit import Editor
 from intact.numerics.logarithmic import STEPS_PER_OCTAVE
 from intact.run.session import Feeds
 
-_DOUBLE = ir.DataType.DOUBLE
-
 
 @dataclass(frozen=True)
 class QuantizerInputs:
@@ -84,10 +82,12 @@ class _Chain:
         self._name = name
 
     def __call__(
-        self, op_type: str, *inputs: ir.Value, dtype: ir.DataType = ir.DataType.FLOAT
+        self, op_type: str, *inputs: ir.Value, dtype: ir.DataType | None = None
     ) -> ir.Value:
-        attributes: dict[str, int | float | str] = {"to": int(dtype)} if op_type == "Cast" else {}
-        return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, dtype)
+        """Add a node; its result has the type of its last input unless told otherwise."""
+        result = dtype or inputs[-1].dtype or ir.DataType.FLOAT
+        attributes: dict[str, int | float | str] = {"to": int(result)} if op_type == "Cast" else {}
+        return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, result)
 
     def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
         return self("Cast", value, dtype=dtype)
@@ -158,14 +158,13 @@ def _logarithmic(
     steps = chain.constant(float(STEPS_PER_OCTAVE), np.float64)
     per_nat = chain.constant(STEPS_PER_OCTAVE / np.log(2.0), np.float64)
     two, zero = chain.constant(2.0, np.float64), chain.constant(0.0, np.float64)
-    first, last = chain.to(scale, _DOUBLE), chain.to(high, _DOUBLE)
-    ratio = chain("Div", chain("Abs", chain.to(value, _DOUBLE)), first, dtype=_DOUBLE)
-    position = chain("Mul", chain("Log", ratio, dtype=_DOUBLE), per_nat, dtype=_DOUBLE)
-    codes = chain("Round", chain("Clip", position, zero, last, dtype=_DOUBLE), dtype=_DOUBLE)
-    power = chain("Pow", two, chain("Div", codes, steps, dtype=_DOUBLE), dtype=_DOUBLE)
-    level = chain("Mul", power, first, dtype=_DOUBLE)
+    first, last = chain.to(scale, ir.DataType.DOUBLE), chain.to(high, ir.DataType.DOUBLE)
+    ratio = chain("Div", chain("Abs", chain.to(value, ir.DataType.DOUBLE)), first)
+    position = chain("Mul", chain("Log", ratio), per_nat)
+    codes = chain("Round", chain("Clip", position, zero, last))
+    level = chain("Mul", chain("Pow", two, chain("Div", codes, steps)), first)
     is_zero = chain("Equal", codes, zero, dtype=ir.DataType.BOOL)
-    magnitude = chain("Where", is_zero, zero, level, dtype=_DOUBLE)
+    magnitude = chain("Where", is_zero, zero, level)
     # One-sided levels (low = 0) have no negative side.
     sign = chain("Max", chain("Sign", value), low)
     return chain("Mul", sign, chain.to(magnitude, ir.DataType.FLOAT))

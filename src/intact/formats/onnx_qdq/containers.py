@@ -54,9 +54,18 @@ _UNSIGNED = (
 )
 
 
-def container_for(config: TensorQuantConfig) -> Container | None:
-    """Return the smallest type that holds a config's range; None if ONNX has none."""
+def container_for(config: TensorQuantConfig, *, is_constant: bool) -> Container | None:
+    """Return the smallest type that holds a config's range; None if ONNX has none.
+
+    Activations take 8 bits at least: ONNX Runtime 1.31 refuses a model in which a Clip stands
+    before a 4-bit QuantizeLinear, and hands out no 4-bit tensors.
+    """
     family = _SIGNED if config.quant_min < 0 else _UNSIGNED
     return next(
-        (c for c in family if c.low <= config.quant_min and config.quant_max <= c.high), None
+        (
+            container
+            for container in (family if is_constant else family[1:])
+            if container.low <= config.quant_min and config.quant_max <= container.high
+        ),
+        None,
     )

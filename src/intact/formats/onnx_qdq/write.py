@@ -77,7 +77,7 @@ def _refuse_inexpressible(points: list[QuantPoint]) -> None:
     for point in points:
         if point.config.grid.exponential:
             reasons.append(f"{point.end}: logarithmic levels")
-        elif container_for(point.config) is None:
+        elif container_for(point.config, is_constant=point.is_constant) is None:
             reasons.append(f"{point.end}: {point.config.quant_min}..{point.config.quant_max}")
     if reasons:
         raise ExportError(
@@ -202,7 +202,7 @@ class _Writer:
 
 
 def _container(point: QuantPoint) -> Container:
-    container = container_for(point.config)
+    container = container_for(point.config, is_constant=point.is_constant)
     if container is None:
         raise ExportError(f"{point.end}: ONNX has no type for its range")
     return container

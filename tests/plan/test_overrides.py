@@ -1,0 +1,112 @@
+"""Bit-widths that the user asks for: where they land, and what is refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from intact.errors import UsageError
+from intact.plan import Overrides, QuantizedGraph
+from tests.models import ModelBuilder
+from tests.plans import config, planned
+
+
+def model(first: str = "first", second: str = "second") -> ModelBuilder:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 4, 8, 8]), b.weight(4, 4, 1, 1), name=first)
+    x = b.node("Add", x, x, name="add")
+    x = b.node("Conv", x, b.weight(4, 4, 1, 1), name=second)
+    b.node("Softmax", x, out="y", name="soft")
+    b.output("y")
+    return b
+
+
+def with_bits(**bits: int) -> QuantizedGraph:
+    places = {place.replace("__", "."): width for place, width in bits.items()}
+    return planned(model().build(), "onnxruntime", Overrides(bits=places))
+
+
+def test_a_bare_node_means_its_weight_or_else_its_output() -> None:
+    plan = with_bits(first=4, add=5)
+    assert (config(plan, "first.input[1]").bits, config(plan, "first.output[0]").bits) == (4, 8)
+    assert (config(plan, "add.output[0]").bits, config(plan, "add.input[0]").bits) == (5, 8)
+
+
+@pytest.mark.parametrize(
+    ("place", "changed"),
+    [
+        ("first.weight", {"first.input[1]"}),
+        ("first.input", {"first.input[0]"}),
+        ("first.output", {"first.output[0]"}),
+        ("add.input", {"add.input[0]", "add.input[1]"}),
+        ("add.input[1]", {"add.input[1]"}),
+        ("second.input[0]", {"second.input[0]"}),
+        ("second.output[0]", {"second.output[0]"}),
+    ],
+)
+def test_a_place_changes_these_ends_and_no_others(place: str, changed: set[str]) -> None:
+    plan = planned(model().build(), "onnxruntime", Overrides(bits={place: 6}))
+    assert {str(end) for end, each in plan.configs.items() if each.bits == 6} == changed
+
+
+def test_the_most_specific_place_holds() -> None:
+    overrides = Overrides(
+        bits={"first": 4, "first.weight": 5, "add.input": 6, "add.input[0]": 7},
+        weight_bits=3,
+        activation_bits=9,
+    )
+    plan = planned(model().build(), "onnxruntime", overrides)
+    found = [config(plan, f"{end}]").bits for end in ("first.input[1", "second.input[1")]
+    assert found == [5, 3]
+    found = [config(plan, f"add.{end}]").bits for end in ("input[0", "input[1", "output[0")]
+    assert found == [7, 6, 9]
+
+
+@pytest.mark.parametrize("bits", range(2, 17))
+def test_ranges_of_every_width(bits: int) -> None:
+    overrides = Overrides(weight_bits=bits, activation_bits=bits)
+    plan = planned(model().build(), "onnxruntime", overrides)
+    activation, weight = config(plan, "first.input[0]"), config(plan, "first.input[1]")
+    assert (activation.quant_min, activation.quant_max) == (0, 2**bits - 1)
+    assert (weight.quant_min, weight.quant_max) == (1 - 2 ** (bits - 1), 2 ** (bits - 1) - 1)
+
+
+@pytest.mark.parametrize("bits", [-1, 0, 1, 17, 32])
+def test_other_widths_are_refused(bits: int) -> None:
+    for overrides in (
+        Overrides(bits={"first": bits}),
+        Overrides(weight_bits=bits),
+        Overrides(activation_bits=bits),
+    ):
+        with pytest.raises(UsageError, match="2 to 16"):
+            planned(model().build(), "onnxruntime", overrides)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (Overrides(keep_float=("frist",)), "did you mean 'first'"),
+        (Overrides(keep_float=("conv",)), "did you mean 'Conv'"),
+        (Overrides(bits={"secnod.weight": 4}), "did you mean 'second'"),
+        (Overrides(bits={"ad": 4}), "did you mean 'add'"),
+        (Overrides(bits={"first.input[x]": 4}), "no such node; known: add, first"),
+    ],
+)
+def test_a_name_that_does_not_exist_gets_the_nearest(overrides: Overrides, expected: str) -> None:
+    with pytest.raises(UsageError, match=expected):
+        planned(model().build(), "onnxruntime", overrides)
+
+
+@pytest.mark.parametrize(
+    "place", ["soft", "soft.output", "add.weight", "first.input[7]", "first.output[1]"]
+)
+def test_a_width_where_nothing_is_quantised_is_refused(place: str) -> None:
+    with pytest.raises(UsageError, match="nothing is quantised there"):
+        planned(model().build(), "onnxruntime", Overrides(bits={place: 4}))
+
+
+@pytest.mark.parametrize("name", ["a b", "größe π", "a.input[0]", 'it\'s "q"', "x.weight", "a\nb"])
+def test_odd_names(name: str) -> None:
+    for place, end in ((name, "input[1]"), (f"{name}.output", "output[0]")):
+        plan = planned(model(first=name).build(), "onnxruntime", Overrides(bits={place: 4}))
+        changed = {str(end) for end, each in plan.configs.items() if each.bits == 4}
+        assert changed == {f"{name}.{end}"}

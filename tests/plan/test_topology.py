@@ -1,0 +1,188 @@
+"""Which nodes become integer: each rule by a graph that needs no other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from intact.config import QuantState
+from intact.plan import Overrides, QuantizedGraph
+from tests.models import ModelBuilder, control_flow, custom_domain, local_function
+from tests.plans import config, floats, own_target, planned
+
+CONV = """
+[[op]]
+ops = ["Conv"]
+"""
+FLEXIBLE = """
+[[op]]
+ops = ["Relu", "MaxPool", "Sigmoid", "Add"]
+float = true
+"""
+PRUNE = """
+[topology]
+prune_without_consumer = true
+"""
+
+
+def image(b: ModelBuilder) -> str:
+    return b.input("image", ["batch", 4, 8, 8])
+
+
+def finish(b: ModelBuilder, *names: str) -> ModelBuilder:
+    for name in names:
+        b.output(name)
+    return b
+
+
+def pool(b: ModelBuilder, x: str, out: str) -> str:
+    return b.node("MaxPool", x, kernel_shape=[2, 2], name=out, out=out)
+
+
+def quantized(plan: QuantizedGraph) -> set[str]:
+    return {name for name, decision in plan.decisions.items() if decision.quantized}
+
+
+def test_an_op_without_integer_description_stays_float(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    b.node("Tanh", b.node("Conv", image(b), b.weight(4, 4, 1, 1), name="conv"), out="y", name="t")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, CONV))
+    assert quantized(plan) == {"conv"}
+    assert plan.decisions["t"].reason == "target mine describes no integer Tanh"
+
+
+def test_a_rule_that_refuses_gives_its_own_reason(tmp_path: Path) -> None:
+    rules = CONV + '[[op]]\nops = ["Tanh"]\nquantize = false\nreason = "too steep"\n'
+    b = ModelBuilder()
+    b.node("Tanh", b.node("Conv", image(b), b.weight(4, 4, 1, 1)), out="y", name="t")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, rules))
+    assert plan.decisions["t"].reason == "too steep"
+
+
+def test_an_op_with_a_float_form_needs_a_quantised_source(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.node("Relu", image(b), out="before", name="before")
+    x = b.node("Conv", x, b.weight(4, 4, 1, 1), name="conv")
+    b.node("Relu", x, out="after", name="after")
+    plan = planned(finish(b, "after").build(), own_target(tmp_path, CONV + FLEXIBLE))
+    assert quantized(plan) == {"conv", "after"}
+    assert "comes from a quantised node" in plan.decisions["before"].reason
+
+
+def test_one_quantised_source_is_enough(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = image(b)
+    b.node("Add", b.node("Conv", x, b.weight(4, 4, 1, 1)), x, out="y", name="add")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, CONV + FLEXIBLE))
+    assert plan.decisions["add"].quantized
+
+
+def test_pruning_cascades_from_the_outputs_upwards(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", image(b), b.weight(4, 4, 1, 1), name="conv")
+    b.node("Tanh", pool(b, pool(b, x, "first"), "second"), out="y")
+    model = finish(b, "y").build()
+    kept = planned(model, own_target(tmp_path, CONV + FLEXIBLE))
+    pruned = planned(model, own_target(tmp_path, CONV + FLEXIBLE + PRUNE))
+    assert quantized(kept) == {"conv", "first", "second"}
+    assert quantized(pruned) == {"conv"}
+    assert floats("nothing that reads it", pruned) == {"first", "second"}
+
+
+def test_a_quantised_reader_keeps_a_chain(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = pool(b, b.node("Conv", image(b), b.weight(4, 4, 1, 1), name="one"), "between")
+    b.node("Conv", x, b.weight(4, 4, 1, 1), out="y", name="two")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, CONV + FLEXIBLE + PRUNE))
+    assert quantized(plan) == {"one", "between", "two"}
+
+
+FUSED = '[[fusion]]\npattern = [["Conv"], ["Relu"]]\n'
+
+
+@pytest.mark.parametrize(
+    ("float_output", "shown", "kept"),
+    [(False, False, True), (True, False, False), (False, True, False)],
+)
+def test_the_fused_activation_of_an_integer_only_op(
+    tmp_path: Path, float_output: bool, shown: bool, kept: bool
+) -> None:
+    """It costs nothing where the op must requantise anyway and hands its result to it alone."""
+    rules = CONV + ("float_output = true\n" if float_output else "") + FLEXIBLE + FUSED + PRUNE
+    b = ModelBuilder()
+    x = b.node("Conv", image(b), b.weight(4, 4, 1, 1), out="c", name="conv")
+    b.node("Relu", x, out="y", name="relu")
+    model = finish(b, "y", *(["c"] if shown else [])).build()
+    plan = planned(model, own_target(tmp_path, rules))
+    assert plan.decisions["relu"].quantized is kept
+    expected = QuantState.FP32 if float_output else QuantState.OVERLAPPED
+    if not shown:
+        assert config(plan, "conv.output[0]").state is expected
+
+
+def test_without_a_fusion_the_activation_is_pruned(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    b.node("Relu", b.node("Conv", image(b), b.weight(4, 4, 1, 1)), out="y", name="relu")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, CONV + FLEXIBLE + PRUNE))
+    assert not plan.decisions["relu"].quantized
+
+
+@pytest.mark.parametrize("asked", ["conv", "Conv"])
+def test_kept_float_by_name_or_type(tmp_path: Path, asked: str) -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", image(b), b.weight(4, 4, 1, 1), name="conv")
+    b.node("Relu", x, out="y", name="relu")
+    overrides = Overrides(keep_float=(asked,))
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, CONV + FLEXIBLE), overrides)
+    assert quantized(plan) == set()
+    assert plan.decisions["conv"].reason == f"kept float as asked (--keep-float {asked})"
+
+
+def test_what_leads_to_shapes_only_is_never_quantised(tmp_path: Path) -> None:
+    rules = CONV + '[[op]]\nops = ["Mul", "Resize"]\n'
+    b = ModelBuilder()
+    x = b.node("Conv", image(b), b.weight(4, 4, 1, 1), name="conv")
+    size = b.node("Cast", b.node("Shape", x), to=1)
+    sizes = b.node("Mul", size, b.constant([1.0, 1.0, 2.0, 2.0]), name="double")
+    wanted = b.node("Cast", sizes, to=7)
+    b.node("Resize", x, "", "", wanted, mode="nearest", out="y", name="resize")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, rules))
+    assert plan.decisions["double"].reason == "computes shapes or indices only"
+    assert config(plan, "double.input[0]").state is QuantState.SOI
+    assert config(plan, "double.output[0]").state is QuantState.SOI
+    assert config(plan, "resize.input[3]").state is QuantState.SOI
+    assert plan.decisions["resize"].quantized
+
+
+def test_unknown_operators_and_domains_stay_float() -> None:
+    plan = planned(custom_domain())
+    assert "domain 'my.ops'" in plan.decisions["warp"].reason
+    assert "NoSuchOperator of this version" in plan.decisions["mystery"].reason
+    assert floats("of unknown type", plan) == {"Conv_conv_4"}
+    assert len(floats("domain 'local'", planned(local_function()))) == 1
+
+
+def test_an_if_stays_float_with_a_reason() -> None:
+    plan = planned(control_flow())
+    (node,) = [node for node in plan.graph.nodes if node.op_type == "If"]
+    decision = plan.decisions[str(node.name)]
+    assert not decision.quantized
+    assert decision.reason
+
+
+def test_other_types_than_float32_stay_as_they_are(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.node("Cast", image(b), to=11, name="cast")
+    b.node("Relu", x, out="y", name="relu")
+    b.outputs.append(type(b.inputs[0])(name="y"))
+    rules = '[[op]]\nops = ["Relu"]\n'
+    plan = planned(b.build(), own_target(tmp_path, rules))
+    assert plan.decisions["relu"].reason == "its data is double, not float32"
+
+
+def test_every_node_has_a_reason() -> None:
+    for model in (control_flow(), custom_domain(), local_function()):
+        plan = planned(model)
+        assert list(plan.decisions) == [str(node.name) for node in plan.graph.nodes]
+        assert all(decision.reason for decision in plan.decisions.values())

@@ -1,0 +1,261 @@
+"""The command line as programs and people use it: what it prints, and what it leaves."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from intact import demo, show
+from intact.cli import run
+from intact.numerics.thresholds import METHODS
+from intact.result import FILES
+from intact.run.cpu import detect_cpu
+from intact.verification import Verification
+
+README = Path(__file__).resolve().parent.parent / "README.md"
+ENDLESS = """
+import time
+import numpy as np
+def images():
+    open('started', 'w').close()
+    while True:
+        time.sleep(0.005)
+        yield {'image': np.ones((2, 1, 8, 8)), 'labels': [1, 2]}
+"""
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the demo's model and data."""
+    shutil.copy(demo.model_path(), tmp_path / "model.onnx")
+    shutil.copy(demo.calibration_path(), tmp_path / "calib.npz")
+    shutil.copy(demo.test_path(), tmp_path / "test.npz")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def printed(capfd: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """Run a command line that succeeds and return what it prints; stderr stays empty."""
+    assert run(arguments) == 0
+    captured = capfd.readouterr()
+    assert captured.err == ""
+    return captured.out
+
+
+def quantized(capfd: pytest.CaptureFixture[str], *options: str, output: str = "out") -> str:
+    return printed(capfd, "quantize", "model.onnx", "-d", "calib.npz", "-o", output, *options)
+
+
+def intact(here: Path, *arguments: str, **options: Any) -> subprocess.Popen[str]:
+    command = [sys.executable, "-m", "intact", *arguments]
+    return subprocess.Popen(
+        command, cwd=here, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **options
+    )
+
+
+def strict_json(text: str) -> Any:
+    """Parse JSON that has no NaN or Infinity, which other programs refuse."""
+
+    def refuse(name: str) -> None:
+        raise ValueError(name)
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_quantize_says_what_it_made_and_what_comes_next(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = "a folder with spaces/" + "long" * 30
+    options = ("--method", "percentile", "--method-option", "percentile=99.9")
+    lines = quantized(capfd, *options, output=folder).splitlines()
+    assert lines[0] == f"{folder}/model.int8.onnx"  # whole, however long
+    assert "percentile (percentile=99.9)" in lines[2]
+    assert "200 samples" in lines[2]
+    assert re.search(r"\d\.\d s$", lines[2])
+    assert lines[-2] == f"next: intact evaluate '{folder}' --data FILE"
+    assert sorted(path.name for path in (here / folder).iterdir()) == sorted(FILES)
+
+
+def test_a_method_that_is_not_defined_leaves_a_note(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert "note kl is not defined" in quantized(capfd, "--method", "kl")
+
+
+def test_json_is_all_that_is_printed(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    made = strict_json(quantized(capfd, "--json", "--samples", "20"))
+    assert made["samples"] == 20
+    assert made["seconds"] > 0
+    found = strict_json(printed(capfd, "evaluate", "out", "-d", "test.npz", "--json"))
+    assert found["samples"] == 600
+    assert found["accuracy"]["top1"][0] > 90
+    checked = strict_json(printed(capfd, "verify", "out", "--samples", "5", "--json"))
+    assert checked["samples"] == 5
+    assert strict_json(printed(capfd, "inspect", "model.onnx", "--json"))["nodes"]
+    assert strict_json(printed(capfd, "targets", "--json"))
+    assert strict_json(printed(capfd, "targets", "show", "tensorrt", "--json"))
+
+
+def test_infinite_decibels_are_null_in_json(capfd: pytest.CaptureFixture[str]) -> None:
+    same = Verification("runtime", detect_cpu(), 1, [], [], {"y": float("inf")}, {})
+    show.verification(same, as_json=True)
+    assert strict_json(capfd.readouterr().out)["outputs_sqnr_db"] == {"y": None}
+    show.verification(same, as_json=False)
+    assert "identical" in capfd.readouterr().out
+
+
+def test_evaluate_keeps_the_preprocessing_that_is_not_given(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quantized(capfd, "--mean", "2", "--scale", "0.5")
+    arguments = ("evaluate", "out", "-d", "test.npz", "--json")
+    whole = strict_json(printed(capfd, *arguments, "--mean", "2", "--scale", "0.5"))
+    for options in ((), ("--mean", "2"), ("--scale", "0.5")):
+        assert strict_json(printed(capfd, *arguments, *options))["sqnr_db"] == whole["sqnr_db"]
+    other = strict_json(printed(capfd, *arguments, "--mean", "0"))
+    assert other["sqnr_db"] != whole["sqnr_db"]
+
+
+def test_a_result_is_replaced_even_as_the_working_directory(
+    here: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (here / "real").mkdir()
+    (here / "link").symlink_to("real")
+    quantized(capfd, output="link")
+    first = (here / "real" / "plan.json").read_text()
+    monkeypatch.chdir(here / "real")
+    data = str(here / "calib.npz")
+    printed(capfd, "quantize", "../model.onnx", "-d", data, "-o", ".", "--method", "minmax")
+    assert (here / "link").is_symlink()
+    assert Path("plan.json").read_text() != first
+    assert sorted(path.name for path in Path().iterdir()) == sorted(FILES)
+    assert not list(here.glob(".*"))
+
+
+def test_samples_with_names_that_look_like_a_function(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "calib.npz").rename(here / "a b:c.npz")
+    printed(capfd, "quantize", "model.onnx", "-d", "a b:c.npz", "-o", "out")
+
+
+def test_ctrl_c_leaves_nothing(here: Path) -> None:
+    (here / "endless.py").write_text(ENDLESS)
+    arguments = ("-d", "endless:images", "-o", "out", "--samples", "1000000")
+    process = intact(here, "quantize", "model.onnx", *arguments)
+    deadline = time.monotonic() + 30
+    while not (here / "started").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    before = {path.name for path in here.iterdir()}
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out, err) == (130, "", "intact: stopped; nothing was written\n")
+    assert {path.name for path in here.iterdir()} == before
+
+
+def test_a_source_without_end_is_read_up_to_the_limit(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    (here / "endless.py").write_text(ENDLESS)
+    data = ("-d", "endless:images", "--samples", "7", "--json")
+    quantized(capfd)
+    assert strict_json(printed(capfd, "evaluate", "out", *data))["samples"] == 7
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="limits of POSIX")
+def test_a_full_disk_leaves_the_old_result(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    import resource
+
+    quantized(capfd)
+    before = {path.name: path.read_bytes() for path in (here / "out").iterdir()}
+
+    def limit() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (20_000, 20_000))
+
+    for output in ("out", "new"):
+        arguments = ("-d", "calib.npz", "-o", output, "--method", "minmax")
+        process = intact(here, "quantize", "model.onnx", *arguments, preexec_fn=limit)
+        _, err = process.communicate(timeout=60)
+        assert process.returncode == 1
+        assert err == f"intact: cannot write {here / output}: File too large\n"
+    assert {path.name: path.read_bytes() for path in (here / "out").iterdir()} == before
+    assert not (here / "new").exists()
+    assert not list(here.glob(".*"))
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+def test_output_that_cannot_be_printed(here: Path) -> None:
+    command = [sys.executable, "-m", "intact", "targets", "show", "tensorrt"]
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(command, stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "intact: No space left on device\n")
+
+
+def test_without_a_command_the_help_is_shown(capfd: pytest.CaptureFixture[str]) -> None:
+    assert run([]) == 2
+    assert "quantize" in capfd.readouterr().out
+    assert "Usage" in printed(capfd, "--help")
+    assert printed(capfd, "--version").startswith("intact ")
+
+
+def test_the_help_is_quick(here: Path) -> None:
+    def seconds() -> float:
+        start = time.perf_counter()
+        assert intact(here, "--help").wait(30) == 0
+        return time.perf_counter() - start
+
+    assert min(seconds() for _ in range(3)) < 1
+
+
+def test_a_table_for_another_program_has_a_row_a_line(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quantized(capfd)
+    lines = printed(capfd, "inspect", "model.onnx").splitlines()
+    nodes = [line.split()[0] for line in lines if "target onnxruntime" in line]
+    assert "block1_depthwise/Relu" in nodes
+    rows = [line.split() for line in printed(capfd, "verify", "out").splitlines()]
+    assert any(row[:3] == ["by", "layer", "11"] for row in rows)
+
+
+def test_the_readme_lists_the_methods_and_files_there_are() -> None:
+    text = README.read_text()
+    section = text.split("### Methods")[1].split("##")[0]
+    listed = re.findall(r"^\| `(\w+)` \|.*\| ([a-z, -]+) \|$", section, re.MULTILINE)
+    schemes = {
+        name: "all" if len(m.schemes) == 3 else "symmetric, one-sided"
+        for name, m in METHODS.items()
+    }
+    assert dict(listed) == schemes
+    assert all(f"`{name}`" in text for name in FILES)
+
+
+def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
+    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
+    commands = [words[1:] for words in lines if words[:1] == ["intact"]]
+    assert {words[0] for words in commands} == {
+        "quantize",
+        "inspect",
+        "targets",
+        "evaluate",
+        "verify",
+    }
+    for words in commands:
+        printed(capfd, *words)
+    assert "top-1" in printed(capfd, "demo")
+
+
+def test_the_python_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
+    exec(next(block for block in blocks if "import intact" in block), {})
+    assert "Verification(" in capfd.readouterr().out
