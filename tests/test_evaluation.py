@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import intact
@@ -16,7 +17,10 @@ def digits(digits_model: object, digits_calib: Images) -> Result:
 
 
 def test_accuracies_are_those_of_the_two_models(digits: Result, digits_test: Images) -> None:
-    data = {"image": digits_test.image, "labels": digits_test.labels}
+    data: dict[str, npt.ArrayLike] = {
+        "image": digits_test.image,
+        "labels": digits_test.labels,
+    }
     found = intact.evaluate(digits, data, batch=64)
     assert found.samples == len(digits_test.labels)
     assert found.accuracy is not None
@@ -42,7 +46,8 @@ def test_without_labels_the_float_model_is_the_reference(
 
 
 def test_wrong_labels_give_a_low_accuracy(digits: Result, digits_test: Images) -> None:
-    data = {"image": digits_test.image, "labels": (digits_test.labels + 1) % 10}
+    wrong = (digits_test.labels + 1) % 10
+    data: dict[str, npt.ArrayLike] = {"image": digits_test.image, "labels": wrong}
     found = intact.evaluate(digits, data)
     assert found.accuracy is not None
     assert found.accuracy.top1[0] < 5
@@ -58,7 +63,10 @@ def test_an_output_without_classes_has_errors_only() -> None:
 
 
 def test_another_number_of_labels_is_refused(digits: Result, digits_test: Images) -> None:
-    data = {"image": digits_test.image[:7], "labels": digits_test.labels[:6]}
+    data: dict[str, npt.ArrayLike] = {
+        "image": digits_test.image[:7],
+        "labels": digits_test.labels[:6],
+    }
     with pytest.raises(DataError, match="6 labels for 7 samples"):
         intact.evaluate(digits, data)
 

@@ -8,6 +8,7 @@ from intact.formats.onnx_qdq.write import write_qdq
 from intact.result import Result
 from intact.verification import verify_qdq
 from tests.images import Images
+from tests.models import random_inputs, shared_ports
 
 
 @pytest.fixture(scope="module")
@@ -59,3 +60,11 @@ def test_one_bad_layer_is_one_bad_layer_when_teacher_forced(
     wrong_end_to_end = [x.end for x in found.end_to_end if x.mismatches > 0.01 * x.values]
     assert len(wrong) == 1
     assert len(wrong_end_to_end) > len(wrong)
+
+
+def test_outputs_without_a_sample_axis_are_compared_too() -> None:
+    model = shared_ports()
+    feeds = random_inputs(model, batch=8)
+    result = intact.quantize(model, feeds)
+    assert intact.verify(result, feeds).outputs_sqnr_db
+    assert intact.evaluate(result, feeds).samples >= 1

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 
+import numpy.typing as npt
 import pytest
 
 import intact
@@ -43,7 +44,7 @@ def test_int8_is_as_accurate_as_float(
 ) -> None:
     # Twice the loss that the benchmark allows on all 5,000 images: these are 2,000.
     images = cifar("test", TEST_IMAGES, _preprocessing(name))
-    data = {"image": images.image, "labels": images.labels}
+    data: dict[str, npt.ArrayLike] = {"image": images.image, "labels": images.labels}
     found = intact.evaluate(quantized(name), data)
     assert found.accuracy is not None
     before, after = found.accuracy.top1

@@ -98,8 +98,8 @@ def evaluate_result(
     first = None
     for feeds, count in samples.batches(size):
         first = feeds if first is None else first
-        reference.append(float_model.run(feeds)[output][:count])
-        deployed.append(quantized.run(feeds)[0][output][:count])
+        reference.append(_real(float_model.run(feeds)[output], size, count))
+        deployed.append(_real(quantized.run(feeds)[0][output], size, count))
     if first is None:  # `batches` raises before; this tells the type checker
         raise DataError(f"{samples.source}: no samples")
     batch_feeds = first
@@ -122,6 +122,12 @@ def evaluate_result(
         latency_batch=size,
         speedup=speedup,
     )
+
+
+def _real(output: Scores, size: int, count: int) -> Scores:
+    """Return an output's real samples; one that has no sample axis as a single row."""
+    has_samples = output.ndim > 0 and output.shape[0] == size
+    return output[:count] if has_samples else output.reshape(1, -1)
 
 
 def _batch_size(samples: Samples, wanted: int) -> int:

@@ -102,7 +102,7 @@ def verify_qdq(
             layers[end].add(wide, _codes(plan, end, taught[end]))
             end_to_end[end].add(wide, _codes(plan, end, own[end]))
         for name, array in deployed.items():
-            outputs.setdefault(name, []).append((simulated[name], array))
+            outputs.setdefault(name, []).append((simulated[name].ravel(), array.ravel()))
         samples += len(next(iter(feeds.values())))
     return Verification(
         runtime=RUNTIME,
