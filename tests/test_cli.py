@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
-from intact import demo, show
-from intact.cli import run
+from intact import demo
+from intact.cli import run, show
 from intact.numerics.thresholds import METHODS
 from intact.result import FILES
 from intact.run.cpu import detect_cpu

@@ -31,10 +31,9 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "result": ("formats", "calibrate"),
     "evaluation": ("result", "run"),
     "demo": (),
-    "show": (BELOW,),
     "api": (BELOW,),
     "__init__": ("api",),  # by name, when asked for
-    "cli": (BELOW, "show", "__init__"),
+    "cli": (BELOW, "__init__"),
     "__main__": ("cli",),
 }
 
@@ -58,7 +57,7 @@ def allowed_rooms(room: str) -> frozenset[str]:
     while waiting:
         current = waiting.pop()
         if current == BELOW:
-            waiting += set(ROOMS) - {"api", "cli", "show", "__init__", "__main__"} - found
+            waiting += set(ROOMS) - {"api", "cli", "__init__", "__main__"} - found
         elif current not in found:
             found.add(current)
             waiting += ROOMS[current]

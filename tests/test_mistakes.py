@@ -300,8 +300,8 @@ def test_files_of_another_plan(
         (np.zeros(5, np.int64), "5 labels for 10 samples"),
         (np.zeros(10, np.float32), "labels have dtype float32"),
         (np.eye(10, dtype=np.int64), "argmax"),
-        (np.full(10, 10), "for 10 classes"),
-        (np.full(10, -1), "for 10 classes"),
+        (np.full(10, 10), "10 classes"),
+        (np.full(10, -1), "10 classes"),
         (np.array(["a"] * 10), "class numbers"),
     ],
 )

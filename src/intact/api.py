@@ -32,6 +32,7 @@ DataSource: TypeAlias = (
 )
 
 DEFAULT_SAMPLES = 512
+_VERIFY_BATCH = 16  # every activation of a batch is held, twice
 
 
 def quantize(
@@ -184,10 +185,10 @@ def _open(
 
 
 def _feeds(samples: Samples) -> Iterator[Batch]:
-    fixed = [spec.fixed_batch for spec in samples.specs.values() if spec.fixed_batch is not None]
-    free = any(None in spec.shape[1:] for spec in samples.specs.values())
-    for batch, count in samples.batches(fixed[0] if fixed else 1 if free else 16):
-        yield batch if fixed else {name: array[:count] for name, array in batch.items()}
+    size = samples.batch_size(_VERIFY_BATCH)
+    whole = samples.fixed_batch is not None  # such a model cannot run fewer
+    for batch, count in samples.batches(size):
+        yield batch if whole else {name: array[:count] for name, array in batch.items()}
 
 
 def _described(preprocess: Preprocess, options: Mapping[str, float]) -> dict[str, str]:

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.samples import Samples
+from intact.calibrate.samples import Batch, Samples
 from intact.errors import DataError
 from intact.formats.onnx_qdq.runtime import QdqRuntime
 from intact.numerics.metrics import (
@@ -89,31 +89,30 @@ def evaluate_result(
     Raises:
         DataError: The data does not fit the model, or there are not as many labels as samples.
     """
-    labels = samples.labels()
-    size = _batch_size(samples, batch)
+    size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
     quantized = QdqRuntime(result.exported.model, threads=threads)
     output = float_model.outputs[0]
-    reference, deployed = [], []
-    first = None
+    both: list[tuple[Scores, Scores]] = []
+    first: Batch = {}
     for feeds, count in samples.batches(size):
-        first = feeds if first is None else first
-        reference.append(_real(float_model.run(feeds)[output], size, count))
-        deployed.append(_real(quantized.run(feeds)[0][output], size, count))
-    if first is None:  # `batches` raises before; this tells the type checker
-        raise DataError(f"{samples.source}: no samples")
-    batch_feeds = first
-    want, have = np.concatenate(reference), np.concatenate(deployed)
-    if labels is not None and len(labels) != len(want):
-        raise DataError(f"{samples.source}: {len(labels)} labels for {len(want)} samples")
-    latency, speedup = _latency(
-        lambda: float_model.run(batch_feeds), lambda: quantized.run(batch_feeds)
-    )
+        first = first or feeds
+        arrays = float_model.run(feeds)[output], quantized.run(feeds)[0][output]
+        both.append((_real(arrays[0], size, count), _real(arrays[1], size, count)))
+    want, have = (_joined([pair[side] for pair in both]) for side in (0, 1))
+    latency, speedup = _latency(lambda: float_model.run(first), lambda: quantized.run(first))
+    labels = samples.labels()
     scored = want.ndim == 2 and want.shape[1] > 1
+    if labels is not None and not scored:
+        raise DataError(
+            f"{samples.source}: there are labels, but output {output!r} has shape "
+            f"{list(want.shape)} and no classes",
+            remedy="leave `labels` out to compare the outputs alone",
+        )
     return Evaluation(
-        samples=len(want),
+        samples=len(want) if scored else sum(len(pair[0]) for pair in both),
         output=output,
-        accuracy=_accuracy(want, have, labels) if scored and labels is not None else None,
+        accuracy=None if labels is None else _accuracy(samples.source, want, have, labels),
         agreement=100 * agreement(want, have) if scored else None,
         sqnr_db=sqnr_db(want, have),
         cosine=cosine(want, have),
@@ -130,18 +129,20 @@ def _real(output: Scores, size: int, count: int) -> Scores:
     return output[:count] if has_samples else output.reshape(1, -1)
 
 
-def _batch_size(samples: Samples, wanted: int) -> int:
-    """Return how many samples run at once: what the model fixes, or allows, or the caller wants."""
-    specs = samples.specs.values()
-    fixed = [spec.fixed_batch for spec in specs if spec.fixed_batch is not None]
-    if fixed:
-        return fixed[0]
-    if any(None in spec.shape[1:] for spec in specs):
-        return 1  # samples of different shapes cannot share a batch
-    return wanted if samples.count is None else max(1, min(wanted, samples.count))
+def _joined(batches: list[Scores]) -> Scores:
+    """Return all samples in one array; flat where their shapes differ."""
+    if len({batch.shape[1:] for batch in batches}) > 1:
+        return np.concatenate([batch.ravel() for batch in batches])
+    return np.concatenate(batches)
 
 
-def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64]) -> Accuracy:
+def _accuracy(source: str, want: Scores, have: Scores, labels: npt.NDArray[np.int64]) -> Accuracy:
+    if len(labels) != len(want) or labels.min() < 0 or labels.max() >= want.shape[1]:
+        raise DataError(
+            f"{source}: {len(labels)} labels {labels.min()}..{labels.max()} for {len(want)} "
+            f"samples and {want.shape[1]} classes",
+            remedy="check that labels start at 0 and belong to this model",
+        )
     first = [in_top_k(scores, labels, 1) for scores in (want, have)]
     five = None
     if want.shape[1] > _FIVE:

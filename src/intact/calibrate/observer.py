@@ -16,7 +16,7 @@ from intact.calibrate.signature import input_specs
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.graph.edit import Editor
-from intact.run.session import make_session, run_session
+from intact.run.session import make_session, run_bound, run_session
 
 _LARGEST_BATCH = 32
 _BATCH_ELEMENTS = 1 << 20  # 4 MiB of activations a thread: they are counted from the cache
@@ -174,7 +174,7 @@ class _Arena:
         for name, array in batch.items():
             self._binding.bind_cpu_input(name, array)
         if self._buffers:
-            self._session.run_with_iobinding(self._binding)
+            run_bound(self._session, self._binding)
         for name, position in self._copied:
             array = self._buffers[name] if name in self._buffers else batch[name]
             rows = _rows(array, self._axes[name], self._batch_size, count).ravel()

@@ -62,6 +62,23 @@ class Samples:
             if self.progress is not None:
                 self.progress(done, self.count)
 
+    @property
+    def fixed_batch(self) -> int | None:
+        """The batch size that the model fixes; None if it is free."""
+        fixed = (spec.fixed_batch for spec in self.specs.values())
+        return next((size for size in fixed if size is not None), None)
+
+    def batch_size(self, wanted: int) -> int:
+        """Return how many samples can run at once: as the model fixes, or up to ``wanted``.
+
+        One where inputs have other free dimensions, since samples may then differ in shape.
+        """
+        if self.fixed_batch is not None:
+            return self.fixed_batch
+        if any(None in spec.shape[1:] for spec in self.specs.values()):
+            return 1
+        return wanted if self.count is None else max(1, min(wanted, self.count))
+
     def labels(self) -> npt.NDArray[np.int64] | None:
         """Return the labels of the samples, [N]; None where the source has none.
 

@@ -108,7 +108,7 @@ def _read(path: Path, where: str) -> onnx.ModelProto:
     try:
         data = path.read_bytes()
     except FileNotFoundError:
-        raise ModelError(f"{where} does not exist") from None
+        raise ModelError(f"{where} does not exist", remedy="check the path") from None
     except IsADirectoryError:
         raise ModelError(f"{where} is a folder", remedy="name the .onnx file inside it") from None
     except OSError as error:

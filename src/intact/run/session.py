@@ -93,6 +93,18 @@ def run_session(
     return results
 
 
+def run_bound(session: ort.InferenceSession, binding: Any) -> None:
+    """Run once with inputs and outputs that are bound already.
+
+    Raises:
+        ModelError: The runtime fails on these inputs.
+    """
+    try:
+        session.run_with_iobinding(binding)
+    except Exception as error:
+        raise ModelError(f"ONNX Runtime fails on this input: {_first_line(error)}") from error
+
+
 def _weight_bytes(model: ir.Model) -> int:
     values = model.graph.initializers.values()
     return sum(value.const_value.nbytes for value in values if value.const_value is not None)

@@ -1,0 +1,68 @@
+"""One command line from start to exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+
+import typer
+
+from intact.cli.commands import WRONG_USE, app
+from intact.errors import IntactError, UsageError
+
+_WRONG, _STOPPED = 1, 130
+
+
+def run(arguments: Sequence[str] | None = None) -> int:
+    """Run one command line; whatever a user did wrong becomes one line on stderr.
+
+    Args:
+        arguments: What stands behind ``intact``; None takes the process's own.
+
+    Returns:
+        The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 130
+        stopped by Ctrl-C.
+    """
+    try:
+        code = app(args=arguments, prog_name="intact", standalone_mode=False)
+        sys.stdout.flush()
+    except IntactError as error:
+        return _complain(str(error), WRONG_USE if isinstance(error, UsageError) else _WRONG)
+    except OSError as error:
+        _give_up_stdout()
+        if isinstance(error, BrokenPipeError):
+            return _WRONG  # whoever read the output has seen enough
+        place = f"{error.filename}: " if error.filename else ""
+        return _complain(f"{place}{error.strerror or error}", _WRONG)
+    except (KeyboardInterrupt, typer.Abort):
+        code = _STOPPED
+    except Exception as error:
+        # The errors of typer's own, vendored or not, have this method and no public base class.
+        describe = getattr(error, "format_message", None)
+        if describe is None:
+            raise
+        context = getattr(error, "ctx", None)
+        command = context.command_path if context else "intact"
+        return _complain(f"{describe().rstrip('.')}; see `{command} --help`", WRONG_USE)
+    if code == _STOPPED:
+        return _complain("stopped; nothing was written", _STOPPED)
+    return code or 0
+
+
+def _complain(message: str, code: int) -> int:
+    typer.echo(f"intact: {' '.join(message.split())}", err=True)  # one line, whatever is in it
+    return code
+
+
+def _give_up_stdout() -> None:
+    """Send what cannot be written to stdout nowhere, so that exiting does not fail on it again."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
+def main() -> None:
+    """Run the process's command line and exit."""
+    sys.exit(run())
