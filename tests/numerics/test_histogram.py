@@ -187,6 +187,25 @@ def test_many_tensors_in_one_array_are_counted_as_each_alone() -> None:
     np.testing.assert_array_equal(accumulator.counts(), expected)  # reading moves nothing twice
 
 
+@pytest.mark.parametrize("flush_first", [False, True])
+def test_absorbing_another_is_counting_both(flush_first: bool) -> None:
+    random = np.random.default_rng(12)
+    sizes = np.array([300, 7], dtype=np.int64)
+    both, first, second = Accumulator(2), Accumulator(2), Accumulator(2)
+    for accumulator in (first, second):
+        values = random.normal(size=307 * 2).astype(np.float32)
+        starts = np.array([0, 600], dtype=np.int64)
+        accumulator.add(values, starts, sizes, 2)
+        both.add(values, starts, sizes, 2)
+        if flush_first:
+            accumulator.counts()
+    first.absorb(second)
+    np.testing.assert_array_equal(first.counts(), both.counts())
+    assert not second.counts().any()
+    first.absorb(second)
+    np.testing.assert_array_equal(first.counts(), both.counts())
+
+
 @pytest.mark.parametrize(
     ("starts", "sizes", "samples"),
     [([8], [4], 1), ([-1], [4], 1), ([0], [4], 3), ([0, 0], [1, 1], 1), ([0], [-1], 1)],

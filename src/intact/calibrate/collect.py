@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from collections import deque
-from collections.abc import Callable, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
@@ -22,6 +21,8 @@ _BYTES_A_BIN = 16
 """int64 counts and the part of the scratch tables that is in use."""
 _GATHERED = 64
 """Batches gathered by a thread before they are folded in."""
+_NO_COUNTS = np.zeros(0, np.int64)
+"""Stands in for a tensor's counts while they are in the accumulator."""
 
 Progress = Callable[[int, int | None], None]
 """Called with the samples done and, where known, the samples in all."""
@@ -56,37 +57,63 @@ def collect(
         CalibrationError: A tensor does not exist.
     """
     observer = Observer(graph, tensors)
+    feed = _Feed(samples, observer.batch_size, progress)
     workers = _worker_count(threads, len(tensors))
-    local = threading.local()
-    counters: list[_Counter] = []
-
-    def count_batch(batch: Batch, count: int) -> int:
-        if not hasattr(local, "counter"):
-            local.counter = _Counter(observer)
-            counters.append(local.counter)
-        local.counter.add(batch, count)
-        return count
-
-    done = 0
     with ThreadPoolExecutor(workers) as pool:
-        waiting: deque[Future[int]] = deque()
+        waiting = [pool.submit(_count_all, observer, feed) for _ in range(workers)]
         try:
-            for batch, count in samples.batches(observer.batch_size):
-                waiting.append(pool.submit(count_batch, batch, count))
-                if len(waiting) > workers:  # bounded: samples are read no faster than they are run
-                    done += waiting.popleft().result()
-                    if progress is not None:
-                        progress(done, samples.count)
-            for future in waiting:
-                done += future.result()
+            counters = [future.result() for future in waiting]
         finally:
-            pool.shutdown(cancel_futures=True)
-    if progress is not None:
-        progress(done, samples.count)
-    statistics = counters[0].statistics(graph.hash)
-    for counter in counters[1:]:
-        statistics.merge(counter.statistics(graph.hash))
-    return statistics
+            feed.stop()  # an error or Ctrl-C: the others end with the batch they have
+    first, *others = counters
+    for counter in others:
+        first.absorb(counter)
+    return first.statistics(graph.hash)
+
+
+def _count_all(observer: Observer, feed: _Feed) -> _Counter:
+    """Count batches until there are none left; one thread's work."""
+    counter = _Counter(observer)
+    try:
+        for batch, count in feed:
+            counter.add(batch, count)
+    except BaseException:
+        feed.stop()
+        raise
+    return counter
+
+
+class _Feed:
+    """Batches that several threads take in turn, each when it has room for one.
+
+    Samples are read no faster than they are run, and no thread waits for another's hand-over.
+    """
+
+    def __init__(self, samples: Samples, size: int, progress: Progress | None) -> None:
+        self._batches = samples.batches(size)
+        self._lock = threading.Lock()
+        self._stopped = False
+        self._progress = progress
+        self._all = samples.count
+        self._given = 0
+
+    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+        return self
+
+    def __next__(self) -> tuple[Batch, int]:
+        """Return the next batch and its number of real samples."""
+        with self._lock:
+            if self._progress is not None and self._given:
+                self._progress(self._given, self._all)
+            if self._stopped:
+                raise StopIteration
+            batch, count = next(self._batches)
+            self._given += count
+            return batch, count
+
+    def stop(self) -> None:
+        """Give out no more."""
+        self._stopped = True
 
 
 def _worker_count(threads: int, tensors: int) -> int:
@@ -102,8 +129,7 @@ class _Counter:
         self._observer = observer
         self._accumulator = Accumulator(len(observer.tensors))
         self._gathered: list[SampleStatistics] = []
-        counts = self._accumulator.counts()
-        self._tensors = [TensorStatistics(counts=row) for row in counts]
+        self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
 
     def add(self, batch: Batch, count: int) -> None:
         """Run and count one batch."""
@@ -113,10 +139,19 @@ class _Counter:
         if len(self._gathered) >= _GATHERED:
             self._settle()
 
+    def absorb(self, other: _Counter) -> None:
+        """Take over what another thread has counted, exactly."""
+        self._settle()
+        other._settle()
+        for mine, theirs in zip(self._tensors, other._tensors, strict=True):
+            mine.merge(theirs)
+        self._accumulator.absorb(other._accumulator)
+
     def statistics(self, model_hash: str) -> Statistics:
         """Return what was counted."""
         self._settle()
-        self._accumulator.counts()  # moves what the scratch tables hold into the tensors' rows
+        for tensor, row in zip(self._tensors, self._accumulator.counts(), strict=True):
+            tensor.counts = row
         return Statistics(model_hash, dict(zip(self._observer.tensors, self._tensors, strict=True)))
 
     def _settle(self) -> None:

@@ -7,6 +7,7 @@ through its root, the *dominator*, and only the root can be written.
 
 from __future__ import annotations
 
+import copy
 from typing import TypeAlias
 
 import numpy.typing as npt
@@ -216,15 +217,11 @@ class TensorQuantConfig(SharedScale):
 
     def copy(self) -> TensorQuantConfig:
         """An equal config that follows nobody and keeps the scale it reads now."""
-        twin = TensorQuantConfig.on_grid(self.grid, observer=self.observer)
+        twin = copy.copy(self)  # the grid is frozen and checked: it is shared
         twin.detail = dict(self.detail)
-        twin.inplace = self.inplace
-        twin._state = self._state
-        twin._remembered = self._remembered
-        params = self.params
+        twin._parent, twin._followers = None, []
         # A follower on a narrower grid reads a scale that need not be possible on its own.
-        if params is not None and self.dominator.grid == self.grid:
-            twin._params = params
+        twin._params = self.params if self.dominator.grid == self.grid else None
         return twin
 
     def replace(

@@ -117,6 +117,7 @@ class Accumulator:
         self._tables = sparse_zeros((tensors, TABLES, BINS), np.uint32)
         self._touched = np.tile(np.array([_SIGNLESS, 0], dtype=np.int32), (tensors, 1))
         self._waiting = 0
+        self._has_flushed = False
 
     def add(
         self,
@@ -155,6 +156,20 @@ class Accumulator:
         )
         return SampleStatistics(extremes[:, 0], extremes[:, 1], sums[:, 0], sums[:, 1], zeros)
 
+    def absorb(self, other: Accumulator) -> None:
+        """Take over what another has counted of the same tensors; it is empty afterwards.
+
+        Its scratch tables are moved straight into these counts: adding all bins would touch
+        every page of both.
+        """
+        if other._has_flushed:
+            self._counts += other._counts
+            self._has_flushed = True
+            other._counts[...] = 0
+            other._has_flushed = False
+        flush_tensors(other._tables, self._counts, other._touched)
+        other._waiting = 0
+
     def counts(self) -> npt.NDArray[np.int64]:
         """Return the histograms so far, int64 ``[tensors, 65536]``; not a copy."""
         self._flush()
@@ -163,6 +178,7 @@ class Accumulator:
     def _flush(self) -> None:
         flush_tensors(self._tables, self._counts, self._touched)
         self._waiting = 0
+        self._has_flushed = True
 
     def _check(
         self,

@@ -5,6 +5,8 @@ Source: S. Migacz, "8-bit Inference with TensorRT", GTC 2017; HAGO uses the same
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -57,10 +59,11 @@ def _least_divergence(magnitudes: Bins, groups: int, number: int) -> float:
     maximum = float(magnitudes.high[-1])
     mass = magnitudes.linear_bins(number, maximum)
     coarse = np.unique(np.geomspace(groups, number, _COARSE).round().astype(np.int64))
-    best = int(np.argmin(divergences(mass, groups, coarse)))
+    sums = _PrefixSums.of(mass)
+    best = int(np.argmin(_divergences(mass, sums, groups, coarse)))
     start, stop = coarse[max(best - 1, 0)], coarse[min(best + 1, coarse.size - 1)]
     fine = np.unique(np.linspace(start, stop, _FINE).round().astype(np.int64))
-    kept = int(fine[np.argmin(divergences(mass, groups, fine))])
+    kept = int(fine[np.argmin(_divergences(mass, sums, groups, fine))])
     return maximum * (kept / number)
 
 
@@ -78,16 +81,34 @@ def divergences(
         groups: Number of magnitude codes.
         kept: int64 ``[candidates]``, each at least ``groups`` and at most ``bins``.
     """
-    total = float(mass.sum())
-    inside = _prefix(mass)
-    filled = _prefix((mass > 0).astype(np.float64))
-    entropy = _prefix(_x_log_x(mass))
+    return _divergences(mass, _PrefixSums.of(mass), groups, kept)
 
+
+class _PrefixSums(NamedTuple):
+    """Sums over the bins before each edge, float64 ``[bins + 1]``, shared by all candidates."""
+
+    mass: npt.NDArray[np.float64]
+    filled: npt.NDArray[np.float64]
+    entropy: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, mass: npt.NDArray[np.float64]) -> _PrefixSums:
+        filled = (mass > 0).astype(np.float64)
+        return cls(_prefix(mass), _prefix(filled), _prefix(_x_log_x(mass)))
+
+
+def _divergences(
+    mass: npt.NDArray[np.float64],
+    sums: _PrefixSums,
+    groups: int,
+    kept: npt.NDArray[np.int64],
+) -> npt.NDArray[np.float64]:
+    total = float(mass.sum())
     edges = kept[:, None] * np.arange(groups + 1) // groups
-    group_mass = np.diff(inside[edges], axis=1)
-    group_filled = np.diff(filled[edges], axis=1)
+    group_mass = np.diff(sums.mass[edges], axis=1)
+    group_filled = np.diff(sums.filled[edges], axis=1)
     last_bin = mass[kept - 1]
-    kept_mass = inside[kept]
+    kept_mass = sums.mass[kept]
     beyond = np.maximum(total - kept_mass, 0.0)
     beyond[kept == mass.size] = 0.0  # not the rounding error of the sums
     # What lies beyond makes the last bin of the reference non-empty.
@@ -97,7 +118,7 @@ def divergences(
         log_quantised = np.log(group_mass / group_filled)
         inner = np.where(group_mass > 0.0, group_mass * log_quantised, 0.0).sum(axis=1)
         outer = np.where(beyond > 0.0, beyond * log_quantised[:, -1], 0.0)
-        reference = entropy[kept] - _x_log_x(last_bin) + _x_log_x(last_bin + beyond)
+        reference = sums.entropy[kept] - _x_log_x(last_bin) + _x_log_x(last_bin + beyond)
         result = (reference - inner - outer) / total - np.log(total) + np.log(kept_mass)
     # Nothing kept, or mass where the quantised distribution has none: infinitely far.
     return np.where(np.isfinite(result), result, np.inf)
