@@ -14,9 +14,7 @@ Three tables:
 from __future__ import annotations
 
 import argparse
-import json
 import os
-import resource
 import statistics
 import subprocess
 import sys
@@ -30,7 +28,7 @@ from rich.console import Console
 from rich.table import Table
 
 from resnet50 import build_resnet50
-from zoo import CALIBRATION, MODELS, calibration_images
+from zoo import CALIBRATION, MODELS, PIXELS, calibration_images
 
 TOOLS = ("float", "intact-minmax", "intact-kl", "ort-minmax", "ort-entropy", "ort-percentile")
 THREADS = 2
@@ -54,7 +52,6 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
     """Return seconds of each repeat for the float pass and for collect + scales."""
     from intact.calibrate.assign import Method, assign, required_tensors
     from intact.calibrate.collect import collect
-    from intact.calibrate.observer import Observer
     from intact.calibrate.samples import open_samples
     from intact.graph import normalize
     from intact.plan import build_plan
@@ -66,11 +63,10 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
     target = load_target("onnxruntime")
     plan = build_plan(graph, target)
     opened = open_samples({"image": images}, graph)
-    size = Observer(graph, required_tensors(plan)).batch_size
 
     def float_pass() -> None:
         model = FloatModel(graph, threads=THREADS)
-        for batch, _ in opened.batches(size):
+        for batch, _ in opened.batches(min(64, samples)):
             model.run(batch)
 
     def calibrate(method: str) -> Callable[[], None]:
@@ -95,53 +91,78 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
 # ---- whole processes -----------------------------------------------------------------------------
 
 
-def run_tool(tool: str, name: str, samples: int, folder: Path) -> None:
-    """Do one tool's whole job in this process."""
-    if tool == "intact-file":
-        _run_from_file(name, samples, folder)
-        return
-    path, images = _model_and_data(name, samples)
-    if tool == "float":
-        import onnxruntime as ort
+def command(tool: str, name: str, samples: int, folder: Path) -> list[str]:
+    """Return the command line that does one tool's whole job: the same files in, a model out."""
+    path, data, options = _files(name, samples)
+    if not tool.startswith("intact-"):
+        return [
+            sys.executable,
+            __file__,
+            "--tool",
+            tool,
+            "--models",
+            name,
+            "--samples",
+            str(samples),
+        ]
+    return [
+        *(sys.executable, "-m", "intact", "quantize", str(path), "--data", str(data), *options),
+        *("--method", tool.removeprefix("intact-"), "--samples", str(samples)),
+        *("--threads", str(THREADS), "--output", str(folder / "out")),
+    ]
 
+
+def _files(name: str, samples: int) -> tuple[Path, Path, list[str]]:
+    """Return model, data and the options that describe the data."""
+    if name == "resnet50":
+        path, images = _model_and_data(name, samples)
+        data = path.with_suffix(f".{samples}.npz")
+        if not data.exists():
+            np.savez(data, image=images)
+        return path, data, []
+    model = next(m for m in MODELS if m.name == name)
+    numbers = {"--mean": model.preprocess.mean, "--scale": model.preprocess.scale}
+    options = [
+        part
+        for option, values in numbers.items()
+        if values
+        for part in (option, ",".join(map(str, values)))
+    ]
+    return model.path, CALIBRATION, options
+
+
+def child(tool: str, name: str, samples: int) -> tuple[float, float] | None:
+    """Run a tool in a process of its own; return seconds and peak MiB, None if it failed."""
+    with tempfile.TemporaryDirectory() as folder:
+        line = command(tool, name, samples, Path(folder))
+        start = time.perf_counter()
+        with subprocess.Popen(
+            line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=folder
+        ) as process:
+            _, status, usage = os.wait4(process.pid, 0)
+            seconds = time.perf_counter() - start
+            process.returncode = os.waitstatus_to_exitcode(status)
+    return None if process.returncode else (seconds, usage.ru_maxrss / 1024)
+
+
+def run_tool(tool: str, name: str, samples: int) -> None:
+    """Do the job of a tool that is not ours in this process."""
+    import onnxruntime as ort
+
+    path, data, _ = _files(name, samples)
+    preprocess = next((m.preprocess for m in MODELS if m.name == name), PIXELS)
+    images = preprocess("image", np.load(data)["image"][:samples]).astype(np.float32)
+    if tool == "float":
         options = ort.SessionOptions()
         options.intra_op_num_threads = THREADS
         session = ort.InferenceSession(str(path), options)
         for start in range(0, len(images), 64):
             session.run(None, {"image": images[start : start + 64]})
-    elif tool.startswith("intact"):
-        import intact
-
-        method = tool.removeprefix("intact-")
-        intact.quantize(
-            path,
-            {"image": images},
-            method=method,
-            output=folder / "out",
-            threads=THREADS,
-            samples=None,
-        )
-    else:
-        _run_onnxruntime(tool.removeprefix("ort-"), path, images, folder)
+        return
+    _run_onnxruntime(tool.removeprefix("ort-"), path, images)
 
 
-def _run_from_file(name: str, samples: int, folder: Path) -> None:
-    """Calibrate from the zoo's file, as the command line does: nothing else is in memory."""
-    import intact
-
-    model = next(m for m in MODELS if m.name == name)
-    intact.quantize(
-        model.path,
-        CALIBRATION,
-        preprocess=model.preprocess,
-        method="kl",
-        samples=samples,
-        output=folder / "out",
-        threads=THREADS,
-    )
-
-
-def _run_onnxruntime(method: str, path: Path, images: np.ndarray, folder: Path) -> None:
+def _run_onnxruntime(method: str, path: Path, images: np.ndarray) -> None:
     from onnxruntime.quantization import (
         CalibrationDataReader,
         CalibrationMethod,
@@ -164,7 +185,7 @@ def _run_onnxruntime(method: str, path: Path, images: np.ndarray, folder: Path) 
     }
     quantize_static(
         str(path),
-        str(folder / "ort.onnx"),
+        "ort.onnx",
         Reader(),
         quant_format=QuantFormat.QDQ,
         per_channel=True,
@@ -172,33 +193,6 @@ def _run_onnxruntime(method: str, path: Path, images: np.ndarray, folder: Path) 
         weight_type=QuantType.QInt8,
         calibrate_method=methods[method],
     )
-
-
-def child(tool: str, name: str, samples: int) -> tuple[float, float] | None:
-    """Run a tool in a process of its own; return seconds and peak MiB, None if it failed."""
-    command = [
-        sys.executable,
-        __file__,
-        "--tool",
-        tool,
-        "--models",
-        name,
-        "--samples",
-        str(samples),
-    ]
-    start = time.perf_counter()
-    finished = subprocess.run(command, capture_output=True, text=True, check=False)
-    seconds = time.perf_counter() - start
-    if finished.returncode:
-        return None
-    return seconds, json.loads(finished.stdout.splitlines()[-1])["peak_mib"]
-
-
-def _tool_main(tool: str, name: str, samples: int) -> None:
-    with tempfile.TemporaryDirectory() as folder:
-        run_tool(tool, name, samples, Path(folder))
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
-    print(json.dumps({"peak_mib": peak}))
 
 
 # ---- tables --------------------------------------------------------------------------------------
@@ -251,7 +245,7 @@ def print_commands(names: list[str], samples: dict[str, int], repeats: int) -> N
         memory.add_column(heading, justify="right")
     for name in (n for n in names if n != "resnet50"):
         peaks = [
-            _median([found[1] for _ in range(3) if (found := child("intact-file", name, n))])
+            _median([found[1] for _ in range(3) if (found := child("intact-kl", name, n))])
             for n in (128, 2048)
         ]
         memory.add_row(
@@ -280,7 +274,7 @@ def main() -> None:
     arguments = parser.parse_args()
     names = arguments.models.split(",")
     if arguments.tool:
-        _tool_main(arguments.tool, names[0], arguments.samples)
+        run_tool(arguments.tool, names[0], arguments.samples)
         return
     samples = {
         name: arguments.resnet50_samples if name == "resnet50" else arguments.samples

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
 import os
 import sys
 from collections.abc import Sequence
@@ -64,5 +66,15 @@ def _give_up_stdout() -> None:
 
 
 def main() -> None:
-    """Run the process's command line and exit."""
-    sys.exit(run())
+    """Run the process's command line and exit.
+
+    A short process pays for tidiness that nobody sees: on a small model a third of its 1.5 s was
+    collecting cyclic garbage while packages load, and taking all of them down again at the end.
+    So the collector runs seldom, and the process ends as soon as its output is out.
+    """
+    gc.set_threshold(100_000, 20, 100)
+    code = run()
+    for stream in (sys.stdout, sys.stderr):
+        with contextlib.suppress(OSError, ValueError):
+            stream.flush()
+    os._exit(code)
