@@ -24,8 +24,8 @@ def test_accuracies_are_those_of_the_two_models(digits: Result, digits_test: Ima
     found = intact.evaluate(digits, data, batch=64)
     assert found.samples == len(digits_test.labels)
     assert found.accuracy is not None
-    assert found.accuracy.top1[0] == pytest.approx(98.33, abs=0.01)
-    assert found.accuracy.top1[1] > 97
+    assert found.accuracy.top1[0] == pytest.approx(99.33, abs=0.01)
+    assert found.accuracy.top1[1] > 98.5
     change = found.accuracy.top1[1] - found.accuracy.top1[0]
     assert found.accuracy.difference.difference == pytest.approx(change)
     assert found.accuracy.difference.low <= change <= found.accuracy.difference.high

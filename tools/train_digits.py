@@ -2,7 +2,7 @@
 
 The model is a small convolutional network for scikit-learn's handwritten digits (8 x 8 pixels,
 values 0..16). It is written as an exporter would leave it, with its BatchNormalization nodes still
-in the graph, and holds what quantisation tools trip over: a residual Add, depthwise convolutions,
+in the graph, and holds what quantisation tools trip over: residual Adds, a depthwise convolution,
 a global average pool and a Gemm, with a dynamic batch.
 
 The network is one table, ``LAYERS``; the torch module and the ONNX graph are both built from it.
@@ -70,13 +70,13 @@ class Layer:
 
 
 LAYERS = (
-    Layer("stem", 1, 16),
-    Layer("block1_depthwise", 16, 16, depthwise=True),
-    Layer("block1_pointwise", 16, 16, kernel=1, add="stem"),
-    Layer("down", 16, 32, stride=2),
-    Layer("block2_depthwise", 32, 32, depthwise=True),
-    Layer("block2_pointwise", 32, 32, kernel=1, add="down"),
-    Layer("head", 32, 64, kernel=1),
+    Layer("stem", 1, 32),
+    Layer("block1_conv", 32, 32),
+    Layer("block1_pointwise", 32, 32, kernel=1, add="stem"),
+    Layer("down", 32, 64, stride=2),
+    Layer("block2_depthwise", 64, 64, depthwise=True),
+    Layer("block2_conv", 64, 64, add="down"),
+    Layer("head", 64, 128, kernel=1),
 )
 
 

@@ -68,8 +68,18 @@ def write_qdq(plan: QuantizedGraph) -> QdqModel:
             writer.activation(point)
     writer.drop_saturations(plan, points)
     writer.result.notes += _rounding_notes(points)
-    writer.result.model = writer.editor.finish()
+    writer.result.model = _bare(writer.editor.finish())
     return writer.result
+
+
+def _bare(model: ir.Model) -> ir.Model:
+    """Drop what a runtime does not read: exporters' traces, remembered BatchNormalization."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    return model
 
 
 def _refuse_inexpressible(points: list[QuantPoint]) -> None:
