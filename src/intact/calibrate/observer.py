@@ -45,7 +45,8 @@ class Observer:
     The size is fixed because a runtime's floats can change with it; it follows from the model
     alone. Each run uses one thread, so that floats do not depend on their number either; several
     threads run batches side by side, which also keeps cores busier than splitting small
-    operators. Along which axis a tensor holds the samples is found by running one and two zeros.
+    operators. Along which axis a tensor holds the samples is known from shape inference, or else
+    found by running one and two samples of zeros.
 
     Args:
         graph: The float model.
@@ -60,6 +61,7 @@ class Observer:
         inputs = {str(value.name) for value in graph.inputs}
         self._computed = tuple(name for name in self.tensors if name not in inputs)
         self._specs = input_specs(graph)
+        self._graph = graph
         self._session = _session_with_outputs(graph, self._computed)
         self._axes: dict[str, int | None] = dict.fromkeys(self.tensors, 0)
         self._shapes: dict[str, tuple[int, ...]] = {}
@@ -109,17 +111,34 @@ class Observer:
                 shapes = self._shapes_at(size)
                 self._axes |= {n: 0 if s and s[0] % size == 0 else None for n, s in shapes.items()}
             return size
-        one, two = self._shapes_at(1), self._shapes_at(2)
-        self._axes |= {name: _changed_axis(one[name], two[name]) for name in self._computed}
-        elements = sum(int(np.prod(shape)) for shape in one.values())
+        found = self._inferred() or self._measured()
+        elements = sum(int(np.prod(shape)) for shape, _ in found.values())
         size = _LARGEST_BATCH
         while size > 1 and size * elements > _BATCH_ELEMENTS:
             size //= 2
-        for name, shape in one.items():
-            axis = self._axes[name]
+        for name, (shape, axis) in found.items():
+            self._axes[name] = axis
             self._shapes[name] = tuple(n * size if k == axis else n for k, n in enumerate(shape))
         self._shapes_are_known = True
         return size
+
+    def _inferred(self) -> dict[str, tuple[tuple[int, ...], int | None]]:
+        """Return shape of one sample and sample axis by shape inference; empty if not all known."""
+        batches = {next(iter(value.shape or (None,))) for value in self._graph.inputs}
+        found: dict[str, tuple[tuple[int, ...], int | None]] = {}
+        for name in self._computed:
+            dims = list(self._graph.value(name).shape or (None,))
+            axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int)]
+            if len(axes) != 1 or len(batches) != 1 or dims[axes[0]] not in batches:
+                return {}
+            shape = tuple(dim if isinstance(dim, int) else 1 for dim in dims)
+            found[name] = shape, axes[0]
+        return found
+
+    def _measured(self) -> dict[str, tuple[tuple[int, ...], int | None]]:
+        """Return the same by running the model on one and on two samples of zeros."""
+        one, two = self._shapes_at(1), self._shapes_at(2)
+        return {name: (one[name], _changed_axis(one[name], two[name])) for name in self._computed}
 
     def _shapes_at(self, size: int) -> dict[str, tuple[int, ...]]:
         if not self._computed:
