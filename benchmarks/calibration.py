@@ -2,6 +2,7 @@
 
     python benchmarks/calibration.py [--models resnet20,mobilenetv2,mlperf_resnet8,vit,resnet50]
         [--repeats 5] [--samples 512] [--resnet50-samples 64]
+        [--parts ratio,command,memory]
 
 Three tables:
 
@@ -14,6 +15,7 @@ Three tables:
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import statistics
 import subprocess
@@ -217,7 +219,11 @@ def print_ratios(names: list[str], samples: dict[str, int], repeats: int) -> Non
     ):
         table.add_column(heading, justify="right")
     for name in names:
-        times = measure_ratios(name, samples[name], repeats)
+        line = [sys.executable, __file__, "--ratios", "--models", name]
+        line += ["--samples", str(samples[name]), "--repeats", str(repeats)]
+        # In a process of its own: a child's peak memory includes what its parent held.
+        found = subprocess.run(line, stdout=subprocess.PIPE, check=True)
+        times: dict[str, list[float]] = json.loads(found.stdout)
         ratios = [
             _median([a / b for a, b in zip(times[m], times["float"], strict=True)])
             for m in ("minmax", "kl")
@@ -228,8 +234,7 @@ def print_ratios(names: list[str], samples: dict[str, int], repeats: int) -> Non
 
 
 def print_commands(names: list[str], samples: dict[str, int], repeats: int) -> None:
-    """Tables 2 and 3."""
-    console = Console(width=140)
+    """Table 2."""
     table = Table(title="whole process: seconds (median) and peak MiB")
     table.add_column("model")
     for tool in TOOLS:
@@ -240,11 +245,15 @@ def print_commands(names: list[str], samples: dict[str, int], repeats: int) -> N
             for tool in TOOLS:
                 runs[tool].append(child(tool, name, samples[name]))
         table.add_row(f"{name} ({samples[name]})", *(_cell(found) for found in runs.values()))
-    console.print(table)
+    Console(width=140).print(table)
+
+
+def print_memory(names: list[str]) -> None:
+    """Table 3."""
     memory = Table(title="peak MiB of intact-kl by number of samples")
     for heading in ("model", "128", "2048", "growth"):
         memory.add_column(heading, justify="right")
-    for name in (n for n in names if n != "resnet50"):
+    for name in names:
         peaks = [
             _median([found[1] for _ in range(3) if (found := child("intact-kl", name, n))])
             for n in (128, 2048)
@@ -252,7 +261,7 @@ def print_commands(names: list[str], samples: dict[str, int], repeats: int) -> N
         memory.add_row(
             name, *(f"{peak:.0f}" for peak in peaks), f"{100 * (peaks[1] / peaks[0] - 1):+.1f} %"
         )
-    console.print(memory)
+    Console(width=140).print(memory)
 
 
 def _cell(runs: list[tuple[float, float] | None]) -> str:
@@ -271,20 +280,30 @@ def main() -> None:
     parser.add_argument("--repeats", type=int, default=5)
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--resnet50-samples", type=int, default=64)
+    parser.add_argument("--parts", default="ratio,command,memory")
     parser.add_argument("--tool", help=argparse.SUPPRESS)
+    parser.add_argument("--ratios", action="store_true", help=argparse.SUPPRESS)
     arguments = parser.parse_args()
     names = arguments.models.split(",")
     if arguments.tool:
         run_tool(arguments.tool, names[0], arguments.samples)
         return
+    if arguments.ratios:
+        print(json.dumps(measure_ratios(names[0], arguments.samples, arguments.repeats)))
+        return
     samples = {
         name: arguments.resnet50_samples if name == "resnet50" else arguments.samples
         for name in names
     }
-    print_ratios(names, samples, arguments.repeats)
+    parts = arguments.parts.split(",")
+    if "ratio" in parts:
+        print_ratios(names, samples, arguments.repeats)
     if "resnet50" in samples:  # the others keep every activation: 64 samples would not fit
         samples["resnet50"] = min(samples["resnet50"], _RESNET50_IN_MEMORY)
-    print_commands(names, samples, arguments.repeats)
+    if "command" in parts:
+        print_commands(names, samples, arguments.repeats)
+    if "memory" in parts:
+        print_memory([name for name in names if name != "resnet50"])
 
 
 if __name__ == "__main__":

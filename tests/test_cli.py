@@ -224,7 +224,7 @@ def test_a_table_for_another_program_has_a_row_a_line(
     nodes = [line.split()[0] for line in lines if "target onnxruntime" in line]
     assert "block2_depthwise/Relu" in nodes
     rows = [line.split() for line in printed(capfd, "verify", "out").splitlines()]
-    assert any(row[:3] == ["by", "layer", "9"] for row in rows)
+    assert any(row[:3] == ["by", "layer", "11"] for row in rows)
 
 
 def test_the_readme_lists_the_methods_and_files_there_are() -> None:
