@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 import numpy as np
+import numpy.typing as npt
 
 from intact.calibrate.bias import assign_biases
 from intact.calibrate.statistics import Statistics
@@ -145,7 +146,7 @@ def _assign_activations(
         ranges[id(root)] = (min(low, before[0]), max(high, before[1]))
         roots[id(root)] = root
     for key, root in roots.items():
-        _set_range(root, *ranges[key])
+        _set_range(root, *ranges[key], PowerOfTwo.NEAREST)
         root.observer = method.activations
     if not fallen:
         return []
@@ -183,21 +184,6 @@ def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
     return levels
 
 
-def _set_range(root: TensorQuantConfig, low: float, high: float) -> None:
-    if root.grid.exponential:
-        root.set_params(scale_from_threshold(max(abs(low), abs(high)), root.quant_max))
-        return
-    params = params_from_range(
-        low,
-        high,
-        root.quant_min,
-        root.quant_max,
-        symmetric=root.grid.symmetric,
-        power_of_two=PowerOfTwo.NEAREST if root.grid.power_of_two else None,
-    )
-    root.set_params(params.scale, params.zero_point)
-
-
 def _assign_weight(point: QuantPoint, method: Method) -> None:
     config, tensor = point.config, point.value.const_value
     if tensor is None or config.dominator is not config:
@@ -208,23 +194,28 @@ def _assign_weight(point: QuantPoint, method: Method) -> None:
             f"weight {point.value.name!r} of {point.end.node} holds NaN or infinity",
             remedy="mend the model, or keep the node float",
         )
-    axis = config.granularity.axis
-    low, high = weight_range(values, config.levels, method.weights, axis)
-    if config.grid.exponential:
-        config.set_params(
-            scale_from_threshold(np.maximum(np.abs(low), np.abs(high)), config.quant_max)
-        )
-    else:
-        params = params_from_range(
-            low,
-            high,
-            config.quant_min,
-            config.quant_max,
-            symmetric=config.grid.symmetric,
-            power_of_two=PowerOfTwo.CEIL if config.grid.power_of_two else None,
-        )
-        config.set_params(params.scale, params.zero_point)
+    low, high = weight_range(values, config.levels, method.weights, config.granularity.axis)
+    _set_range(config, low, high, PowerOfTwo.CEIL)  # a clipped weight is wrong for every sample
     config.observer = method.weights
+
+
+def _set_range(
+    config: TensorQuantConfig, low: npt.ArrayLike, high: npt.ArrayLike, power: PowerOfTwo
+) -> None:
+    """Give a config the scale and offset that hold a range, or one for each channel."""
+    if config.grid.exponential:
+        threshold = np.maximum(np.abs(low), np.abs(high))
+        config.set_params(scale_from_threshold(threshold, config.quant_max))
+        return
+    params = params_from_range(
+        low,
+        high,
+        config.quant_min,
+        config.quant_max,
+        symmetric=config.grid.symmetric,
+        power_of_two=power if config.grid.power_of_two else None,
+    )
+    config.set_params(params.scale, params.zero_point)
 
 
 def _activate(configs: Iterable[TensorQuantConfig]) -> None:

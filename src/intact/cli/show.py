@@ -19,6 +19,7 @@ from rich.table import Table
 
 from intact.calibrate.collect import Progress as Report
 from intact.evaluation import Evaluation
+from intact.plan import Note
 from intact.plan.inspection import Inspection
 from intact.result import QUANTIZED, Result
 from intact.targets import Target, target_to_json
@@ -88,8 +89,7 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
         f"method {made_with['method']}{f' ({options})' if options else ''}, "
         f"weights {made_with['weight_method']}, {samples} samples, {seconds:.1f} s"
     )
-    for note in found.plan.notes:
-        _line(f"[yellow]note[/] {escape(str(note))}")
+    _notes(found.plan.notes)
     where = escape(shlex.quote(str(folder)))
     _line(f"[dim]next: intact evaluate {where} --data FILE[/]")
     _line(f"[dim]      intact verify {where}[/]")
@@ -114,6 +114,12 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
     _console().print(summary)
+    _notes(found.notes)
+
+
+def _notes(notes: Sequence[Note]) -> None:
+    for note in notes:
+        _line(f"[yellow]note[/] {escape(str(note))}")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

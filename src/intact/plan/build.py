@@ -8,6 +8,7 @@ from intact.plan.fuse import fuse
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import QuantizedGraph
 from intact.plan.tie import tie
+from intact.plan.widths import width_notes
 from intact.targets import Target
 
 
@@ -19,4 +20,5 @@ def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None)
     Raises:
         UsageError: An override names nothing in the graph.
     """
-    return tie(fuse(annotate(graph, target, overrides)))
+    plan = annotate(graph, target, overrides)
+    return tie(fuse(plan.with_notes(width_notes(plan))))

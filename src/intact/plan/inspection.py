@@ -11,7 +11,7 @@ from intact.config import QuantState
 from intact.graph import Graph, data_slots, weight_slot
 from intact.plan.build import build_plan
 from intact.plan.overrides import Overrides
-from intact.plan.quantized_graph import QuantizedGraph, quantizes
+from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
 from intact.targets import Target
 
 
@@ -40,11 +40,19 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """All nodes in topological order, and the counts by op type as (quantised, float)."""
+    """What a plan will be.
+
+    Attributes:
+        target: Name of the target.
+        nodes: All nodes in topological order.
+        by_type: Counts by op type, (quantised, float).
+        notes: What a user should know before quantising.
+    """
 
     target: str
     nodes: list[NodeReport]
     by_type: dict[str, tuple[int, int]]
+    notes: tuple[Note, ...]
 
 
 def inspect_graph(graph: Graph, target: Target, overrides: Overrides | None = None) -> Inspection:
@@ -62,7 +70,7 @@ def inspect_graph(graph: Graph, target: Target, overrides: Overrides | None = No
         op_type: (quantized[op_type], n - quantized[op_type])
         for op_type, n in sorted(total.items())
     }
-    return Inspection(target.name, nodes, by_type)
+    return Inspection(target.name, nodes, by_type, plan.notes)
 
 
 def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeReport:

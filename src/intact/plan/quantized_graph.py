@@ -30,6 +30,7 @@ class NoteKind(StrEnum):
     FUSION = "fusion"
     TIE = "tie"
     EXPORT = "export"
+    WIDTH = "width"
 
 
 @dataclass(frozen=True, order=True)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from enum import Enum
 from pathlib import Path
 from typing import Any
@@ -86,10 +87,8 @@ def run_session(
     Raises:
         ModelError: The runtime fails on these inputs.
     """
-    try:
+    with _failures_named():
         results: list[np.ndarray[Any, Any]] = session.run(outputs, feeds)
-    except Exception as error:
-        raise ModelError(f"ONNX Runtime fails on this input: {_first_line(error)}") from error
     return results
 
 
@@ -99,8 +98,14 @@ def run_bound(session: ort.InferenceSession, binding: Any) -> None:
     Raises:
         ModelError: The runtime fails on these inputs.
     """
-    try:
+    with _failures_named():
         session.run_with_iobinding(binding)
+
+
+@contextmanager
+def _failures_named() -> Iterator[None]:
+    try:
+        yield
     except Exception as error:
         raise ModelError(f"ONNX Runtime fails on this input: {_first_line(error)}") from error
 

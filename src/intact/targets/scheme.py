@@ -37,6 +37,12 @@ class DType(enum.StrEnum):
         """Storage width."""
         return int("".join(character for character in self.value if character.isdigit()))
 
+    @classmethod
+    def holding(cls, bits: int, *, signed: bool) -> DType:
+        """Return the smallest integer type for a width up to 16, or int32."""
+        family = [cls.INT4, cls.INT8, cls.INT16] if signed else [cls.UINT4, cls.UINT8, cls.UINT16]
+        return next((dtype for dtype in family if dtype.bits >= bits), cls.INT32)
+
 
 class Granularity(enum.StrEnum):
     """How many scales a tensor has; which axis is a matter of the operator, not of the target."""

@@ -21,13 +21,17 @@ from intact.plan import (
     plan_to_json,
     quantization_points,
 )
+from intact.run.cpu import detect_cpu
 from intact.run.simulate import Simulator
 from tests.models import MODELS, ModelBuilder, control_flow, random_inputs, residual_net
 from tests.plans import Arrays, calibrated, config, own_target, planned
 
 OPS = '[[op]]\nops = ["Conv", "Relu", "Clip", "Add", "Gemm", "MaxPool", "MatMul"]\n'
 TARGETS = ("onnxruntime", "onnxruntime-avx2", "tensorrt", "integer-pow2")
-EXACT = ("onnxruntime", "onnxruntime-avx2")
+# Processors before VNNI saturate pairs of 8-bit products, which 7-bit weights avoid.
+EXACT = (
+    ("onnxruntime-avx2",) if detect_cpu().saturates_pairs else ("onnxruntime", "onnxruntime-avx2")
+)
 
 
 def bytes_of(model: ir.Model) -> bytes:
