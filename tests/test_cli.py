@@ -106,11 +106,13 @@ def test_json_is_all_that_is_printed(here: Path, capfd: pytest.CaptureFixture[st
 
 
 def test_infinite_decibels_are_null_in_json(capfd: pytest.CaptureFixture[str]) -> None:
-    same = Verification("runtime", detect_cpu(), 1, [], [], {"y": float("inf")}, {})
+    same = Verification("t", "runtime", detect_cpu(), 1, [], [], {"y": float("inf")}, {}, ("z",))
     show.verification(same, as_json=True)
     assert strict_json(capfd.readouterr().out)["outputs_sqnr_db"] == {"y": None}
     show.verification(same, as_json=False)
-    assert "identical" in capfd.readouterr().out
+    printed_text = capfd.readouterr().out
+    assert "identical" in printed_text
+    assert "not simulated: z" in printed_text
 
 
 def test_evaluate_keeps_the_preprocessing_that_is_not_given(

@@ -18,6 +18,7 @@ from intact.formats.onnx_qdq.write import QdqModel
 from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.run.cpu import Cpu, detect_cpu
+from intact.run.limits import limits_of_simulation
 from intact.run.session import Feeds
 from intact.run.simulate import Simulator
 
@@ -51,15 +52,18 @@ class Verification:
     """The outcome.
 
     Attributes:
-        runtime: Runtime and version.
+        target: Name of the plan's target.
+        runtime: Runtime and version, which need not be the target's own.
         cpu: The processor it ran on.
         samples: Samples run.
         layers: Teacher-forced comparisons, in graph order.
         end_to_end: The same activations, each side fed by its own layers.
         outputs_sqnr_db: Simulated against deployed outputs, dB; infinite when identical.
         float_nodes: Nodes planned for integers that the runtime runs in float, with op type.
+        not_simulated: What the float32 simulation does not reproduce of the target's arithmetic.
     """
 
+    target: str
     runtime: str
     cpu: Cpu
     samples: int
@@ -67,6 +71,7 @@ class Verification:
     end_to_end: list[LayerComparison]
     outputs_sqnr_db: dict[str, float]
     float_nodes: dict[str, str]
+    not_simulated: tuple[str, ...]
 
 
 def verify_qdq(
@@ -105,6 +110,7 @@ def verify_qdq(
             outputs.setdefault(name, []).append((simulated[name].ravel(), array.ravel()))
         samples += len(next(iter(feeds.values())))
     return Verification(
+        target=plan.target.name,
         runtime=RUNTIME,
         cpu=detect_cpu(),
         samples=samples,
@@ -119,6 +125,7 @@ def verify_qdq(
         float_nodes=float_leftovers(
             exported.model, [n for n, d in plan.decisions.items() if d.quantized]
         ),
+        not_simulated=limits_of_simulation(plan),
     )
 
 

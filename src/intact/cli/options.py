@@ -79,6 +79,8 @@ def overrides_from(
         place, mark, number = item.rpartition("=")
         if not mark or not number.isdecimal():
             raise UsageError(f"--bits {item!r}", remedy="write NODE=N, for instance conv1=4")
+        if place in widths:
+            raise UsageError(f"--bits {item!r}: {place} is given twice", remedy="keep one")
         widths[place] = int(number)
     return Overrides(tuple(keep_float or ()), widths, weight_bits, activation_bits)
 

@@ -80,9 +80,11 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     made_with = found.plan.provenance
     options = made_with.get("method_options", "")
     folder = found.folder or Path()
+    left = f" ({len(decisions) - quantized} float: see `intact inspect`)"
     _line(f"[bold]{escape(str(folder / QUANTIZED))}[/]")
     _line(
-        f"{quantized} of {len(decisions)} nodes integer on {escape(found.plan.target.name)}, "
+        f"{quantized} of {len(decisions)} nodes planned as integer for "
+        f"{escape(found.plan.target.name)}{'' if quantized == len(decisions) else left}, "
         f"{_kilobytes(float_bytes)} -> {_kilobytes(quantized_bytes)}"
     )
     _line(
@@ -165,7 +167,8 @@ def verification(found: Verification, *, as_json: bool) -> None:
         _print_json(msgspec.to_builtins(found))
         return
     _line(
-        f"{found.runtime} on {escape(found.cpu.name)} ({found.cpu.instruction_set}), "
+        f"target {escape(found.target)}, run by {found.runtime} on {escape(found.cpu.name)} "
+        f"({found.cpu.instruction_set}), "
         f"{found.samples} samples"
     )
     headings = ("layers", "values", "differ", "rate", "most")
@@ -183,6 +186,8 @@ def verification(found: Verification, *, as_json: bool) -> None:
         )
     for name, decibels in found.outputs_sqnr_db.items():
         _line(f"output {escape(name)}: deployed against simulated {_decibels(decibels)}")
+    for line in found.not_simulated:
+        _line(f"[dim]not simulated: {escape(line)}[/]")
     for name, op_type in found.float_nodes.items():
         _line(f"[yellow]{escape(name)} ({op_type}) was planned for integers and runs in float[/]")
     if found.cpu.saturates_pairs:

@@ -67,7 +67,7 @@ def write_qdq(plan: QuantizedGraph) -> QdqModel:
         else:
             writer.activation(point)
     writer.drop_saturations(plan, points)
-    writer.result.notes += _rounding_notes(points)
+    writer.result.notes += writer.clip_notes() + _rounding_notes(points)
     writer.result.model = _bare(writer.editor.finish())
     return writer.result
 
@@ -118,6 +118,7 @@ class _Writer:
         self.editor = editor
         self.result = QdqModel(editor.model)
         self._constants: dict[tuple[str, int], ir.Value] = {}
+        self._clipped: dict[tuple[int, int, str], list[str]] = {}
         self._parameters: dict[int, tuple[ir.Value, ir.Value]] = {}
 
     def activation(self, point: QuantPoint) -> None:
@@ -179,6 +180,19 @@ class _Writer:
                 twin.outputs[0].replace_all_uses_with(source)
                 self.editor.model.graph.remove(twin, safe=True)
 
+    def clip_notes(self) -> list[Note]:
+        """Say where a Clip had to do the saturation: one note for each range."""
+        return [
+            Note(
+                NoteKind.EXPORT,
+                nodes[0],
+                f"{low}..{high} is narrower than {name.lower()} ({len(nodes)} activation(s)): a "
+                "Clip does the saturation, and ONNX Runtime computes in float there",
+                "a range that fills its type avoids it",
+            )
+            for (low, high, name), nodes in self._clipped.items()
+        ]
+
     def _scale_and_zero(self, point: QuantPoint, container: Container) -> tuple[ir.Value, ir.Value]:
         """Return the parameters of a point's dominator, stored once."""
         config = point.config.dominator
@@ -198,16 +212,8 @@ class _Writer:
             self.editor.initializer(f"{base}_{name}", ir.tensor(np.float32(bound)))
             for name, bound in zip(("low", "high"), _bounds(point.config), strict=True)
         )
-        self.result.notes.append(
-            Note(
-                NoteKind.EXPORT,
-                point.end.node,
-                f"{point.config.quant_min}..{point.config.quant_max} is narrower than "
-                f"{_container(point).data_type.name.lower()}: a Clip does the saturation, and "
-                "ONNX Runtime computes in float there",
-                "use the whole range of an 8-bit type",
-            )
-        )
+        span = (point.config.quant_min, point.config.quant_max, _container(point).data_type.name)
+        self._clipped.setdefault(span, []).append(point.end.node)
         return self.editor.node("Clip", [value, low, high], f"{base}_clipped", shape=value.shape)
 
 

@@ -1,0 +1,40 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.run.limits import largest_sums, limits_of_simulation
+from tests.models import ModelBuilder, residual_net
+from tests.plans import calibrated
+
+
+@pytest.mark.parametrize(
+    ("target", "says"),
+    [
+        ("onnxruntime", "zero_point = before_rounding"),
+        ("onnxruntime-avx2", "accumulator_overflow = pair_saturate"),
+        ("integer-pow2", "requantize = shift"),
+    ],
+)
+def test_arithmetic_that_float32_does_not_follow_is_said(target: str, says: str) -> None:
+    lines = limits_of_simulation(calibrated(residual_net(), target))
+    assert any(says in line for line in lines)
+    assert not any("2**24" in line for line in lines)
+
+
+def test_sums_beyond_float32_are_named() -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 2000])
+    weight = np.ones((2000, 3), np.float32)
+    weight[:, 0] = 1e-3
+    weight[0, 0] = 1.0
+    b.node("Gemm", x, b.constant(weight), out="y", name="wide")
+    b.output("y", ["batch", 3])
+    plan = calibrated(b.build())
+    ((name, most),) = largest_sums(plan)
+    assert name == "wide"
+    data = next(c for e, c in plan.configs.items() if str(e) == "wide.input[0]")
+    assert data.params is not None
+    zero_point = int(data.params.zero_point)
+    assert most == 2000 * 127 * max(zero_point, 255 - zero_point) > 2**24
+    assert any("2**24" in line and "wide" in line for line in limits_of_simulation(plan))
