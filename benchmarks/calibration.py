@@ -58,7 +58,6 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
     from intact.calibrate.samples import open_samples
     from intact.graph import normalize
     from intact.plan import build_plan
-    from intact.run.float import FloatModel
     from intact.targets import load_target
 
     path, images = _model_and_data(name, samples)
@@ -68,9 +67,7 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
     opened = open_samples({"image": images}, graph)
 
     def float_pass() -> None:
-        model = FloatModel(graph, threads=THREADS)
-        for batch, _ in opened.batches(min(64, samples)):
-            model.run(batch)
+        run_float(path, images)
 
     def calibrate(method: str) -> Callable[[], None]:
         def run() -> None:
@@ -148,19 +145,24 @@ def child(tool: str, name: str, samples: int) -> tuple[float, float] | None:
     return None if process.returncode else (seconds, usage.ru_maxrss / 1024)
 
 
-def run_tool(tool: str, name: str, samples: int) -> None:
-    """Do the job of a tool that is not ours in this process."""
+def run_float(path: Path, images: np.ndarray) -> None:
+    """Build a session as everybody does, with the runtime's own defaults, and run all images."""
     import onnxruntime as ort
 
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = THREADS
+    session = ort.InferenceSession(str(path), options)
+    for start in range(0, len(images), 64):
+        session.run(None, {"image": images[start : start + 64]})
+
+
+def run_tool(tool: str, name: str, samples: int) -> None:
+    """Do the job of a tool that is not ours in this process."""
     path, data, _ = _files(name, samples)
     preprocess = next((m.preprocess for m in MODELS if m.name == name), PIXELS)
     images = preprocess("image", np.load(data)["image"][:samples]).astype(np.float32)
     if tool == "float":
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = THREADS
-        session = ort.InferenceSession(str(path), options)
-        for start in range(0, len(images), 64):
-            session.run(None, {"image": images[start : start + 64]})
+        run_float(path, images)
         return
     _run_onnxruntime(tool.removeprefix("ort-"), path, images)
 

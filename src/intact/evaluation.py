@@ -26,7 +26,7 @@ from intact.run.float import FloatModel
 
 Scores = npt.NDArray[np.float32]
 
-_LATENCY_RUNS = 15
+_LATENCY_BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
 _FIVE = 5
 
 
@@ -60,7 +60,7 @@ class Evaluation:
         bytes: File sizes, (float, quantised).
         latency_ms: Median time of one batch, (float, quantised).
         latency_batch: Samples in that batch.
-        speedup: Median over paired runs of float time over quantised time.
+        speedup: Median over blocks run in turn of float time over quantised time.
     """
 
     samples: int
@@ -158,14 +158,20 @@ def _percent(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> tup
 def _latency(
     first: Callable[[], object], second: Callable[[], object]
 ) -> tuple[tuple[float, float], float]:
-    """Return the median milliseconds of both and the median ratio, run in turn."""
-    times: list[tuple[float, float]] = []
-    for function in (first, second):
-        function()
-    for _ in range(_LATENCY_RUNS):
-        times.append((_seconds(first), _seconds(second)))
-    medians = [1e3 * statistics.median(column) for column in zip(*times, strict=True)]
-    return (medians[0], medians[1]), statistics.median(a / b for a, b in times)
+    """Return the median milliseconds of both and the median ratio of blocks run in turn.
+
+    Blocks, because the threads of the session that ran last keep spinning for a while: run by
+    run, each would be timed while the other's threads hold the cores.
+    """
+    blocks = [(_block(first), _block(second)) for _ in range(_LATENCY_BLOCKS)]
+    medians = [1e3 * statistics.median(column) for column in zip(*blocks, strict=True)]
+    return (medians[0], medians[1]), statistics.median(a / b for a, b in blocks)
+
+
+def _block(function: Callable[[], object]) -> float:
+    """Return the median seconds of a few runs, the first ones left out."""
+    times = [_seconds(function) for _ in range(_WARM_UP + _TIMED)]
+    return statistics.median(times[_WARM_UP:])
 
 
 def _seconds(function: Callable[[], object]) -> float:

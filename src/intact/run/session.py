@@ -57,6 +57,8 @@ def make_session(
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = optimization.value
+    # Threads that went on spinning after a run would hold the cores of whatever runs next.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
     with tempfile.TemporaryDirectory() as folder:
         source: str | bytes
         if isinstance(model, ir.Model) and _weight_bytes(model) > _LARGEST_MESSAGE:

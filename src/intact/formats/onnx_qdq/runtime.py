@@ -58,6 +58,8 @@ class QdqRuntime:
             model = editor.finish()
         options = ort.SessionOptions()
         options.intra_op_num_threads = threads
+        # As in every session of intact: idle threads do not hold the cores of others.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
         with tempfile.TemporaryDirectory() as folder:
             self._session = _open(model, options, Path(folder))
 
