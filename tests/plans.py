@@ -17,7 +17,7 @@ from intact.config import TensorQuantConfig
 from intact.graph import normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.targets import Target, load_target
-from tests.models import random_inputs
+from tests.models import ModelBuilder, random_inputs
 
 Arrays = dict[str, npt.NDArray[Any]]
 
@@ -36,6 +36,16 @@ granularity = "per_channel"
 [arithmetic]
 requantize = "float32"
 """
+
+
+def image(b: ModelBuilder) -> str:
+    """The input of small convolutional models."""
+    return b.input("image", ["batch", 4, 8, 8])
+
+
+def conv(b: ModelBuilder, x: str, name: str) -> str:
+    """A 1x1 convolution that keeps four channels."""
+    return b.node("Conv", x, b.weight(4, 4, 1, 1), name=name, out=f"{name}_out")
 
 
 def own_target(folder: Path, rules: str, *, header: str = HEADER) -> Target:

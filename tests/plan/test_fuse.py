@@ -9,7 +9,7 @@ import pytest
 from intact.config import QuantState, TensorQuantConfig
 from intact.plan import Overrides, QuantizedGraph, annotate, fuse
 from tests.models import ModelBuilder
-from tests.plans import config, own_target, planned
+from tests.plans import config, conv, image, own_target, planned
 
 OPS = """
 [[op]]
@@ -22,14 +22,6 @@ RESIDUAL = PAIR + (
     '[[fusion]]\npattern = [["Conv"], ["Add"], ["Relu"]]\n'
 )
 SWISH = '[[fusion]]\npattern = [["Sigmoid"], ["Mul"]]\nshares_input = true\n'
-
-
-def image(b: ModelBuilder) -> str:
-    return b.input("image", ["batch", 4, 8, 8])
-
-
-def conv(b: ModelBuilder, x: str, name: str) -> str:
-    return b.node("Conv", x, b.weight(4, 4, 1, 1), name=name, out=f"{name}_out")
 
 
 def plan_of(

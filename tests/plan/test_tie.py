@@ -12,7 +12,7 @@ import pytest
 from intact.config import QuantState, TensorQuantConfig
 from intact.plan import NoteKind, Overrides, QuantizedGraph
 from tests.models import ModelBuilder
-from tests.plans import calibrate, config, own_target, planned
+from tests.plans import calibrate, config, conv, image, own_target, planned
 
 
 def rule(ops: Sequence[str], scales: str = "free", rest: str = "") -> str:
@@ -22,14 +22,6 @@ def rule(ops: Sequence[str], scales: str = "free", rest: str = "") -> str:
 
 FREE = rule(["Conv", "Add", "Mul", "Relu", "MaxPool", "Reshape", "Concat", "Sigmoid"])
 IN_PLACE = "[topology]\nin_place = true\n"
-
-
-def image(b: ModelBuilder) -> str:
-    return b.input("image", ["batch", 4, 8, 8])
-
-
-def conv(b: ModelBuilder, x: str, name: str) -> str:
-    return b.node("Conv", x, b.weight(4, 4, 1, 1), name=name, out=f"{name}_out")
 
 
 def plan_of(
