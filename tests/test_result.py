@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 
 from intact import api, demo
-from intact.calibrate.preprocess import Preprocess
 from intact.errors import OutputError, PlanError
 from intact.plan import plan_to_json
 from intact.result import FILES, PLAN, Result, check_output
+from intact.samples.preprocess import Preprocess
 
 
 @pytest.fixture(scope="module")

@@ -21,7 +21,7 @@ __version__ = "0.1.0"
 _HOMES = {
     "IntactError": "intact.errors",
     "Overrides": "intact.plan",
-    "Preprocess": "intact.calibrate.preprocess",
+    "Preprocess": "intact.samples.preprocess",
     "evaluate": "intact.api",
     "inspect": "intact.api",
     "load_plan": "intact.plan",
@@ -34,10 +34,10 @@ __all__: list[str] = list(_HOMES)
 
 if TYPE_CHECKING:
     from intact.api import *  # noqa: F403
-    from intact.calibrate.preprocess import Preprocess as Preprocess
     from intact.errors import IntactError as IntactError
     from intact.plan import Overrides as Overrides
     from intact.plan import load_plan as load_plan
+    from intact.samples.preprocess import Preprocess as Preprocess
 else:
 
     def __getattr__(name: str) -> object:

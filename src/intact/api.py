@@ -13,8 +13,6 @@ import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import Progress, collect
-from intact.calibrate.preprocess import Preprocess
-from intact.calibrate.samples import Batch, Samples, open_samples
 from intact.calibrate.synthetic import synthetic_samples
 from intact.errors import PlanError
 from intact.evaluation import Evaluation, evaluate_result
@@ -23,6 +21,8 @@ from intact.graph import normalize
 from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.inspection import Inspection, inspect_graph
 from intact.result import Result, check_output
+from intact.samples.preprocess import Preprocess
+from intact.samples.stream import Batch, Samples, open_samples
 from intact.targets import Target, load_target
 from intact.verification import Verification, verify_qdq
 

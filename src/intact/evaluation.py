@@ -10,7 +10,6 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.samples import Batch, Samples
 from intact.errors import DataError
 from intact.formats.onnx_qdq.runtime import QdqRuntime
 from intact.numerics.metrics import (
@@ -23,6 +22,7 @@ from intact.numerics.metrics import (
 )
 from intact.result import Result
 from intact.run.float import FloatModel
+from intact.samples.stream import Batch, Samples
 
 Scores = npt.NDArray[np.float32]
 

@@ -20,12 +20,12 @@ from pathlib import Path
 
 import onnx_ir as ir
 
-from intact.calibrate.preprocess import Preprocess
 from intact.calibrate.statistics import Statistics
 from intact.errors import OutputError, PlanError
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.graph import Graph, load_model, save_model
 from intact.plan import QuantizedGraph, load_plan, save_plan
+from intact.samples.preprocess import Preprocess
 
 MODEL, PLAN, STATISTICS, QUANTIZED = "model.onnx", "plan.json", "statistics.npz", "model.int8.onnx"
 FILES = (MODEL, PLAN, STATISTICS, QUANTIZED)

@@ -7,12 +7,12 @@ import pytest
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.samples import open_samples
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError
 from intact.graph import Graph, normalize
 from intact.plan import NoteKind, Overrides, QuantizedGraph, TensorEnd, build_plan
+from intact.samples.stream import open_samples
 from intact.targets import Target, load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 

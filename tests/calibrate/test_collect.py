@@ -11,11 +11,11 @@ from onnx import TensorProto
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.observer import Observer
-from intact.calibrate.samples import open_samples
 from intact.calibrate.statistics import Statistics
 from intact.errors import CalibrationError, ModelError
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
+from intact.samples.stream import open_samples
 from intact.targets import load_target
 from tests.images import Images
 from tests.models import ModelBuilder, residual_net, run_model, transformer_block

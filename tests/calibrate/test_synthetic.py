@@ -7,11 +7,11 @@ import pytest
 from onnx import TensorProto
 
 from intact.calibrate.collect import collect
-from intact.calibrate.samples import open_samples
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.synthetic import synthetic_samples
 from intact.errors import DataError
 from intact.graph import Graph, normalize
+from intact.samples.stream import open_samples
 from tests.models import ModelBuilder
 
 

@@ -10,10 +10,10 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from intact.calibrate.observer import Observer
-from intact.calibrate.samples import Batch, Samples
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.graph import Graph
 from intact.numerics.histogram import BINS, Accumulator, SampleStatistics
+from intact.samples.stream import Batch, Samples
 
 _COUNTS_BYTES = 1 << 30
 """Memory for the counts of all threads; beyond it fewer threads are used."""

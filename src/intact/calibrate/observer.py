@@ -11,12 +11,12 @@ import numpy as np
 import numpy.typing as npt
 import onnxruntime as ort
 
-from intact.calibrate.samples import Batch
-from intact.calibrate.signature import input_specs
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.graph.edit import Editor
 from intact.run.session import make_session, run_bound, run_session
+from intact.samples.signature import input_specs
+from intact.samples.stream import Batch
 
 _LARGEST_BATCH = 32
 _BATCH_ELEMENTS = 1 << 20  # 4 MiB of activations a thread: they are counted from the cache

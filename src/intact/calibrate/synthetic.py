@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.samples import Samples, open_samples
-from intact.calibrate.signature import input_specs
 from intact.calibrate.statistics import Statistics
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
+from intact.samples.signature import input_specs
+from intact.samples.stream import Samples, open_samples
 
 _SEED = 20240229
 

@@ -10,8 +10,8 @@ import typer
 from intact.errors import UsageError
 
 if TYPE_CHECKING:
-    from intact.calibrate.preprocess import Preprocess
     from intact.plan import Overrides
+    from intact.samples.preprocess import Preprocess
 
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)
@@ -104,7 +104,7 @@ def method_options_from(items: list[str] | None) -> dict[str, float]:
 
 def preprocess_from(mean: str, scale: str, kept: Preprocess | None = None) -> Preprocess | None:
     """Return what the options say; what is left out stays as it was when calibrating."""
-    from intact.calibrate.preprocess import Preprocess
+    from intact.samples.preprocess import Preprocess
 
     if not mean and not scale:
         return None

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.signature import InputSpec
 from intact.errors import DataError
+from intact.samples.signature import InputSpec
 
 
 @dataclass(frozen=True)

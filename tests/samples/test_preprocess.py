@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.calibrate.preprocess import Preprocess
-from intact.calibrate.signature import InputSpec
 from intact.errors import DataError
+from intact.samples.preprocess import Preprocess
+from intact.samples.signature import InputSpec
 
 
 def spec(dtype: str, rank: int) -> InputSpec:

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intact.calibrate.signature import InputSpec, check_batch
 from intact.errors import DataError
+from intact.samples.signature import InputSpec, check_batch
 
 
 def check(dtype: str, array: Any, *, first: int = 0) -> np.ndarray:

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.calibrate.samples import Batch, Samples, open_samples
 from intact.errors import DataError
 from intact.graph import Graph, normalize
+from intact.samples.stream import Batch, Samples, open_samples
 from tests.models import ModelBuilder
 
 

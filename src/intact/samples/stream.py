@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.labels import BatchLabels, joined_labels
-from intact.calibrate.preprocess import Preprocess
-from intact.calibrate.signature import LABELS, InputSpec, check_batch, input_specs
-from intact.calibrate.sources import FunctionSource, load_arrays
 from intact.errors import DataError
 from intact.graph import Graph
+from intact.samples.labels import BatchLabels, joined_labels
+from intact.samples.preprocess import Preprocess
+from intact.samples.signature import LABELS, InputSpec, check_batch, input_specs
+from intact.samples.sources import FunctionSource, load_arrays
 
 Batch = dict[str, npt.NDArray[Any]]
 
