@@ -7,10 +7,11 @@ BIN := $(VENV)/bin
 STAMP := $(VENV)/installed
 # The helper modules in benchmarks/ are not run.
 BENCHMARKS = $(shell grep -l '__main__' benchmarks/*.py 2>/dev/null)
+MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all lint format types bench clean
+.PHONY: help demo test test-all fuzz lint format types bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -30,6 +31,9 @@ test: $(STAMP) ## Run the tests, without the slow ones
 
 test-all: $(STAMP) ## Run every test
 	$(BIN)/python -m pytest -n 2
+
+fuzz: $(STAMP) ## Feed damaged files to everything that reads files (MINUTES=10)
+	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
 
 lint: $(STAMP) ## Check style and formatting
 	$(BIN)/ruff check .

@@ -57,7 +57,7 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
     from intact.calibrate.collect import collect
     from intact.graph import normalize
     from intact.plan import build_plan
-    from intact.samples.stream import open_samples
+    from intact.samples.opening import open_samples
     from intact.targets import load_target
 
     path, images = _model_and_data(name, samples)

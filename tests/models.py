@@ -427,7 +427,7 @@ def random_inputs(
 
 def run_model(
     model: onnx.ModelProto,
-    feeds: Mapping[str, npt.NDArray[np.float32]],
+    feeds: Mapping[str, npt.NDArray[Any]],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
     """Run a model in ONNX Runtime without its optimiser.

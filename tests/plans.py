@@ -15,7 +15,7 @@ from intact.calibrate.collect import collect
 from intact.config import TensorQuantConfig
 from intact.graph import normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
-from intact.samples.stream import open_samples
+from intact.samples.opening import open_samples
 from intact.targets import Target, load_target
 from tests.models import ModelBuilder, random_inputs
 

@@ -12,7 +12,9 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 from intact import demo
 from intact.cli import run, show
@@ -242,17 +244,24 @@ def test_the_readme_lists_the_methods_and_files_there_are() -> None:
 
 
 def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    (here / "photos").mkdir()
+    with np.load("calib.npz") as calib:
+        for number, image in enumerate(calib["image"][:20]):
+            Image.fromarray(image[0] * 15).save(here / "photos" / f"{number}.jpg")
     blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
     lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
     commands = [words[1:] for words in lines if words[:1] == ["intact"]]
     assert {words[0] for words in commands} == {
         "quantize",
+        "import",
         "inspect",
         "targets",
         "evaluate",
         "verify",
     }
     for words in commands:
+        if words[0] == "import":
+            shutil.copy("out/model.int8.onnx", ".")
         printed(capfd, *words)
     assert "top-1" in printed(capfd, "demo")
 

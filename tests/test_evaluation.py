@@ -1,14 +1,22 @@
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
+import onnx
 import pytest
 
 import intact
 from intact.errors import DataError
+from intact.evaluation import Evaluation, evaluate_result
+from intact.plan import Overrides
 from intact.result import Result
+from intact.samples.metric import Metric, MetricFunction
+from intact.samples.opening import open_samples
 from tests.images import Images
-from tests.models import ModelBuilder, transformer_block
+from tests.models import ModelBuilder, run_model, transformer_block
 
 
 @pytest.fixture(scope="module")
@@ -85,3 +93,139 @@ def test_a_fixed_batch_is_kept() -> None:
     data = {"image": np.random.default_rng(0).normal(size=(10, 3, 8, 8)).astype(np.float32)}
     found = intact.evaluate(intact.quantize(b.build(), data), data)
     assert (found.samples, found.latency_batch) == (10, 4)
+
+
+def evaluated(
+    result: Result, data: Mapping[str, Any], metric: MetricFunction | None, batch: int = 4
+) -> Evaluation:
+    opened = open_samples(data, result.plan.graph)
+    return evaluate_result(result, opened, batch=batch, metric=metric and Metric.of(metric))
+
+
+def box_model() -> onnx.ModelProto:
+    """Three boxes for each sample, and their scores."""
+    b = ModelBuilder()
+    x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 8, 8]), 3, 8))
+    x = b.node("Flatten", b.node("GlobalAveragePool", x))
+    corners = b.node("Gemm", x, b.weight(8, 12), b.weight(12))
+    b.node("Reshape", corners, b.ints(-1, 3, 4), out="boxes")
+    b.node("Gemm", x, b.weight(8, 3), b.weight(3), out="scores")
+    b.output("boxes")
+    b.output("scores")
+    return b.build()
+
+
+def recall(outputs: Mapping[str, Any], references: Mapping[str, Any]) -> dict[str, float]:
+    """Share of the reference boxes that a predicted box has almost at the same place."""
+    hits = []
+    for found, wanted in zip(outputs["boxes"], references["labels.boxes"], strict=True):
+        distances = np.abs(wanted[:, None] - found[None]).max(axis=2)
+        hits += list(distances.min(axis=1) < 0.25)
+    return {"recall": float(np.mean(hits)), "boxes": len(hits)}
+
+
+def test_a_metric_of_detections_sees_all_outputs_and_boxes_of_any_number() -> None:
+    model = box_model()
+    data = {"image": np.random.default_rng(0).normal(size=(11, 3, 8, 8)).astype(np.float32)}
+    result = intact.quantize(model, data)
+    boxes = run_model(model, data)["boxes"]
+    references = [found[: index % 4] for index, found in enumerate(boxes)]
+    references[-1] = references[-1] + 100  # none of the predictions is there
+    found = evaluated(result, data | {"labels.boxes": references}, recall)
+    assert found.metrics["boxes"] == (15, 15)
+    assert found.metrics["recall"][0] == pytest.approx(13 / 15)
+    assert found.metrics["recall"][1] > 0.5
+    assert found.accuracy is None
+    assert list(found.outputs) == ["boxes", "scores"]
+    assert found.outputs["boxes"].sqnr_db == pytest.approx(found.sqnr_db)
+    assert found.outputs["boxes"].cosine == pytest.approx(found.cosine)
+    assert found.outputs["scores"].sqnr_db > 10
+
+
+def token_model() -> onnx.ModelProto:
+    b = ModelBuilder()
+    x = b.node("MatMul", b.input("tokens", ["batch", 5, 8]), b.weight(8, 6))
+    b.node("MatMul", b.node("Relu", x), b.weight(6, 4), out="logits")
+    b.output("logits")
+    return b.build()
+
+
+def token_accuracy(outputs: Mapping[str, Any], references: Mapping[str, Any]) -> float:
+    right = outputs["logits"].argmax(axis=2) == references["labels"]
+    return float(right[references["labels_mask"]].mean())
+
+
+def test_a_metric_of_texts_sees_labels_of_every_token_and_their_mask() -> None:
+    model = token_model()
+    random = np.random.default_rng(3)
+    data = {"tokens": random.normal(size=(10, 5, 8)).astype(np.float32)}
+    result = intact.quantize(model, data)
+    classes = run_model(model, data)["logits"].argmax(axis=2)
+    mask = random.random((10, 5)) < 0.6
+    labels = np.where(mask, classes, (classes + 1) % 4)
+    found = evaluated(result, data | {"labels": labels, "labels_mask": mask}, token_accuracy)
+    assert found.metrics["token_accuracy"][0] == 1.0
+    assert 0.8 < found.metrics["token_accuracy"][1] <= 1.0
+    assert found.accuracy is None  # these labels are no classes of samples
+    turned = evaluated(result, data | {"labels": labels, "labels_mask": ~mask}, token_accuracy)
+    assert turned.metrics["token_accuracy"][0] == 0.0
+    with pytest.raises(DataError, match="labels have shape"):
+        evaluated(result, data | {"labels": labels}, None)
+
+
+def test_a_metric_needs_no_labels_and_leaves_the_accuracy_in_place(
+    digits: Result, digits_test: Images
+) -> None:
+    def spread(outputs: Mapping[str, Any], references: Mapping[str, Any]) -> float:
+        assert "labels" not in references or len(references["labels"]) == 30
+        return float(np.std(next(iter(outputs.values()))))
+
+    data: dict[str, Any] = {"image": digits_test.image[:30]}
+    assert evaluated(digits, data, spread).metrics["spread"][0] > 0
+    labelled = evaluated(digits, data | {"labels": digits_test.labels[:30]}, spread)
+    assert labelled.accuracy is not None
+    assert labelled.metrics["spread"][0] > 0
+    assert labelled.outputs == {}
+    assert evaluated(digits, data, None).metrics == {}
+
+
+def test_a_metric_that_fails_or_changes_its_names_is_refused() -> None:
+    data = {"tokens": np.ones((2, 5, 8), np.float32)}
+    result = intact.quantize(token_model(), data)
+    calls: list[int] = []
+
+    def changing(outputs: Mapping[str, Any], references: Mapping[str, Any]) -> dict[str, float]:
+        calls.append(1)
+        return {f"figure {len(calls)}": 1.0}
+
+    with pytest.raises(DataError, match="metric changing: gives 'figure 1' for one of the two"):
+        evaluated(result, data, changing)
+    with pytest.raises(DataError, match="metric token_accuracy: raises KeyError: 'labels'"):
+        evaluated(result, data, token_accuracy)
+
+
+def test_detections_of_another_number_have_no_sqnr_but_a_metric() -> None:
+    """A model that selects inside: how many boxes come out depends on the numbers.
+
+    The totals may agree by chance, so that only a look at each sample tells.
+    """
+    b = ModelBuilder()
+    x = b.node("Gemm", b.input("x", [1, 32]), b.weight(32, 64))
+    x = b.node("Reshape", x, b.ints(16, 4))
+    first = b.node("Gather", x, b.constant(np.int64(0)), axis=1)
+    b.node("Compress", x, b.node("Greater", first, b.constant(np.float32(0))), out="y", axis=0)
+    b.output("y")
+    data = {"x": np.random.default_rng(0).normal(size=(12, 32)).astype(np.float32)}
+    result = intact.quantize(b.build(), data, overrides=Overrides(activation_bits=4))
+
+    def detections(outputs: Mapping[str, Any], references: Mapping[str, Any]) -> float:
+        assert len(outputs["y"]) == 12
+        return float(sum(len(boxes) ** 2 for boxes in outputs["y"]))
+
+    found = evaluated(result, data, detections)
+    assert found.samples == 12
+    before, after = found.metrics["detections"]
+    assert 0 < before < 12 * 16**2
+    assert before != after  # what this test is about
+    assert np.isnan(found.sqnr_db)
+    assert np.isnan(found.cosine)

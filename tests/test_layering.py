@@ -31,6 +31,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "analyze": ("run", "calibrate"),
     "result": ("formats", "calibrate"),
     "evaluation": ("result", "run"),
+    "pipeline": ("result",),
     "demo": (),
     "api": (BELOW,),
     "__init__": ("api",),  # by name, when asked for

@@ -2,67 +2,86 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
-from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.collect import Progress, collect
-from intact.calibrate.synthetic import synthetic_samples
-from intact.errors import PlanError
+from intact.calibrate.assign import Method
+from intact.calibrate.collect import Progress
+from intact.errors import UsageError
 from intact.evaluation import Evaluation, evaluate_result
+from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.graph import normalize
-from intact.plan import Overrides, QuantizedGraph, build_plan
+from intact.graph import load_model, normalize
+from intact.pipeline import (
+    Calibration,
+    DataSource,
+    ScaleSource,
+    given_scales,
+    refuse_nothing_to_do,
+)
+from intact.plan import Overrides, build_plan
+from intact.plan.complete import complete
 from intact.plan.inspection import Inspection, inspect_graph
 from intact.result import Result, check_output
+from intact.samples.batching import Batch
+from intact.samples.metric import Metric, MetricFunction
+from intact.samples.opening import open_samples
 from intact.samples.preprocess import Preprocess
-from intact.samples.stream import Batch, Samples, open_samples
+from intact.samples.stream import Samples
 from intact.targets import Target, load_target
 from intact.verification import Verification, verify_qdq
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
-DataSource: TypeAlias = (
-    str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch]
-)
-
 DEFAULT_SAMPLES = 512
 _VERIFY_BATCH = 16  # every activation of a batch is held, twice
 
 
 def quantize(
     model: ModelSource,
-    data: DataSource,
+    data: DataSource | None = None,
     *,
     target: str | Path | Target = "onnxruntime",
     output: str | Path | None = None,
     method: str | None = None,
     weight_method: str | None = None,
     method_options: Mapping[str, float] | None = None,
+    scales: ScaleSource | Sequence[ScaleSource] | None = None,
     overrides: Overrides | None = None,
     preprocess: Preprocess | None = None,
     samples: int | None = DEFAULT_SAMPLES,
+    skip_bad: bool = False,
+    mask: str | None = None,
+    max_memory: int | None = None,
+    allow_empty: bool = False,
     threads: int = 0,
     progress: Progress | None = None,
 ) -> Result:
-    """Quantise a model: load, plan, calibrate, write.
+    """Quantise a float model: load, plan, calibrate, write.
 
     Args:
         model: A path or a loaded model; never changed.
-        data: Calibration samples (see ``open_samples``).
+        data: Calibration samples (see ``open_samples``); None where every scale is given.
         target: A shipped target's name, a TOML file or a ``Target``.
         output: Folder for the result; None keeps it in memory.
         method: Threshold method for activations; None takes the target's.
         weight_method: Threshold method for weights; None takes the target's.
         method_options: Options of the activations' method, e.g. ``{"percentile": 99.9}``.
+        scales: Scales that are taken as they are: a Tengine table, encodings (JSON) or a
+            ``ScaleTable``, or several of these. None takes those that the model carries as
+            annotations, if it does; an empty list takes none.
         overrides: Nodes kept float, other bit-widths.
-        preprocess: Mean and scale of the data.
+        preprocess: Mean and scale of the data, and the steps for images.
         samples: Use at most so many samples; None uses all.
+        skip_bad: Leave out images that cannot be read; a note of the plan says which.
+        mask: Name of the array that is 0 where a sequence is padded: an input of the model, or a
+            further array of the data. What is padded does not count.
+        max_memory: Bytes for observed activations and their counts; None for no limit.
+        allow_empty: Accept a model of which the target computes nothing with integers.
         threads: Threads of the runtime; 0 takes all cores.
         progress: Told the samples done and, where known, in all.
 
@@ -73,18 +92,96 @@ def quantize(
         check_output(Path(output))
     described = _target(target)
     chosen = Method.of(described, method, weight_method, method_options)
-    graph = normalize(model)
+    loaded = load_model(model)
+    if is_quantized(loaded):
+        raise UsageError(
+            "the model is quantised already", remedy="`intact import` reads it, and completes it"
+        )
+    graph = normalize(loaded)
+    given = given_scales(scales, loaded, graph)
+    del loaded
     plan = build_plan(graph, described, overrides)
-    _refuse_nothing_to_do(plan)
-    opened = open_samples(data, graph, preprocess=preprocess, limit=samples)
-    # The inputs too, quantised or not: `verify` draws new ones from their distributions.
-    tensors = tuple(dict.fromkeys((*opened.specs, *required_tensors(plan))))
-    statistics = collect(graph, opened, tensors, threads=threads, progress=progress)
-    plan = assign(plan, statistics, chosen)
-    plan.provenance |= _described(opened.preprocess, method_options or {})
-    exported = write_qdq(plan)
-    plan = plan.with_notes(tuple(exported.notes))
-    result = Result(plan, statistics, exported)
+    if not allow_empty:
+        refuse_nothing_to_do(plan)
+    calibration = Calibration(
+        chosen,
+        method_options or {},
+        preprocess or Preprocess(),
+        samples,
+        skip_bad,
+        mask,
+        max_memory,
+        threads,
+        progress,
+    )
+    result = calibration.run(plan, data, given)
+    if output is not None:
+        result.save(output)
+    return result
+
+
+def read_quantized(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    target: str | Path | Target = "onnxruntime",
+    output: str | Path | None = None,
+    method: str | None = None,
+    weight_method: str | None = None,
+    method_options: Mapping[str, float] | None = None,
+    overrides: Overrides | None = None,
+    preprocess: Preprocess | None = None,
+    samples: int | None = DEFAULT_SAMPLES,
+    skip_bad: bool = False,
+    mask: str | None = None,
+    max_memory: int | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Read a model that others quantised (QDQ or QOperator ONNX); its scales stay as they are.
+
+    Args:
+        model: A path or a loaded model; never changed.
+        data: Samples to complete it with: what the model left float, and the target computes with
+            integers, is calibrated too. None reads and adds nothing.
+        target: The hardware that it is for.
+        output: Folder for the result; None keeps it in memory.
+        method: Threshold method for the activations that are added.
+        weight_method: Threshold method for the weights that are added.
+        method_options: Options of the activations' method.
+        overrides: Nodes kept float, other bit-widths, of what is added.
+        preprocess: Mean and scale of the data, kept for ``evaluate`` and ``verify``.
+        samples: Use at most so many samples; None uses all.
+        skip_bad: As for ``quantize``.
+        mask: As for ``quantize``.
+        max_memory: As for ``quantize``.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: One of its children, naming what is wrong and how to mend it.
+    """
+    if output is not None:
+        check_output(Path(output))
+    described = _target(target)
+    plan = read_qdq(model, described)
+    if data is None:
+        exported = write_qdq(plan)
+        plan = plan.with_notes(tuple(exported.notes))
+        result = Result(plan, None, exported, preprocess or Preprocess())
+    else:
+        calibration = Calibration(
+            Method.of(described, method, weight_method, method_options),
+            method_options or {},
+            preprocess or Preprocess(),
+            samples,
+            skip_bad,
+            mask,
+            max_memory,
+            threads,
+            progress,
+        )
+        result = calibration.run(complete(plan, described, overrides), data)
     if output is not None:
         result.save(output)
     return result
@@ -109,7 +206,10 @@ def evaluate(
     data: DataSource,
     *,
     preprocess: Preprocess | None = None,
+    labels: str | Path | None = None,
+    metric: str | MetricFunction | Metric | None = None,
     samples: int | None = None,
+    skip_bad: bool = False,
     batch: int = 100,
     threads: int = 0,
     progress: Progress | None = None,
@@ -119,8 +219,12 @@ def evaluate(
     Args:
         result: A result or its folder.
         data: Samples, with ``labels`` for accuracies.
-        preprocess: Mean and scale; None takes those of the calibration.
+        preprocess: What to do with the data; None takes what calibration did.
+        labels: A CSV file of labels, for a folder of images.
+        metric: A function that scores outputs, or its ``module:function``: see
+            ``intact.samples.metric``.
         samples: Use at most so many samples; None uses all.
+        skip_bad: Leave out images that cannot be read, and list them.
         batch: Samples in one run.
         threads: Threads of the runtime; 0 takes all cores.
         progress: Told the samples done and, where known, in all.
@@ -128,9 +232,19 @@ def evaluate(
     Raises:
         IntactError: The folder or the data is wrong.
     """
+    scored_by = None if metric is None else Metric.of(metric)
     loaded = load_result(result)
-    opened = replace(_open(loaded, data, preprocess, samples), progress=progress)
-    return evaluate_result(loaded, opened, batch=batch, threads=threads)
+    opened = open_samples(
+        data,
+        loaded.plan.graph,
+        preprocess=preprocess or loaded.preprocess,
+        limit=samples,
+        labels=labels,
+        skip_bad=skip_bad,
+        unread=_mask(loaded),
+    )
+    opened = replace(opened, progress=progress)
+    return evaluate_result(loaded, opened, batch=batch, threads=threads, metric=scored_by)
 
 
 def verify(
@@ -139,6 +253,7 @@ def verify(
     *,
     preprocess: Preprocess | None = None,
     samples: int = 64,
+    skip_bad: bool = False,
     threads: int = 0,
     progress: Progress | None = None,
 ) -> Verification:
@@ -146,9 +261,11 @@ def verify(
 
     Args:
         result: A result or its folder.
-        data: Samples; None draws inputs from the distribution that calibration saw.
-        preprocess: Mean and scale; None takes those of the calibration.
+        data: Samples; None draws inputs from the distribution that calibration saw, or where
+            nothing was calibrated evenly from the ranges of the plan.
+        preprocess: What to do with the data; None takes what calibration did.
         samples: Use at most so many samples.
+        skip_bad: Leave out images that cannot be read.
         threads: Threads of the runtime; 0 takes all cores.
         progress: Told the samples done and, where known, in all.
 
@@ -157,9 +274,16 @@ def verify(
     """
     loaded = load_result(result)
     if data is None:
-        opened = synthetic_samples(loaded.plan.graph, loaded.statistics, samples)
+        opened = loaded.draw_samples(samples)
     else:
-        opened = _open(loaded, data, preprocess, samples)
+        opened = open_samples(
+            data,
+            loaded.plan.graph,
+            preprocess=preprocess or loaded.preprocess,
+            limit=samples,
+            skip_bad=skip_bad,
+            unread=_mask(loaded),
+        )
     feeds = _feeds(replace(opened, progress=progress))
     return verify_qdq(loaded.plan, loaded.exported, feeds, threads=threads)
 
@@ -177,11 +301,9 @@ def _target(target: str | Path | Target) -> Target:
     return target if isinstance(target, Target) else load_target(target)
 
 
-def _open(
-    result: Result, data: DataSource, preprocess: Preprocess | None, samples: int | None
-) -> Samples:
-    kept = preprocess or result.preprocess
-    return open_samples(data, result.plan.graph, preprocess=kept, limit=samples)
+def _mask(result: Result) -> frozenset[str]:
+    """Return the array that only calibration reads, which the same data holds again."""
+    return frozenset({result.plan.provenance["mask"]} if "mask" in result.plan.provenance else ())
 
 
 def _feeds(samples: Samples) -> Iterator[Batch]:
@@ -189,22 +311,3 @@ def _feeds(samples: Samples) -> Iterator[Batch]:
     whole = samples.fixed_batch is not None  # such a model cannot run fewer
     for batch, count in samples.batches(size):
         yield batch if whole else {name: array[:count] for name, array in batch.items()}
-
-
-def _described(preprocess: Preprocess, options: Mapping[str, float]) -> dict[str, str]:
-    """Return numbers as text for the plan; Python's floats read back to the same numbers."""
-    numbers = {"mean": preprocess.mean, "scale": preprocess.scale}
-    described = {name: ",".join(map(repr, values)) for name, values in numbers.items() if values}
-    if options:
-        described["method_options"] = ", ".join(f"{k}={v!r}" for k, v in sorted(options.items()))
-    return described
-
-
-def _refuse_nothing_to_do(plan: QuantizedGraph) -> None:
-    if any(decision.quantized for decision in plan.decisions.values()):
-        return
-    reasons = sorted({decision.reason for decision in plan.decisions.values()})
-    raise PlanError(
-        f"target {plan.target.name} quantises no node of this model: {'; '.join(reasons[:3])}",
-        remedy="see `intact inspect`, or choose another target",
-    )

@@ -23,6 +23,9 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable
 
+_LONGEST = 900
+"""Characters of a message; a name in a damaged file may be a megabyte long."""
+
 
 class IntactError(Exception):
     """Root of all deliberate errors.
@@ -33,7 +36,7 @@ class IntactError(Exception):
     """
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
-        super().__init__(f"{message}; {remedy}" if remedy else message)
+        super().__init__(_one_line(f"{message}; {remedy}" if remedy else message))
         self.remedy = remedy
 
 
@@ -75,6 +78,21 @@ class OutputError(IntactError):
 
 class MissingExtraError(IntactError):
     """An optional package that is not installed."""
+
+
+def _one_line(text: str) -> str:
+    r"""Return what can be printed anywhere: names and library messages hold line ends and worse.
+
+    >>> _one_line("node 'a\nb' is \x1b[31mred")
+    "node 'a b' is \\x1b[31mred"
+    """
+    if len(text) > _LONGEST:  # both ends say more than the middle: the place, and the remedy
+        text = f"{text[: 2 * _LONGEST // 3]} ... {text[-_LONGEST // 3 + 5 :]}"
+    if text.isprintable():
+        return text
+    return "".join(
+        " " if each.isspace() else each if each.isprintable() else repr(each)[1:-1] for each in text
+    )
 
 
 def nearest(name: str, known: Iterable[str]) -> str:

@@ -5,31 +5,43 @@
     out/
     ├── model.onnx         the float model, normalised, with its weights
     ├── plan.json          every decision, scale and offset; names the others by hash
+    ├── preprocess.toml    what was done to the samples: `evaluate` and `verify` do it again
+    ├── weights.npz        integers that do not follow from the float model, where there are any
     ├── statistics.npz     what calibration saw: other methods and targets need no second pass
     └── model.int8.onnx    the deployed model
+
+A quantised model that was only read leaves no statistics.
 """
 
 from __future__ import annotations
 
+import hashlib
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import onnx_ir as ir
 
 from intact.calibrate.statistics import Statistics
+from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
 from intact.errors import OutputError, PlanError
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.graph import Graph, load_model, save_model
 from intact.plan import QuantizedGraph, load_plan, save_plan
+from intact.plan.plan_file import WEIGHTS
 from intact.samples.preprocess import Preprocess
+from intact.samples.preprocess_file import preprocess_to_toml, read_preprocess
+from intact.samples.stream import Samples
 
 MODEL, PLAN, STATISTICS, QUANTIZED = "model.onnx", "plan.json", "statistics.npz", "model.int8.onnx"
-FILES = (MODEL, PLAN, STATISTICS, QUANTIZED)
-_OWN = frozenset({*FILES, f"{MODEL}.data", f"{QUANTIZED}.data"})
+PREPROCESS = "preprocess.toml"
+FILES = (MODEL, PLAN, STATISTICS, QUANTIZED, PREPROCESS)
+_ALWAYS = (PLAN, MODEL, QUANTIZED)  # the plan first: without it, this is some other folder
+_OWN = frozenset({*FILES, WEIGHTS, f"{MODEL}.data", f"{QUANTIZED}.data"})
 _PLAN_HEAD = b'"intact-plan"'
 
 
@@ -39,15 +51,21 @@ class Result:
 
     Attributes:
         plan: The decisions; ``plan.graph`` is the float model.
-        statistics: What calibration saw.
+        statistics: What calibration saw; None where nothing was calibrated.
         exported: The deployed model.
+        preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
     """
 
     plan: QuantizedGraph
-    statistics: Statistics
+    statistics: Statistics | None
     exported: QdqModel
+    preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Let the plan name the preprocessing, as it names the other files."""
+        self.plan = _naming(self.plan, preprocess_to_toml(self.preprocess))
 
     @staticmethod
     def load(folder: str | Path) -> Result:
@@ -58,21 +76,13 @@ class Result:
             IntactError: A file is damaged.
         """
         folder = Path(folder)
-        for name in (PLAN, *FILES):  # the plan first: without it, this is some other folder
-            if not (folder / name).is_file():
-                raise PlanError(
-                    f"{folder}: no {name} in it",
-                    remedy="give a folder that `intact quantize` wrote, with all its files",
-                )
+        for name in _ALWAYS:
+            _require(folder / name)
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
-        statistics = Statistics.load(folder / STATISTICS)
-        if statistics.hash() != plan.provenance.get("statistics"):
-            raise PlanError(
-                f"{folder / STATISTICS}: not the statistics of this plan", remedy="quantize again"
-            )
+        statistics = _statistics(folder / STATISTICS, plan)
         exported = write_qdq(plan)
         exported.model = _deployed(folder / QUANTIZED, exported)
-        return Result(plan, statistics, exported, folder)
+        return Result(plan, statistics, exported, _preprocess(folder / PREPROCESS, plan), folder)
 
     def save(self, folder: str | Path) -> None:
         """Write the folder: whole, or not at all.
@@ -84,28 +94,22 @@ class Result:
         check_output(folder)
         with _replacing(folder.resolve()) as partial:
             save_model(self.plan.graph.model, partial / MODEL)
+            (partial / PREPROCESS).write_bytes(preprocess_to_toml(self.preprocess))
             save_plan(self.plan, partial / PLAN)
-            (partial / STATISTICS).write_bytes(self.statistics.to_bytes())
+            if self.statistics is not None:
+                (partial / STATISTICS).write_bytes(self.statistics.to_bytes())
             save_model(self.exported.model, partial / QUANTIZED)
         self.folder = folder
 
-    @property
-    def preprocess(self) -> Preprocess:
-        """Mean and scale that calibration used.
+    def draw_samples(self, count: int) -> Samples:
+        """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
 
         Raises:
-            PlanError: The plan's provenance has something else in their place.
+            DataError: An input was not observed and is not quantised either.
         """
-        return Preprocess(self._numbers("mean"), self._numbers("scale"))
-
-    def _numbers(self, name: str) -> tuple[float, ...]:
-        text = self.plan.provenance.get(name, "")
-        try:
-            return tuple(float(part) for part in text.split(",")) if text else ()
-        except ValueError:
-            raise PlanError(
-                f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
-            ) from None
+        if self.statistics is None:
+            return evenly_drawn_samples(self.plan, count)
+        return synthetic_samples(self.plan.graph, self.statistics, count)
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the float and of the quantised model file."""
@@ -114,6 +118,61 @@ class Result:
         models = (self.plan.graph.model, self.exported.model)
         float_bytes, quantized_bytes = (len(ir.to_proto(m).SerializeToString()) for m in models)
         return float_bytes, quantized_bytes
+
+
+def _require(path: Path) -> None:
+    if not os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
+        raise PlanError(
+            f"{path.parent}: no {path.name} in it",
+            remedy="give a folder that intact wrote, with all its files",
+        )
+
+
+def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
+    """Read the statistics that a plan was calibrated with, if it was."""
+    expected = plan.provenance.get("statistics")
+    if expected is None:
+        return None
+    _require(path)
+    statistics = Statistics.load(path)
+    if statistics.hash() != expected:
+        raise PlanError(f"{path}: not the statistics of this plan", remedy="quantize again")
+    return statistics
+
+
+_STEPS = "preprocess"
+"""Key of the plan's provenance: the SHA-256 of the preprocessing file."""
+
+
+def _naming(plan: QuantizedGraph, steps: bytes) -> QuantizedGraph:
+    """Return the plan with the hash of the preprocessing file that lies beside it."""
+    named = {key: text for key, text in plan.provenance.items() if key not in ("mean", "scale")}
+    return replace(plan, provenance={**named, _STEPS: hashlib.sha256(steps).hexdigest()})
+
+
+def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:
+    """Read what was done to the samples; plans of version 1 held mean and scale themselves."""
+    expected = plan.provenance.get(_STEPS)
+    if expected is None:
+        return Preprocess(_numbers(plan, "mean"), _numbers(plan, "scale"))
+    _require(path)
+    found = read_preprocess(path)
+    if hashlib.sha256(preprocess_to_toml(found)).hexdigest() != expected:
+        raise PlanError(
+            f"{path}: not the preprocessing of this plan",
+            remedy="give other steps as a file of their own, with --preprocess",
+        )
+    return found
+
+
+def _numbers(plan: QuantizedGraph, name: str) -> tuple[float, ...]:
+    text = plan.provenance.get(name, "")
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise PlanError(
+            f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
+        ) from None
 
 
 def _deployed(path: Path, expected: QdqModel) -> ir.Model:
@@ -127,6 +186,12 @@ def _deployed(path: Path, expected: QdqModel) -> ir.Model:
                 f"{path}: not the model of this plan, it has no tensor {name!r}",
                 remedy="quantize again",
             )
+    outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
+    if outputs != wanted:
+        raise PlanError(
+            f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
+            remedy="quantize again",
+        )
     return model
 
 
@@ -144,9 +209,9 @@ def check_output(folder: Path) -> None:
         if folder.is_dir():
             _refuse_foreign(folder)
         _staging(folder.resolve(), make_parents=False).rmdir()
-    except OSError as error:
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise OutputError(
-            f"{folder}: cannot be written ({error.strerror or error})",
+            f"{folder}: cannot be written ({getattr(error, 'strerror', None) or error})",
             remedy="name a folder that you may write",
         ) from error
 

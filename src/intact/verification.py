@@ -117,7 +117,7 @@ def verify_qdq(
         layers=list(layers.values()),
         end_to_end=list(end_to_end.values()),
         outputs_sqnr_db={
-            name: sqnr_db(
+            name: _output_sqnr_db(
                 np.concatenate([d for _, d in pairs]), np.concatenate([s for s, _ in pairs])
             )
             for name, pairs in outputs.items()
@@ -127,6 +127,10 @@ def verify_qdq(
         ),
         not_simulated=limits_of_simulation(plan),
     )
+
+
+def _output_sqnr_db(deployed: npt.NDArray[np.float32], simulated: npt.NDArray[np.float32]) -> float:
+    return sqnr_db(deployed, simulated) if deployed.size else np.inf  # nothing differs in nothing
 
 
 def _codes(

@@ -12,7 +12,7 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError
 from intact.graph import Graph, normalize
 from intact.plan import NoteKind, Overrides, QuantizedGraph, TensorEnd, build_plan
-from intact.samples.stream import open_samples
+from intact.samples.opening import open_samples
 from intact.targets import Target, load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 

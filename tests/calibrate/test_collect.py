@@ -15,7 +15,7 @@ from intact.calibrate.statistics import Statistics
 from intact.errors import CalibrationError, ModelError
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
-from intact.samples.stream import open_samples
+from intact.samples.opening import open_samples
 from intact.targets import load_target
 from tests.images import Images
 from tests.models import ModelBuilder, residual_net, run_model, transformer_block
@@ -180,3 +180,16 @@ def test_sequences_of_different_lengths_are_observed_one_by_one() -> None:
     found = collected(graph, batches, "tokens")
     assert found["tokens"].samples == 6
     assert found["tokens"].counts.sum() == sum(batch.size for batch in batches)
+
+
+def test_one_number_for_the_whole_batch_is_counted_for_each_sample() -> None:
+    b = ModelBuilder()
+    x = b.input("x", [1, 4])
+    b.node("ReduceMax", x, keepdims=0, out="largest")
+    b.node("Mul", x, "largest", out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    data = np.random.default_rng(5).normal(size=(6, 4)).astype(np.float32)
+    found = collect(graph, open_samples({"x": data}, graph), ["largest", "y"], threads=1)
+    assert found["largest"].samples == found["largest"].counts.sum() == 6
+    assert found["largest"].maximum == data.max()

@@ -8,10 +8,11 @@ from onnx import TensorProto
 
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
-from intact.calibrate.synthetic import synthetic_samples
+from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
 from intact.errors import DataError
 from intact.graph import Graph, normalize
-from intact.samples.stream import open_samples
+from intact.samples.opening import open_samples
+from tests.formats.onnx_qdq.pairs import PairBuilder, read
 from tests.models import ModelBuilder
 
 
@@ -51,3 +52,33 @@ def test_what_cannot_be_drawn_is_named() -> None:
     statistics = collect(graph, open_samples(seen, graph), ("ids", "shift"))
     with pytest.raises(DataError, match="'ids' cannot be drawn"):
         synthetic_samples(graph, statistics, 3)
+
+
+def test_inputs_of_a_plan_without_statistics_fill_its_ranges() -> None:
+    b = PairBuilder()
+    x = b.pair(b.input("x", ["n", 50]), 0.5, np.uint8(55))
+    codes = b.dequantize(b.input("codes", ["n", 50], TensorProto.INT8), 0.1, np.int8(3))
+    b.pair(b.node("Add", x, codes), 1.0, np.uint8(100), out="y")
+    b.output("y")
+    plan = read(b.build())
+    drawn, _ = next(evenly_drawn_samples(plan, 100).batches(100))
+    assert drawn["x"].dtype == np.float32
+    assert -27.5 <= drawn["x"].min() < -27
+    assert 99 < drawn["x"].max() <= 100
+    assert abs(drawn["x"].mean() - 36.25) < 2
+    assert drawn["codes"].dtype == np.int8
+    assert (drawn["codes"].min(), drawn["codes"].max()) == (-128, 127)
+    again, _ = next(evenly_drawn_samples(plan, 100).batches(100))
+    np.testing.assert_array_equal(drawn["x"], again["x"])
+
+
+@pytest.mark.parametrize(
+    ("length", "reason"), [(6, "does not quantise it"), ("length", "a free dimension")]
+)
+def test_an_input_without_a_range_needs_samples(length: int | str, reason: str) -> None:
+    b = PairBuilder()
+    x = b.input("x", ["n", length])
+    b.pair(b.node("Exp", x if length == 6 else b.pair(x)), out="y")
+    b.output("y")
+    with pytest.raises(DataError, match=f"'x' cannot be drawn: .*{reason}"):
+        evenly_drawn_samples(read(b.build()), 3)

@@ -15,7 +15,7 @@ from onnx import TensorProto, helper
 
 from intact.errors import ModelError, OutputError
 from intact.graph import load_model, save_model
-from tests import models
+from tests import models, odd
 
 
 def written(path: Path, content: bytes) -> Path:
@@ -77,14 +77,6 @@ def test_empty_graphs_are_refused() -> None:
         load_model(onnx.ModelProto())
 
 
-@pytest.mark.parametrize("opset", [1, 10])
-def test_old_opset(opset: int) -> None:
-    model = models.residual_net()
-    model.opset_import[0].version = opset
-    with pytest.raises(ModelError, match=f"opset {opset}, the oldest .* 11; convert"):
-        load_model(model)
-
-
 def test_no_default_opset() -> None:
     model = models.residual_net()
     model.opset_import[0].domain = "my.ops"
@@ -118,7 +110,7 @@ def external(folder: Path) -> Path:
     return path
 
 
-def test_external_data_is_read_into_memory(tmp_path: Path) -> None:
+def test_external_data_outlives_its_file(tmp_path: Path) -> None:
     model = load_model(external(tmp_path))
     (tmp_path / "weights.bin").unlink()
     plain = load_model(models.residual_net())
@@ -159,6 +151,130 @@ def test_external_data_outside_the_folder(tmp_path: Path, location: str) -> None
         load_model(path)
 
 
+def with_entry(path: Path, key: str, text: str, *, position: int = 0) -> Path:
+    """Change an entry of the external data of one tensor."""
+    model = onnx.load(path, load_external_data=False)
+    tensor = model.graph.initializer[position]
+    kept = [entry for entry in tensor.external_data if entry.key != key]
+    del tensor.external_data[:]
+    tensor.external_data.extend(kept)
+    tensor.external_data.add(key=key, value=text)
+    path.write_bytes(model.SerializeToString())
+    return path
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "says"),
+    [
+        ("offset", "-8", "has offset '-8'"),
+        ("length", "-8", "has length '-8'"),
+        ("offset", "some", "has offset 'some'"),
+        ("offset", "1e3", "has offset '1e3'"),
+        ("length", "\u0664", "has length '\u0664'"),
+        ("offset", "99999999999999999999", "too short"),
+        ("length", "99999999999", "too short"),
+        ("length", "4", "has offset .* and length 4"),
+        ("location", "", "does not exist"),
+        ("location", ".", "does not exist"),
+        ("location", "sub/../../weights.bin", "outside the model's folder"),
+        ("location", "we\0ights.bin", "is no path"),
+        ("location", "weights.bin/x", "does not exist"),
+    ],
+)
+def test_external_data_at_a_bad_place(tmp_path: Path, key: str, text: str, says: str) -> None:
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    path = with_entry(external(folder), key, text)
+    with pytest.raises(ModelError, match=says) as caught:
+        load_model(path)
+    assert "\n" not in str(caught.value)
+    assert repr(onnx.load(path, load_external_data=False).graph.initializer[0].name) in str(
+        caught.value
+    )
+
+
+def test_external_data_of_an_attribute_is_checked_too(tmp_path: Path) -> None:
+    secret = tmp_path / "secret.bin"
+    secret.write_bytes(bytes(8))
+    folder = tmp_path / "inner"
+    folder.mkdir()
+    tensor = TensorProto(name="t", data_type=TensorProto.FLOAT, dims=[2])
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="../secret.bin")
+    builder = models.ModelBuilder()
+    constant = builder.node("Constant", value=tensor)
+    builder.node("Add", builder.input("x", ["n", 2]), constant, out="y")
+    builder.output("y")
+    path = written(folder / "m.onnx", builder.build().SerializeToString())
+    with pytest.raises(ModelError, match=r"'\.\./secret\.bin' of tensor 't' lies outside"):
+        load_model(path)
+    tensor.external_data[0].value = "own.bin"
+    (folder / "own.bin").write_bytes(np.array([3, 4], np.float32).tobytes())
+    builder.nodes[0].attribute[0].t.CopyFrom(tensor)
+    path = written(folder / "m.onnx", builder.build().SerializeToString())
+    node = next(iter(load_model(path).graph))
+    assert node.attributes["value"].as_tensor().numpy().tolist() == [3, 4]
+
+
+def test_external_data_of_four_bits_and_of_no_elements(tmp_path: Path) -> None:
+    builder = models.ModelBuilder(21)
+    builder.node("Relu", builder.input("x", ["n", 2]), out="y")
+    builder.output("y")
+    (tmp_path / "w.bin").write_bytes(b"\0\x78\x01")  # the low half of a byte comes first
+    for name, kind, dims, size in (("four", TensorProto.INT4, [3], 2), ("none", 1, [0, 4], 0)):
+        tensor = TensorProto(name=name, data_type=kind, dims=dims)
+        tensor.data_location = TensorProto.EXTERNAL
+        for key, value in (("location", "w.bin"), ("offset", "1"), ("length", str(size))):
+            tensor.external_data.add(key=key, value=value)
+        builder.initializers.append(tensor)
+    path = written(tmp_path / "m.onnx", builder.build().SerializeToString())
+    constants = load_model(path).graph.initializers
+    found = {name: value.const_value for name, value in constants.items()}
+    assert found["four"] is not None
+    assert found["none"] is not None
+    assert found["four"].numpy().astype(int).tolist() == [-8, 7, 1]
+    assert found["none"].numpy().shape == (0, 4)
+
+
+def test_a_hard_link_is_a_file_like_any_other(tmp_path: Path) -> None:
+    path = external(tmp_path)
+    os.link(tmp_path / "weights.bin", tmp_path / "twin.bin")
+    assert load_model(path).graph.initializers
+
+
+def test_sparse_initializers_are_written_out() -> None:
+    constants = load_model(odd.sparse_initializers()).graph.initializers
+    for name, places in (("rows", [(0, 1), (2, 2), (5, 0)]), ("flat", [(0, 1), (2, 2), (5, 0)])):
+        tensor = constants[name].const_value
+        assert tensor is not None
+        expected = np.zeros((6, 6), np.float32)
+        for place, value in zip(places, (0.5, -1, 2), strict=True):
+            expected[place] = value
+        np.testing.assert_array_equal(tensor.numpy(), expected)
+
+
+@pytest.mark.parametrize(
+    ("dims", "indices"),
+    [
+        ([1 << 20, 1 << 20], [0, 1, 2]),
+        ([6, 6], [0, 1, 99]),
+        ([6, 6], [0, 1, -1]),
+        ([6, 6], [0, 1]),
+        ([6, 6], [[0, 1], [0, 6], [1, 1]]),
+        ([-6, -6], [0, 1, 2]),
+    ],
+)
+def test_bad_sparse_initializers_are_refused(dims: list[int], indices: list[int]) -> None:
+    model = odd.sparse_initializers()
+    sparse = model.graph.sparse_initializer[0]
+    del sparse.dims[:]
+    sparse.dims.extend(dims)
+    sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.array(indices), "i"))
+    with pytest.raises(ModelError, match="sparse initializer 'rows'") as caught:
+        load_model(model)
+    assert "\n" not in str(caught.value)
+
+
 def test_external_data_behind_a_link(tmp_path: Path) -> None:
     folder = tmp_path / "inner"
     folder.mkdir()
@@ -187,7 +303,7 @@ def test_saved_models_read_back(tmp_path: Path) -> None:
 def test_large_models_keep_their_weights_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intact.graph.load.LARGEST_FILE", 100)
+    monkeypatch.setattr("intact.graph.save.LARGEST_FILE", 100)
     source = models.residual_net()
     save_model(load_model(source), tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx.data").stat().st_size > 1000

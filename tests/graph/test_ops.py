@@ -20,6 +20,7 @@ from intact.graph import (
     moves_values,
     op_spec,
     output_channel_axis,
+    output_channels,
     weight_slot,
 )
 from tests.models import ModelBuilder
@@ -172,3 +173,20 @@ def test_absent_inputs_are_no_data() -> None:
     assert data_slots(make_node("Where", "c", "x", "z")) == (1, 2)
     assert OPS["Concat"].role(99) is Role.DATA
     assert OPS["Concat"].kind is OpKind.JOIN
+
+
+@pytest.mark.parametrize(
+    ("op_type", "shape", "attributes", "expected"),
+    [
+        ("Conv", (6, 2, 3, 3), {"group": 2}, 6),
+        ("ConvTranspose", (4, 3, 3, 3), {"group": 2}, 6),
+        ("Gemm", (4, 6), {}, 6),
+        ("Gemm", (6, 4), {"transB": 1}, 6),
+        ("MatMul", (4, 6), {}, None),
+    ],
+)
+def test_output_channels(
+    op_type: str, shape: tuple[int, ...], attributes: dict[str, int], expected: int | None
+) -> None:
+    assert output_channels(make_node(op_type, "x", zeros(*shape), **attributes)) == expected
+    assert output_channels(make_node(op_type, "x", "w", **attributes)) is None

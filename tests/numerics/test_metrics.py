@@ -4,9 +4,13 @@ import math
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
 
 from intact.errors import DataError
 from intact.numerics.metrics import (
+    ErrorSums,
     accuracy_difference,
     agreement,
     cosine,
@@ -44,6 +48,35 @@ def test_differences_of_float32_extremes_do_not_overflow() -> None:
     assert max_abs(first, second) == pytest.approx(6e38)
     assert math.isfinite(mse(first, second))
     assert cosine(float32(1e-45), float32(3e38)) == pytest.approx(1.0)
+
+
+FLOATS = hnp.arrays(np.float32, (6, 2), elements=st.floats(-(2.0**126), 2.0**126, width=32))
+
+
+@settings(max_examples=100, deadline=None)
+@given(FLOATS, FLOATS, st.integers(0, 6))
+def test_sums_of_pieces_are_the_errors_of_the_whole(
+    first: np.ndarray, second: np.ndarray, cut: int
+) -> None:
+    sums = ErrorSums()
+    for rows in (slice(0, cut), slice(cut, 6)):
+        sums.add(first[rows], second[rows])
+    assert sums.sqnr_db == pytest.approx(sqnr_db(first, second), rel=1e-6, abs=1e-6)
+    assert sums.cosine == pytest.approx(cosine(first, second), rel=1e-6, abs=1e-6)
+
+
+def test_sums_of_pieces_that_cannot_be_compared_are_nan() -> None:
+    for first, second in (
+        (np.ones(2), np.ones(3)),
+        (np.array(["a"]), np.array(["a"])),
+        (np.ones(0), np.ones(0)),
+    ):
+        sums = ErrorSums()
+        sums.add(first, second)
+        assert math.isnan(sums.sqnr_db)
+        assert math.isnan(sums.cosine)
+    sums.add(np.ones(1), np.ones(1))
+    assert sums.sqnr_db == math.inf
 
 
 def test_top_k_counts_ties_like_argmax() -> None:

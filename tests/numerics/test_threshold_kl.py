@@ -95,6 +95,23 @@ def test_zeros_change_nothing() -> None:
     assert with_zeros == without
 
 
+@given(
+    low=st.floats(0.05, 3),
+    width=st.floats(0.5, 5),
+    number=st.sampled_from([300, 1000, 20_000]),
+    seed=st.integers(0, 20),
+)
+@settings(max_examples=40, deadline=None)
+def test_values_that_are_all_far_from_zero_are_not_clipped_away(
+    low: float, width: float, number: int, seed: int
+) -> None:
+    values = low + width * np.random.default_rng(seed).beta(2, 5, number)
+    distribution = Distribution.from_values(values.astype(np.float32))
+    for levels in (SIGNED, Levels(0, 255, Scheme.ONE_SIDED)):
+        _, threshold = estimate_range(distribution, levels, "kl")
+        assert np.mean(values > threshold) < 0.5
+
+
 @pytest.mark.parametrize("bins", [0, -5, 10.5])
 def test_impossible_numbers_of_bins_are_refused(bins: float) -> None:
     distribution = Distribution.from_values(np.ones(1, dtype=np.float32))

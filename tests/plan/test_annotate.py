@@ -112,7 +112,9 @@ def test_a_computed_bias_stays_float(tmp_path: Path) -> None:
     x = b.input("x", ["batch", 4, 8, 8])
     b.node("Conv", x, b.weight(6, 4, 1, 1), b.input("shift", [6]), out="y", name="conv")
     b.output("y")
-    plan = planned(b.build(), own_target(tmp_path, CONV))
+    adds_floats = own_target(tmp_path, CONV, header=HEADER + '[bias]\ndtype = "float32"\n')
+    plan = planned(b.build(), adds_floats)
+    assert plan.decisions["conv"].quantized
     assert config(plan, "conv.input[2]").state is QuantState.FP32
 
 

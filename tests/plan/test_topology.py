@@ -52,6 +52,15 @@ def test_an_op_without_integer_description_stays_float(tmp_path: Path) -> None:
     assert plan.decisions["t"].reason == "target mine describes no integer Tanh"
 
 
+def test_a_product_with_a_computed_bias_stays_float_where_biases_are_integers(
+    tmp_path: Path,
+) -> None:
+    b = ModelBuilder()
+    b.node("Conv", image(b), b.weight(4, 4, 1, 1), b.input("shift", [4]), out="y", name="conv")
+    plan = planned(finish(b, "y").build(), own_target(tmp_path, CONV))
+    assert "computes its bias" in plan.decisions["conv"].reason
+
+
 def test_a_rule_that_refuses_gives_its_own_reason(tmp_path: Path) -> None:
     rules = CONV + '[[op]]\nops = ["Tanh"]\nquantize = false\nreason = "too steep"\n'
     b = ModelBuilder()

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
 from intact.errors import DataError
-from intact.samples.preprocess import Preprocess
+from intact.samples.images.steps import ImageSteps, Size
+from intact.samples.preprocess import Preprocess, preprocess_with
 from intact.samples.signature import InputSpec
 
 
@@ -71,3 +74,36 @@ def test_a_scale_of_zero_and_a_wrong_count_are_refused() -> None:
         Preprocess(scale=(1, 0))
     with pytest.raises(DataError, match="--mean has 2 numbers, input 'x' has 3 channels"):
         Preprocess((1, 2))("x", np.zeros((1, 3, 4)))
+
+
+@pytest.mark.parametrize("numbers", [3, "12", ("1",), (True,), (None,), ((1, 2),), {1: 2}])
+def test_what_is_no_list_of_numbers_is_refused(numbers: Any) -> None:
+    with pytest.raises(DataError, match="--mean is no list of numbers; give one, or one a channel"):
+        Preprocess(mean=numbers)
+
+
+def test_any_numbers_become_floats() -> None:
+    found = Preprocess([1, np.float32(0.5)], (np.int64(2),))  # type: ignore[arg-type]
+    assert repr((found.mean, found.scale)) == "((1.0, 0.5), (2.0,))"
+    assert hash(found) == hash(Preprocess((1, 0.5), (2,)))
+    with pytest.raises(DataError, match="not finite"):
+        Preprocess(mean=(10**400,))
+
+
+def test_steps_for_images_leave_arrays_alone() -> None:
+    steps = ImageSteps(size=(8, 8), order="bgr", focus=True)
+    values = np.ones((2, 3, 4, 4), np.uint8)
+    assert Preprocess(image=steps)("x", values) is values
+    assert (Preprocess((1,), (2,), steps)("x", values) == 0).all()
+
+
+def test_options_win_over_a_base() -> None:
+    base = Preprocess((1,), (2,), ImageSteps(size=(4, 6), order="bgr"))
+    changes = {"mean": (3.0,), "scale": None, "size": [8, 8], "order": None, "focus": True}
+    steps = ImageSteps(size=Size(8, 8), order="bgr", focus=True)
+    assert preprocess_with(base, changes) == Preprocess((3,), (2,), steps)
+    assert preprocess_with(base, {}) == base
+    with pytest.raises(DataError, match="--letterbox and --size are both given"):
+        preprocess_with(base, {"letterbox": (4, 4)})
+    with pytest.raises(DataError, match=r"no preprocessing step 'focuss'; did you mean 'focus'\?"):
+        preprocess_with(base, {"focuss": True})

@@ -12,7 +12,10 @@ from hypothesis import strategies as st
 
 from intact.errors import DataError
 from intact.graph import Graph, normalize
-from intact.samples.stream import Batch, Samples, open_samples
+from intact.samples.batching import Batch
+from intact.samples.opening import open_samples
+from intact.samples.signature import check_batch
+from intact.samples.stream import Samples
 from tests.models import ModelBuilder
 
 
@@ -106,6 +109,22 @@ def test_samples_of_different_shapes_come_one_by_one() -> None:
     assert [batch["x0"].shape for batch, _ in samples.batches(1)] == [(1, 3)] * 2 + [(1, 5)] * 2
     assert samples.labels() is None
     assert open_samples(source, graph).labels() is None
+
+
+def test_large_samples_become_floats_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = graph_of(("n", 3, 512, 1024))
+    seen: list[int] = []
+    original = check_batch
+
+    def watch(*arguments: Any, **options: Any) -> Batch:
+        found = original(*arguments, **options)
+        seen.append(sum(array.nbytes for array in found.values()))
+        return found
+
+    monkeypatch.setattr("intact.samples.stream.check_batch", watch)
+    source = {"x0": np.zeros((9, 3, 512, 1024), np.uint8)}
+    assert sum(count for _, count in open_samples(source, graph).batches(1)) == 9
+    assert max(seen) <= 16 << 20
 
 
 def test_how_many_there_are_is_known_of_lists() -> None:

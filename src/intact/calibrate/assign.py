@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.calibrate.bias import assign_biases
+from intact.calibrate.given import Settled, settle
+from intact.calibrate.masked import MaskConstants
+from intact.calibrate.roles import (
+    is_fixed,
+    is_parameter,
+    needs_range,
+    point_role,
+    refuse_not_finite,
+)
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError, nearest
-from intact.graph import Role, input_role
+from intact.graph import Role
 from intact.numerics.affine_params import PowerOfTwo, params_from_range
 from intact.numerics.distribution import Distribution
 from intact.numerics.logarithmic import scale_from_threshold
 from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
+from intact.plan.given_scales import GIVEN, ScaleTable
 from intact.targets import Target
 
 
@@ -77,94 +88,137 @@ class Method:
         return replace(method, options={**method.options, **(options or {})})
 
 
-def required_tensors(plan: QuantizedGraph) -> tuple[str, ...]:
-    """Return the names of the activations whose statistics the plan needs, in graph order."""
-    points = quantization_points(plan)
-    names = (str(p.value.name) for p in points if not p.is_constant and _needs_range(p.config))
-    return tuple(dict.fromkeys(names))
+def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> tuple[str, ...]:
+    """Return the names of the activations whose statistics the plan needs, in graph order.
+
+    Args:
+        plan: A plan; it may still lack scales.
+        given: Scales that need no statistics.
+
+    Raises:
+        CalibrationError: A given scale does not fit (see `assign`): said before samples are run.
+    """
+    points = list(quantization_points(plan))
+    return _observed(points, settle(points, given))
 
 
-def assign(plan: QuantizedGraph, statistics: Statistics, method: Method) -> QuantizedGraph:
+def assign(
+    plan: QuantizedGraph,
+    statistics: Statistics | None,
+    method: Method,
+    given: ScaleTable | None = None,
+) -> QuantizedGraph:
     """Give every quantised end its scale and offset.
 
-    Activations from the statistics, weights from their values, biases as the product of the two
-    (and where an int32 bias would overflow, by a larger weight scale; a note says so).
+    What is given is taken bit for bit. Else activations follow from the statistics, weights from
+    their values, biases as the product of the two (and where an int32 bias would overflow, by a
+    larger weight scale, unless that is given; a note says so).
+
+    Args:
+        plan: Is not changed.
+        statistics: Of the tensors that `required_tensors` names; None where it names none.
+        method: How scales follow from statistics.
+        given: Scales by the names of the float model's tensors, weights or activations.
 
     Returns:
         A new plan in which no end is INITIAL or PASSIVE_INIT.
 
     Raises:
-        CalibrationError: Statistics are missing or of another model, or a method is not defined.
+        CalibrationError: Statistics are missing or of another model, a method is not defined, or
+            a given scale does not fit: its bits, its channels, a zero point on a symmetric grid,
+            no power of two where the target asks for one.
     """
-    if statistics.model_hash != plan.graph.hash:
+    if statistics is not None and statistics.model_hash != plan.graph.hash:
         raise CalibrationError("the statistics are of another model", remedy="collect them again")
     plan = plan.copy()
     points = list(quantization_points(plan))
-    activations = [point for point in points if not _is_parameter(point)]
-    notes = _assign_activations(activations, statistics, method)
-    for point in points:
-        if _role(point) is Role.WEIGHT and point.is_constant:
+    settled = settle(points, given)
+    observed = _observed(points, settled)
+    if statistics is None and observed:
+        raise _unknown_ranges(observed, given)
+    known = Statistics(plan.graph.hash) if statistics is None else statistics
+    settled.apply()
+    open_points = [point for point in points if point.config not in settled]
+    activations = [point for point in open_points if not is_parameter(point)]
+    masks = MaskConstants.of(plan.graph)
+    notes = [*settled.notes, *_assign_activations(activations, known, method, masks)]
+    for point in open_points:
+        if point_role(point) is Role.WEIGHT and point.is_constant and not is_fixed(point.config):
             _assign_weight(point, method)
     notes += assign_biases(plan)
     _activate(plan.configs.values())
     plan.provenance |= {
-        "method": method.activations,
+        "method": method.activations if observed or given is None else GIVEN,
         "weight_method": method.weights,
-        "statistics": statistics.hash(),
     }
+    plan.provenance.pop("statistics", None)  # of an earlier calibration
+    if statistics is not None:
+        plan.provenance["statistics"] = statistics.hash()
+    if given is not None:
+        plan.provenance |= {"scales": PurePath(given.source).name, "scales_hash": given.hash()}
     return plan.with_notes(tuple(notes))
 
 
-def _role(point: QuantPoint) -> Role:
-    node, slot = point.readers[0] if point.readers else (None, 0)
-    return Role.DATA if node is None or point.at_output else input_role(node, slot)
+def _observed(points: Iterable[QuantPoint], settled: Settled) -> tuple[str, ...]:
+    names = (
+        str(point.value.name)
+        for point in points
+        if not point.is_constant and point.config not in settled and needs_range(point.config)
+    )
+    return tuple(dict.fromkeys(names))
 
 
-def _is_parameter(point: QuantPoint) -> bool:
-    return point.is_constant and _role(point) in (Role.WEIGHT, Role.BIAS)
-
-
-def _needs_range(config: TensorQuantConfig) -> bool:
-    """Tell whether a tensor's own range matters: it owns a scale, or its group takes the union."""
-    if config.dominator.detail.get("fixed"):
-        return False
-    return config.dominator is config or config.detail.get("follows") == "union"
+def _unknown_ranges(names: Sequence[str], given: ScaleTable | None) -> CalibrationError:
+    lacking = "there are no statistics" if given is None else f"{given.source}: gives no scale"
+    shown = ", ".join(map(repr, names[:3])) + (", ..." if len(names) > 3 else "")
+    return CalibrationError(
+        f"{lacking} for {len(names)} tensor(s): {shown}",
+        remedy="give samples with --data to calibrate them",
+    )
 
 
 def _assign_activations(
-    points: list[QuantPoint], statistics: Statistics, method: Method
+    points: list[QuantPoint], statistics: Statistics, method: Method, masks: MaskConstants
 ) -> list[Note]:
     ranges: dict[int, tuple[float, float]] = {}
     roots: dict[int, TensorQuantConfig] = {}
     fallen: list[str] = []
     for point in points:
-        if not _needs_range(point.config):
+        if not needs_range(point.config):
             continue
-        low, high = _range(point, statistics, method, fallen)
+        low, high = _range(point, statistics, method, fallen, masks)
         root = point.config.dominator
         before = ranges.get(id(root), (low, high))
         ranges[id(root)] = (min(low, before[0]), max(high, before[1]))
         roots[id(root)] = root
     for key, root in roots.items():
-        _set_range(root, *ranges[key], PowerOfTwo.NEAREST)
+        _set_range(root, *masks.shared(key, *ranges[key]), PowerOfTwo.NEAREST)
         root.observer = method.activations
-    if not fallen:
-        return []
-    message = (
-        f"{method.activations} is not defined for asymmetric tensors with both signs; "
-        f"{len(fallen)} of them use {method.fallback} (first: {fallen[0]})"
-    )
-    return [Note(NoteKind.CALIBRATION, "", message)]
+    messages = [masks.note()] if masks.found else []
+    if fallen:
+        messages.append(
+            f"{method.activations} is not defined for asymmetric tensors with both signs; "
+            f"{len(fallen)} of them use {method.fallback} (first: {fallen[0]})"
+        )
+    return [Note(NoteKind.CALIBRATION, "", message) for message in messages]
 
 
 def _range(
-    point: QuantPoint, statistics: Statistics, method: Method, fallen: list[str]
+    point: QuantPoint,
+    statistics: Statistics,
+    method: Method,
+    fallen: list[str],
+    masks: MaskConstants,
 ) -> tuple[float, float]:
+    name, key = str(point.value.name), id(point.config.dominator)
     if point.is_constant and point.value.const_value is not None:
-        distribution = Distribution.from_values(point.value.const_value.numpy().astype(np.float32))
-        return distribution.minimum, distribution.maximum
-    name = str(point.value.name)
-    distribution = statistics[name].distribution()
+        values = point.value.const_value.numpy().astype(np.float32)
+        # Infinity may mask; what is to be done about it is not decided here.
+        refuse_not_finite(values[~np.isinf(values)], f"constant {name!r}", point.end.node)
+        kept = masks.of_values(name, values, key)
+        return kept.widened(kept.distribution.minimum, kept.distribution.maximum)
+    kept = masks.of_statistics(name, statistics[name], key)
+    distribution = kept.distribution
     levels = _levels(point.config, distribution)
     chosen = method.activations
     if levels.scheme not in METHODS[chosen].schemes:
@@ -173,7 +227,7 @@ def _range(
     options = {
         key: value for key, value in method.options.items() if key in METHODS[chosen].options
     }
-    return estimate_range(distribution, levels, chosen, **options)
+    return kept.widened(*estimate_range(distribution, levels, chosen, **options))
 
 
 def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
@@ -188,12 +242,8 @@ def _assign_weight(point: QuantPoint, method: Method) -> None:
     config, tensor = point.config, point.value.const_value
     if tensor is None or config.dominator is not config:
         return
-    values = tensor.numpy().astype(np.float32)
-    if not np.isfinite(values).all():
-        raise CalibrationError(
-            f"weight {point.value.name!r} of {point.end.node} holds NaN or infinity",
-            remedy="mend the model, or keep the node float",
-        )
+    values = tensor.numpy().astype(np.float32, copy=False)
+    refuse_not_finite(values, f"weight {point.value.name!r}", point.end.node)
     low, high = weight_range(values, config.levels, method.weights, config.granularity.axis)
     _set_range(config, low, high, PowerOfTwo.CEIL)  # a clipped weight is wrong for every sample
     config.observer = method.weights

@@ -6,9 +6,11 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.calibrate.roles import is_fixed, refuse_not_finite
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import bias_slot, data_slots, weight_slot
 from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan.given_scales import GIVEN
 
 _ROOM = 2
 """A repaired bias takes at most 1/2 of the accumulator and leaves the rest to the products."""
@@ -18,10 +20,11 @@ def assign_biases(plan: QuantizedGraph) -> list[Note]:
     """Set the scale of every PASSIVE_INIT bias, in place.
 
     A bias that does not fit its integers at s_w * s_x (a tiny weight or input scale) is given
-    room by a larger weight scale of its channel, instead of saturating.
+    room by a larger weight scale of its channel, instead of saturating. Only a weight scale that
+    was given stays as it is.
 
     Returns:
-        A note for each repaired node.
+        A note for each node whose bias does not fit.
     """
     notes = []
     for node in plan.graph.nodes:
@@ -41,12 +44,13 @@ def assign_biases(plan: QuantizedGraph) -> list[Note]:
             plan.input_config(node, slot).transition(QuantState.FP32)
             continue
         bias = value.const_value.numpy().astype(np.float64)
+        refuse_not_finite(bias, f"bias {value.name!r}", str(node.name))
         weight_config = plan.input_config(node, weight)
-        repaired = _make_room(
+        overflows = _make_room(
             weight_config, np.float64(data.scale), bias, plan.input_config(node, slot)
         )
-        if repaired:
-            notes.append(_note(node, repaired))
+        if overflows:
+            notes.append(_note(node, overflows, is_given=_is_settled(weight_config)))
         _set_bias_scale(plan.input_config(node, slot), weight_config, data, bias)
     return notes
 
@@ -57,19 +61,24 @@ def _make_room(
     bias: npt.NDArray[np.float64],
     config: TensorQuantConfig,
 ) -> int:
-    """Raise the weight scales that make the bias overflow; return how many."""
+    """Raise the weight scales that make the bias overflow, unless given; return how many."""
     if weight.scale is None or weight.offset is None:
         return 0
     scales = weight.scale.astype(np.float64)
     per_channel = np.abs(bias).reshape(-1) if scales.ndim else np.abs(bias).max(initial=0.0)
     overflows = per_channel > config.quant_max * scales * input_scale
-    if not np.any(overflows):
-        return 0
+    if not np.any(overflows) or _is_settled(weight):
+        return int(np.count_nonzero(overflows))
     needed = per_channel * _ROOM / (config.quant_max * input_scale)
     if weight.grid.power_of_two:
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))
     weight.set_params(np.where(overflows, needed, scales).astype(np.float32), weight.offset)
     return int(np.count_nonzero(overflows))
+
+
+def _is_settled(weight: TensorQuantConfig) -> bool:
+    """Tell whether a weight's scale came from outside: a table, or a quantised model."""
+    return weight.observer == GIVEN or is_fixed(weight)
 
 
 def _set_bias_scale(
@@ -85,10 +94,18 @@ def _set_bias_scale(
     config.set_params(scale)
 
 
-def _note(node: ir.Node, channels: int) -> Note:
+def _note(node: ir.Node, channels: int, *, is_given: bool) -> Note:
+    overflow = f"the int32 bias would overflow in {channels} channel(s); "
+    if is_given:
+        return Note(
+            NoteKind.BIAS_OVERFLOW,
+            str(node.name),
+            overflow + "it saturates there, because the weight scale is given",
+            "give the weight a larger scale, or keep the node float",
+        )
     return Note(
         NoteKind.BIAS_OVERFLOW,
         str(node.name),
-        f"the int32 bias would overflow in {channels} channel(s); their weight scale was raised",
+        overflow + "their weight scale was raised",
         "equalise the layer or keep it float if its accuracy matters",
     )

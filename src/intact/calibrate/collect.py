@@ -1,28 +1,22 @@
-"""The one pass over the samples: stream, observe, count."""
+"""Over the samples: stream, observe, count. One pass, or one for each group of tensors."""
 
 from __future__ import annotations
 
-import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-import numpy as np
-
+from intact.calibrate.budget import known_sizes, schedule, seen_sizes, worker_count
+from intact.calibrate.counter import Counter
 from intact.calibrate.observer import Observer
-from intact.calibrate.statistics import Statistics, TensorStatistics
+from intact.calibrate.padding import Padding
+from intact.calibrate.parts import part_observers
+from intact.calibrate.statistics import Statistics
+from intact.errors import CalibrationError
 from intact.graph import Graph
-from intact.numerics.histogram import BINS, Accumulator, SampleStatistics
-from intact.samples.stream import Batch, Samples
-
-_COUNTS_BYTES = 1 << 30
-"""Memory for the counts of all threads; beyond it fewer threads are used."""
-_BYTES_A_BIN = 16
-"""int64 counts and the part of the scratch tables that is in use."""
-_GATHERED = 64
-"""Batches gathered by a thread before they are folded in."""
-_NO_COUNTS = np.zeros(0, np.int64)
-"""Stands in for a tensor's counts while they are in the accumulator."""
+from intact.samples.batching import Batch
+from intact.samples.mask import RealPositions
+from intact.samples.stream import Samples
 
 Progress = Callable[[int, int | None], None]
 """Called with the samples done and, where known, the samples in all."""
@@ -35,11 +29,20 @@ def collect(
     *,
     threads: int = 0,
     progress: Progress | None = None,
+    max_memory: int | None = None,
 ) -> Statistics:
-    """Observe tensors of the float model over all samples, once.
+    """Observe tensors of the float model over all samples.
 
     Memory does not grow with the number of samples: each thread has one batch of activations in
-    flight and 512 KiB of counts a tensor.
+    flight and 512 KiB of counts a tensor. What is padded, as the samples' mask tells, is left out
+    (see :class:`intact.calibrate.padding.Padding`).
+
+    Where that would be more than ``max_memory``, fewer threads are used; then the tensors are
+    observed in groups, each in a pass over the samples of its own, by a session that has only the
+    part of the model that leads there. A pass for each group, rather than several sessions in one
+    pass, keeps one copy of the weights and the counts of one group in memory; reading samples
+    again costs little beside running the model. The statistics are the same, bit for bit, if the
+    samples are the same in each pass.
 
     Args:
         graph: The float model.
@@ -47,20 +50,50 @@ def collect(
         tensors: Names of the values to observe; a plan's ``required_tensors``.
         threads: Batches that run side by side; 0 takes all cores. The floats are the same for
             any number.
-        progress: Told after every batch.
+        progress: Told after every batch; a sample counts once, when its last group is done.
+        max_memory: Bytes for observed activations and counts; None for no limit. The weights and
+            the runtime's own working memory come on top. Where the sizes of tensors depend on the
+            samples, those of the first are taken.
 
     Returns:
         The same statistics whatever the order and the batching of the samples.
 
     Raises:
         DataError: A sample does not fit the model.
-        CalibrationError: A tensor does not exist.
+        CalibrationError: A tensor does not exist, or needs more memory than is allowed, or samples
+            that are to be read several times cannot be.
     """
     observer = Observer(graph, tensors)
+    workers = worker_count(threads, len(tensors))
+    if max_memory is None:
+        return _observe(graph, samples, observer, workers, progress)
+    layout = observer.layout
+    sizes = known_sizes(graph, layout, tensors)
+    if sizes is None:
+        sizes = _sizes_of_first(observer, samples)
+    del observer  # and its copy of the weights
+    plan = schedule(tensors, workers, sizes, max_memory)
+    if len(plan.groups) > 1:
+        _refuse_single_pass(samples, len(plan.groups))
+    statistics = Statistics(graph.hash)
+    passes = _Passes(progress, len(plan.groups))
+    for part in part_observers(graph, tensors, layout, plan.groups):
+        statistics.tensors |= _observe(graph, samples, part, plan.workers, passes.told).tensors
+        passes.end(samples.source)
+        del part  # before the next one's session is made
+    return statistics
+
+
+def _observe(
+    graph: Graph, samples: Samples, observer: Observer, workers: int, progress: Progress | None
+) -> Statistics:
+    """Count what an observer reads in one pass over the samples."""
+    padding = None
+    if samples.mask is not None:
+        padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
     feed = _Feed(samples, observer.batch_size, progress)
-    workers = _worker_count(threads, len(tensors))
     with ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(_count_all, observer, feed) for _ in range(workers)]
+        waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
         try:
             counters = [future.result() for future in waiting]
         finally:
@@ -71,16 +104,64 @@ def collect(
     return first.statistics(graph.hash)
 
 
-def _count_all(observer: Observer, feed: _Feed) -> _Counter:
+def _count_all(observer: Observer, feed: _Feed, padding: Padding | None) -> Counter:
     """Count batches until there are none left; one thread's work."""
-    counter = _Counter(observer)
+    counter = Counter(observer, padding)
     try:
-        for batch, count in feed:
-            counter.add(batch, count)
+        for batch, count, real in feed:
+            counter.add(batch, count, real)
     except BaseException:
         feed.stop()
         raise
     return counter
+
+
+def _sizes_of_first(observer: Observer, samples: Samples) -> dict[str, int]:
+    """Return what the tensors take in the first batch."""
+    _refuse_single_pass(samples, 2)
+    batch, count = next(samples.batches(observer.batch_size))
+    return seen_sizes(observer.run(batch, count), observer.tensors)
+
+
+def _refuse_single_pass(samples: Samples, passes: int) -> None:
+    if isinstance(samples.reader, Iterator):
+        raise CalibrationError(
+            f"{samples.source}: within the memory allowed, the samples are read {passes} times, "
+            "and an iterator gives them once",
+            remedy="give a list, a file or a function, or allow more memory",
+        )
+
+
+class _Passes:
+    """Progress over several passes, and the check that each had as many samples."""
+
+    def __init__(self, progress: Progress | None, number: int) -> None:
+        self._progress = progress
+        self._number = number
+        self._ended = 0
+        self._samples = 0
+        self._before: int | None = None
+
+    def told(self, done: int, total: int | None) -> None:
+        """Take the progress of one pass and tell that of all."""
+        self._samples = done
+        if self._progress is not None:
+            before = self._before or 0
+            self._progress((self._ended * before + done) // self._number, before or total)
+
+    def end(self, source: str) -> None:
+        """End a pass.
+
+        Raises:
+            CalibrationError: It had not as many samples as the one before.
+        """
+        if self._before not in (None, self._samples):
+            raise CalibrationError(
+                f"{source}: gives {self._samples} samples, and gave {self._before} before",
+                remedy="let it give the same each time, or allow more memory",
+            )
+        self._before = self._samples
+        self._ended += 1
 
 
 class _Feed:
@@ -90,77 +171,27 @@ class _Feed:
     """
 
     def __init__(self, samples: Samples, size: int, progress: Progress | None) -> None:
-        self._batches = samples.batches(size)
+        self._batches = samples.masked_batches(size)
         self._lock = threading.Lock()
         self._stopped = False
         self._progress = progress
         self._all = samples.count
         self._given = 0
 
-    def __iter__(self) -> Iterator[tuple[Batch, int]]:
+    def __iter__(self) -> Iterator[tuple[Batch, int, RealPositions | None]]:
         return self
 
-    def __next__(self) -> tuple[Batch, int]:
-        """Return the next batch and its number of real samples."""
+    def __next__(self) -> tuple[Batch, int, RealPositions | None]:
+        """Return the next batch, its number of real samples and their real positions."""
         with self._lock:
             if self._progress is not None and self._given:
                 self._progress(self._given, self._all)
             if self._stopped:
                 raise StopIteration
-            batch, count = next(self._batches)
+            batch, count, real = next(self._batches)
             self._given += count
-            return batch, count
+            return batch, count, None if real is None else real[:count]
 
     def stop(self) -> None:
         """Give out no more."""
         self._stopped = True
-
-
-def _worker_count(threads: int, tensors: int) -> int:
-    """Return how many batches run side by side, within the memory for their counts."""
-    wanted = threads or os.cpu_count() or 1
-    return max(1, min(wanted, _COUNTS_BYTES // (tensors * BINS * _BYTES_A_BIN + 1)))
-
-
-class _Counter:
-    """What one thread has counted: merged exactly with the others at the end."""
-
-    def __init__(self, observer: Observer) -> None:
-        self._observer = observer
-        self._accumulator = Accumulator(len(observer.tensors))
-        self._gathered: list[SampleStatistics] = []
-        self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
-
-    def add(self, batch: Batch, count: int) -> None:
-        """Run and count one batch."""
-        seen = self._observer.run(batch, count)
-        rows = self._accumulator.add(seen.values, seen.starts, seen.elements, count)
-        self._gathered.append(rows)
-        if len(self._gathered) >= _GATHERED:
-            self._settle()
-
-    def absorb(self, other: _Counter) -> None:
-        """Take over what another thread has counted, exactly."""
-        self._settle()
-        other._settle()
-        for mine, theirs in zip(self._tensors, other._tensors, strict=True):
-            mine.merge(theirs)
-        self._accumulator.absorb(other._accumulator)
-
-    def statistics(self, model_hash: str) -> Statistics:
-        """Return what was counted."""
-        self._settle()
-        for tensor, row in zip(self._tensors, self._accumulator.counts(), strict=True):
-            tensor.counts = row
-        return Statistics(model_hash, dict(zip(self._observer.tensors, self._tensors, strict=True)))
-
-    def _settle(self) -> None:
-        """Fold the gathered samples in, many at a time, since each fold costs some array calls."""
-        if not self._gathered:
-            return
-        joined = SampleStatistics(
-            *(np.concatenate(parts, axis=1) for parts in zip(*self._gathered, strict=True))
-        )
-        self._gathered.clear()
-        for position, tensor in enumerate(self._tensors):
-            tensor.add(SampleStatistics(*(part[position] for part in joined)))

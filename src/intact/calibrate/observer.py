@@ -3,40 +3,22 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import onnxruntime as ort
 
+from intact.calibrate.layout import Layout, Shape, find_layout
+from intact.calibrate.observed import Observed
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.graph.edit import Editor
 from intact.run.session import make_session, run_bound, run_session
-from intact.samples.signature import input_specs
-from intact.samples.stream import Batch
-
-_LARGEST_BATCH = 32
-_BATCH_ELEMENTS = 1 << 20  # 4 MiB of activations a thread: they are counted from the cache
-
-
-@dataclass(frozen=True)
-class Observed:
-    """The tensors of one batch, one after the other in one array.
-
-    Attributes:
-        values: float32, flat.
-        starts: Where each tensor begins, in the observer's order.
-        elements: Elements of one sample of each tensor.
-        samples: Real samples; a tensor holds ``samples * elements`` values.
-    """
-
-    values: npt.NDArray[np.float32]
-    starts: npt.NDArray[np.int64]
-    elements: npt.NDArray[np.int64]
-    samples: int
+from intact.samples.batching import Batch
 
 
 class Observer:
@@ -51,23 +33,33 @@ class Observer:
     Args:
         graph: The float model.
         tensors: Names of the values to read.
+        session: Hands out those that are computed; made if it is not given.
+        layout: Of the batches; found if it is not given.
 
     Raises:
         CalibrationError: The graph has no such value.
     """
 
-    def __init__(self, graph: Graph, tensors: Sequence[str]) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        tensors: Sequence[str],
+        *,
+        session: ort.InferenceSession | None = None,
+        layout: Layout | None = None,
+    ) -> None:
         self.tensors = tuple(tensors)
         inputs = {str(value.name) for value in graph.inputs}
         self._computed = tuple(name for name in self.tensors if name not in inputs)
-        self._specs = input_specs(graph)
-        self._graph = graph
-        self._session = _session_with_outputs(graph, self._computed)
-        self._axes: dict[str, int | None] = dict.fromkeys(self.tensors, 0)
-        self._shapes: dict[str, tuple[int, ...]] = {}
-        self._shapes_are_known = False
+        self._session = session or make_session(model_of_outputs(graph, self._computed), threads=1)
+        run = partial(run_session, self._session)
+        self.layout = layout or find_layout(graph, self.tensors, run)
         self._local = threading.local()
-        self.batch_size = self._probe()
+
+    @property
+    def batch_size(self) -> int:
+        """The samples of a batch."""
+        return self.layout.batch_size
 
     def run(self, batch: Batch, count: int) -> Observed:
         """Run one batch.
@@ -79,76 +71,26 @@ class Observer:
         Returns:
             What was observed, good until the calling thread's next run.
         """
-        if self._shapes_are_known:
+        if self.layout.shapes is not None:
             if not hasattr(self._local, "arena"):
-                self._local.arena = self._new_arena()
+                try:
+                    self._local.arena = _Arena(
+                        self._session, self._computed, self.tensors, self.layout, self.layout.shapes
+                    )
+                except MemoryError as error:
+                    raise CalibrationError(
+                        f"the activations of one batch do not fit into memory: {error}"
+                    ) from error
             arena: _Arena = self._local.arena
             return arena.run(batch, count)
         arrays = run_session(self._session, batch, self._computed) if self._computed else []
         found = batch | dict(zip(self._computed, arrays, strict=True))
-        rows = [
-            _rows(found[name], self._axes[name], self.batch_size, count) for name in self.tensors
-        ]
+        axes, size = self.layout.axes, self.batch_size
+        rows = [_rows(found[name], axes[name], size, count) for name in self.tensors]
         sizes = np.array([row.size for row in rows], np.int64)
         values = np.concatenate([row.ravel() for row in rows])
-        return Observed(values, np.cumsum(sizes) - sizes, sizes // count, count)
-
-    def _new_arena(self) -> _Arena:
-        inputs = {name: spec.shape[1:] for name, spec in self._specs.items()}
-        shapes = {
-            name: self._shapes.get(name) or (self.batch_size, *(n or 1 for n in inputs[name]))
-            for name in self.tensors
-        }
-        return _Arena(self._session, self._computed, shapes, self._axes, self.batch_size)
-
-    def _probe(self) -> int:
-        """Find the batch size, each tensor's sample axis and the shapes of the outputs."""
-        fixed = {spec.fixed_batch for spec in self._specs.values()}
-        ragged = any(None in spec.shape[1:] for spec in self._specs.values())
-        if fixed != {None} or ragged:
-            size = max((batch for batch in fixed if batch is not None), default=1)
-            if not ragged and size > 1:
-                shapes = self._shapes_at(size)
-                self._axes |= {n: 0 if s and s[0] % size == 0 else None for n, s in shapes.items()}
-            return size
-        found = self._inferred() or self._measured()
-        elements = sum(int(np.prod(shape)) for shape, _ in found.values())
-        size = _LARGEST_BATCH
-        while size > 1 and size * elements > _BATCH_ELEMENTS:
-            size //= 2
-        for name, (shape, axis) in found.items():
-            self._axes[name] = axis
-            self._shapes[name] = tuple(n * size if k == axis else n for k, n in enumerate(shape))
-        self._shapes_are_known = True
-        return size
-
-    def _inferred(self) -> dict[str, tuple[tuple[int, ...], int | None]]:
-        """Return shape of one sample and sample axis by shape inference; empty if not all known."""
-        batches = {next(iter(value.shape or (None,))) for value in self._graph.inputs}
-        found: dict[str, tuple[tuple[int, ...], int | None]] = {}
-        for name in self._computed:
-            dims = list(self._graph.value(name).shape or (None,))
-            axes = [axis for axis, dim in enumerate(dims) if not isinstance(dim, int)]
-            if len(axes) != 1 or len(batches) != 1 or dims[axes[0]] not in batches:
-                return {}
-            shape = tuple(dim if isinstance(dim, int) else 1 for dim in dims)
-            found[name] = shape, axes[0]
-        return found
-
-    def _measured(self) -> dict[str, tuple[tuple[int, ...], int | None]]:
-        """Return the same by running the model on one and on two samples of zeros."""
-        one, two = self._shapes_at(1), self._shapes_at(2)
-        return {name: (one[name], _changed_axis(one[name], two[name])) for name in self._computed}
-
-    def _shapes_at(self, size: int) -> dict[str, tuple[int, ...]]:
-        if not self._computed:
-            return {}
-        zeros = {
-            name: np.zeros((size, *(dim or 1 for dim in spec.shape[1:])), spec.dtype)
-            for name, spec in self._specs.items()
-        }
-        arrays = run_session(self._session, zeros, self._computed)
-        return {name: array.shape for name, array in zip(self._computed, arrays, strict=True)}
+        shapes = tuple(self.layout.sample_shape(n, found[n].shape) for n in self.tensors)
+        return Observed(values, np.cumsum(sizes) - sizes, sizes // count, count, shapes)
 
 
 class _Arena:
@@ -162,11 +104,14 @@ class _Arena:
         self,
         session: ort.InferenceSession,
         computed: Sequence[str],
-        shapes: dict[str, tuple[int, ...]],
-        axes: dict[str, int | None],
-        batch_size: int,
+        tensors: Sequence[str],
+        layout: Layout,
+        batch_shapes: Mapping[str, Shape],
     ) -> None:
+        axes, batch_size = layout.axes, layout.batch_size
         self._session, self._axes, self._batch_size = session, axes, batch_size
+        shapes = {name: batch_shapes[name] for name in tensors}
+        self._shapes = tuple(layout.sample_shape(name, shape) for name, shape in shapes.items())
         sizes = np.array([int(np.prod(shape)) for shape in shapes.values()], np.int64)
         # What is the same for the whole batch is counted once for each sample.
         repeats = np.array([batch_size if axes[n] is None else 1 for n in shapes], np.int64)
@@ -199,7 +144,7 @@ class _Arena:
             rows = _rows(array, self._axes[name], self._batch_size, count).ravel()
             start = self._starts[position]
             self._values[start : start + rows.size] = rows
-        return Observed(self._values, self._starts, self._elements, count)
+        return Observed(self._values, self._starts, self._elements, count, self._shapes)
 
 
 def _rows(
@@ -207,19 +152,19 @@ def _rows(
 ) -> npt.NDArray[np.float32]:
     """Return the real samples of a tensor, [count, elements]."""
     array = array.astype(np.float32, copy=False)
-    if axis is None:
+    if axis is None or not array.ndim:
         return np.broadcast_to(array.reshape(1, -1), (count, array.size))
     rows = np.moveaxis(array, axis, 0)
     each = rows.shape[0] // batch_size
     return rows[: count * each].reshape(count, -1)
 
 
-def _changed_axis(one: tuple[int, ...], two: tuple[int, ...]) -> int | None:
-    changed = [axis for axis, (a, b) in enumerate(zip(one, two, strict=True)) if a != b]
-    return changed[0] if changed else None
+def model_of_outputs(graph: Graph, names: Sequence[str]) -> ir.Model:
+    """Return a copy of the model that hands out these values, or its own outputs if there are none.
 
-
-def _session_with_outputs(graph: Graph, names: Sequence[str]) -> ort.InferenceSession:
+    Raises:
+        CalibrationError: The graph has no such value.
+    """
     editor = Editor(graph.model)
     try:
         outputs = [editor.value(name) for name in names]
@@ -228,4 +173,4 @@ def _session_with_outputs(graph: Graph, names: Sequence[str]) -> ort.InferenceSe
     if outputs:
         editor.model.graph.outputs.clear()
         editor.model.graph.outputs.extend(outputs)
-    return make_session(editor.finish(), threads=1)
+    return editor.finish()

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import io
-import zipfile
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,6 +20,7 @@ from intact.errors import CalibrationError, nearest
 from intact.numerics.distribution import Distribution
 from intact.numerics.exact_sum import ExactSum
 from intact.numerics.histogram import SampleStatistics, finite_count, new_counts
+from intact.samples.archive import read_npz
 
 STATISTICS_VERSION = 1
 _MOMENTS = ("total", "squares", "minima", "maxima")
@@ -172,19 +172,51 @@ class Statistics:
             CalibrationError: The file is missing, damaged or of another version.
         """
         try:
-            with np.load(path, allow_pickle=False) as file:
-                return _from_arrays({name: file[name] for name in file.files})
-        except (OSError, ValueError, KeyError, IndexError, EOFError, zipfile.BadZipFile) as error:
-            raise CalibrationError(f"{path}: cannot be read as statistics ({error})") from error
+            arrays = read_npz(path)
+            _check(arrays)
+            return _from_arrays(arrays)
+        except Exception as error:  # zipfile, zlib and numpy raise a dozen unrelated classes
+            reason = str(error) or type(error).__name__
+            raise CalibrationError(
+                f"{path}: cannot be read as statistics ({reason})",
+                remedy="copy it again, or quantize again",
+            ) from error
 
 
 def _joined(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
 
-def _from_arrays(arrays: dict[str, npt.NDArray[Any]]) -> Statistics:
+def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
+    """Refuse arrays of other kinds or sizes than ``_arrays`` gives."""
     if int(arrays["version"]) != STATISTICS_VERSION:
         raise ValueError(f"version {arrays['version']}, this intact reads {STATISTICS_VERSION}")
+    tensors, bins = arrays["names"].size, arrays["bins"].size
+    for name, (kind, shape) in {
+        "model_hash": ("U", ()),
+        "names": ("U", (tensors,)),
+        "bin_ends": ("i", (tensors,)),
+        "bins": ("u", (bins,)),
+        "counts": ("iu", (bins,)),
+        "zeros": ("i", (tensors,)),
+        "samples": ("i", (tensors,)),
+        "minimum": ("f", (tensors,)),
+        "maximum": ("f", (tensors,)),
+    }.items():
+        array = arrays[name]
+        if array.dtype.kind not in kind or array.shape != shape:
+            raise ValueError(f"{name} is {array.dtype} of shape {list(array.shape)}")
+    ends = [0, *arrays["bin_ends"].tolist(), bins]
+    if ends != sorted(ends) or len(set(arrays["names"].tolist())) < tensors:
+        raise ValueError("its tensors overlap")
+    for name in ("counts", "zeros", "samples"):
+        if (arrays[name] < 0).any():
+            raise ValueError(f"{name} below 0")
+    if np.isnan(arrays["minimum"]).any() or np.isnan(arrays["maximum"]).any():
+        raise ValueError("a range that is no number")
+
+
+def _from_arrays(arrays: dict[str, npt.NDArray[Any]]) -> Statistics:
     statistics = Statistics(str(arrays["model_hash"]))
     start = 0
     for index, name in enumerate(arrays["names"].tolist()):

@@ -1,16 +1,21 @@
-"""Inputs drawn from what calibration saw, for checks that need no real data."""
+"""Inputs drawn from what calibration saw, or from a plan, for checks that need no real data."""
 
 from __future__ import annotations
+
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.calibrate.statistics import Statistics
+from intact.config import QuantState
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
-from intact.samples.signature import input_specs
-from intact.samples.stream import Samples, open_samples
+from intact.plan import QuantizedGraph, quantizes
+from intact.samples.opening import open_samples
+from intact.samples.signature import InputSpec, input_specs
+from intact.samples.stream import Samples
 
 _SEED = 20240229
 
@@ -27,18 +32,66 @@ def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Sampl
     generator = np.random.default_rng(_SEED)
     arrays = {}
     for name, spec in input_specs(graph).items():
-        sizes = [size for size in spec.shape[1:] if size is not None]
-        if name not in statistics.tensors or len(sizes) < len(spec.shape) - 1:
-            raise DataError(
-                f"inputs like {name!r} cannot be drawn from the statistics",
-                remedy="give samples with --data",
-            )
+        if name not in statistics.tensors:
+            raise _cannot_draw(name, "it was not observed")
         distribution = statistics[name].distribution()
-        values = _draw(distribution, (count, *sizes), generator)
-        if spec.dtype.kind != "f":
-            values = np.clip(np.rint(values), distribution.minimum, distribution.maximum)
-        arrays[name] = values.astype(spec.dtype)
+        values = _draw(distribution, _shape(name, spec, count), generator)
+        arrays[name] = _as_type(values, spec, distribution.minimum, distribution.maximum)
     return open_samples(arrays, graph)
+
+
+def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
+    """Draw each element of each input evenly from the range that the plan's quantiser of it has.
+
+    For plans that were not calibrated: a quantised model that was read says nothing about its
+    inputs but what their codes can hold. Integer inputs that a DequantizeLinear reads are drawn
+    from the range of their type. Always the same for the same plan.
+
+    Raises:
+        DataError: An input is not quantised, or has a free dimension besides the batch.
+    """
+    generator = np.random.default_rng(_SEED)
+    arrays = {}
+    for name, spec in input_specs(plan.graph).items():
+        low, high = _range(plan, name, spec)
+        values = generator.uniform(low, high, _shape(name, spec, count))
+        arrays[name] = _as_type(values, spec, low, high)
+    return open_samples(arrays, plan.graph)
+
+
+def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, float]:
+    value = plan.graph.value(name)
+    for _, _, config in plan.consumer_configs(value):
+        if quantizes(config) or config.state is QuantState.OVERLAPPED:
+            grid = config.dominator
+            low, high = grid.dequantize(np.array([grid.quant_min, grid.quant_max]))
+            return float(low), float(high)
+    readers = [node.op_type for node, _ in plan.graph.consumers(value)]
+    if spec.dtype.kind in "iu" and spec.dtype.itemsize <= 2 and "DequantizeLinear" in readers:
+        limits = np.iinfo(spec.dtype)
+        return float(limits.min), float(limits.max)
+    raise _cannot_draw(name, "the plan does not quantise it")
+
+
+def _shape(name: str, spec: InputSpec, count: int) -> tuple[int, ...]:
+    sizes = [size for size in spec.shape[1:] if size is not None]
+    if len(sizes) < len(spec.shape) - 1:
+        raise _cannot_draw(name, "it has a free dimension besides the batch")
+    return (count, *sizes)
+
+
+def _cannot_draw(name: str, reason: str) -> DataError:
+    return DataError(
+        f"inputs like {name!r} cannot be drawn: {reason}", remedy="give samples with --data"
+    )
+
+
+def _as_type(
+    values: npt.NDArray[Any], spec: InputSpec, low: float, high: float
+) -> npt.NDArray[Any]:
+    if spec.dtype.kind != "f":
+        values = np.clip(np.rint(values), low, high)
+    return values.astype(spec.dtype)
 
 
 def _draw(

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 import typer
 
-from intact.cli.commands import WRONG_USE, app
+from intact.cli.application import WRONG_USE, app
 from intact.errors import IntactError, UsageError
 
 _WRONG, _STOPPED = 1, 130

@@ -11,7 +11,9 @@ from intact.errors import UsageError
 
 if TYPE_CHECKING:
     from intact.plan import Overrides
-    from intact.samples.preprocess import Preprocess
+
+DATA = "FOLDER|FILE|MODULE:FUNCTION"
+"""What data may be, as the help writes it."""
 
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)
@@ -28,23 +30,48 @@ TargetName = Annotated[
         "--target", "-t", metavar="NAME|FILE.toml", help="The hardware: see `intact targets`."
     ),
 ]
-Data = Annotated[
-    str,
+_DATA = typer.Option(
+    "--data",
+    "-d",
+    metavar=DATA,
+    help="Samples: a folder of images, an .npz keyed by input name (and `labels`), an .npy, or a "
+    "function that gives dicts.",
+    show_default=False,
+)
+Data = Annotated[str | None, _DATA]
+RequiredData = Annotated[str, _DATA]
+Method = Annotated[
+    str | None, typer.Option(metavar="NAME", help="Threshold method; the target's if left out.")
+]
+WeightMethod = Annotated[str | None, typer.Option(metavar="NAME", help="minmax or mse.")]
+MethodOption = Annotated[
+    list[str] | None,
     typer.Option(
-        "--data",
-        "-d",
-        metavar="FILE|MODULE:FUNCTION",
-        help="Samples: .npz keyed by input name (and `labels`), .npy, or a function of dicts.",
-        show_default=False,
+        metavar="NAME=VALUE", help="Option of the method, e.g. percentile=99.9. Repeatable."
     ),
 ]
-Mean = Annotated[
-    str,
+Scales = Annotated[
+    list[str] | None,
     typer.Option(
-        metavar="M[,M...]", help="Subtracted from the samples, one number or one a channel."
+        metavar="FILE|none",
+        help="Scales to take as they are, a Tengine table or encodings (JSON); --data calibrates "
+        "the rest. `none` leaves aside those that the model carries. Repeatable.",
     ),
 ]
-Scale = Annotated[str, typer.Option(metavar="S[,S...]", help="Multiplied after that.")]
+Mask = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Input, or array of the data, that is 0 where a sequence is padded: what is padded "
+        "does not count.",
+    ),
+]
+MaxMemory = Annotated[
+    str,
+    typer.Option(
+        metavar="SIZE", help="Memory for observed activations, e.g. 2G: more passes, same result."
+    ),
+]
 Threads = Annotated[int, typer.Option(min=0, help="Threads of the runtime; 0 takes all cores.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 KeepFloat = Annotated[
@@ -102,21 +129,23 @@ def method_options_from(items: list[str] | None) -> dict[str, float]:
     return options
 
 
-def preprocess_from(mean: str, scale: str, kept: Preprocess | None = None) -> Preprocess | None:
-    """Return what the options say; what is left out stays as it was when calibrating."""
-    from intact.samples.preprocess import Preprocess
-
-    if not mean and not scale:
+def scales_from(items: list[str] | None) -> list[str] | None:
+    """Return the tables that ``--scales`` names: None for the model's own, if it has any."""
+    if not items:
         return None
-    kept = kept or Preprocess()
-    return Preprocess(
-        _numbers("--mean", mean) if mean else kept.mean,
-        _numbers("--scale", scale) if scale else kept.scale,
-    )
+    if "none" in items and len(items) > 1:
+        raise UsageError("--scales none beside a table", remedy="leave `none` out")
+    return [] if items == ["none"] else items
 
 
-def _numbers(option: str, text: str) -> tuple[float, ...]:
-    try:
-        return tuple(float(part) for part in text.split(","))
-    except ValueError:
-        raise UsageError(f"{option} {text!r}", remedy="give numbers separated by commas") from None
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+def memory_from(text: str) -> int | None:
+    """Return the bytes of ``--max-memory``, e.g. ``500M``; None for an empty text."""
+    if not text:
+        return None
+    number, unit = (text[:-1], text[-1].upper()) if text[-1].isalpha() else (text, "")
+    if unit not in _UNITS or not number.isdecimal() or not int(number):
+        raise UsageError(f"--max-memory {text!r}", remedy="write a size, for instance 500M or 4G")
+    return int(number) * _UNITS[unit]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import shlex
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -26,6 +26,7 @@ from intact.targets import Target, target_to_json
 from intact.verification import LayerComparison, Verification
 
 _WORST_LAYERS = 10
+_SHOWN_FILES = 5
 _NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
 
 
@@ -60,7 +61,8 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     decisions = found.plan.decisions.values()
     quantized = sum(decision.quantized for decision in decisions)
     float_bytes, quantized_bytes = found.sizes()
-    samples = max((t.samples for t in found.statistics.tensors.values()), default=0)
+    seen = found.statistics.tensors.values() if found.statistics is not None else ()
+    samples = max((tensor.samples for tensor in seen), default=0)
     if as_json:
         _print_json(
             {
@@ -77,8 +79,6 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
             }
         )
         return
-    made_with = found.plan.provenance
-    options = made_with.get("method_options", "")
     folder = found.folder or Path()
     left = f" ({len(decisions) - quantized} float: see `intact inspect`)"
     _line(f"[bold]{escape(str(folder / QUANTIZED))}[/]")
@@ -87,14 +87,27 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
         f"{escape(found.plan.target.name)}{'' if quantized == len(decisions) else left}, "
         f"{_kilobytes(float_bytes)} -> {_kilobytes(quantized_bytes)}"
     )
-    _line(
-        f"method {made_with['method']}{f' ({options})' if options else ''}, "
-        f"weights {made_with['weight_method']}, {samples} samples, {seconds:.1f} s"
-    )
+    count = f"{samples} samples, " if samples else ""
+    _line(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
     _notes(found.plan.notes)
     where = escape(shlex.quote(str(folder)))
     _line(f"[dim]next: intact evaluate {where} --data FILE[/]")
     _line(f"[dim]      intact verify {where}[/]")
+
+
+def _made_with(provenance: Mapping[str, str]) -> str:
+    """Return where the scales of a plan come from, each part followed by a comma."""
+    parts = []
+    if "source" in provenance:
+        by = provenance.get("producer", "")
+        parts.append(f"scales of the {provenance['source']}{f' (by {by})' if by else ''}")
+    if "scales" in provenance:
+        parts.append(f"scales of {provenance['scales']}")
+    if "method" in provenance:
+        options = provenance.get("method_options", "")
+        parts.append(f"method {provenance['method']}{f' ({options})' if options else ''}")
+        parts.append(f"weights {provenance['weight_method']}")
+    return "".join(f"{part}, " for part in parts)
 
 
 def inspection(found: Inspection, *, as_json: bool) -> None:
@@ -153,12 +166,26 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
         *(f"{ms:.2f} ms" for ms in found.latency_ms),
         _times(found.speedup, "faster", "slower"),
     )
+    for name, (before, after) in found.metrics.items():
+        table.add_row(escape(name), f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}")
     _console().print(table)
     agree = "" if found.agreement is None else f", agreement {found.agreement:.2f} %"
     _line(
         f"output {escape(found.output)}: {_decibels(found.sqnr_db)}, "
         f"cosine {found.cosine:.5f}{agree}"
     )
+    for name, error in found.outputs.items():
+        if name != found.output:
+            _line(f"output {escape(name)}: {_decibels(error.sqnr_db)}, cosine {error.cosine:.5f}")
+    _skipped(found.skipped)
+
+
+def _skipped(files: Sequence[str]) -> None:
+    """Say which files were left out, the first of them by name."""
+    for line in files[:_SHOWN_FILES]:
+        _line(f"[yellow]skipped[/] {escape(line)}")
+    if len(files) > _SHOWN_FILES:
+        _line(f"[yellow]skipped[/] {len(files) - _SHOWN_FILES} more")
 
 
 def verification(found: Verification, *, as_json: bool) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from intact.graph.batch_norm import BatchNorm
 from intact.graph.graph import IMPLICIT_SLOT, Consumer, Graph
-from intact.graph.load import load_model, save_model
+from intact.graph.load import load_model
 from intact.graph.normalize import normalize
 from intact.graph.ops import (
     OPS,
@@ -24,8 +24,10 @@ from intact.graph.ops import (
     moves_values,
     op_spec,
     output_channel_axis,
+    output_channels,
     weight_slot,
 )
+from intact.graph.save import save_model
 from intact.graph.soi import shape_or_index_values
 
 __all__ = [
@@ -48,6 +50,7 @@ __all__ = [
     "normalize",
     "op_spec",
     "output_channel_axis",
+    "output_channels",
     "save_model",
     "shape_or_index_values",
     "weight_slot",

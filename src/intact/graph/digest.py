@@ -12,6 +12,8 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
+from intact.graph.mapped import tensor_bytes
+
 _GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
 
@@ -76,7 +78,7 @@ class _Digest:
         elif attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
             self.tensor(attribute.as_tensor())
         else:
-            proto = ir.serde.serialize_attribute(attribute)
+            proto = ir.to_proto(attribute)
             proto.doc_string = ""
             self.data(proto.SerializeToString(deterministic=True))
 
@@ -89,4 +91,4 @@ class _Digest:
             for item in tensor.numpy().flatten():
                 self.data(bytes(item))
         else:
-            self.data(tensor.tobytes())
+            self.data(tensor_bytes(tensor))

@@ -13,8 +13,10 @@ import onnx_ir as ir
 from intact.errors import ModelError, nearest
 from intact.graph.batch_norm import BatchNorm, recall
 from intact.graph.digest import model_digest
-from intact.graph.load import load_model, save_model
+from intact.graph.load import load_model
 from intact.graph.ops import is_constant
+from intact.graph.passes.widen import METADATA_KEY
+from intact.graph.save import save_model
 
 IMPLICIT_SLOT = -1
 """The slot of a consumer that reads a value only inside its body (If, Loop, Scan)."""
@@ -86,6 +88,12 @@ class Graph:
         """The version of the default operator set."""
         return self._model.opset_imports[""]
 
+    @property
+    def widened(self) -> tuple[str, ...]:
+        """The element types that normalisation turned into float32: FLOAT16, BFLOAT16 or none."""
+        types = self._model.metadata_props.get(METADATA_KEY, "")
+        return tuple(types.split(",")) if types else ()
+
     def node(self, name: str) -> ir.Node:
         """Return a node by name.
 
@@ -152,7 +160,7 @@ class Graph:
         return Graph(self._model.clone())
 
     def save(self, path: str | Path) -> None:
-        """Write the model; see `intact.graph.load.save_model`."""
+        """Write the model; see `intact.graph.save.save_model`."""
         save_model(self._model, path)
 
     @classmethod

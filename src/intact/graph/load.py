@@ -1,29 +1,37 @@
-"""Reading and writing ONNX models, with one clear error for each kind of bad file."""
+"""Reading ONNX models, with one clear error for each kind of bad file."""
 
 from __future__ import annotations
 
-import contextlib
-import copy
-import os
-from collections.abc import Iterator
 from pathlib import Path
 
 import onnx
 import onnx_ir as ir
 
-from intact.errors import ModelError, OutputError
+from intact.errors import ModelError
+from intact.graph.external import map_external, refuse_bad_places
+from intact.graph.mapped import MappedFile, MappedTensor
+from intact.graph.opset import modernize
+from intact.graph.passes.library import sort_nodes
+from intact.graph.quiet import quiet
+from intact.graph.sound import refuse_unsound
+from intact.graph.sparse import dense_initializers
+from intact.graph.tensors import all_nodes, own_tensors
+from intact.graph.wire import Span, read_without_weights
 
-OLDEST_OPSET = 11
-"""Before opset 11 Pad, Clip and others kept as attributes what the op table reads as inputs."""
+MAP_FROM = 1 << 28
+"""Bytes of an ``.onnx`` file from which its weights stay in it, mapped into memory pages."""
 
-LARGEST_FILE = 2**31 - 2**20
-"""Bytes of weights above which they go to a file of their own (protobuf ends at 2 GiB)."""
+_MAPPED_WEIGHT = 1 << 20
+"""Bytes from which a weight of such a file stays there."""
 
-_EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the .onnx, shapes must be readable there
+_Weights = dict[str, MappedTensor]
 
 
 def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
-    """Read a model into memory, weights in external files included.
+    """Read a model. Weights in external files and in large ``.onnx`` files stay there, mapped.
+
+    Such files may be replaced or removed while the model is in use, but not overwritten in place.
+    Models of opset 7 to 10 are converted to opset 13, see `intact.graph.opset`.
 
     Args:
         source: A path to an ``.onnx`` file, or a model that is already loaded. An `ir.Model` is
@@ -31,81 +39,47 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
 
     Raises:
         ModelError: The file is missing, a folder, empty, truncated or not ONNX; the graph is
-            empty or reads a tensor that nothing makes; the opset is older than 11; external data
-            is missing, too short or outside the model's folder.
+            empty or reads a tensor that nothing makes; the opset is older than 7 or cannot be
+            converted; external data is missing, too short or outside the model's folder; the graph
+            has a cycle.
     """
+    folder = None
+    where = "the model"
     if isinstance(source, ir.Model):
-        model, where, folder = source.clone(), "the model", None
+        model = _cloned(source)
     elif isinstance(source, onnx.ModelProto):
-        _check_proto(source, "the model")
-        model, where, folder = _deserialize(source, "the model"), "the model", None
+        model = _deserialize(source, where)
     else:
         path = Path(source)
         where, folder = f"model {str(path)!r}", path.parent
-        model = _deserialize(_read(path, where), where)
+        proto, weights = _read(path, where)
+        model = _deserialize(proto, where)
+        _put_back(model, weights)
     _check_graph(model, where)
-    _load_external(model, folder, where)
-    own_tensors(model)
-    return model
-
-
-def save_model(model: ir.Model, path: str | Path) -> None:
-    """Write a model; above 2 GiB the weights go beside it, to ``<file name>.data``.
-
-    A file of its own appears complete or not at all. Missing folders are made.
-
-    Raises:
-        OutputError: The path cannot be written.
-    """
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    sort_nodes(model)  # onnx-ir cannot clone it otherwise
     try:
-        if path.is_dir():
-            raise OutputError(f"cannot write {str(path)!r}: it is a folder")
-        path.parent.mkdir(parents=True, exist_ok=True)
-        if sum(tensor.nbytes for tensor in _tensors(model)) > LARGEST_FILE:
-            ir.save(
-                model,
-                path,
-                external_data=f"{path.name}.data",
-                size_threshold_bytes=_EXTERNAL_FROM,
-            )
-            return
-        partial.write_bytes(ir.to_proto(model).SerializeToString(deterministic=True))
-        partial.replace(path)
-    except OSError as error:
-        raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
-    finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        map_external(model, folder, where)
+        own_tensors(model)
+    except (AssertionError, TypeError, ValueError) as error:  # numbers do not fit type and shape
+        raise ModelError(f"{where} has a malformed tensor: {_first_line(error)}") from error
+    return modernize(model, where)
 
 
-def own_tensors(model: ir.Model) -> None:
-    """Give a model tensor objects of its own, over the same numbers.
-
-    onnx-ir shares them between a model, its clones and the proto it was read from, and renaming
-    a value renames its tensor: the source would change with the copy.
-    """
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                value.const_value = _own(value.const_value)
-        for node in graph:
-            for name, attribute in tuple(node.attributes.items()):
-                if attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
-                    node.attributes[name] = ir.AttrTensor(name, _own(attribute.as_tensor()))
-
-
-def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-    if tensor.dtype is ir.DataType.STRING:
-        return ir.StringTensor(tensor.numpy().astype(object), name=tensor.name)
-    if isinstance(tensor, ir.TensorProtoTensor):  # each look at its numbers would copy them
-        return ir.Tensor(tensor.numpy(), dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
-    return copy.copy(tensor)
-
-
-def _read(path: Path, where: str) -> onnx.ModelProto:
+def _cloned(model: ir.Model) -> ir.Model:
     try:
+        return model.clone()
+    except RuntimeError as error:
+        raise ModelError(
+            "the model cannot be copied: a node reads what comes later, or nothing makes",
+            remedy="sort its nodes, or load it by its path",
+        ) from error
+
+
+def _read(path: Path, where: str) -> tuple[onnx.ModelProto, _Weights]:
+    """Read a file; the weights of a large one by name, beside the model without their numbers."""
+    try:
+        if path.stat().st_size >= MAP_FROM and path.is_file():
+            return _read_mapped(path)
         data = path.read_bytes()
     except FileNotFoundError:
         raise ModelError(f"{where} does not exist", remedy="check the path") from None
@@ -113,96 +87,83 @@ def _read(path: Path, where: str) -> onnx.ModelProto:
         raise ModelError(f"{where} is a folder", remedy="name the .onnx file inside it") from None
     except OSError as error:
         raise ModelError(f"{where} cannot be read: {error.strerror or error}") from error
+    except Exception as error:  # protobuf's DecodeError has no importable base of its own
+        raise _not_onnx(where) from error
     if not data:
         raise ModelError(f"{where} is empty (0 bytes)", remedy="export or copy it again")
     proto = onnx.ModelProto()
     try:
         proto.ParseFromString(data)
-    except Exception as error:  # protobuf's DecodeError has no importable base of its own
-        raise ModelError(
-            f"{where} is not an ONNX file, or is truncated", remedy="export or copy it again"
-        ) from error
-    _check_proto(proto, where)
-    return proto
+    except Exception as error:
+        raise _not_onnx(where) from error
+    return proto, {}
 
 
-def _check_proto(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse what protobuf accepts although it is no model: unknown fields parse as empty."""
+def _read_mapped(path: Path) -> tuple[onnx.ModelProto, _Weights]:
+    file = MappedFile.open(path)
+    proto, spans = read_without_weights(file.pages, larger_than=_MAPPED_WEIGHT)
+    tensors = {tensor.name: tensor for tensor in proto.graph.initializer}
+    return proto, {name: _mapped(file, span, tensors[name]) for name, span in spans.items()}
+
+
+def _mapped(file: MappedFile, span: Span, tensor: onnx.TensorProto) -> MappedTensor:
+    dtype, shape = ir.DataType(tensor.data_type), ir.Shape(tensor.dims)
+    mapped = MappedTensor(file, span.start, dtype, shape, tensor.name)
+    if mapped.nbytes != span.end - span.start:
+        raise ValueError(f"tensor {tensor.name!r} does not have the size of its data")
+    return mapped
+
+
+def _put_back(model: ir.Model, weights: _Weights) -> None:
+    for name, tensor in weights.items():
+        model.graph.initializers[name].const_value = tensor
+
+
+def _not_onnx(where: str) -> ModelError:
+    return ModelError(
+        f"{where} is not an ONNX file, or is truncated", remedy="export or copy it again"
+    )
+
+
+def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
+    # Protobuf accepts what is no model: unknown fields parse as empty.
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(
             f"{where} is not an ONNX model: it holds no graph or no opset",
             remedy="export or copy it again",
         )
-
-
-def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
+    refuse_unsound(proto, where)
+    refuse_bad_places(proto, where)
     try:
-        return ir.from_proto(proto)
+        with quiet():  # of what is refused or mended afterwards
+            return ir.from_proto(dense_initializers(proto, where))
+    except ModelError:
+        raise
     except Exception as error:  # onnx-ir raises many kinds for a malformed model
-        cause = error.__cause__ or error
-        reason = str(cause).strip().splitlines()[0] if str(cause).strip() else repr(cause)
+        reason = _first_line(error.__cause__ or error)
         raise ModelError(f"{where} is a malformed ONNX model: {reason}") from error
 
 
+def _first_line(error: BaseException) -> str:
+    return str(error).strip().splitlines()[0][:300] if str(error).strip() else repr(error)
+
+
 def _check_graph(model: ir.Model, where: str) -> None:
-    opset = model.opset_imports.get("")
-    if opset is None:
+    if "" not in model.opset_imports:
         raise ModelError(f"{where} does not say which default opset it uses")
-    if opset < OLDEST_OPSET:
-        raise ModelError(
-            f"{where} has opset {opset}, the oldest that can be read is {OLDEST_OPSET}",
-            remedy="convert it with onnx.version_converter or export it again",
-        )
     if not len(model.graph) or not model.graph.outputs:
         raise ModelError(f"{where} has an empty graph: no nodes or no outputs")
-    known = {*model.graph.inputs, *model.graph.initializers.values()}
-    for node in model.graph:
+    scopes: list[ir.Graph | ir.Function] = [*model.graphs(), *model.functions.values()]
+    known = {value for scope in scopes for value in scope.inputs}
+    known |= {value for graph in model.graphs() for value in graph.initializers.values()}
+    for node in all_nodes(model):
         for value in node.inputs:
             if value is not None and value.producer() is None and value not in known:
                 raise ModelError(
                     f"{where}: node {node.name!r} ({node.op_type}) reads tensor {value.name!r},"
                     " which nothing makes"
                 )
-    for value in model.graph.outputs:
-        if value.producer() is None and value not in known:
-            raise ModelError(f"{where}: nothing makes the graph output {value.name!r}")
-
-
-def _load_external(model: ir.Model, folder: Path | None, where: str) -> None:
-    external = [t for t in _tensors(model) if isinstance(t, ir.ExternalTensor)]
-    for tensor in external:
-        if folder is None and not tensor.base_dir:
-            raise ModelError(
-                f"{where}: the weights of tensor {tensor.name!r} are in an external file",
-                remedy="load the model by its path",
-            )
-        _check_external(tensor, folder or Path(tensor.base_dir), where)
-    try:
-        if external:
-            ir.external_data.load_to_model(model)
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{where}: external data cannot be read: {error}") from error
-
-
-def _check_external(tensor: ir.ExternalTensor, folder: Path, where: str) -> None:
-    root = folder.resolve()
-    path = (root / tensor.location).resolve()
-    what = f"{where}: external data {str(tensor.location)!r} of tensor {tensor.name!r}"
-    if not path.is_relative_to(root):
-        raise ModelError(
-            f"{what} lies outside the model's folder", remedy="move it beside the model"
-        )
-    if not path.is_file():
-        raise ModelError(f"{what} does not exist", remedy="copy it beside the model")
-    offset = tensor.offset or 0
-    end = offset + max(tensor.length or 0, tensor.nbytes)
-    if offset < 0 or path.stat().st_size < end:
-        raise ModelError(f"{what} is too short: {path.stat().st_size} bytes, {end} are needed")
-    tensor.base_dir = str(root)
-
-
-def _tensors(model: ir.Model) -> Iterator[ir.TensorProtocol]:
-    for graph in model.graphs():
-        for value in graph.initializers.values():
-            if value.const_value is not None:
-                yield value.const_value
+    for scope in scopes:
+        for value in scope.outputs:
+            if value.producer() is None and value not in known:
+                raise ModelError(f"{where}: nothing makes the graph output {value.name!r}")

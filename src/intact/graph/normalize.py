@@ -9,17 +9,26 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
+from intact.errors import ModelError
 from intact.graph.graph import Graph
 from intact.graph.load import load_model
 from intact.graph.passes import library
+from intact.graph.passes.binary_sums import write_sums_as_adds
+from intact.graph.passes.dense_gemm import join_dense_layers
+from intact.graph.passes.filled_weights import fill_weights
 from intact.graph.passes.fold_batch_norm import fold_batch_norms
+from intact.graph.passes.fold_scale import fold_scales
 from intact.graph.passes.global_pool import pool_spatial_means
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.plain_gemm import plain_gemms
-from intact.graph.passes.types import infer_types
+from intact.graph.passes.types import ask_runtime, infer_types
+from intact.graph.passes.widen import widen_floats
 
 _log = logging.getLogger(__name__)
+
+_LONGEST_REASON = 200
+"""Characters of what a library says, which may print a whole graph."""
 
 _MOST_ROUNDS = 10
 """Folding enables rules and rules enable folding; three rounds settle every model seen so far."""
@@ -30,8 +39,10 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
 
     Afterwards every node and value has a name of its own (the model's where it had one), constants
     are initialisers, shapes and types are known as far as they can be, what is constant is
-    computed, no-ops are gone, BatchNormalization is part of the convolution before it, and a mean
-    over all spatial axes is a GlobalAveragePool. The opset, the graph inputs and outputs, dynamic
+    computed, no-ops are gone, BatchNormalization and other constants by channel are part of the
+    convolution before them, a dense layer is one Gemm, a Sum of two an Add, and a mean over all
+    spatial axes a GlobalAveragePool. What was float16 or bfloat16 computes in float32
+    (see `intact.graph.passes.widen`). The opset, the graph inputs and outputs, dynamic
     dimensions and the model's results are as before (up to float rounding where BatchNormalization
     was folded). A tensor name that survives stands for the same numbers as in the source.
     Operators that are not known, functions and the bodies of If and Loop are not touched.
@@ -40,21 +51,35 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
         source: A path, or a loaded model; that is never changed.
 
     Raises:
-        ModelError: The model cannot be read (see `intact.graph.load.load_model`) or has a cycle.
+        ModelError: The model cannot be read (see `intact.graph.load.load_model`), has a cycle or no
+            inputs.
     """
     model = load_model(source)
     library.sort_nodes(model)
     make_names_unique(model)
+    widen_floats(model)
     library.lift_constants(model)
+    fill_weights(model)
     _simplify(model)
+    write_sums_as_adds(model)
+    join_dense_layers(model)
     fold_batch_norms(model)
+    fold_scales(model)
     plain_gemms(model)
     pool_spatial_means(model)
     library.remove_unused(model)
     library.infer_shapes(model)
     infer_types(model)
     make_names_unique(model)
-    return Graph(model)
+    if ask_runtime(model):
+        library.infer_shapes(model)
+    graph = Graph(model)
+    if not graph.inputs:
+        raise ModelError(
+            "the model has no inputs: it computes the same every time",
+            remedy="export it with its input",
+        )
+    return graph
 
 
 def _simplify(model: ir.Model) -> None:
@@ -78,5 +103,6 @@ def _try(library_pass: Callable[[ir.Model], bool], model: ir.Model) -> bool:
     try:
         return library_pass(model)
     except Exception as error:  # the library raises whatever its rules and evaluators raise
-        _log.warning("the model is simplified only in part: %s", error)
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        _log.warning("the model is simplified only in part: %s", reason)
         return False

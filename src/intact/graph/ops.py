@@ -21,6 +21,7 @@ __all__ = [
     "moves_values",
     "op_spec",
     "output_channel_axis",
+    "output_channels",
     "weight_slot",
 ]
 
@@ -121,6 +122,21 @@ def output_channel_axis(node: ir.Node) -> int | None:
             return int(transposed) if slot == 0 else int(not transposed)
         case "MatMul" if rank >= 2:
             return rank - 2 if slot == 0 else rank - 1
+    return None
+
+
+def output_channels(node: ir.Node) -> int | None:
+    """Return how many output channels a Conv, ConvTranspose or Gemm with a constant weight has."""
+    weight = constant_array(input_value(node, 1))
+    if weight is None or weight.ndim < 2:
+        return None
+    match node.op_type:
+        case "Conv":
+            return int(weight.shape[0])
+        case "ConvTranspose":
+            return int(weight.shape[1]) * node.attributes.get_int("group", 1)
+        case "Gemm":
+            return int(weight.shape[0 if node.attributes.get_int("transB", 0) else 1])
     return None
 
 

@@ -35,10 +35,7 @@ def sqnr_db(reference: FloatArray, actual: FloatArray) -> float:
     minus infinity if only the reference is all zero.
     """
     first, second = _pair(reference, actual)
-    signal, noise = float(np.sum(first**2)), float(np.sum((first - second) ** 2))
-    if noise == 0.0:
-        return math.inf
-    return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
+    return _decibels(float(np.sum(first**2)), float(np.sum((first - second) ** 2)))
 
 
 def cosine(reference: FloatArray, actual: FloatArray) -> float:
@@ -54,6 +51,48 @@ def cosine(reference: FloatArray, actual: FloatArray) -> float:
     first, second = first.ravel() / largest[0], second.ravel() / largest[1]
     lengths = math.sqrt(float(first @ first)) * math.sqrt(float(second @ second))
     return min(max(float(first @ second) / lengths, -1.0), 1.0)
+
+
+class ErrorSums:
+    """SQNR and cosine of two results that arrive piece by piece, without keeping them.
+
+    The sums are taken in float64, so that float32 pieces of any size neither overflow nor vanish.
+    """
+
+    def __init__(self) -> None:
+        self._reference, self._actual, self._product, self._noise = 0.0, 0.0, 0.0, 0.0
+        self._comparable, self._elements = True, 0
+
+    def add(self, reference: FloatArray, actual: FloatArray) -> None:
+        """Add two pieces; if their shapes differ or they are no numbers, the whole is NaN."""
+        first, second = np.asarray(reference), np.asarray(actual)
+        numbers = first.dtype.kind in "biuf" and second.dtype.kind in "biuf"
+        self._comparable &= numbers and first.shape == second.shape
+        if not self._comparable:
+            return
+        first, second = first.astype(np.float64).ravel(), second.astype(np.float64).ravel()
+        self._elements += first.size
+        self._reference += float(first @ first)
+        self._actual += float(second @ second)
+        self._product += float(first @ second)
+        self._noise += float(np.sum((first - second) ** 2))
+
+    @property
+    def sqnr_db(self) -> float:
+        """As :func:`sqnr_db` of the whole; NaN where that cannot be said."""
+        if not self._comparable or not self._elements:
+            return math.nan
+        return _decibels(self._reference, self._noise)
+
+    @property
+    def cosine(self) -> float:
+        """As :func:`cosine` of the whole; NaN where that cannot be said."""
+        if not self._comparable or not self._elements:
+            return math.nan
+        if 0.0 in (self._reference, self._actual):
+            return 1.0 if self._reference == self._actual else 0.0
+        lengths = math.sqrt(self._reference) * math.sqrt(self._actual)
+        return min(max(self._product / lengths, -1.0), 1.0)
 
 
 def top_k(scores: FloatArray, labels: npt.NDArray[np.integer[Any]], k: int = 1) -> float:
@@ -158,6 +197,12 @@ def accuracy_difference(
     return AccuracyDifference(
         (gained - lost) / before.size, max(centre - margin, -1.0), min(centre + margin, 1.0)
     )
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == 0.0:
+        return math.inf
+    return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
 
 
 def _pair(

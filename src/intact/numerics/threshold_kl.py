@@ -35,6 +35,9 @@ def kl_range(distribution: Distribution, levels: Levels, *, bins: float) -> tupl
     Exact zeros are left out: code 0 holds them without error at every threshold, and after a ReLU
     they would otherwise decide alone.
 
+    At least half of the values are kept. Where none are near 0 (pooled features), a threshold at
+    the smallest of them would leave one bin for everything, in which nothing diverges.
+
     Args:
         distribution: What was observed.
         levels: Symmetric or one-sided codes.
@@ -60,9 +63,11 @@ def _least_divergence(magnitudes: Bins, groups: int, number: int) -> float:
     mass = magnitudes.linear_bins(number, maximum)
     coarse = np.unique(np.geomspace(groups, number, _COARSE).round().astype(np.int64))
     sums = _PrefixSums.of(mass)
+    fewest = int(np.searchsorted(sums.mass, sums.mass[-1] / 2))
+    coarse = coarse[coarse >= fewest]
     best = int(np.argmin(_divergences(mass, sums, groups, coarse)))
     start, stop = coarse[max(best - 1, 0)], coarse[min(best + 1, coarse.size - 1)]
-    fine = np.unique(np.linspace(start, stop, _FINE).round().astype(np.int64))
+    fine = np.unique(np.linspace(max(start, fewest), stop, _FINE).round().astype(np.int64))
     kept = int(fine[np.argmin(_divergences(mass, sums, groups, fine))])
     return maximum * (kept / number)
 

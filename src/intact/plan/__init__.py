@@ -7,10 +7,20 @@ from intact.plan.fuse import fuse
 from intact.plan.overrides import Overrides
 from intact.plan.plan_file import load_plan, plan_to_json, save_plan
 from intact.plan.points import QuantPoint, quantization_points, refuse_unready
-from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, quantizes
+from intact.plan.quantized_graph import (
+    READ_SOURCE,
+    Codes,
+    Decision,
+    Note,
+    NoteKind,
+    QuantizedGraph,
+    quantizes,
+)
 from intact.plan.tie import tie
 
 __all__ = [
+    "READ_SOURCE",
+    "Codes",
     "Decision",
     "Direction",
     "Note",

@@ -12,7 +12,6 @@ from intact.graph import (
     constant_array,
     data_slots,
     input_role,
-    op_spec,
     output_channel_axis,
     shape_or_index_values,
     weight_slot,
@@ -21,7 +20,7 @@ from intact.plan.ends import Direction, TensorEnd
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, QuantizedGraph
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
-from intact.plan.topology import decide, hands_out_float
+from intact.plan.topology import adds_to_products, decide, hands_out_float
 from intact.targets import OpRule, Target
 
 
@@ -97,16 +96,10 @@ def _input_config(
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         return config_from_scheme(target.weight_scheme(rule), output_channel_axis(node), bits)
-    if role is Role.DATA and rule.quantizes_input(slot) and not _adds_to_products(node, slot):
+    if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
         return config_from_scheme(target.activation_scheme(rule), None, bits)
     return unquantized(QuantState.FP32)
-
-
-def _adds_to_products(node: ir.Node, slot: int) -> bool:
-    """Tell whether a data input is a bias that the model computes: 8 bits are far too few."""
-    spec = op_spec(node)
-    return spec is not None and spec.role(slot) is Role.BIAS
 
 
 def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> TensorQuantConfig:
@@ -129,7 +122,7 @@ def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> Tens
 
 def _multiplies_integers(node: ir.Node, weight_at: int, target: Target, rule: OpRule) -> bool:
     schemes = (target.weight_scheme(rule), target.activation_scheme(rule))
-    factors = [slot for slot in data_slots(node) if not _adds_to_products(node, slot)]
+    factors = [slot for slot in data_slots(node) if not adds_to_products(node, slot)]
     return (
         rule.quantizes_weight
         and all(rule.quantizes_input(slot) for slot in (weight_at, *factors))

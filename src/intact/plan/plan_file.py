@@ -27,12 +27,16 @@ from intact.config import (
 )
 from intact.errors import IntactError, PlanError
 from intact.graph import Graph
+from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
 from intact.plan.ends import TensorEnd
 from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph
 from intact.plan.schemes import unquantized
+from intact.plan.versions import PLAN_VERSION, Document, migrate
 from intact.targets import target_from_json, target_to_json
 
-PLAN_VERSION = 1
+WEIGHTS = "weights.npz"
+"""The file beside the plan with the integers that it keeps; only where there are any."""
+
 _MAX_BYTES = 1 << 30
 _UNQUANTIZED = (QuantState.FP32, QuantState.SOI)
 
@@ -76,6 +80,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     format: str
     version: int
     model_hash: str
+    weights: str
     provenance: dict[str, str]
     target: dict[str, Any]
     notes: list[_Note]
@@ -94,6 +99,7 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
         format="intact-plan",
         version=PLAN_VERSION,
         model_hash=plan.graph.hash,
+        weights=baked_hash(plan.baked),
         provenance=dict(sorted(plan.provenance.items())),
         target=target_to_json(plan.target),
         notes=[_Note(note.kind, note.node, note.message, note.remedy) for note in plan.notes],
@@ -104,19 +110,21 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
 
 
 def save_plan(plan: QuantizedGraph, path: Path) -> None:
-    """Write ``plan.json``."""
+    """Write ``plan.json``, and ``weights.npz`` beside it where the plan keeps integers."""
     path.write_bytes(plan_to_json(plan))
+    if plan.baked:
+        path.with_name(WEIGHTS).write_bytes(baked_to_bytes(plan.baked))
 
 
 def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
-    """Read a plan and hold it against its model.
+    """Read a plan of any version and hold it against its model.
 
     Args:
-        path: The file.
+        path: The file; integers that the plan keeps are read from ``weights.npz`` beside it.
         graph: The normalised model that lies beside it.
 
     Raises:
-        PlanError: The file is missing, damaged, of another version or of another model.
+        PlanError: A file is missing, damaged, of a newer version or of another model.
     """
     file = _read(path)
     if file.model_hash != graph.hash:
@@ -132,6 +140,9 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
     _check_keys(path, "tensor ends", [each.end for each in file.configs], map(str, _ends(graph)))
     nodes = [str(node.name) for node in graph.nodes]
     _check_keys(path, "decisions", [each.node for each in file.decisions], nodes)
+    baked = {}
+    if file.weights:
+        baked = load_baked(path.with_name(WEIGHTS), graph, configs, file.weights)
     return QuantizedGraph(
         graph=graph,
         target=target,
@@ -139,6 +150,7 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
         decisions={d.node: Decision(d.quantized, d.reason) for d in file.decisions},
         notes=tuple(Note(n.kind, n.node, n.message, n.remedy) for n in file.notes),
         provenance=file.provenance,
+        baked=baked,
     )
 
 
@@ -150,14 +162,18 @@ def _read(path: Path) -> _PlanFile:
         head = msgspec.json.decode(data, type=_Head)
         if head.format != "intact-plan":
             raise PlanError(f"{path}: not a plan of intact", remedy="give a plan.json")
-        if head.version != PLAN_VERSION:
-            raise PlanError(
-                f"{path}: plan version {head.version}, this intact reads {PLAN_VERSION}",
-                remedy="quantize again with this version",
-            )
-        return msgspec.json.decode(data, type=_PlanFile)
-    except (OSError, msgspec.MsgspecError, RecursionError) as error:
+        if head.version == PLAN_VERSION:
+            return msgspec.json.decode(data, type=_PlanFile)
+        return msgspec.convert(_migrated(path, data, head.version), type=_PlanFile)
+    except (OSError, ValueError, RecursionError) as error:  # msgspec's are ValueErrors
         raise PlanError(f"{path}: cannot be read as a plan ({error})") from error
+
+
+def _migrated(path: Path, data: bytes, version: int) -> Document:
+    try:
+        return migrate(msgspec.json.decode(data, type=dict[str, Any]), version)
+    except PlanError as error:
+        raise PlanError(f"{path}: {error}") from error
 
 
 def _records(plan: QuantizedGraph) -> list[_Record]:

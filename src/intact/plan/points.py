@@ -7,17 +7,16 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import MEANING, StateMeaning, TensorQuantConfig
 from intact.errors import PlanError
 from intact.graph import is_constant, moves_values
 from intact.plan.ends import TensorEnd
-from intact.plan.quantized_graph import QuantizedGraph, quantizes
+from intact.plan.quantized_graph import Codes, QuantizedGraph, quantizes
 
 
 @dataclass(frozen=True)
@@ -34,6 +33,8 @@ class QuantPoint:
             hands out.
         is_passed_on: The data is on the grid already: the producer moves codes of its input,
             which share the scale.
+        baked: The integers of a constant that are stored in the plan; None where quantising the
+            constant gives them.
     """
 
     value: ir.Value
@@ -42,13 +43,14 @@ class QuantPoint:
     readers: tuple[tuple[ir.Node, int], ...]
     at_output: bool
     is_passed_on: bool = False
+    baked: Codes | None = None
 
     @property
     def is_constant(self) -> bool:
         """Tell whether the data is a weight, a bias or another constant of the model."""
         return is_constant(self.value)
 
-    def constant_codes(self) -> npt.NDArray[np.integer[Any]]:
+    def constant_codes(self) -> Codes:
         """Return the integers of a constant, as every executor and format must use them.
 
         Raises:
@@ -57,9 +59,11 @@ class QuantPoint:
         tensor = self.value.const_value
         if tensor is None:
             raise PlanError(f"{self.end}: {self.value.name} is not a constant of the model")
+        if self.baked is not None:
+            return self.baked
         # A bias needs more bits than a float32 quotient has.
         dtype = np.float64 if self.config.bits > 16 else np.float32
-        return self.config.quantize(tensor.numpy().astype(dtype))
+        return self.config.quantize(tensor.numpy().astype(dtype, copy=False))
 
 
 def quantization_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
@@ -116,8 +120,14 @@ def _points_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator
         if active:
             node, slot, config = active[0]
             readers = tuple((n, s) for n, s, c in group if quantizes(c) or _is_governed(c))
+            ends = [TensorEnd.input(str(n.name), s) for n, s, _ in active]
             yield QuantPoint(
-                value, config, TensorEnd.input(str(node.name), slot), readers, at_output=False
+                value,
+                config,
+                ends[0],
+                readers,
+                at_output=False,
+                baked=next((plan.baked[end] for end in ends if end in plan.baked), None),
             )
 
 

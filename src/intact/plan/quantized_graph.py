@@ -5,13 +5,23 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
+from typing import Any, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig, copy_configs
 from intact.graph import IMPLICIT_SLOT, Graph
 from intact.plan.ends import TensorEnd
 from intact.targets import Target
+
+Codes: TypeAlias = npt.NDArray[np.integer[Any]]
+"""Integers of a constant; those of 4 bits in an 8-bit type."""
+
+
+READ_SOURCE = "quantized model"
+"""``provenance["source"]`` of a plan that was read from a quantised model and not changed since."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +71,9 @@ class QuantizedGraph:
         decisions: For each node name, whether it is quantised and the reason.
         notes: What happened on the way that a user should know.
         provenance: Strings that name what the plan came from (method, statistics hash ...).
+        baked: The integers of constants whose ends are BAKED or PASSIVE_BAKED, by the end that
+            names their quantisation point. They hold as they are, whatever quantising the float
+            constant would give. Arrays are shared between copies and never written.
     """
 
     graph: Graph
@@ -69,6 +82,12 @@ class QuantizedGraph:
     decisions: dict[str, Decision]
     notes: tuple[Note, ...] = ()
     provenance: dict[str, str] = field(default_factory=dict)
+    baked: dict[TensorEnd, Codes] = field(default_factory=dict)
+
+    @property
+    def keeps_runtime(self) -> bool:
+        """Whether a runtime shall make of this plan what it made of the model that was read."""
+        return self.provenance.get("source") == READ_SOURCE
 
     def is_quantized(self, node: ir.Node) -> bool:
         """Tell whether a node computes with integers."""
@@ -101,6 +120,7 @@ class QuantizedGraph:
             configs=copy_configs(self.configs),
             decisions=dict(self.decisions),
             provenance=dict(self.provenance),
+            baked=dict(self.baked),
         )
 
     def with_notes(self, notes: tuple[Note, ...]) -> QuantizedGraph:
@@ -109,8 +129,11 @@ class QuantizedGraph:
 
 
 def quantizes(config: TensorQuantConfig) -> bool:
-    """Tell whether a config quantises data where it stands (also once it has its scale)."""
-    return MEANING[config.state] is StateMeaning.QUANTIZES or config.state in (
+    """Tell whether data are integers from this end on: now, once it has its scale, or already."""
+    return MEANING[config.state] in _INTEGERS or config.state in (
         QuantState.INITIAL,
         QuantState.PASSIVE_INIT,
     )
+
+
+_INTEGERS = (StateMeaning.QUANTIZES, StateMeaning.BAKED)

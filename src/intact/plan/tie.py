@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
+import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
@@ -113,7 +114,9 @@ def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str
     if not root.same_grid(old):
         return False
     if _is_fixed(old):
-        return _is_fixed(root) and (root.scale, root.offset) == (old.scale, old.offset)
+        return _is_fixed(root) and all(
+            np.array_equal(*pair) for pair in ((root.scale, old.scale), (root.offset, old.offset))
+        )
     root.dominate(old)
     old.detail["follows"] = follows
     if old.state is QuantState.INITIAL:

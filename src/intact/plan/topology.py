@@ -11,10 +11,19 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.graph import Graph, OpKind, Role, data_slots, input_role, op_spec, shape_or_index_values
+from intact.graph import (
+    Graph,
+    OpKind,
+    Role,
+    data_slots,
+    input_role,
+    op_spec,
+    shape_or_index_values,
+    weight_slot,
+)
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
-from intact.targets import OpRule, Target
+from intact.targets import DType, OpRule, Target
 
 
 def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Decision]:
@@ -37,6 +46,12 @@ def hands_out_float(
 ) -> bool:
     """Tell whether a quantised node hands its result on as float: no consumer wants integers."""
     return rule.float_output and not _has_quantized_consumer(node, graph, decisions)
+
+
+def adds_to_products(node: ir.Node, slot: int) -> bool:
+    """Tell whether a data input is a bias that the model computes: 8 bits are far too few."""
+    spec = op_spec(node)
+    return spec is not None and spec.role(slot) is Role.BIAS
 
 
 def sole_reader(graph: Graph, node: ir.Node) -> tuple[ir.Node, int] | None:
@@ -62,6 +77,10 @@ def _decide_node(
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
     if not rule.quantize:
         return Decision(False, rule.reason)
+    if _adds_computed_bias(node) and _adds_integers(target, rule):
+        return Decision(
+            False, f"the model computes its bias, and target {target.name} adds integers only"
+        )
     if rule.float and not _has_quantized_source(node, decisions):
         return Decision(False, "none of its inputs comes from a quantised node")
     return Decision(True, f"target {target.name} computes {node.op_type} with integers")
@@ -76,12 +95,29 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
         return f"op {node.op_type} of {origin} is not in the op table, so it stays float"
     if all(str(output.name) in shapes for output in node.outputs):
         return "computes shapes or indices only"
+    weight = weight_slot(node)
+    if weight is not None and _is_empty(node.inputs[weight]):
+        return "its weight is empty"
     values = [node.inputs[slot] for slot in data_slots(node)] + [node.outputs[0]]
     dtypes = {value.dtype for value in values if value is not None}
     if dtypes != {ir.DataType.FLOAT}:
         odd = next(dtype for dtype in dtypes if dtype is not ir.DataType.FLOAT)
         return f"its data is {odd.name.lower() if odd else 'of unknown type'}, not float32"
     return ""
+
+
+def _adds_computed_bias(node: ir.Node) -> bool:
+    """Tell whether a product adds a tensor of which no integers can be made beforehand."""
+    return any(adds_to_products(node, slot) for slot in data_slots(node))
+
+
+def _adds_integers(target: Target, rule: OpRule) -> bool:
+    factors = (target.activation_scheme(rule), target.weight_scheme(rule))
+    return target.bias.dtype is DType.INT32 and not any(scheme.is_float for scheme in factors)
+
+
+def _is_empty(value: ir.Value | None) -> bool:
+    return value is not None and value.const_value is not None and value.const_value.size == 0
 
 
 def _has_quantized_source(node: ir.Node, decisions: dict[str, Decision]) -> bool:

@@ -1,4 +1,4 @@
-"""Widths that were asked for but that the target's integer operators do not take."""
+"""Widths that are not what they seem: half-precision models, widths without an operator."""
 
 from __future__ import annotations
 
@@ -9,6 +9,29 @@ from intact.targets import DType, OpRule
 
 
 def width_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
+    """Say what became of half precision, and where a width has no operator on the target."""
+    return (*_widened_notes(plan), *_operator_notes(plan))
+
+
+def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
+    """Say that a model of half precision computes in float32 where it stays float."""
+    ports = {
+        "FLOAT16": "its float16 inputs and outputs stay",
+        "BFLOAT16": "its bfloat16 inputs and outputs are float32",
+    }
+    return tuple(
+        Note(
+            NoteKind.WIDTH,
+            "",
+            f"the model is {name.lower()}: it computes in float32 where it "
+            f"stays float, {ports[name]}",
+        )
+        for name in plan.graph.widened
+        if name in ports
+    )
+
+
+def _operator_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
     """Say where a width has no operator on the target, one note for each width.
 
     The smallest type that holds the codes decides: 5 to 8 bits are int8 as far as a kernel is

@@ -50,8 +50,8 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
         axis = point.config.granularity.axis
         others = tuple(k for k in range(codes.ndim) if k != axis)
         per_channel = codes.sum(axis=others) if axis is not None else codes.sum()
-        zero_point = int(data.params.zero_point)
-        reach = max(abs(data.quant_min - zero_point), abs(data.quant_max - zero_point))
+        ends = np.array([[data.quant_min], [data.quant_max]])
+        reach = int(np.abs(ends - data.params.zero_point.reshape(-1)).max())
         yield str(node.name), int(np.max(per_channel, initial=0)) * reach
 
 

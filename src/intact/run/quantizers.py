@@ -13,6 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.config import Rounding, TensorQuantConfig
+from intact.errors import PlanError
 from intact.graph.edit import Editor
 from intact.numerics.logarithmic import STEPS_PER_OCTAVE
 from intact.run.session import Feeds
@@ -20,12 +21,21 @@ from intact.run.session import Feeds
 
 @dataclass(frozen=True)
 class QuantizerInputs:
-    """The names of a quantiser's parameter inputs, all scalars (shape [])."""
+    """The names of a quantiser's parameter inputs.
+
+    Attributes:
+        scale: Scale, ``[]``, or ``[channels, 1, ...]`` to lie along the channel axis.
+        low: Smallest code relative to the zero point, like the scale.
+        high: Largest code, likewise.
+        enabled: Whether it quantises, ``[]``.
+        trailing: Axes behind the channel axis; None for one scale.
+    """
 
     scale: str
     low: str
     high: str
     enabled: str
+    trailing: int | None = None
 
     def feeds(self, config: TensorQuantConfig, *, enabled: bool = True) -> Feeds:
         """Return the values that make the quantiser compute ``config``.
@@ -33,14 +43,18 @@ class QuantizerInputs:
         ``low`` and ``high`` are codes relative to the zero point, so that 0.0 stays 0.
         """
         params = config.params
-        scale = np.float32(1) if params is None else params.scale
-        zero_point = 0 if params is None else int(params.zero_point)
-        return {
-            self.scale: np.asarray(scale, np.float32),
-            self.low: np.asarray(config.quant_min - zero_point, np.float32),
-            self.high: np.asarray(config.quant_max - zero_point, np.float32),
-            self.enabled: np.asarray(enabled),
+        scale = np.ones((), np.float32) if params is None else params.scale
+        zero_point = np.zeros((), np.int64) if params is None else params.zero_point
+        numbers = {
+            self.scale: scale,
+            self.low: config.quant_min - zero_point,
+            self.high: config.quant_max - zero_point,
         }
+        shape = () if self.trailing is None else (-1, *(1,) * self.trailing)
+        arrays = {
+            name: np.asarray(array, np.float32).reshape(shape) for name, array in numbers.items()
+        }
+        return {**arrays, self.enabled: np.asarray(enabled)}
 
 
 def add_quantizer(
@@ -51,14 +65,20 @@ def add_quantizer(
     Args:
         editor: The copy of the model that is edited.
         value: The float32 value to quantise, of any shape.
-        config: Only its structure is compiled in: rounding and spacing.
+        config: Only its structure is compiled in: rounding, spacing and channel axis.
         name: Prefix of the new names.
 
     Returns:
         The quantised value and the names of the parameter inputs.
+
+    Raises:
+        PlanError: There is one scale a channel, and the rank of the value is not known.
     """
+    trailing = _axes_behind(value, config, name)
+    shape = [] if trailing is None else [None, *[1] * trailing]
     scale, low, high = (
-        editor.input(f"{name}/{part}", ir.DataType.FLOAT, []) for part in ("scale", "low", "high")
+        editor.input(f"{name}/{part}", ir.DataType.FLOAT, shape)
+        for part in ("scale", "low", "high")
     )
     enabled = editor.input(f"{name}/enabled", ir.DataType.BOOL, [])
     chain = _Chain(editor, name)
@@ -66,12 +86,27 @@ def add_quantizer(
         result = _logarithmic(chain, value, scale, low, high)
     else:
         steps = chain("Div", value, scale)
-        codes = chain("Clip", ROUNDERS[config.rounding](chain, steps), low, high)
+        rounded = ROUNDERS[config.rounding](chain, steps)
+        if trailing is None:
+            codes = chain("Clip", rounded, low, high)
+        else:  # Clip takes one pair of bounds
+            codes = chain("Min", chain("Max", rounded, low), high)
         result = chain("Mul", codes, scale)
     result = chain("Where", enabled, result, value)
     result.shape = value.shape
-    names = QuantizerInputs(str(scale.name), str(low.name), str(high.name), str(enabled.name))
-    return result, names
+    return result, QuantizerInputs(
+        str(scale.name), str(low.name), str(high.name), str(enabled.name), trailing
+    )
+
+
+def _axes_behind(value: ir.Value, config: TensorQuantConfig, name: str) -> int | None:
+    """Return the number of axes behind the channel axis, None where there is one scale."""
+    axis = config.granularity.axis
+    if axis is None:
+        return None
+    if value.shape is None:
+        raise PlanError(f"{name}: one scale a channel for a tensor of unknown rank")
+    return len(value.shape) - 1 - axis
 
 
 class _Chain:

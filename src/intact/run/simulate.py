@@ -150,8 +150,15 @@ def _recalibrated(
 
 
 def _bake(editor: Editor, point: QuantPoint) -> None:
-    """Replace a constant by its values on the grid, for the readers that quantise it."""
-    values = point.config.dequantize(point.constant_codes())
-    baked = editor.initializer(f"{point.value.name}/{point.end}", ir.tensor(values))
+    """Replace a constant by its values on the grid, for the readers that quantise it.
+
+    They are computed when the model is handed to the runtime: one weight at a time is in memory.
+    """
+    tensor = ir.LazyTensor(
+        lambda: ir.tensor(point.config.dequantize(point.constant_codes())),
+        ir.DataType.FLOAT,
+        ir.Shape(() if point.value.const_value is None else point.value.const_value.shape.numpy()),
+    )
+    baked = editor.initializer(f"{point.value.name}/{point.end}", tensor)
     readers = [(str(node.name), slot) for node, slot in point.readers]
     editor.redirect(editor.value(str(point.value.name)), baked, readers)

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.errors import DataError, ModelError, nearest
 from intact.graph import Graph
@@ -35,7 +36,8 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
     """Return the specs of the graph's inputs by name.
 
     Raises:
-        ModelError: There is no input, or one without an axis for the samples or without numbers.
+        ModelError: There is no input, or one without an axis for the samples, without numbers or
+            of a shape that no samples have.
     """
     specs = {}
     for value in graph.inputs:
@@ -47,16 +49,29 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
                 f"{where} is a scalar, without an axis for the samples",
                 remedy="make it a constant of the model",
             )
-        dtype = np.dtype(np.float32 if value.dtype is None else value.dtype.numpy())
-        if dtype.kind not in _NUMBERS:
+        dtype = _numpy_type(value)
+        if dtype is None or dtype.kind not in _NUMBERS:
             raise ModelError(
                 f"{where} takes {value.dtype}", remedy="cut the model where it takes numbers"
             )
         shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+        if shape[0] == 0 or any(size is not None and size < 0 for size in shape):
+            raise ModelError(
+                f"{where} has the shape {list(shape)}, which no samples have",
+                remedy="export the model with another shape of its inputs",
+            )
         specs[str(value.name)] = InputSpec(dtype, shape)
     if not specs:
         raise ModelError("the model has no inputs", remedy="export it with its input")
     return specs
+
+
+def _numpy_type(value: ir.Value) -> np.dtype[Any] | None:
+    """Return the type of an input's arrays; None if numpy has no such type."""
+    try:
+        return np.dtype(np.float32 if value.dtype is None else value.dtype.numpy())
+    except TypeError:
+        return None
 
 
 def check_batch(
@@ -94,7 +109,10 @@ def check_batch(
     }
     lengths = {name: len(array) for name, array in ready.items()}
     if len(set(lengths.values())) > 1:
-        raise DataError(f"{source}: inputs have different numbers of samples: {lengths}")
+        raise DataError(
+            f"{source}: inputs have different numbers of samples from {first} on: {lengths}",
+            remedy="give as many of each",
+        )
     return ready
 
 

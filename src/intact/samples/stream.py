@@ -4,20 +4,30 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError
-from intact.graph import Graph
-from intact.samples.labels import BatchLabels, joined_labels
+from intact.samples.batching import Batch, joined, owned, padded, pieces
+from intact.samples.functions import describe
+from intact.samples.images.reader import ImageFolder
+from intact.samples.labels import (
+    BatchReferences,
+    Reference,
+    as_reference,
+    is_reference,
+    joined_labels,
+    joined_references,
+)
+from intact.samples.mask import (
+    RealPositions,
+    real_positions,
+    refuse_missing,
+)
 from intact.samples.preprocess import Preprocess
-from intact.samples.signature import LABELS, InputSpec, check_batch, input_specs
-from intact.samples.sources import FunctionSource, load_arrays
-
-Batch = dict[str, npt.NDArray[Any]]
+from intact.samples.signature import LABELS, InputSpec, check_batch
 
 
 @dataclass(frozen=True)
@@ -32,6 +42,11 @@ class Samples:
         limit: Read at most this many samples; None reads all.
         count: How many samples there will be, where that is known before reading.
         progress: Told the samples done and, where known, in all.
+        mask: Name of the array that tells real from padded positions, ``[N, S]``: an input of
+            the model, or an array of the source that the model does not take.
+        unread: Names of arrays of the source that this use of it does not need.
+        keep_references: Keep what comes along with the samples for ``references``, not only the
+            labels; it may be large.
     """
 
     source: str
@@ -41,7 +56,10 @@ class Samples:
     limit: int | None = None
     count: int | None = None
     progress: Callable[[int, int | None], None] | None = None
-    _seen_labels: list[BatchLabels] = field(default_factory=list, repr=False, compare=False)
+    mask: str | None = None
+    unread: frozenset[str] = frozenset()
+    keep_references: bool = False
+    _seen: list[BatchReferences] = field(default_factory=list, repr=False, compare=False)
 
     def batches(self, size: int) -> Iterator[tuple[Batch, int]]:
         """Yield batches of exactly ``size`` samples and how many of each are real.
@@ -50,17 +68,37 @@ class Samples:
         change with the batch size. The caller's own batch sizes leave no trace.
 
         Raises:
-            DataError: No samples, or one with a wrong name, dtype, shape, NaN or infinity.
+            DataError: No samples, or one with a wrong name, dtype, shape, NaN or infinity; a mask
+                that is none, or that marks everything as padded.
         """
-        done = 0
+        for rows, count, _ in self.masked_batches(size):
+            yield rows, count
+
+    def masked_batches(self, size: int) -> Iterator[tuple[Batch, int, RealPositions | None]]:
+        """Yield the same batches, each with its real positions; None without a mask.
+
+        These are bool ``[size, S]``, all False for a sample that holds nothing.
+
+        Raises:
+            DataError: As for ``batches``.
+        """
+        done, is_any_real = 0, self.mask is None
         for rows in self._rebatched(size):
             count = len(next(iter(rows.values())))
+            full = rows
             if count < size:
-                rows = {name: _padded(array, size) for name, array in rows.items()}  # noqa: PLW2901
-            yield rows, count
+                full = {name: padded(array, size) for name, array in rows.items()}
+            real = None if self.mask is None else full[self.mask] != 0
+            is_any_real = is_any_real or bool(np.any(real))
+            yield {name: full[name] for name in self.specs}, count, real
             done += count
             if self.progress is not None:
                 self.progress(done, self.count)
+        if not is_any_real:
+            raise DataError(
+                f"{self.source}: the mask {self.mask!r} is 0 everywhere",
+                remedy="give 0 where a sequence is padded and 1 where it is real",
+            )
 
     @property
     def fixed_batch(self) -> int | None:
@@ -79,6 +117,11 @@ class Samples:
             return 1
         return wanted if self.count is None else max(1, min(wanted, self.count))
 
+    @property
+    def skipped(self) -> tuple[str, ...]:
+        """The files of a folder that the last pass left out: a line for each, its path and why."""
+        return tuple(self.reader.skipped) if isinstance(self.reader, ImageFolder) else ()
+
     def labels(self) -> npt.NDArray[np.int64] | None:
         """Return the labels of the samples, [N]; None where the source has none.
 
@@ -88,10 +131,18 @@ class Samples:
         Raises:
             DataError: Some samples have no label, or labels are not class numbers.
         """
-        if not self._seen_labels:
+        if not self._seen:
             for _ in self._checked():
                 pass
-        return joined_labels(self.source, self._seen_labels)
+        return joined_labels(self.source, self._seen)
+
+    def references(self) -> dict[str, Reference]:
+        """Return what came along with the samples of the last pass, by key, labels included.
+
+        Raises:
+            DataError: Some samples have no entry, or there are not as many entries as samples.
+        """
+        return joined_references(self.source, self._seen)
 
     def _rebatched(self, size: int) -> Iterator[Batch]:
         pending: list[Batch] = []
@@ -100,26 +151,23 @@ class Samples:
             pending.append(batch)
             waiting += len(next(iter(batch.values())))
             if waiting >= size:
-                joined = _joined(pending)
+                rows = joined(pending)
                 whole = waiting - waiting % size
                 for start in range(0, whole, size):
-                    yield {name: array[start : start + size] for name, array in joined.items()}
+                    yield {name: array[start : start + size] for name, array in rows.items()}
                 waiting -= whole
-                pending = (
-                    [{name: array[whole:] for name, array in joined.items()}] if waiting else []
-                )
+                pending = [{name: array[whole:] for name, array in rows.items()}] if waiting else []
         if waiting:
-            yield _joined(pending)
+            yield joined(pending)
 
     def _checked(self) -> Iterator[Batch]:
-        scaled = self.preprocess.inputs(self.specs)
-        self._seen_labels.clear()
+        scaled = self.preprocess.inputs(self.specs) - {self.mask}
+        self._seen.clear()
         seen = 0
         for raw in self._raw():
-            inputs = {n: array for n, array in raw.items() if n != LABELS or n in self.specs}
-            labels = raw[LABELS] if len(inputs) < len(raw) else None
+            inputs, references = self._separated(raw)
             before = seen
-            for batch in _pieces(inputs):
+            for batch in pieces(inputs):
                 room = None if self.limit is None else self.limit - seen
                 if room == 0:
                     break
@@ -128,17 +176,47 @@ class Samples:
                     name: self.preprocess(name, array) if name in scaled else array
                     for name, array in cut.items()
                 }
-                checked = check_batch(self.source, self.specs, ready, first=seen)
+                checked = self._check(ready, first=seen)
+                if self._is_refilled:
+                    checked = owned(checked, inputs)
                 seen += len(next(iter(checked.values())))
                 yield checked
             every = len(next(iter(inputs.values())))
-            self._seen_labels.append(BatchLabels(labels, every, seen - before))
+            self._seen.append(BatchReferences(references, every, seen - before))
             if self.limit is not None and seen >= self.limit:
                 return  # before reading on: the source may never end
         if seen == 0:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
-    def _raw(self) -> Iterator[Batch]:
+    def _separated(self, raw: Mapping[str, Any]) -> tuple[Batch, dict[str, Reference]]:
+        """Return what is for the model or the mask, and what comes along and is to be kept."""
+        along = {n for n in raw if n != self.mask and is_reference(n, self.specs)}
+        kept = along if self.keep_references else along & {LABELS}
+        inputs = {n: as_array(self.source, n, raw[n]) for n in raw if n not in along | self.unread}
+        found = {n: raw[n] for n in raw if n in kept}
+        if self._is_refilled:
+            found = {n: a.copy() if isinstance(a, np.ndarray) else a for n, a in found.items()}
+        return inputs, {n: as_reference(self.source, n, each) for n, each in found.items()}
+
+    @property
+    def _is_refilled(self) -> bool:
+        """Whether arrays may be filled anew once the next are asked for, as loaders do.
+
+        A list stays as it is.
+        """
+        return not isinstance(self.reader, list | ImageFolder)
+
+    def _check(self, batch: Batch, *, first: int) -> Batch:
+        """Return the inputs as the model takes them, and the mask beside them if it is none."""
+        refuse_missing(self.source, self.mask, batch)
+        inputs = {n: array for n, array in batch.items() if n in self.specs or n != self.mask}
+        checked = check_batch(self.source, self.specs, inputs, first=first)
+        if self.mask is None:
+            return checked
+        real = real_positions(self.source, self.mask, batch, self.specs, first=first)
+        return checked if self.mask in checked else checked | {self.mask: real}
+
+    def _raw(self) -> Iterator[dict[str, Any]]:
         try:
             items = iter(self.reader)
         except TypeError:
@@ -152,111 +230,26 @@ class Samples:
                     f"{self.source}: yields {type(item).__name__}",
                     remedy="yield dicts of arrays by input name",
                 )
-            yield {str(name): _array(self.source, str(name), item[name]) for name in item}
+            try:
+                arrays = {str(name): item[name] for name in item}
+            except Exception as error:  # whatever reads a file when it is asked for an array
+                raise DataError(f"{self.source}: cannot be read ({describe(error)})") from error
+            yield arrays
 
 
-def _array(source: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+def as_array(source: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    """Return what a source gives as an array.
+
+    Raises:
+        DataError: It is none, or holds masked values.
+    """
+    if np.ma.is_masked(values):
+        raise DataError(
+            f"{source}: {name!r} is a masked array", remedy="fill it, or leave the samples out"
+        )
     try:
         return np.asarray(values)
-    except (ValueError, TypeError) as error:
+    except Exception as error:  # other libraries' arrays raise what they like
         raise DataError(
             f"{source}: {name!r} is no array ({error})", remedy="give arrays of numbers"
         ) from error
-
-
-_PIECE = 64
-
-
-def _pieces(batch: Batch) -> Iterator[Batch]:
-    """Cut a large array into small pieces, so that only these become float32 at a time."""
-    lengths = [len(array) if np.ndim(array) else 0 for array in batch.values()]
-    longest = max(lengths, default=0)
-    if len(set(lengths)) > 1 or longest <= _PIECE:
-        yield batch  # unequal lengths are for the checks to name
-        return
-    for start in range(0, longest, _PIECE):
-        yield {name: array[start : start + _PIECE] for name, array in batch.items()}
-
-
-def _joined(batches: list[Batch]) -> Batch:
-    if len(batches) == 1:
-        return batches[0]
-    return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
-
-
-def _padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
-
-
-def open_samples(
-    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
-    graph: Graph,
-    *,
-    preprocess: Preprocess | None = None,
-    limit: int | None = None,
-) -> Samples:
-    """Open calibration or evaluation data.
-
-    Args:
-        source: A ``.npz`` keyed by input name (and ``labels``), a ``.npy`` for a model with one
-            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, an
-            array for a model with one input, or any iterable of such dicts. Arrays have the
-            samples along axis 0.
-        graph: The model that the samples are for.
-        preprocess: Mean and scale.
-        limit: Use the first so many samples.
-
-    Raises:
-        DataError: The source is missing, unreadable or holds pickled objects.
-    """
-    specs = input_specs(graph)
-    reader, name = _reader(source, specs)
-    count = _count(reader)
-    if count is not None and limit is not None:
-        count = min(count, limit)
-    return Samples(name, specs, reader, preprocess or Preprocess(), limit, count)
-
-
-def _count(reader: Iterable[Batch]) -> int | None:
-    """Return how many samples a list of batches holds; None for what has to be read to know."""
-    if not isinstance(reader, list):
-        return None
-    lengths = [
-        [len(array) for array in batch.values() if np.ndim(array)]
-        for batch in reader
-        if isinstance(batch, Mapping)  # what is not is named when it is read
-    ]
-    return sum(max(each, default=0) for each in lengths)
-
-
-def _reader(
-    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
-    specs: Mapping[str, InputSpec],
-) -> tuple[Iterable[Batch], str]:
-    if isinstance(source, Mapping):
-        return [{name: _array("data", name, array) for name, array in source.items()}], "data"
-    if isinstance(source, np.ndarray):
-        return [_only_input("data", source, specs)], "data"
-    if not isinstance(source, str | Path):
-        return source, "data"
-    text = str(source)
-    path = Path(text)
-    if path.suffix in {".npz", ".npy"} or path.exists():
-        loaded = load_arrays(path)
-        if isinstance(loaded, np.ndarray):
-            loaded = _only_input(text, loaded, specs)
-        return [loaded], text
-    if ":" in text:
-        return FunctionSource(text), text
-    raise DataError(f"{text}: no such file", remedy="give an .npz, an .npy or module:function")
-
-
-def _only_input(
-    where: str, array: npt.NDArray[Any], specs: Mapping[str, InputSpec]
-) -> dict[str, npt.NDArray[Any]]:
-    if len(specs) != 1:
-        raise DataError(
-            f"{where}: one array, the model has {len(specs)} inputs ({', '.join(specs)})",
-            remedy="give an .npz with one array for each",
-        )
-    return {next(iter(specs)): array}

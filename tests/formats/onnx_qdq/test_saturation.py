@@ -10,6 +10,7 @@ import pytest
 from intact.formats.onnx_qdq.runtime import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import QuantizedGraph, TensorEnd
+from intact.verification import verify_qdq
 from tests.models import ModelBuilder
 from tests.plans import config, own_target, planned
 
@@ -89,3 +90,15 @@ def test_left_out_exactly_where_it_changes_nothing(
     steps = integers[end].astype(np.int64) - plan.configs[end].quantize(limited)
     assert np.abs(steps).max() <= 1  # ties: the runtime multiplies by one combined scale
     assert np.count_nonzero(steps) <= 1
+
+
+def test_between_two_pairs_it_stays(tmp_path: Path) -> None:
+    """Left out, the pairs would touch, and the runtime would give the first the second's scale."""
+    rules = RULES[: RULES.index("[[fusion]]")]
+    plan = by_hand(planned(model("Relu", None, None).build(), own_target(tmp_path, rules)), 0.05, 0)
+    config(plan, "conv.output[0]").set_params(0.3, 128)
+    exported = write_qdq(plan)
+    assert any(str(node.name) == "act" for node in exported.model.graph)
+    x = np.random.default_rng(0).uniform(-20, 20, (1, 2, 4, 4)).astype(np.float32)
+    verified = verify_qdq(plan, exported, [{"x": x}], threads=1)
+    assert [layer.mismatches for layer in verified.layers] == [0, 0, 0]

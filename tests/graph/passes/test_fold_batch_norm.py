@@ -77,22 +77,6 @@ def test_parameters_that_are_no_numbers_stay() -> None:
         assert not folded(normalize(model)), bad
 
 
-def test_half_precision_keeps_its_type() -> None:
-    model = conv_and_norm(ModelBuilder(17))
-    for tensor in model.graph.initializer:
-        half = onnx.numpy_helper.to_array(tensor).astype(np.float16)
-        tensor.CopyFrom(onnx.numpy_helper.from_array(half, tensor.name))
-    for port in (*model.graph.input, *model.graph.output):
-        port.type.tensor_type.elem_type = onnx.TensorProto.FLOAT16
-    model.graph.initializer[4].raw_data = np.ones(3, dtype=np.float16).tobytes()
-    graph = normalize(model)
-    assert folded(graph)
-    for slot in (1, 2):
-        array = graph.constant(graph.node("conv").inputs[slot])
-        assert array is not None
-        assert array.dtype == np.float16
-
-
 def test_shared_weights_are_folded_apart() -> None:
     graph = normalize(models.batch_norm_net())
     weights = [node.inputs[1] for node in graph.nodes if node.op_type == "Conv"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -34,6 +35,11 @@ class Container:
         """Return the first opset that expresses a config: scales by channel came with 13."""
         return self.opset if config.granularity.axis is None else max(self.opset, _PER_CHANNEL)
 
+    @property
+    def codes(self) -> np.dtype[Any]:
+        """The NumPy type in which codes are kept: without the 4-bit types that NumPy lacks."""
+        return np.dtype(f"{'i' if self.low < 0 else 'u'}{max(self.data_type.bitwidth // 8, 1)}")
+
     def holds_exactly(self, config: TensorQuantConfig) -> bool:
         """Tell whether saturating to the type is saturating to the config's range."""
         return (config.quant_min, config.quant_max) == (self.low, self.high)
@@ -52,6 +58,14 @@ _UNSIGNED = (
     Container(ir.DataType.UINT8, np.uint8, 0, 255, 10),
     Container(ir.DataType.UINT16, np.uint16, 0, 2**16 - 1, 21),
 )
+
+
+_BY_TYPE = {container.data_type: container for container in (*_SIGNED, *_UNSIGNED)}
+
+
+def container_of(data_type: ir.DataType | None) -> Container | None:
+    """Return the container that an ONNX type is; None for what holds no codes."""
+    return None if data_type is None else _BY_TYPE.get(data_type)
 
 
 def container_for(config: TensorQuantConfig, *, is_constant: bool) -> Container | None:

@@ -19,6 +19,7 @@ from intact.errors import ExportError
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.opset import raise_opset
 from intact.formats.onnx_qdq.saturation import is_saturation
+from intact.formats.onnx_qdq.shield import shield_float_products
 from intact.graph.edit import Editor
 from intact.plan import (
     Note,
@@ -29,6 +30,9 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+
+_COMPUTED_AT_ONCE = 1 << 24
+"""Bytes of a float constant beyond which its integers are computed one constant at a time."""
 
 _ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
 """What QuantizeLinear does, under both its names."""
@@ -66,7 +70,9 @@ def write_qdq(plan: QuantizedGraph) -> QdqModel:
             writer.constant(point)
         else:
             writer.activation(point)
-    writer.drop_saturations(plan, points)
+    if not plan.keeps_runtime:
+        writer.drop_saturations(plan, points)
+        shield_float_products(plan, writer.editor)
     writer.result.notes += writer.clip_notes() + _rounding_notes(points)
     writer.result.model = _bare(writer.editor.finish())
     return writer.result
@@ -85,10 +91,15 @@ def _bare(model: ir.Model) -> ir.Model:
 def _refuse_inexpressible(points: list[QuantPoint]) -> None:
     reasons = []
     for point in points:
-        if point.config.grid.exponential:
+        config, span = point.config, f"{point.config.quant_min}..{point.config.quant_max}"
+        container = container_for(config, is_constant=point.is_constant)
+        per_channel = config.granularity.axis is not None and not point.is_constant
+        if config.grid.exponential:
             reasons.append(f"{point.end}: logarithmic levels")
-        elif container_for(point.config, is_constant=point.is_constant) is None:
-            reasons.append(f"{point.end}: {point.config.quant_min}..{point.config.quant_max}")
+        elif container is None:
+            reasons.append(f"{point.end}: {span}")
+        elif per_channel and not container.holds_exactly(config):  # a Clip has one pair of bounds
+            reasons.append(f"{point.end}: {span} with one scale a channel")
     if reasons:
         raise ExportError(
             f"QDQ cannot express {'; '.join(reasons)}", remedy="keep these nodes float"
@@ -130,15 +141,21 @@ class _Writer:
         source = value
         if not (container.holds_exactly(point.config) or point.is_passed_on):
             source = self._clip(point, value, base)
+        axis = _axis_attribute(point)
         codes = self.editor.node(
             "QuantizeLinear",
             [source, scale, zero_point],
             f"{base}_quantized",
+            axis,
             dtype=container.data_type,
             shape=value.shape,
         )
         result = self.editor.node(
-            "DequantizeLinear", [codes, scale, zero_point], f"{base}_dequantized", shape=value.shape
+            "DequantizeLinear",
+            [codes, scale, zero_point],
+            f"{base}_dequantized",
+            axis,
+            shape=value.shape,
         )
         self.editor.redirect(
             value, result, [(str(node.name), slot) for node, slot in point.readers]
@@ -153,16 +170,15 @@ class _Writer:
         key = (str(point.value.name), id(point.config.dominator))
         if key not in self._constants:
             container = _container(point)
-            codes = point.constant_codes().astype(container.numpy)
-            stored = self.editor.initializer(f"{point.value.name}_quantized", ir.tensor(codes))
+            codes = _stored(point, container)
+            stored = self.editor.initializer(f"{point.value.name}_quantized", codes)
             scale, zero_point = self._scale_and_zero(point, container)
-            axis = point.config.granularity.axis
             self._constants[key] = self.editor.node(
                 "DequantizeLinear",
                 [stored, scale, zero_point],
                 f"{point.value.name}_dequantized",
-                {} if axis is None else {"axis": axis},
-                shape=ir.Shape(codes.shape),
+                _axis_attribute(point),
+                shape=ir.Shape(codes.shape.numpy()),
             )
         value = self.editor.value(str(point.value.name))
         readers = [(str(node.name), slot) for node, slot in point.readers]
@@ -217,11 +233,28 @@ class _Writer:
         return self.editor.node("Clip", [value, low, high], f"{base}_clipped", shape=value.shape)
 
 
+def _stored(point: QuantPoint, container: Container) -> ir.TensorProtocol:
+    """Return the integers of a constant; of a large one only when they are written."""
+    source = point.value.const_value
+
+    def codes() -> ir.TensorProtocol:
+        return ir.tensor(point.constant_codes().astype(container.numpy))
+
+    if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
+        return codes()
+    return ir.LazyTensor(codes, container.data_type, ir.Shape(source.shape.numpy()))
+
+
 def _container(point: QuantPoint) -> Container:
     container = container_for(point.config, is_constant=point.is_constant)
     if container is None:
         raise ExportError(f"{point.end}: ONNX has no type for its range")
     return container
+
+
+def _axis_attribute(point: QuantPoint) -> dict[str, int | float | str]:
+    axis = point.config.granularity.axis
+    return {} if axis is None else {"axis": axis}
 
 
 def _bounds(config: TensorQuantConfig) -> tuple[np.float32, np.float32]:

@@ -6,14 +6,14 @@ onnxscript is imported inside the functions: it takes about 0.2 s, which `import
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Iterator
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.errors import ModelError
-from intact.graph.load import own_tensors
+from intact.graph.quiet import quiet
+from intact.graph.tensors import own_tensors
 
 _LARGEST_GROWTH = 1 << 20
 """Elements that folding may add to the model for one node (an expanded constant, say)."""
@@ -26,10 +26,16 @@ def lift_constants(model: ir.Model) -> bool:
     """Turn Constant nodes into initialisers, and initialisers that are also inputs into constants.
 
     Old exporters list every weight as a graph input with a default; only real inputs stay inputs.
+
+    Raises:
+        ModelError: A Constant node has no value, or one of no known kind.
     """
-    modified = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
-        model
-    ).modified
+    try:
+        modified = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
+            model
+        ).modified
+    except ValueError as error:
+        raise ModelError(f"a Constant node has no value: {error}") from error
     if modified:
         own_tensors(model)
     modified |= common.RemoveInitializersFromInputsPass()(model).modified
@@ -52,13 +58,13 @@ def sort_nodes(model: ir.Model) -> bool:
 
 def infer_shapes(model: ir.Model) -> bool:
     """Fill in the types and shapes of values as far as ONNX knows them."""
-    with _quiet():
+    with quiet():
         return common.ShapeInferencePass(check_type=False, strict_mode=False)(model).modified
 
 
 def remove_unused(model: ir.Model) -> bool:
     """Remove nodes, initialisers and optional outputs that lead to no graph output."""
-    with _quiet():
+    with quiet():
         return common.RemoveUnusedNodesPass()(model).modified
 
 
@@ -66,7 +72,7 @@ def fold_constants(model: ir.Model) -> bool:
     """Compute what does not depend on the graph inputs, shapes of known size included."""
     from onnxscript.optimizer import fold_constants as fold
 
-    with _without_functions(model), _quiet():
+    with _without_functions(model), quiet():
         result = fold(
             model,
             onnx_shape_inference=True,
@@ -84,19 +90,28 @@ def apply_rules(model: ir.Model) -> bool:
     from intact.graph.passes.rules import simplifying_rules
 
     rules = RewriteRuleSet(simplifying_rules())
-    with _without_functions(model), _quiet():
+    with _without_functions(model), quiet():
         return bool(rules.apply_to_model(model))
 
 
 def drop_library_metadata(model: ir.Model) -> None:
-    """Remove the notes that onnxscript leaves on nodes and values."""
+    """Remove the notes that libraries leave on nodes and values.
+
+    Those of onnxscript, and the quantisation annotations that onnx-ir keeps: the tensors which they
+    name are gone, as no node reads them.
+    """
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         _drop_notes(node.metadata_props)
         for value in node.outputs:
             _drop_notes(value.metadata_props)
+            value.meta.pop(_ANNOTATION, None)
     for graph in model.graphs():
         for value in (*graph.inputs, *graph.initializers.values()):
             _drop_notes(value.metadata_props)
+            value.meta.pop(_ANNOTATION, None)
+
+
+_ANNOTATION = "quant_parameter_tensor_names"
 
 
 def _drop_notes(properties: dict[str, str]) -> None:
@@ -119,17 +134,3 @@ def _without_functions(model: ir.Model) -> Iterator[None]:
         yield
     finally:
         model.functions.update(functions)
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Keep the libraries from logging what they merely could not simplify."""
-    loggers = [logging.getLogger(name) for name in ("onnxscript", "onnx_ir")]
-    levels = [logger.level for logger in loggers]
-    for logger in loggers:
-        logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        for logger, level in zip(loggers, levels, strict=True):
-            logger.setLevel(level)

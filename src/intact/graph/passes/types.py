@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import onnx
 import onnx_ir as ir
 
 from intact.graph.ops import OpKind, Role, input_role, op_spec
+from intact.graph.save import weights_as_inputs
 
 _KEEPS_TYPE = {
     OpKind.COMPUTE,
@@ -14,6 +16,15 @@ _KEEPS_TYPE = {
     OpKind.NORMALIZATION,
     OpKind.JOIN,
     OpKind.MOVE,
+}
+_RUNTIME_TYPES = {
+    "tensor(float)": ir.DataType.FLOAT,
+    "tensor(double)": ir.DataType.DOUBLE,
+    "tensor(int64)": ir.DataType.INT64,
+    "tensor(int32)": ir.DataType.INT32,
+    "tensor(int8)": ir.DataType.INT8,
+    "tensor(uint8)": ir.DataType.UINT8,
+    "tensor(bool)": ir.DataType.BOOL,
 }
 _CHANGES_TYPE = {"Cast", "CastLike"}
 
@@ -37,6 +48,57 @@ def infer_types(model: ir.Model) -> int:
                 value.type = known
                 found += 1
     return found
+
+
+def ask_runtime(model: ir.Model) -> int:
+    """Give values of unknown type the type and shape that ONNX Runtime finds.
+
+    It knows its own operators (``com.microsoft``) and looks into functions. A model that it
+    refuses is left as it is, and so is one whose types are known where it matters.
+
+    Returns:
+        How many values got a type.
+    """
+    unknown = {str(value.name): value for node in model.graph for value in _untyped(node)}
+    if not any(op_spec(use.node) for value in unknown.values() for use in value.uses()):
+        return 0
+    proto, _ = weights_as_inputs(model)
+    ports = {value.name for value in proto.graph.output}
+    proto.graph.output.extend(
+        onnx.ValueInfoProto(name=name) for name in unknown if name not in ports
+    )
+    found = 0
+    for name, element, dimensions in _inferred_by_runtime(proto):
+        value = unknown.get(name)
+        if value is None or element not in _RUNTIME_TYPES:
+            continue
+        value.type = ir.TensorType(_RUNTIME_TYPES[element])
+        if value.shape is None:
+            value.shape = ir.Shape(dimensions)
+        found += 1
+    return found
+
+
+def _untyped(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.outputs if value.name and value.type is None]
+
+
+def _inferred_by_runtime(
+    proto: onnx.ModelProto,
+) -> list[tuple[str, str, list[int | str | None]]]:
+    """Return name, type and dimensions of the outputs of a model; nothing if it is refused."""
+    import onnxruntime as ort
+
+    options = ort.SessionOptions()
+    options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
+    options.log_severity_level = 4
+    try:
+        session = ort.InferenceSession(
+            proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception:  # the runtime raises a dozen unrelated classes
+        return []
+    return [(each.name, each.type, list(each.shape)) for each in session.get_outputs()]
 
 
 def _input_type(node: ir.Node) -> ir.TypeProtocol | None:

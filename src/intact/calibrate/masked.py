@@ -1,0 +1,214 @@
+"""Constants of attention masks, such as -1e9: they switch positions off and set no range.
+
+What is added to scores in front of a Softmax may hold -10000, -65504, -1e9, -3.4e38 or -inf where
+attention is forbidden. A range that held them would leave no code for the scores. Statistics keep
+them as they are; when ranges are chosen they are left out, and the range is made just wide enough
+that what is cut off there is still nothing after the Softmax.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.calibrate.attention import softmax_factors
+from intact.calibrate.statistics import TensorStatistics
+from intact.graph import Graph
+from intact.numerics.distribution import Distribution
+
+MASKED_BEYOND = 4096.0
+"""Magnitude from which values may be mask constants. The smallest in use is 10000 (BERT), to which
+the score is added; nothing that a Softmax tells apart is so large. An edge of the histogram."""
+_NEAREST = MASKED_BEYOND / 2
+"""Where other values reach further than this, they are taken for what they are, and all is kept."""
+NEGLIGIBLE = 16.0
+"""How far below another input of a Softmax a masked one stays, at least: exp(-16) is 1e-7."""
+ALONE = 1024.0
+"""What is left of a mask constant in a tensor with nothing but zeros beside it: far below any sum
+of scores, and representable on every grid. Where such a tensor shares its scale with others, it
+is as far below 0 as they reach above, and ``NEGLIGIBLE`` more."""
+
+_INFINITE_BINS = (0x7F80, 0xFF80)
+"""Bins of the histogram in which +inf and -inf are counted."""
+_LARGEST = float(np.finfo(np.float32).max)
+
+
+@dataclass(frozen=True)
+class Trimmed:
+    """A tensor without its mask constants.
+
+    Attributes:
+        distribution: The other values; a single 0 where there are none.
+        low: How far down the range has to reach at least, not above 0.
+        high: How far up, not below 0.
+        is_alone: There was a mask constant, and nothing but zeros besides.
+    """
+
+    distribution: Distribution
+    low: float = 0.0
+    high: float = 0.0
+    is_alone: bool = False
+
+    def widened(self, low: float, high: float) -> tuple[float, float]:
+        """Return a range that reaches as far as it has to."""
+        return min(low, self.low), max(high, self.high)
+
+
+@dataclass
+class MaskConstants:
+    """What is known of mask constants while the ranges of a plan are chosen.
+
+    Attributes:
+        factors: From :func:`intact.calibrate.attention.softmax_factors`.
+        found: The tensors that had some, with the largest.
+        alone: How tensors with nothing else come out at the Softmax, by the key of their scale.
+    """
+
+    factors: Mapping[str, float]
+    found: dict[str, float] = field(default_factory=dict)
+    alone: dict[int, float] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, graph: Graph) -> MaskConstants:
+        """Return what a graph tells."""
+        return cls(softmax_factors(graph))
+
+    def of_values(self, name: str, values: npt.NDArray[np.float32], key: int) -> Trimmed:
+        """Return a constant tensor of the model without its mask constants.
+
+        Args:
+            name: The tensor.
+            values: What it holds.
+            key: Of the scale that it will have, for ``shared``.
+        """
+        if name in self.factors:  # -inf is as good as the largest number
+            values = np.clip(values, -_LARGEST, _LARGEST)
+        return self._trimmed(name, Distribution.from_values(values), key)
+
+    def of_statistics(self, name: str, statistics: TensorStatistics, key: int) -> Trimmed:
+        """Return an observed tensor without its mask constants; arguments as above."""
+        bin_ = _INFINITE_BINS[self.factors.get(name, 1.0) > 0]
+        infinite = bool(statistics.counts[bin_])
+        return self._trimmed(name, statistics.distribution(), key, infinite=infinite)
+
+    def _trimmed(
+        self, name: str, distribution: Distribution, key: int, *, infinite: bool = False
+    ) -> Trimmed:
+        factor = self.factors.get(name)
+        trimmed = None if factor is None else trim(distribution, factor, infinite=infinite)
+        if trimmed is None or factor is None:
+            return Trimmed(distribution)
+        ends = (distribution.minimum, distribution.maximum)
+        self.found[name] = math.copysign(math.inf, -factor) if infinite else max(ends, key=abs)
+        if trimmed.is_alone:
+            self.alone[key] = factor
+        return trimmed
+
+    def shared(self, key: int, low: float, high: float) -> tuple[float, float]:
+        """Return the range of a scale with room for the tensors that hold nothing else.
+
+        Args:
+            key: Of the scale.
+            low: Lower end of the range of all tensors that share it.
+            high: Upper end.
+        """
+        if key not in self.alone:
+            return low, high
+        factor = self.alone[key]
+        margin = NEGLIGIBLE / abs(factor) if low < high else ALONE * max(1.0, 1.0 / abs(factor))
+        return (min(low, -high - margin), high) if factor > 0 else (low, max(high, margin - low))
+
+    def note(self) -> str:
+        """Return what a user should know; empty if there is nothing."""
+        if not self.found:
+            return ""
+        name, value = next(iter(self.found.items()))
+        return (
+            f"{len(self.found)} tensor(s) in front of a Softmax hold mask constants, which set no "
+            f"range (first: {name}, {value:g})"
+        )
+
+
+def trim(distribution: Distribution, factor: float, *, infinite: bool = False) -> Trimmed | None:
+    """Take the mask constants out of a tensor.
+
+    They are beyond ``MASKED_BEYOND`` on the side that a Softmax takes for 0, apart from all else.
+    The range then reaches ``NEGLIGIBLE`` below the median of the other values (of the numbers that
+    the Softmax reads): hardly a largest value of a row lies below that.
+
+    Args:
+        distribution: What the tensor holds.
+        factor: What the Softmax reads of it, times this.
+        infinite: Whether it holds infinity besides.
+
+    Returns:
+        None if there are none.
+    """
+    if factor < 0:
+        mirrored = trim(_mirrored(distribution), -factor, infinite=infinite)
+        return mirrored and replace(
+            mirrored, distribution=_mirrored(mirrored.distribution), low=0.0, high=-mirrored.low
+        )
+    masked = distribution.high <= -MASKED_BEYOND
+    rest = ~masked
+    if not (masked.any() or infinite) or distribution.low[rest].min(initial=0) < -_NEAREST:
+        return None
+    if not distribution.high[rest].any() and not distribution.low[rest].any():
+        return Trimmed(_ZERO, is_alone=True)
+    kept = _kept(distribution, rest)
+    return Trimmed(kept, low=min(kept.quantile(0.5) - NEGLIGIBLE / factor, 0.0))
+
+
+def _kept(distribution: Distribution, rest: npt.NDArray[np.bool_]) -> Distribution:
+    """Return the distribution of some bins; its minimum is that of a bin, 0.8 % off at most."""
+    low, high = distribution.low[rest], distribution.high[rest]
+    count = distribution.count[rest]
+    minimum, maximum = float(low[0]), float(high[-1])
+    middle, total = 0.5 * low + 0.5 * high, count.sum()
+    lowest, highest = distribution.mean_minimum, distribution.mean_maximum
+    return replace(
+        distribution,
+        low=low,
+        high=high,
+        count=count,
+        minimum=minimum,
+        maximum=maximum,
+        mean_minimum=lowest if minimum <= lowest else minimum,
+        mean_maximum=highest if minimum <= highest else maximum,
+        mean=float(np.dot(count, middle) / total),
+        mean_square=float(np.dot(count, middle * middle) / total),
+    )
+
+
+def _mirrored(distribution: Distribution) -> Distribution:
+    """Return the distribution of the same values with the other sign."""
+    return replace(
+        distribution,
+        low=0.0 - distribution.high[::-1],
+        high=0.0 - distribution.low[::-1],
+        count=distribution.count[::-1],
+        minimum=-distribution.maximum,
+        maximum=-distribution.minimum,
+        mean_minimum=-distribution.mean_maximum,
+        mean_maximum=-distribution.mean_minimum,
+        mean=-distribution.mean,
+    )
+
+
+_ZERO = Distribution(
+    low=np.zeros(1),
+    high=np.zeros(1),
+    count=np.ones(1, np.int64),
+    minimum=0.0,
+    maximum=0.0,
+    mean_minimum=0.0,
+    mean_maximum=0.0,
+    mean=0.0,
+    mean_square=0.0,
+    samples=1,
+    zeros=1,
+)

@@ -1,0 +1,52 @@
+"""What a quantisation point asks of a calibration."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.config import TensorQuantConfig
+from intact.errors import CalibrationError
+from intact.graph import Role, input_role
+from intact.plan import QuantPoint
+
+
+def point_role(point: QuantPoint) -> Role:
+    """Return the role in which the first reader takes the data; DATA where there is none."""
+    node, slot = point.readers[0] if point.readers else (None, 0)
+    return Role.DATA if node is None or point.at_output else input_role(node, slot)
+
+
+def is_parameter(point: QuantPoint) -> bool:
+    """Tell whether the data is a constant weight or bias."""
+    return point.is_constant and point_role(point) in (Role.WEIGHT, Role.BIAS)
+
+
+def is_fixed(config: TensorQuantConfig) -> bool:
+    """Tell whether the target prescribes the scale."""
+    return bool(config.dominator.detail.get("fixed"))
+
+
+def needs_range(config: TensorQuantConfig) -> bool:
+    """Tell whether a tensor's own range matters: it owns a scale, or its group takes the union."""
+    if is_fixed(config):
+        return False
+    return config.dominator is config or config.detail.get("follows") == "union"
+
+
+def refuse_not_finite(values: npt.NDArray[np.floating], what: str, node: str) -> None:
+    """Refuse a constant that no integers can stand for.
+
+    Args:
+        values: Of the constant.
+        what: What it is, with its name.
+        node: Who reads it.
+
+    Raises:
+        CalibrationError: A value is NaN or infinite.
+    """
+    if not np.isfinite(values).all():
+        raise CalibrationError(
+            f"{what} of {node} holds NaN or infinity",
+            remedy="mend the model, or keep the node float",
+        )

@@ -1,0 +1,1 @@
+"""Scales that a float ONNX model carries as ``quantization_annotation``."""

@@ -1,0 +1,175 @@
+"""Scale, zero point and type of a QuantizeLinear or DequantizeLinear node, as numbers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.config import (
+    Granularity,
+    PerChannel,
+    PerTensor,
+    QuantState,
+    TensorQuantConfig,
+    make_policy,
+)
+from intact.errors import ConfigError, ModelError
+from intact.formats.onnx_qdq.containers import Container, container_of
+from intact.graph import constant_array, input_value
+
+DOMAINS = frozenset({"", "com.microsoft"})
+"""Where QuantizeLinear and DequantizeLinear live; the second had 4 and 16 bits first."""
+
+READ = "read"
+"""Stands as ``observer`` of a config that was read, in the place of a method's name."""
+
+ONLY_KNOWN = "only models whose integer operators intact knows can be read"
+_STATIC = "only static quantisation with one scale a tensor or channel is read"
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """How codes and numbers of one tensor belong together.
+
+    Attributes:
+        scale: float32, ``[]`` or ``[channels]``.
+        zero_point: int64, like ``scale``.
+        container: The ONNX type of the codes, whose range they fill.
+        axis: The channel axis counted from 0; None for one scale.
+    """
+
+    scale: npt.NDArray[np.float32]
+    zero_point: npt.NDArray[np.int64]
+    container: Container
+    axis: int | None
+
+    def equals(self, other: Parameters) -> bool:
+        """Tell whether equal codes mean equal numbers."""
+        return (
+            (self.container, self.axis) == (other.container, other.axis)
+            and np.array_equal(self.scale, other.scale)
+            and np.array_equal(self.zero_point, other.zero_point)
+        )
+
+    def config(self, state: QuantState = QuantState.ACTIVATED) -> TensorQuantConfig:
+        """Return a new config that says the same; calibration leaves its scale alone.
+
+        Raises:
+            ConfigError: Scale or zero point are impossible.
+        """
+        granularity: Granularity = PerTensor() if self.axis is None else PerChannel(self.axis)
+        signed = self.container.low < 0
+        return TensorQuantConfig(
+            policy=make_policy(granularity, symmetric=signed and not self.zero_point.any()),
+            bits=self.container.data_type.bitwidth,
+            quant_min=self.container.low,
+            quant_max=self.container.high,
+            granularity=granularity,
+            scale=self.scale,
+            offset=self.zero_point,
+            observer=READ,
+            detail={"fixed": True},
+            state=state,
+        )
+
+
+def is_quantize(node: ir.Node) -> bool:
+    """Tell whether a node turns numbers into codes."""
+    return node.op_type == "QuantizeLinear" and node.domain in DOMAINS
+
+
+def is_dequantize(node: ir.Node) -> bool:
+    """Tell whether a node turns codes into numbers."""
+    return node.op_type == "DequantizeLinear" and node.domain in DOMAINS
+
+
+def read_parameters(node: ir.Node) -> Parameters:
+    """Return the parameters of a QuantizeLinear or DequantizeLinear.
+
+    Raises:
+        ModelError: They are not fixed in the model, or are none that a plan can hold: float8,
+            scales by block, scales that are not float32, not positive or not finite.
+    """
+    scale = constant_array(input_value(node, 1))
+    zero_value = input_value(node, 2)
+    zero_point = constant_array(zero_value)
+    if scale is None or (zero_value is not None and zero_point is None):
+        raise refusal(node, "its scale or zero point is computed by the model", _STATIC)
+    if scale.dtype != np.float32:
+        raise refusal(node, f"its scales are {scale.dtype}", "export the model in float32")
+    if scale.ndim > 1 or integer_attribute(node, "block_size", 0) != 0:
+        raise refusal(node, "it has one scale a block", _STATIC)
+    container = _container(node)
+    codes = np.zeros(1, np.int64) if zero_point is None else zero_point.astype(np.int64)
+    axis = None if scale.size == 1 else _axis(node, scale.size)
+    shape = () if axis is None else scale.shape
+    if codes.size not in (1, scale.size):
+        raise refusal(node, f"it has {scale.size} scales and {codes.size} zero points")
+    spread = np.broadcast_to(codes.reshape(() if codes.size == 1 else shape), shape)
+    parameters = Parameters(scale.reshape(shape), spread, container, axis)
+    try:
+        parameters.config()
+    except ConfigError as error:
+        raise refusal(node, str(error)) from error
+    return parameters
+
+
+def integer_attribute(node: ir.Node, name: str, default: int) -> int:
+    """Return an integer attribute.
+
+    Raises:
+        ModelError: It is of another type.
+    """
+    attribute = node.attributes.get(name)
+    if attribute is None:
+        return default
+    if attribute.type is not ir.AttributeType.INT or attribute.is_ref():
+        raise refusal(node, f"its attribute {name} is no integer")
+    return attribute.as_int()
+
+
+def refusal(node: ir.Node, reason: str, remedy: str = "") -> ModelError:
+    """Return the error that names a node which cannot be read."""
+    return ModelError(f"node {node.name!r} ({node.op_type}): {reason}", remedy=remedy)
+
+
+def _container(node: ir.Node) -> Container:
+    """Return the type of the codes: the zero point's, or what stands in its place."""
+    zero_point = input_value(node, 2)
+    number = integer_attribute(node, "output_dtype", 0)
+    if number not in ir.DataType.__members__.values():
+        raise refusal(node, f"its output_dtype is {number}")
+    declared = ir.DataType(number)
+    if is_dequantize(node):
+        if declared not in (ir.DataType.UNDEFINED, ir.DataType.FLOAT):
+            raise refusal(node, f"it gives {declared.name.lower()}", "export the model in float32")
+        codes = input_value(node, 0)
+        data_type = None if codes is None else codes.dtype
+    else:
+        data_type = declared or ir.DataType.UINT8
+    if zero_point is not None and zero_point.const_value is not None:
+        data_type = zero_point.const_value.dtype
+    container = container_of(data_type)
+    if container is None:
+        name = "unknown" if data_type is None else data_type.name.lower()
+        raise refusal(node, f"its codes are of type {name}", "integers of 4 to 32 bits are read")
+    return container
+
+
+def _axis(node: ir.Node, channels: int) -> int:
+    """Return the channel axis, counted from 0."""
+    axis = integer_attribute(node, "axis", 1)
+    value = input_value(node, 0)
+    if value is None or value.shape is None:
+        if axis < 0:
+            raise refusal(node, f"axis {axis} of a tensor of unknown rank")
+        return axis
+    rank = len(value.shape)
+    if not -rank <= axis < rank:
+        raise refusal(node, f"axis {axis} of a tensor of {rank} dimension(s)")
+    if value.shape[axis] != channels and not value.shape.is_unknown_dim(axis):
+        raise refusal(node, f"it has {channels} scales along axis {axis} of shape {value.shape}")
+    return axis % rank

@@ -1,0 +1,83 @@
+"""A quantised ONNX model as a plan that keeps what it says: scales, types and integers.
+
+Both forms of ONNX Runtime are read: pairs of QuantizeLinear and DequantizeLinear (QDQ), as other
+quantisers and exporters write them too, and operators on codes (QOperator). Written again, the
+plan gives a model that computes bit for bit the same.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import onnx
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from intact.formats.onnx_qdq.expand import expand_qoperators
+from intact.formats.onnx_qdq.parameters import is_dequantize, is_quantize
+from intact.formats.onnx_qdq.qoperators import DYNAMIC, QOPERATORS
+from intact.formats.onnx_qdq.read_configs import configure
+from intact.formats.onnx_qdq.strip import strip_pairs
+from intact.graph import Graph, load_model
+from intact.graph.passes import library
+from intact.graph.passes.names import make_names_unique
+from intact.graph.passes.no_ops import remove_no_ops
+from intact.graph.passes.types import infer_types
+from intact.plan import READ_SOURCE, QuantizedGraph
+from intact.targets import Target
+
+
+def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) -> QuantizedGraph:
+    """Read a quantised model.
+
+    The float model of the plan is the source without its quantisers; its constants are the numbers
+    that the stored integers stand for. Unlike ``normalize``, nothing is folded into anything else,
+    because the model's scales belong to its tensors as they are.
+
+    Args:
+        source: A path, or a loaded model; that is never changed.
+        target: The hardware that the plan is for; what the model says stays, wherever it differs.
+
+    Returns:
+        A calibrated plan. Ends that the model quantises are ACTIVATED (constants BAKED or
+        PASSIVE_BAKED, with their integers), with ``detail["fixed"]`` on those that own a scale;
+        inside an operator and the activation behind it they are OVERLAPPED; all others are FP32
+        or SOI.
+
+    Raises:
+        ModelError: The model cannot be read, is not quantised, or is so in a way that a plan
+            cannot hold (dynamically, by block, to float8); the node is named.
+    """
+    model = load_model(source)
+    producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
+    library.sort_nodes(model)
+    make_names_unique(model)
+    library.lift_constants(model)
+    remove_no_ops(model)
+    library.remove_unused(model)
+    library.infer_shapes(model)
+    expand_qoperators(model)
+    make_names_unique(model)
+    points = strip_pairs(model)
+    library.sort_nodes(model)
+    library.remove_unused(model)
+    common.RemoveUnusedOpsetsPass()(model)
+    library.infer_shapes(model)
+    infer_types(model)
+    make_names_unique(model)
+    plan = configure(Graph(model), target, points)
+    plan.provenance["source"] = READ_SOURCE
+    if producer:
+        plan.provenance["producer"] = producer
+    return plan
+
+
+def is_quantized(model: ir.Model) -> bool:
+    """Tell whether a model holds integers already: pairs, or operators on codes."""
+    return any(
+        is_quantize(node)
+        or is_dequantize(node)
+        or (node.domain, node.op_type) in QOPERATORS
+        or node.op_type in DYNAMIC
+        for node in model.graph.all_nodes()
+    )

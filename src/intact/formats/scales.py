@@ -1,0 +1,40 @@
+"""Reading a table of given scales, whatever format it has."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intact.errors import DataError
+from intact.formats.encodings.read import parse_encodings
+from intact.formats.tengine.read import parse_table
+from intact.plan.given_scales import ScaleTable
+
+_MOST_BYTES = 1 << 26
+"""Half a million encodings of channels, a model of some thousand layers; the costliest file of
+this size, one line of numbers, takes 0.8 GB to read."""
+
+
+def read_scales(path: str | Path) -> ScaleTable:
+    """Read a Tengine table or encodings; what begins with ``{`` is JSON.
+
+    Args:
+        path: The file.
+
+    Raises:
+        DataError: It is missing, unreadable, too large, or wrong in a line or key that is named.
+    """
+    path = Path(path)
+    try:
+        with path.open("rb") as file:
+            data = file.read(_MOST_BYTES + 1)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file", remedy="check --scales") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read ({reason})") from error
+    if len(data) > _MOST_BYTES:
+        raise DataError(
+            f"{path}: larger than {_MOST_BYTES >> 20} MiB", remedy="this is no table of scales"
+        )
+    parse = parse_encodings if data.lstrip()[:1] == b"{" else parse_table
+    return parse(data, str(path))

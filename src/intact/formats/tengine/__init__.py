@@ -1,0 +1,1 @@
+"""Tengine's tables of scales."""

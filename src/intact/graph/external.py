@@ -1,0 +1,130 @@
+"""Weights in files of their own: checked, then mapped into memory pages.
+
+Where they lie is what the model file says, and that may be hostile: nothing outside the model's
+folder is read, and nothing beyond the end of a file.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path, PurePosixPath
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+
+from intact.errors import ModelError
+from intact.graph.mapped import MappedFile, MappedTensor
+from intact.graph.tensors import change_tensors
+
+_NUMBERS = ("offset", "length")
+
+
+def refuse_bad_places(proto: onnx.ModelProto, where: str) -> None:
+    """Refuse external data whose offset or length is no number.
+
+    Raises:
+        ModelError: Naming the tensor.
+    """
+    graphs = [proto.graph]
+    nodes = [node for function in proto.functions for node in function.node]
+    tensors: list[onnx.TensorProto] = []
+    while graphs or nodes:
+        if graphs:
+            graph = graphs.pop()
+            tensors += graph.initializer
+            nodes += graph.node
+            continue
+        for attribute in nodes.pop().attribute:
+            graphs += [attribute.g, *attribute.graphs]
+            tensors += [attribute.t, *attribute.tensors]
+    for tensor in tensors:
+        for entry in tensor.external_data:
+            if entry.key in _NUMBERS and not (entry.value.isascii() and entry.value.isdecimal()):
+                raise ModelError(
+                    f"{where}: external data of tensor {tensor.name!r} has {entry.key} "
+                    f"{entry.value!r}",
+                    remedy="export the model again",
+                )
+
+
+def map_external(model: ir.Model, folder: Path | None, where: str) -> None:
+    """Map the external data of a model, in place.
+
+    Args:
+        model: A model as onnx-ir reads it.
+        folder: The model's folder; None where each tensor has to know its own.
+        where: What to call the model in messages.
+
+    Raises:
+        ModelError: A file is missing, too short, of no use or outside the model's folder.
+    """
+    files: dict[Path, MappedFile] = {}
+
+    def mapped(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+        if not isinstance(tensor, ir.ExternalTensor):
+            return tensor
+        if folder is None and not tensor.base_dir:
+            raise ModelError(
+                f"{where}: the weights of tensor {tensor.name!r} are in an external file",
+                remedy="load the model by its path",
+            )
+        path = _checked(tensor, folder or Path(tensor.base_dir), where)
+        try:
+            if path not in files and tensor.size:
+                files[path] = MappedFile.open(path)
+            return _read(tensor, files[path]) if tensor.size else _empty(tensor)
+        except (OSError, ValueError) as error:
+            raise ModelError(
+                f"{where}: external data {str(tensor.location)!r} cannot be read: {error}"
+            ) from error
+
+    change_tensors(model, mapped)
+
+
+def _read(tensor: ir.ExternalTensor, file: MappedFile) -> ir.TensorProtocol:
+    offset = tensor.offset or 0
+    if tensor.dtype.bitwidth >= 8:
+        return MappedTensor(file, offset, tensor.dtype, tensor.shape, tensor.name)
+    packed = onnx.TensorProto(
+        name=tensor.name,
+        data_type=int(tensor.dtype),
+        dims=tensor.shape.numpy(),
+        raw_data=file.pages[offset : offset + tensor.nbytes],
+    )
+    return ir.TensorProtoTensor(packed)
+
+
+def _empty(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
+    array = np.zeros(tensor.shape.numpy(), tensor.dtype.numpy())
+    return ir.Tensor(array, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
+
+
+def _checked(tensor: ir.ExternalTensor, folder: Path, where: str) -> Path:
+    """Return the file of a tensor, all of which lies in the folder and in the file."""
+    what = f"{where}: external data {str(tensor.location)!r} of tensor {tensor.name!r}"
+    root = folder.resolve()
+    location = str(tensor.location)
+    try:
+        path = (root / location).resolve()
+        is_file = path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # too long; a null byte; a circle of links
+        raise ModelError(f"{what} is no path: {error}") from error
+    if PurePosixPath(location).is_absolute() or not path.is_relative_to(root):
+        raise ModelError(
+            f"{what} lies outside the model's folder", remedy="move it beside the model"
+        )
+    if not is_file:
+        raise ModelError(f"{what} does not exist", remedy="copy it beside the model")
+    sizes = tensor.shape.numpy()
+    if tensor.dtype is ir.DataType.STRING or any(size < 0 for size in sizes):
+        raise ModelError(f"{what} has type {tensor.dtype.name} and shape {list(sizes)}")
+    offset, present = tensor.offset or 0, path.stat().st_size
+    length = tensor.nbytes if tensor.length is None else tensor.length
+    if offset < 0 or length < tensor.nbytes:
+        raise ModelError(
+            f"{what} has offset {offset} and length {length}, {tensor.nbytes} bytes are needed",
+            remedy="export the model again",
+        )
+    if present < offset + length:
+        raise ModelError(f"{what} is too short: {present} bytes, {offset + length} are needed")
+    return path

@@ -1,0 +1,212 @@
+"""Newer opsets: for models older than the op table, and for formats that need newer types.
+
+The work is done by `onnx.version_converter`. What it gets wrong without a word was found by running
+models of opsets 7 to 10 before and after it: it leaves out how Resize had picked its positions, and
+that Hardmax worked on a flattened tensor; and it takes the first form of Scan for the second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx
+import onnx_ir as ir
+from onnx import version_converter
+
+from intact.errors import ModelError
+from intact.graph.ops import input_value
+from intact.graph.save import weights_as_inputs
+from intact.graph.tensors import all_nodes, own_tensors
+
+OLDEST_OPSET = 7
+"""ONNX Runtime runs no older ones; broadcasting was another before."""
+
+TABLE_OPSET = 11
+"""Before opset 11 Pad, Clip and others kept as attributes what the op table reads as inputs."""
+
+CONVERTED_OPSET = 13
+"""What older models are brought to: quantised weights by channel need it anyway."""
+
+_IR_VERSIONS = {13: 7, 21: 10}
+"""The IR version that each opset appeared with (ONNX Versioning document)."""
+
+_READ_BY_CONVERTER = 1 << 12
+"""Bytes of the largest constant that a conversion might look at (a shape, a list of axes)."""
+
+_REPLACED = {"Upsample": "Resize", "Scatter": "ScatterElements"}
+"""Operators that became others with the same first input."""
+
+_REMEDY = "export the model again with opset 13 or newer"
+
+
+def modernize(model: ir.Model, where: str) -> ir.Model:
+    """Return a model of opset 11 or newer; the same object where it is one.
+
+    Args:
+        model: A model whose tensors are its own.
+        where: What to call it in messages.
+
+    Raises:
+        ModelError: The opset is older than 7, or an operator cannot be converted.
+    """
+    opset = model.opset_imports[""]
+    if opset >= TABLE_OPSET:
+        return model
+    if opset < OLDEST_OPSET:
+        raise ModelError(
+            f"{where} has opset {opset}, the oldest that can be read is {OLDEST_OPSET}",
+            remedy=_REMEDY,
+        )
+    try:
+        converted = convert_opset(model, CONVERTED_OPSET)
+    except ModelError as error:
+        raise ModelError(f"{where} has opset {opset} and {error}", remedy=_REMEDY) from error
+    return converted
+
+
+def convert_opset(model: ir.Model, opset: int) -> ir.Model:
+    """Return a model at a newer opset; nodes and values keep their names, weights are not copied.
+
+    Raises:
+        ModelError: Something cannot be converted; the message names node and operator.
+    """
+    before = model.opset_imports[""]
+    _refuse_lost_meanings(model)
+    proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
+    ports = {value.name for value in model.graph.inputs}
+    try:
+        converted = version_converter.convert_version(proto, opset)
+        _restore_names(proto, converted)
+        result = ir.from_proto(onnx.shape_inference.infer_shapes(converted))
+    except Exception as error:  # the converter raises RuntimeError and others
+        raise ModelError(
+            f"cannot be converted to opset {opset}: {_culprit(proto, opset)}"
+        ) from error
+    own_tensors(result)
+    _attach(result, absent, ports)
+    if before < TABLE_OPSET:
+        _keep_meanings(result)
+    needed = max(
+        (ir_version for since, ir_version in _IR_VERSIONS.items() if since <= opset), default=0
+    )
+    result.ir_version = max(model.ir_version, needed)
+    return result
+
+
+def _attach(result: ir.Model, weights: list[ir.Value], ports: set[str | None]) -> None:
+    """Give the weights back that stood aside as inputs."""
+    inputs = {value.name: value for value in result.graph.inputs}
+    for weight in weights:
+        value = inputs[weight.name]
+        value.const_value = weight.const_value
+        result.graph.register_initializer(value)
+        if weight.name not in ports:
+            result.graph.inputs.remove(value)
+
+
+def _restore_names(source: onnx.ModelProto, converted: onnx.ModelProto) -> None:
+    """Give back the names that the converter dropped where it put one node for another.
+
+    A tensor is known again by a node that was kept and reads it at the same place. Then the node
+    that writes it has the name of the one that did before.
+    """
+    before = {node.output[0]: node for node in source.graph.node if node.output}
+    known = {name for node in source.graph.node for name in (*node.input, *node.output)}
+    present = {name for node in converted.graph.node for name in (*node.input, *node.output)}
+    inner = {name for node in converted.graph.node for name in _read_inside(node)}
+    for node in reversed(converted.graph.node):  # readers first: one leads to the next
+        old = before.get(node.output[0]) if node.output else None
+        if old is None:
+            continue
+        node.name = node.name or old.name
+        if node.op_type not in (old.op_type, _REPLACED.get(old.op_type)):
+            continue
+        for lost, new in zip(old.input, node.input, strict=False):
+            if lost not in present and new not in known | inner | {""}:
+                _rename(converted.graph, new, lost)
+                present.add(lost)
+
+
+def _rename(graph: onnx.GraphProto, old: str, new: str) -> None:
+    for node in graph.node:
+        for names in (node.input, node.output):
+            names[:] = [new if name == old else name for name in names]
+
+
+def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
+    for attribute in node.attribute:
+        for body in (attribute.g, *attribute.graphs):
+            for inner in body.node:
+                yield from inner.input
+                yield from _read_inside(inner)
+
+
+def _keep_meanings(result: ir.Model) -> None:
+    """Write out the defaults of Resize that were others before opset 11.
+
+    It did not shift positions by half a pixel; in nearest mode it took the ceiling downwards, else
+    the floor, as ONNX Runtime has it.
+    """
+    for node in all_nodes(result):
+        if node.domain == "" and node.op_type == "Resize":
+            scales = input_value(node, 2)
+            tensor = None if scales is None else scales.const_value  # of IR 3 an input as well
+            shrinks = tensor is not None and bool((tensor.numpy() < 1).any())
+            _set_default(node, "coordinate_transformation_mode", "asymmetric")
+            _set_default(node, "nearest_mode", "ceil" if shrinks else "floor")
+
+
+def _set_default(node: ir.Node, name: str, value: str) -> None:
+    if name not in node.attributes:
+        node.attributes[name] = ir.AttrString(name, value)
+
+
+def _refuse_lost_meanings(model: ir.Model) -> None:
+    """Refuse operators that the converter would let pass with another meaning."""
+    opset = model.opset_imports[""]
+    for node in all_nodes(model):
+        is_batched = opset < 9 and node.op_type == "Scan"
+        if node.domain == "" and (is_batched or (opset < 13 and _is_flat_hardmax(node))):
+            raise ModelError(
+                f"node {node.name!r} ({node.op_type}) means what newer opsets cannot express"
+            )
+
+
+def _is_flat_hardmax(node: ir.Node) -> bool:
+    """Whether a node is a Hardmax of old over all axes from one on, which is not the last."""
+    data = input_value(node, 0)
+    rank = None if data is None or data.shape is None else len(data.shape)
+    return node.op_type == "Hardmax" and node.attributes.get_int("axis", 1) not in (
+        -1,
+        None if rank is None else rank - 1,
+    )
+
+
+def _culprit(proto: onnx.ModelProto, opset: int) -> str:
+    """Return which node cannot be converted, each tried on its own, and why."""
+    inferred = onnx.shape_inference.infer_shapes(proto).graph
+    known = {each.name: each for each in (*inferred.value_info, *inferred.input)}
+    constants = {tensor.name: tensor for tensor in inferred.initializer}
+    for node in inferred.node:
+        alone = onnx.ModelProto()
+        alone.CopyFrom(proto)
+        graph = onnx.GraphProto(name="alone", node=[node])
+        graph.initializer.extend(constants[name] for name in node.input if name in constants)
+        graph.input.extend(
+            known.get(name, onnx.ValueInfoProto(name=name))
+            for name in dict.fromkeys(node.input)
+            if name and name not in constants
+        )
+        graph.output.extend(onnx.ValueInfoProto(name=name) for name in node.output if name)
+        alone.graph.CopyFrom(graph)
+        try:
+            version_converter.convert_version(alone, opset)
+        except Exception as error:
+            return f"node {node.name!r} ({node.op_type}): {_reason(error)}"
+    return "the converter gives no reason"
+
+
+def _reason(error: Exception) -> str:
+    """Return what a failed assertion of the converter says, without its place in the source."""
+    text = " ".join(str(error).split())
+    return text.rpartition("failed: ")[2][:200] or type(error).__name__

@@ -1,0 +1,201 @@
+"""float16 and bfloat16 models in float32: every number is kept exactly, computing gets finer.
+
+Integer kernels, scales and statistics start from float32, and the CPU has few kernels of half
+precision. A float16 model keeps float16 inputs and outputs, by Casts at its borders. NumPy has no
+bfloat16 and ONNX Runtime cannot be fed it from there, so those inputs and outputs become float32.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import ModelError
+from intact.graph.mapped import MappedTensor
+from intact.graph.passes.replace import unique_node_name, unique_value_name
+from intact.graph.tensors import all_nodes, change_tensors
+
+METADATA_KEY = "intact.widened"
+"""Model metadata: the element types that became float32, separated by commas."""
+
+_NARROW = frozenset({ir.DataType.FLOAT16, ir.DataType.BFLOAT16})
+
+_TYPE_ATTRIBUTES = frozenset(
+    {
+        "dtype",
+        "output_datatype",
+        "output_dtype",
+        "precision",
+        "softmax_precision",
+        "stash_type",
+        "to",
+    }
+)
+"""Attributes of standard operators that hold an element type."""
+
+
+def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
+    """Let a model compute in float32 wherever it has float16 or bfloat16.
+
+    Tensors, casts, types that attributes name, bodies and functions are changed alike; float32
+    and float64 parts stay. The types are noted in the model's metadata.
+
+    Returns:
+        The element types that were found; nothing was changed if there are none.
+
+    Raises:
+        ModelError: An operator looks at the bits of its numbers, or a function takes the type as
+            an attribute.
+    """
+    found = frozenset(_types_in_use(model, _cast_ports(model.graph))) & _NARROW
+    if not found:
+        return found
+    for node in all_nodes(model):
+        _widen_attributes(node)
+    ports = _ports(model.graph)
+    change_tensors(model, _widen_tensor)
+    for value in _all_values(model):
+        value.type = _wide_type(value.type)
+    for value, dtype in ports.items():
+        if dtype is ir.DataType.FLOAT16:
+            _cast_port(model.graph, value)
+    model.metadata_props[METADATA_KEY] = ",".join(sorted(each.name for each in found))
+    return found
+
+
+def _cast_ports(graph: ir.Graph) -> frozenset[ir.Value]:
+    """Return the inputs that only Casts to float32 read, and the outputs that Casts only make."""
+    inputs = (
+        value
+        for value in graph.inputs
+        if value.uses()
+        and all(_casts_to(use.node, ir.DataType.FLOAT) for use in value.uses())
+        and not value.is_graph_output()
+    )
+    outputs = (
+        value
+        for value in graph.outputs
+        if not value.uses() and _casts_to(value.producer(), ir.DataType.FLOAT16)
+    )
+    return frozenset((*inputs, *outputs))
+
+
+def _casts_to(node: ir.Node | None, dtype: ir.DataType) -> bool:
+    is_cast = node is not None and node.domain == "" and node.op_type == "Cast"
+    return is_cast and node is not None and node.attributes.get_int("to", 0) == dtype
+
+
+def _types_in_use(model: ir.Model, ports: frozenset[ir.Value]) -> Iterator[ir.DataType]:
+    for value in _all_values(model):
+        if value.dtype is not None and value not in ports:
+            yield value.dtype
+        if value.const_value is not None:
+            yield value.const_value.dtype
+    for node in all_nodes(model):
+        if node.outputs and node.outputs[0] in ports:
+            continue
+        for attribute in node.attributes.values():
+            if attribute.is_ref():
+                continue
+            if attribute.type is ir.AttributeType.TENSOR:
+                yield attribute.as_tensor().dtype
+            elif _names_type(node, attribute):
+                yield ir.DataType(attribute.as_int())
+
+
+def _all_values(model: ir.Model) -> Iterator[ir.Value]:
+    for graph in model.graphs():
+        yield from graph.inputs
+        yield from graph.initializers.values()
+    for function in model.functions.values():
+        yield from function.inputs
+    for node in all_nodes(model):
+        yield from node.outputs
+
+
+def _ports(graph: ir.Graph) -> dict[ir.Value, ir.DataType | None]:
+    """Return the element types of what a caller feeds and fetches."""
+    fed = (value for value in graph.inputs if not value.is_initializer())
+    return {value: value.dtype for value in (*fed, *graph.outputs)}
+
+
+def _names_type(node: ir.Node, attribute: ir.Attr) -> bool:
+    named = node.domain == "" and attribute.name in _TYPE_ATTRIBUTES
+    return named and attribute.type is ir.AttributeType.INT
+
+
+def _widen_attributes(node: ir.Node) -> None:
+    where = f"node {node.name!r} ({node.op_type})"
+    if node.domain == "" and node.op_type == "BitCast":
+        raise ModelError(
+            f"{where} looks at the bits of half precision", remedy="export the model in float32"
+        )
+    for name, attribute in tuple(node.attributes.items()):
+        if not _names_type(node, attribute):
+            continue
+        if attribute.is_ref():
+            raise ModelError(
+                f"{where}: attribute {name!r} takes its type from the function's caller",
+                remedy="export the model in float32",
+            )
+        if attribute.as_int() in _NARROW:
+            node.attributes[name] = ir.AttrInt64(name, int(ir.DataType.FLOAT))
+
+
+def _widen_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
+    if tensor.dtype not in _NARROW:
+        return tensor
+    if isinstance(tensor, MappedTensor):  # as long as it is only looked at, it needs no memory
+        return ir.LazyTensor(
+            lambda: ir.tensor(tensor.numpy().astype(np.float32)),
+            ir.DataType.FLOAT,
+            ir.Shape(tensor.shape.numpy()),
+            name=tensor.name,
+        )
+    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+
+
+def _wide_type(known: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
+    if isinstance(known, ir.TensorType) and known.dtype in _NARROW:
+        return ir.TensorType(ir.DataType.FLOAT)
+    if isinstance(known, ir.SequenceType | ir.OptionalType):
+        inner = _wide_type(known.elem_type)
+        return known if inner is None else type(known)(inner)
+    return known
+
+
+def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
+    """Put a Cast behind a float16 input, or in front of a float16 output; the port's name stays."""
+    half = ir.TensorType(ir.DataType.FLOAT16)
+    if port.producer() is None:  # an input, which may be an output as well
+        if not isinstance(port.type, ir.TensorType) or not port.uses():
+            port.type = half
+            return
+        readers = tuple(port.uses())
+        cast = _cast(graph, port, ir.DataType.FLOAT)
+        for node, slot in readers:
+            node.replace_input_with(slot, cast.outputs[0])
+        graph.insert_before(graph[0], cast)
+        port.type = half
+        return
+    cast = _cast(graph, port, ir.DataType.FLOAT16)
+    outer = cast.outputs[0]
+    name, port_name = port.name, outer.name
+    graph.append(cast)
+    for index, output in enumerate(graph.outputs):
+        if output is port:
+            graph.outputs[index] = outer
+    port.name, outer.name, outer.type = port_name, name, half
+
+
+def _cast(graph: ir.Graph, value: ir.Value, to: ir.DataType) -> ir.Node:
+    name = f"{value.name}_float32"
+    cast = ir.node(
+        "Cast", [value], {"to": int(to)}, num_outputs=1, name=unique_node_name(graph, name)
+    )
+    result = cast.outputs[0]
+    result.name = unique_value_name(graph, name)
+    result.type, result.shape = ir.TensorType(to), value.shape
+    return cast

@@ -1,0 +1,191 @@
+"""Writing ONNX models: large weights straight from where they are, whole files or none."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+import onnx
+import onnx_ir as ir
+
+from intact.errors import OutputError
+from intact.graph.mapped import MappedTensor, tensor_bytes
+from intact.graph.tensors import weight_bytes
+from intact.graph.wire import frame_weights
+
+LARGEST_FILE = 2**31 - 2**20
+"""Bytes of weights above which they go to a file of their own (protobuf ends at 2 GiB)."""
+
+STREAM_FROM = 1 << 26
+"""Bytes of weights above which they are written one by one and not as one message in memory."""
+
+_EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the .onnx, shapes must be readable there
+_ALIGNMENT = 4096  # external weights begin on pages of their own
+_BLOCK = 1 << 16
+_ZEROS = bytes(_BLOCK)
+
+
+def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> None:
+    """Write a model; above 2 GiB the weights go beside it, to ``<file name>.data``.
+
+    Large weights are written one by one, so that no second copy of the model is in memory. The
+    files appear complete or not at all: what could not be written whole leaves what was there.
+    Missing folders are made.
+
+    Args:
+        model: The model.
+        path: The ``.onnx`` file.
+        beside: Put the weights beside it whatever their size.
+
+    Raises:
+        OutputError: The path cannot be written.
+    """
+    path = Path(path)
+    try:
+        if path.is_dir():
+            raise OutputError(f"cannot write {str(path)!r}: it is a folder")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        size = weight_bytes(model)
+        if beside or size > LARGEST_FILE:
+            _write_beside(model, path)
+        elif size > STREAM_FROM:
+            _write_inside(model, path)
+        else:
+            _write_message(model, path)
+    except OSError as error:
+        raise OutputError(f"cannot write {str(path)!r}: {error.strerror or error}") from error
+
+
+def in_place(model: ir.Model) -> tuple[bytes, Path] | None:
+    """Return a message that reads a model's large weights from the files in which they are.
+
+    Returns:
+        The ``.onnx`` bytes and the folder below which the runtime finds the weights; None where
+        too many of them are in memory, or in files of several folders or that were replaced.
+    """
+    rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
+    mapped = [tensor for tensor in weights if isinstance(tensor, MappedTensor)]
+    folders = {tensor.file.path.parent for tensor in mapped}
+    inside = sum(tensor.nbytes for tensor in weights) - sum(tensor.nbytes for tensor in mapped)
+    if len(folders) != 1 or inside > STREAM_FROM:
+        return None
+    if not all(file.is_still_there() for file in {tensor.file for tensor in mapped}):
+        return None
+    proto = ir.to_proto(rest)
+    for tensor in weights:
+        if isinstance(tensor, MappedTensor):
+            header = external_header(tensor, tensor.file.path.name, tensor.offset)
+        else:
+            header = ir.to_proto(tensor)
+        proto.graph.initializer.append(header)
+    return proto.SerializeToString(), folders.pop()
+
+
+def weights_as_inputs(
+    model: ir.Model, *, larger_than: int = _EXTERNAL_FROM
+) -> tuple[onnx.ModelProto, list[ir.Value]]:
+    """Return a model for libraries that look at types only, and the large initialisers it lacks.
+
+    Those are inputs of their type and shape there.
+    """
+    rest, _ = detach_weights(model, larger_than=larger_than)
+    kept, ports = rest.graph.initializers, {value.name for value in rest.graph.inputs}
+    absent = [value for name, value in model.graph.initializers.items() if name not in kept]
+    proto = ir.to_proto(rest)
+    for value in absent:
+        tensor = value.const_value
+        if tensor is not None and value.name not in ports:
+            shape = list(tensor.shape.numpy())
+            proto.graph.input.append(
+                onnx.helper.make_tensor_value_info(str(value.name), int(tensor.dtype), shape)
+            )
+    return proto, absent
+
+
+def detach_weights(
+    model: ir.Model, *, larger_than: int
+) -> tuple[ir.Model, list[ir.TensorProtocol]]:
+    """Return a copy of a model without its large initialisers, and those in its order."""
+    detached = model.clone()
+    weights = []
+    for name, value in tuple(detached.graph.initializers.items()):
+        tensor = value.const_value
+        if tensor is None or tensor.nbytes <= larger_than or tensor.dtype is ir.DataType.STRING:
+            continue
+        weights.append(tensor)
+        del detached.graph.initializers[name]
+    return detached, weights
+
+
+def _write_message(model: ir.Model, path: Path) -> None:
+    with _appearing(path) as file:
+        file.write(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
+def _write_inside(model: ir.Model, path: Path) -> None:
+    rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
+    if not weights:  # what is large stands in bodies
+        _write_message(model, path)
+        return
+    headers = [(_header(tensor), tensor.nbytes) for tensor in weights]
+    frames = frame_weights(ir.to_proto(rest), headers)
+    with _appearing(path) as file:
+        for frame, tensor in zip(frames, weights, strict=True):
+            file.write(frame)
+            _write_tensor(file, tensor)
+
+
+def _write_beside(model: ir.Model, path: Path) -> None:
+    rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
+    proto = ir.to_proto(rest)
+    data = path.with_name(f"{path.name}.data")
+    with _appearing(path) as file, _appearing(data) as data_file:  # the data is there first
+        for tensor in weights:
+            offset = -(-data_file.tell() // _ALIGNMENT) * _ALIGNMENT
+            data_file.seek(offset)
+            _write_tensor(data_file, tensor)
+            proto.graph.initializer.append(external_header(tensor, data.name, offset))
+        file.write(proto.SerializeToString(deterministic=True))
+
+
+def external_header(tensor: ir.TensorProtocol, location: str, offset: int) -> onnx.TensorProto:
+    """Return the initialiser of a tensor whose numbers are in a file."""
+    proto = _header(tensor)
+    proto.data_location = onnx.TensorProto.EXTERNAL
+    for key, value in (("location", location), ("offset", offset), ("length", tensor.nbytes)):
+        proto.external_data.add(key=key, value=str(value))
+    return proto
+
+
+def _header(tensor: ir.TensorProtocol) -> onnx.TensorProto:
+    return onnx.TensorProto(
+        name=tensor.name, data_type=int(tensor.dtype), dims=tensor.shape.numpy()
+    )
+
+
+def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
+    """Write a tensor's bytes; blocks of zeros become holes where the file system has them."""
+    content = tensor_bytes(tensor)
+    for start in range(0, len(content), _BLOCK):
+        block = content[start : start + _BLOCK]
+        if block == _ZEROS[: len(block)]:
+            file.seek(len(block), os.SEEK_CUR)
+        else:
+            file.write(block)
+
+
+@contextlib.contextmanager
+def _appearing(path: Path) -> Iterator[BinaryIO]:
+    """Give a file that takes its place and name when it is complete."""
+    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+    try:
+        with partial.open("wb") as file:
+            yield file
+            file.truncate()  # to the position: a hole at the end has to be there too
+        partial.replace(path)
+    finally:
+        with contextlib.suppress(OSError):
+            partial.unlink()

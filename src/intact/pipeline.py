@@ -1,0 +1,129 @@
+"""From a plan without scales to a result: observe, assign, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.collect import Progress, collect
+from intact.calibrate.statistics import Statistics
+from intact.errors import PlanError, UsageError
+from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
+from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.scales import read_scales
+from intact.graph import Graph
+from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan.given_scales import ScaleTable
+from intact.result import Result
+from intact.samples.batching import Batch
+from intact.samples.opening import open_samples
+from intact.samples.preprocess import Preprocess
+
+DataSource: TypeAlias = (
+    str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch]
+)
+
+ScaleSource: TypeAlias = str | Path | ScaleTable
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How data is read and observed, and scales chosen; the fields are ``quantize``'s arguments."""
+
+    method: Method
+    options: Mapping[str, float]
+    preprocess: Preprocess
+    samples: int | None
+    skip_bad: bool
+    mask: str | None
+    max_memory: int | None
+    threads: int
+    progress: Progress | None
+
+    def run(
+        self,
+        plan: QuantizedGraph,
+        data: DataSource | None,
+        given: ScaleTable | None = None,
+    ) -> Result:
+        """Give a plan its scales and write it."""
+        required = required_tensors(plan, given)
+        statistics: Statistics | None = None
+        notes: tuple[Note, ...] = ()
+        if data is None and given is None and required:
+            raise UsageError(
+                "there is nothing to calibrate on",
+                remedy="give samples with --data, or every scale with --scales",
+            )
+        if data is not None:
+            opened = open_samples(
+                data,
+                plan.graph,
+                preprocess=self.preprocess,
+                limit=self.samples,
+                mask=self.mask,
+                skip_bad=self.skip_bad,
+            )
+            # The inputs too, quantised or not: `verify` draws new ones from their distributions.
+            statistics = collect(
+                plan.graph,
+                opened,
+                tuple(dict.fromkeys((*opened.specs, *required))),
+                threads=self.threads,
+                progress=self.progress,
+                max_memory=self.max_memory,
+            )
+            notes = _skipped(opened.skipped)
+        plan = assign(plan, statistics, self.method, given)
+        if self.options:
+            items = sorted(self.options.items())
+            plan.provenance["method_options"] = ", ".join(f"{k}={v!r}" for k, v in items)
+        if self.mask is not None:
+            plan.provenance["mask"] = self.mask
+        exported = write_qdq(plan)
+        plan = plan.with_notes((*notes, *exported.notes))
+        return Result(plan, statistics, exported, self.preprocess)
+
+
+def given_scales(
+    scales: ScaleSource | Sequence[ScaleSource] | None, model: ir.Model, graph: Graph
+) -> ScaleTable | None:
+    """Return the scales that need no calibration: those of tables, or else the model's own."""
+    if scales is None:
+        return scales_of_model(model)
+    sources = [scales] if isinstance(scales, str | Path | ScaleTable) else scales
+    tables = [each if isinstance(each, ScaleTable) else read_scales(each) for each in sources]
+    if not tables:
+        return None
+    table = reduce(ScaleTable.joined, tables)
+    table.refuse_unknown(tensor_names(model) | {str(value.name) for value in graph.values})
+    return table
+
+
+def _skipped(files: Sequence[str]) -> tuple[Note, ...]:
+    if not files:
+        return ()
+    message = f"{len(files)} file(s) that are no image were left out (first: {files[0]})"
+    return (Note(NoteKind.CALIBRATION, "", message),)
+
+
+def refuse_nothing_to_do(plan: QuantizedGraph) -> None:
+    """Refuse a plan that leaves all in float.
+
+    Raises:
+        PlanError: With the reasons.
+    """
+    if any(decision.quantized for decision in plan.decisions.values()):
+        return
+    reasons = sorted({decision.reason for decision in plan.decisions.values()})
+    raise PlanError(
+        f"target {plan.target.name} quantises no node of this model: {'; '.join(reasons[:3])}",
+        remedy="see `intact inspect`, choose another target, or take it as it is: --allow-empty",
+    )

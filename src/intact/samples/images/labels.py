@@ -1,0 +1,144 @@
+"""The class number of each image: from the names of sub-folders, or from a CSV file."""
+
+from __future__ import annotations
+
+import csv
+import io
+from collections.abc import Iterable, Sequence
+from pathlib import Path, PurePosixPath
+
+from intact.errors import DataError
+
+_LARGEST_FILE = 1 << 26
+_MOST_DIGITS = 9
+"""Class numbers stay below 10**9."""
+
+
+def folder_labels(folder: Path, files: Sequence[str]) -> list[int] | None:
+    """Return the labels that the direct sub-folders' names give, one for each file.
+
+    Names that are all numbers are the labels; other names count by their sorted position. None
+    where an image lies outside of sub-folders, or all lie in one that is no number.
+
+    Args:
+        folder: For messages.
+        files: Relative posix paths.
+
+    Raises:
+        DataError: Two sub-folders have names of the same number.
+    """
+    paths = [file.split("/") for file in files]
+    if not all(len(parts) > 1 for parts in paths):
+        return None
+    names = sorted({parts[0] for parts in paths})
+    if all(_is_number(name) for name in names):
+        numbers = {name: int(name) for name in names}
+        if len(set(numbers.values())) < len(names):
+            raise DataError(
+                f"{folder}: sub-folders {_same_number(names)} are the same class number",
+                remedy="join or rename them",
+            )
+    elif len(names) == 1:
+        return None
+    else:
+        numbers = {name: position for position, name in enumerate(names)}
+    return [numbers[parts[0]] for parts in paths]
+
+
+def csv_labels(path: Path, files: Sequence[str]) -> list[int]:
+    """Return the labels that a CSV file of ``file,label`` rows gives, one for each file.
+
+    A first row whose label is no number and that names no image is a header. Empty lines count
+    for nothing.
+
+    Args:
+        path: The CSV file, UTF-8; its paths are relative to the folder, with forward slashes.
+        files: Relative posix paths.
+
+    Raises:
+        DataError: A row without an image or an image without a row, one that comes twice, a path
+            that leads out of the folder, a bad number, or no such CSV file.
+    """
+    label = str(path)
+    known, found = set(files), dict[str, int]()
+    rows = csv.reader(io.StringIO(_text(path, label), newline=""), strict=True)
+    try:
+        for row in rows:
+            where = f"{label}: line {rows.line_num}"
+            if not row or _is_header(row, first=rows.line_num == 1, known=known):
+                continue
+            file, number = _entry(row, where)
+            if file in found:
+                raise DataError(f"{where}: {file!r} comes twice", remedy="keep one row")
+            if file not in known:
+                raise DataError(
+                    f"{where}: the folder has no image {file!r}", remedy="remove the row"
+                )
+            found[file] = number
+    except csv.Error as error:
+        raise DataError(
+            f"{label}: line {rows.line_num}: not CSV ({error})", remedy="mend the line"
+        ) from error
+    missing = [file for file in files if file not in found]
+    if missing:
+        others = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
+        raise DataError(
+            f"{label}: no row for image {missing[0]!r}{others}",
+            remedy="add one for each image, file,label",
+        )
+    return [found[file] for file in files]
+
+
+def _text(path: Path, label: str) -> str:
+    try:
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{label}: cannot be read ({reason})", remedy="check --labels") from error
+    if len(data) > _LARGEST_FILE:
+        raise DataError(f"{label}: larger than 64 MiB", remedy="give a CSV of file,label")
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{label}: not UTF-8 text", remedy="give a CSV of file,label") from error
+
+
+def _entry(row: list[str], where: str) -> tuple[str, int]:
+    if len(row) != 2:
+        raise DataError(f"{where} has {len(row)} columns", remedy="write file,label")
+    text, number = row[0], row[1].strip()
+    path = PurePosixPath(text)
+    if path.is_absolute() or ".." in path.parts or "\\" in text:
+        raise DataError(
+            f"{where}: {text!r} is no path inside the folder",
+            remedy="write it relative to the folder, with forward slashes",
+        )
+    if not _is_number(number):
+        raise DataError(
+            f"{where}: label {number!r} is no class number",
+            remedy=f"give a whole number of at most {_MOST_DIGITS} digits",
+        )
+    return str(path), int(number)
+
+
+def _is_header(row: list[str], *, first: bool, known: set[str]) -> bool:
+    return (
+        first
+        and len(row) == 2
+        and not _is_number(row[1].strip())
+        and str(PurePosixPath(row[0])) not in known
+    )
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdecimal() and len(text) <= _MOST_DIGITS
+
+
+def _same_number(names: Iterable[str]) -> str:
+    seen: dict[int, str] = {}
+    for name in names:
+        if int(name) in seen:
+            return f"{seen[int(name)]!r} and {name!r}"
+        seen[int(name)] = name
+    return ""

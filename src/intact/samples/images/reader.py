@@ -1,0 +1,190 @@
+"""A folder of images as batches, decoded in threads ahead of who reads them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError
+from intact.samples.images.decode import BadImageError, decode, require_pillow, resized
+from intact.samples.images.files import evenly_spread, image_files
+from intact.samples.images.fit import ImageInput, image_input
+from intact.samples.images.geometry import laid, place
+from intact.samples.images.labels import csv_labels, folder_labels
+from intact.samples.images.steps import Resampling, Size
+from intact.samples.preprocess import Preprocess
+from intact.samples.signature import LABELS, InputSpec
+
+_BATCH = 8
+_MOST_THREADS = 16
+_AHEAD_BYTES = 1 << 28
+"""Memory for batches that are made before they are asked for."""
+
+Batch = dict[str, npt.NDArray[Any]]
+
+
+class _Made(NamedTuple):
+    """One batch: the images that could be made, which ones, and why others could not."""
+
+    values: npt.NDArray[Any]
+    positions: list[int]
+    bad: list[tuple[str, str]]
+
+
+class ImageFolder:
+    """An iterable of batches, in the order of the files; each pass decodes anew.
+
+    A few batches are made ahead, so memory does not grow with the number of images. The threads
+    end with the iterator.
+
+    Args:
+        folder: For paths and messages.
+        files: Relative posix paths.
+        labels: One for each file, or None.
+        takes: How the model takes images.
+        skip_bad: Leave out what cannot be read instead of raising.
+        threads: 0 takes all cores.
+
+    Attributes:
+        takes: As given.
+        skipped: A line for each file that the last pass left out: its path and why.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Sequence[str],
+        labels: Sequence[int] | None,
+        takes: ImageInput,
+        *,
+        skip_bad: bool = False,
+        threads: int = 0,
+    ) -> None:
+        self.takes = takes
+        self.skipped: list[str] = []
+        self._folder = folder
+        self._files = files
+        self._labels = None if labels is None else np.array(labels, np.int64)
+        self._skip_bad = skip_bad
+        self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
+        room = max(1, _AHEAD_BYTES // takes.image_bytes)  # images
+        share = -(-len(files) // self._threads)
+        self._size = max(1, min(_BATCH, share, room // (2 * self._threads)))
+        self._ahead = max(1, min(2 * self._threads, room // self._size))
+
+    def __len__(self) -> int:
+        """Return the number of files, bad ones included."""
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches of a few images and, where there are any, their labels.
+
+        Raises:
+            DataError: A file is no image, damaged or too large (with ``skip_bad``: all are).
+        """
+        self.skipped = []
+        waiting: deque[Future[_Made]] = deque()
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="intact-images")
+        try:
+            for start in range(0, len(self._files), self._size):
+                waiting.append(pool.submit(self._make, start))
+                if len(waiting) >= self._ahead:
+                    yield from self._taken(waiting.popleft().result())
+            while waiting:
+                yield from self._taken(waiting.popleft().result())
+        finally:  # the end, an error, or nobody reads on
+            pool.shutdown(cancel_futures=True)
+        if len(self.skipped) == len(self._files) > 0:
+            raise DataError(
+                f"{self._folder}: no image of {len(self._files)} can be used; the first: "
+                f"{self.skipped[0]}",
+                remedy="give other files",
+            )
+
+    def _taken(self, made: _Made) -> Iterator[Batch]:
+        for file, reason in made.bad:
+            if not self._skip_bad:
+                raise DataError(
+                    f"{self._folder / file}: {reason}",
+                    remedy="mend or remove it, or leave out such files with --skip-bad",
+                )
+            self.skipped.append(str(DataError(f"{file}: {reason}")))  # made printable
+        if made.positions:
+            batch = {self.takes.name: made.values}
+            if self._labels is not None and self.takes.name != LABELS:
+                batch[LABELS] = self._labels[made.positions]
+            yield batch
+
+    def _make(self, start: int) -> _Made:
+        """Return the batch that begins with a file; one thread's work."""
+        files = self._files[start : start + self._size]
+        takes = self.takes
+        canvas = np.empty((len(files), *takes.size, takes.channels), np.uint8)
+        if takes.preprocess.image.letterbox is not None:
+            canvas[:] = takes.padding
+        positions: list[int] = []
+        bad: list[tuple[str, str]] = []
+        for offset, file in enumerate(files):
+            try:
+                self._draw(file, canvas[len(positions)])
+                positions.append(start + offset)
+            except BadImageError as error:
+                bad.append((file, str(error)))
+                if not self._skip_bad:
+                    break
+        return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
+
+    def _draw(self, file: str, canvas: npt.NDArray[np.uint8]) -> None:
+        """Decode a file, resize it and lay it on the canvas, [rows, columns, C] in RGB order."""
+        takes, steps = self.takes, self.takes.preprocess.image
+        image = decode(self._folder / file, gray=takes.channels == 1)
+        try:
+            placement = place(Size(image.height, image.width), takes.size, steps)
+        except ValueError as error:
+            raise BadImageError(str(error)) from error
+        laid(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
+
+
+def open_folder(
+    folder: Path,
+    specs: Mapping[str, InputSpec],
+    preprocess: Preprocess,
+    *,
+    limit: int | None = None,
+    labels: Path | None = None,
+    skip_bad: bool = False,
+) -> ImageFolder:
+    """Open a folder of images for a model; nothing is decoded yet.
+
+    Args:
+        folder: Images in it and in all folders below.
+        specs: The model's inputs.
+        preprocess: What is done to each image.
+        limit: Take so many, at even distances over the sorted files: a folder sorted by class
+            gives some of each.
+        labels: A CSV file of ``file,label``; None takes the names of sub-folders.
+        skip_bad: Leave out files that cannot be read, and say so in ``skipped``.
+
+    Raises:
+        DataError: No image, labels that do not match, or a model that does not take such images.
+        MissingExtraError: Pillow is not installed.
+    """
+    require_pillow()
+    takes = image_input(specs, preprocess)
+    files = image_files(folder)
+    numbers = folder_labels(folder, files) if labels is None else csv_labels(labels, files)
+    chosen = evenly_spread(range(len(files)), limit)
+    return ImageFolder(
+        folder,
+        [files[position] for position in chosen],
+        None if numbers is None else [numbers[position] for position in chosen],
+        takes,
+        skip_bad=skip_bad,
+    )

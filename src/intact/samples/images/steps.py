@@ -1,0 +1,180 @@
+"""What is done to each image, as a checked value."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, fields
+from enum import StrEnum
+from typing import Any, NamedTuple, TypeVar
+
+from intact.errors import DataError, nearest
+
+LARGEST_IMAGE = 1 << 27
+"""Pixels of the largest image that is decoded or made: 400 MB as bytes of three colours."""
+
+_LONGEST_SIDE = 1 << 14
+_WHOLE = f"whole numbers from 1 to {_LONGEST_SIDE}"
+
+Choice = TypeVar("Choice", bound=StrEnum)
+
+
+class Size(NamedTuple):
+    """Rows and columns, in pixels."""
+
+    rows: int
+    columns: int
+
+    def __str__(self) -> str:
+        """Return it as messages write it: ``480x640``."""
+        return f"{self.rows}x{self.columns}"
+
+
+class ChannelOrder(StrEnum):
+    """The order of an image's three channels."""
+
+    RGB = "rgb"
+    BGR = "bgr"
+
+
+class Resampling(StrEnum):
+    """How an image is resized: Pillow's filters.
+
+    All but NEAREST average over every source pixel when an image shrinks (OpenCV's do so only for
+    its "area").
+    """
+
+    NEAREST = "nearest"
+    BILINEAR = "bilinear"
+    BICUBIC = "bicubic"
+    LANCZOS = "lanczos"
+    BOX = "box"
+
+
+@dataclass(frozen=True)
+class ImageSteps:
+    """From the decoded image to pixels of the right number, and to the model's layout.
+
+    One geometry applies: ``letterbox``; or ``shorter_side`` and a centre crop; or a centre crop
+    alone (``center_crop``); or, where none of these is given, stretching to the size.
+
+    Attributes:
+        size: Rows and columns of the image; None takes those of the model's input, twice as many
+            with ``focus``.
+        order: Order of three channels. Whatever is given per channel (``pad``, mean, scale) is in
+            this order.
+        resize: How to resize; a string of :class:`Resampling` will do.
+        shorter_side: Resize so that the shorter side has so many pixels, the other one in
+            proportion (rounded down), then crop the centre.
+        center_crop: Crop the centre; without ``shorter_side`` nothing is resized.
+        letterbox: Rows and columns that the image is resized to fit into, in proportion (rounded
+            to the nearest pixel), and centred, with ``pad`` around it.
+        pad: Pixel values beside a letterboxed image, 0 to 255; one, or one per channel.
+        focus: YOLOv5's space to depth after mean and scale: [C, H, W] becomes [4C, H/2, W/2], in
+            blocks of C channels: even rows and columns, odd rows, odd columns, both odd.
+
+    Raises:
+        DataError: A value that is impossible, or two that contradict each other.
+    """
+
+    size: Size | tuple[int, int] | None = None
+    order: ChannelOrder | str = ChannelOrder.RGB
+    resize: Resampling | str = Resampling.BILINEAR
+    shorter_side: int | None = None
+    center_crop: bool = False
+    letterbox: Size | tuple[int, int] | None = None
+    pad: tuple[int, ...] = (114,)
+    focus: bool = False
+
+    def __post_init__(self) -> None:
+        self._set("size", _size("--size", self.size))
+        self._set("order", _choice("--order", self.order, ChannelOrder))
+        self._set("resize", _choice("--resize", self.resize, Resampling))
+        self._set("letterbox", _size("--letterbox", self.letterbox))
+        self._set("pad", _pad(self.pad))
+        if self.shorter_side is not None and not _is_whole(self.shorter_side, 1, _LONGEST_SIDE):
+            raise DataError("--shorter-side is no number of pixels", remedy=f"give {_WHOLE}")
+        for option, flag in (("center-crop", self.center_crop), ("focus", self.focus)):
+            if not isinstance(flag, bool):
+                raise DataError(f"--{option} is neither true nor false", remedy="give one of them")
+        for contradiction, remedy in self._contradictions():
+            raise DataError(contradiction, remedy=remedy)
+
+    @property
+    def given(self) -> tuple[str, ...]:
+        """The names of the fields that say something else than their default."""
+        return tuple(f.name for f in fields(self) if getattr(self, f.name) != f.default)
+
+    @property
+    def crops(self) -> bool:
+        """Whether the centre is cropped."""
+        return self.center_crop or self.shorter_side is not None
+
+    @property
+    def image_size(self) -> Size | None:
+        """Rows and columns of the image before ``focus``, where they are given."""
+        size = self.letterbox or self.size
+        return None if size is None else Size(*size)
+
+    def _set(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+
+    def _contradictions(self) -> Iterator[tuple[str, str]]:
+        for option, also in (
+            ("--size", self.size is not None),
+            ("--shorter-side", self.shorter_side is not None),
+            ("--center-crop", self.center_crop),
+        ):
+            if self.letterbox is not None and also:
+                yield f"--letterbox and {option} are both given", "leave one of them out"
+        if self.letterbox is None and "pad" in self.given:
+            yield "--pad is given without --letterbox", "give --letterbox rows,columns, or no --pad"
+        if self.center_crop and self.shorter_side is None and "resize" in self.given:
+            yield "--resize is given, and a centre crop alone does not resize", "add --shorter-side"
+        size = self.image_size
+        if size is None:
+            return
+        if size.rows * size.columns > LARGEST_IMAGE:
+            yield f"images of {size} pixels are too large", f"at most {LARGEST_IMAGE} in all"
+        if self.focus and (size.rows % 2 or size.columns % 2):
+            yield f"--focus halves the image, and {size} is odd", "give even rows and columns"
+        if self.shorter_side is not None and self.shorter_side < min(size):
+            yield (
+                f"--shorter-side {self.shorter_side} leaves less than the {size} to be cropped",
+                f"give {max(size)} or more",
+            )
+
+
+def _is_whole(value: Any, low: int, high: int) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and low <= value <= high
+
+
+def _size(option: str, value: Any) -> Size | None:
+    if value is None:
+        return None
+    if not isinstance(value, list | tuple) or len(value) != 2:
+        raise DataError(f"{option} is no pair of numbers", remedy="give rows,columns")
+    if not all(_is_whole(each, 1, _LONGEST_SIDE) for each in value):
+        raise DataError(f"{option} has no numbers of pixels", remedy=f"give two {_WHOLE}")
+    return Size(*value)
+
+
+def _pad(values: Any) -> tuple[int, ...]:
+    if (
+        not isinstance(values, list | tuple)
+        or len(values) not in (1, 3)
+        or not all(_is_whole(value, 0, 255) for value in values)
+    ):
+        raise DataError(
+            "--pad is no pixel value",
+            remedy="give one whole number from 0 to 255, or one a channel",
+        )
+    return tuple(values)
+
+
+def _choice(option: str, value: Any, kind: type[Choice]) -> Choice:
+    names = [member.value for member in kind]
+    if isinstance(value, str) and value in names:
+        return kind(value)
+    if not isinstance(value, str):
+        raise DataError(f"{option} is no text", remedy=f"give one of {', '.join(names)}")
+    raise DataError(f"{option} is {value!r}", remedy=nearest(value[:60], names))

@@ -1,0 +1,151 @@
+"""Opening data of any kind: files, folders of images, functions, arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError
+from intact.graph import Graph
+from intact.samples.batching import Batch
+from intact.samples.images.reader import open_folder
+from intact.samples.labels import is_reference
+from intact.samples.mask import refuse_other_rank
+from intact.samples.preprocess import Preprocess
+from intact.samples.signature import InputSpec, input_specs
+from intact.samples.sources import FunctionSource, load_arrays
+from intact.samples.stream import Samples, as_array
+
+
+def open_samples(
+    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    graph: Graph,
+    *,
+    preprocess: Preprocess | None = None,
+    limit: int | None = None,
+    mask: str | None = None,
+    labels: str | Path | None = None,
+    skip_bad: bool = False,
+    unread: Collection[str] = (),
+) -> Samples:
+    """Open calibration or evaluation data.
+
+    Args:
+        source: A ``.npz`` keyed by input name (and ``labels``), a ``.npy`` for a model with one
+            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, an
+            array for a model with one input, any iterable of such dicts, or a folder of images
+            for a model with one input that takes images. Arrays have the samples along axis 0.
+            Beside ``labels`` there may be what a metric needs, under keys that begin with
+            ``labels.`` or ``labels_``: arrays, or lists of one array for each sample.
+        graph: The model that the samples are for.
+        preprocess: Mean and scale; for a folder the steps for images too.
+        limit: Use the first so many samples; of a folder so many at even distances.
+        mask: Name of the mask of padded sequences, ``[N, S]`` and 0 where they are padded: an
+            input of the model, or a further array of the source.
+        labels: A CSV file of ``file,label``, for a folder whose sub-folders are not the classes.
+        skip_bad: Leave out images that cannot be read, and say which in ``skipped``.
+        unread: Names of further arrays that the source may hold, and that are not needed.
+
+    Raises:
+        DataError: The source is missing, unreadable or holds pickled objects, or the mask is an
+            input of another rank; a folder without images, with labels that do not match it, or
+            for a model that takes no such images.
+        MissingExtraError: A folder of images, and Pillow is not installed.
+    """
+    specs = input_specs(graph)
+    refuse_other_rank(mask, specs)
+    # os.path, because pathlib raises for a name that is too long.
+    if isinstance(source, str | Path) and os.path.isdir(source):  # noqa: PTH112
+        if mask is not None:
+            raise DataError(f"{source}: a folder of images has no mask", remedy="leave it out")
+        images = open_folder(
+            Path(source),
+            specs,
+            preprocess or Preprocess(),
+            limit=limit,
+            labels=None if labels is None else Path(labels),
+            skip_bad=skip_bad,
+        )
+        # The folder's threads apply mean and scale, so nothing of that is left to do.
+        exact = {images.takes.name: images.takes.spec}
+        return Samples(str(source), exact, images, limit=limit, count=len(images))
+    if labels is not None or skip_bad:
+        raise DataError(
+            "--labels and --skip-bad are for a folder of images",
+            remedy="arrays have their labels under the key 'labels'",
+        )
+    reader, name = _reader(source, specs)
+    count = _count(reader)
+    if count is not None and limit is not None:
+        count = min(count, limit)
+    return Samples(
+        name,
+        specs,
+        reader,
+        preprocess or Preprocess(),
+        limit,
+        count,
+        mask=mask,
+        unread=frozenset(unread) - specs.keys(),
+    )
+
+
+def _count(reader: Iterable[Batch]) -> int | None:
+    """Return how many samples a list of batches holds; None for what has to be read to know."""
+    if not isinstance(reader, list):
+        return None
+    lengths = [
+        [
+            len(array)
+            for array in batch.values()
+            if isinstance(array, list | tuple) or np.ndim(array)
+        ]
+        for batch in reader
+        if isinstance(batch, Mapping)  # what is not is named when it is read
+    ]
+    return sum(max(each, default=0) for each in lengths)
+
+
+def _reader(
+    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    specs: Mapping[str, InputSpec],
+) -> tuple[Iterable[Batch], str]:
+    if isinstance(source, Mapping):
+        converted: dict[str, Any] = {
+            name: array if is_reference(name, specs) else as_array("data", name, array)
+            for name, array in source.items()
+        }
+        return [converted], "data"
+    if isinstance(source, np.ndarray):
+        return [_only_input("data", source, specs)], "data"
+    if not isinstance(source, str | Path):
+        return source, "data"
+    text = str(source)
+    path = Path(text)
+    # os.path, because pathlib raises for a name that is too long.
+    if path.suffix in {".npz", ".npy"} or os.path.exists(path):  # noqa: PTH110
+        loaded = load_arrays(path)
+        if isinstance(loaded, np.ndarray):
+            loaded = _only_input(text, loaded, specs)
+        return [loaded], text
+    if ":" in text:
+        return FunctionSource(text), text
+    raise DataError(
+        f"{text}: no such file", remedy="give a folder, an .npz, an .npy or module:function"
+    )
+
+
+def _only_input(
+    where: str, array: npt.NDArray[Any], specs: Mapping[str, InputSpec]
+) -> dict[str, npt.NDArray[Any]]:
+    if len(specs) != 1:
+        raise DataError(
+            f"{where}: one array, the model has {len(specs)} inputs ({', '.join(specs)})",
+            remedy="give an .npz with one array for each",
+        )
+    return {next(iter(specs)): array}

@@ -1,0 +1,525 @@
+"""What a quantised model says is what its plan says, and ONNX Runtime gives the same bits again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from onnx.numpy_helper import to_array
+
+from intact.config import PerChannel, PerTensor, QuantState
+from intact.formats.onnx_qdq.read import is_quantized, read_qdq
+from intact.formats.onnx_qdq.write import write_qdq
+from intact.graph import load_model
+from intact.plan import QuantizedGraph, quantization_points
+from intact.targets import load_target
+from tests.formats.onnx_qdq.pairs import (
+    PairBuilder,
+    assert_exact,
+    assert_same_outputs,
+    fused_types,
+    proto,
+    read,
+)
+from tests.models import MODELS
+from tests.plans import calibrated, config
+
+I8 = np.int8(0)
+
+
+def image(b: PairBuilder) -> str:
+    return b.input("x", ["batch", 4, 6, 6])
+
+
+def finish(b: PairBuilder, *outputs: str) -> onnx.ModelProto:
+    for name in outputs:
+        b.output(name)
+    return b.build()
+
+
+def like_onnxruntime(opset: int = 17) -> PairBuilder:
+    """u8 activations, s8 weights per channel, int32 biases: what its own quantiser writes."""
+    b = PairBuilder(opset)
+    x = b.pair(image(b), 0.03, np.uint8(128))
+    x = b.node("Conv", x, b.stored((5, 4, 3, 3)), b.bias(5, 0.03), name="first")
+    x = b.pair(x, 0.02, np.uint8(90))
+    x = b.pair(b.node("MaxPool", x, kernel_shape=[2, 2], name="pool"), 0.02, np.uint8(90))
+    x = b.node("Conv", x, b.stored((3, 5, 1, 1)), b.bias(3, 0.02), name="second")
+    b.pair(b.node("Relu", x, name="relu"), 0.01, np.uint8(0), out="y")
+    b.output("y")
+    return b
+
+
+def like_pytorch(opset: int = 17) -> PairBuilder:
+    """Float weights in front of a pair of their own, per channel; a float bias."""
+    b = PairBuilder(opset)
+    x = b.pair(image(b), 0.03, np.uint8(128))
+    scale, zero = b.random.uniform(0.002, 0.02, 5).astype(np.float32), np.zeros(5, np.int8)
+    weight = b.pair(b.weight(5, 4, 3, 3, name="w"), scale, zero, axis=0)
+    x = b.pair(b.node("Conv", x, weight, b.weight(5, name="b"), name="conv"), 0.02, np.uint8(90))
+    x = b.node("Flatten", x, name="flatten")
+    weight = b.pair(b.weight(3, 80, name="v"), np.float32(0.01), I8)
+    x = b.node("Gemm", x, weight, b.weight(3), transB=1, name="gemm", out="y")
+    b.output(x)
+    return b
+
+
+def like_aimet(opset: int = 13) -> PairBuilder:
+    """Symmetric int8 everywhere; the Relu before its quantiser."""
+    b = PairBuilder(opset)
+    x = b.pair(image(b), 0.03, I8)
+    scale, zero = b.random.uniform(0.002, 0.02, 4).astype(np.float32), np.zeros(4, np.int8)
+    for name in ("one", "two"):
+        weight = b.pair(b.weight(4, 4, 3, 3), scale, zero, axis=-4)
+        x = b.node("Conv", x, weight, b.weight(4), name=name, pads=[1] * 4)
+        x = b.pair(b.node("Relu", x, name=f"{name}_relu"), 0.02, I8)
+    b.pair(b.node("Add", x, b.pair("x", 0.03, I8), name="add"), 0.04, I8, out="y")
+    b.output("y")
+    return b
+
+
+SHAPES: dict[str, Callable[[int], PairBuilder]] = {
+    "onnxruntime": like_onnxruntime,
+    "pytorch": like_pytorch,
+    "aimet": like_aimet,
+}
+
+
+@pytest.mark.parametrize("opset", [13, 19, 21, 23])
+@pytest.mark.parametrize("shape", SHAPES)
+def test_the_shapes_of_other_quantisers(shape: str, opset: int) -> None:
+    model = SHAPES[shape](opset).build()
+    plan, exported = assert_exact(model)
+    assert is_quantized(load_model(model))
+    assert not is_quantized(plan.graph.model)
+    assert exported.model.opset_imports[""] == opset
+    again, rewritten = assert_exact(proto(exported.model))
+    assert len(list(quantization_points(again))) == len(list(quantization_points(plan)))
+    assert proto(rewritten.model) == proto(exported.model)
+
+
+def test_the_configs_say_what_the_pairs_said() -> None:
+    plan = read(like_onnxruntime().build())
+    first, weight = config(plan, "first.input[0]"), config(plan, "first.input[1]")
+    assert first.scale == np.float32(0.03)
+    assert first.offset == 128
+    assert first.bits == 8
+    assert (first.quant_min, first.quant_max, first.granularity) == (0, 255, PerTensor())
+    assert not first.grid.symmetric
+    assert (first.state, weight.state) == (QuantState.ACTIVATED, QuantState.BAKED)
+    assert (weight.quant_min, weight.quant_max) == (-128, 127)
+    assert weight.granularity == PerChannel(0)
+    assert weight.grid.symmetric
+    bias = config(plan, "first.input[2]")
+    assert (bias.state, bias.bits) == (QuantState.PASSIVE_BAKED, 32)
+    assert config(plan, "second.output[0]").state is QuantState.OVERLAPPED
+    assert config(plan, "second.output[0]").dominator is config(plan, "relu.output[0]")
+    assert config(plan, "pool.output[0]").dominator is config(plan, "first.output[0]")
+    passed_on = {str(p.end) for p in quantization_points(plan) if p.is_passed_on}
+    assert passed_on == {"pool.output[0]"}
+    assert all(decision.quantized for decision in plan.decisions.values())
+    assert plan.provenance == {"source": "quantized model"}
+
+
+def test_integers_are_kept_where_a_float_could_not() -> None:
+    b = PairBuilder()
+    x = b.node("Conv", b.pair(image(b)), b.stored((64, 4, 1, 1)), b.bias(64, most=2**30), name="c")
+    b.pair(x, 5000.0, out="y")
+    plan, exported = assert_exact(finish(b, "y"))
+    (wide,) = [array for t in b.initializers if (array := to_array(t)).dtype == np.int32]
+    points = {str(point.end): point for point in quantization_points(plan)}
+    bias = points["c.input[2]"]
+    np.testing.assert_array_equal(bias.constant_codes(), wide)
+    as_float = bias.value.const_value
+    assert as_float is not None
+    assert (bias.config.quantize(as_float.numpy().astype(np.float64)) != wide).any()
+    written = [to_array(t) for t in proto(exported.model).graph.initializer]
+    assert any(array.dtype == np.int32 and (array == wide).all() for array in written)
+
+
+def test_a_float_bias_stays_as_it_is() -> None:
+    model = like_pytorch().build()
+    plan, exported = assert_exact(model)
+    assert config(plan, "conv.input[2]").state is QuantState.FP32
+    (bias,) = [t for t in model.graph.initializer if t.name == "b"]
+    kept = exported.model.graph.initializers["b"].const_value
+    assert kept is not None
+    assert kept.numpy().tobytes() == bias.raw_data
+
+
+def test_the_names_of_float_weights_are_kept() -> None:
+    plan = read(like_pytorch().build())
+    assert {"w", "v", "b"} <= {value.name for value in plan.graph.values}
+
+
+# ---- types --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("zero", "domain", "opset"),
+    [
+        (np.int16(0), "", 21),
+        (np.uint16(30000), "", 21),
+        (np.int16(-5), "com.microsoft", 17),
+        (np.uint16(30000), "com.microsoft", 13),
+        (np.uint8(3), "com.microsoft", 17),
+        (None, "", 17),
+        (None, "", 21),
+        (np.int8(-90), "", 10),
+        (np.array([7], np.uint8), "", 13),
+    ],
+)
+def test_types_of_activations(zero: Any, domain: str, opset: int) -> None:
+    b = PairBuilder(opset)
+    b.domain = domain
+    wide = np.asarray(zero).dtype.itemsize == 2
+    scale = np.full(np.shape(zero), 0.0001 if wide else 0.004, np.float32)
+    x = b.node("Sigmoid", b.pair(b.input("x", ["n", 40]), scale, zero), name="sigmoid")
+    b.pair(x, scale, zero, out="y")
+    plan, _ = assert_exact(finish(b, "y"))
+    found = config(plan, "sigmoid.output[0]")
+    kind = np.dtype(np.uint8) if zero is None else np.asarray(zero).dtype
+    assert (found.quant_min, found.quant_max) == (np.iinfo(kind).min, np.iinfo(kind).max)
+    assert found.offset == (0 if zero is None else int(np.asarray(zero).reshape(())))
+
+
+@pytest.mark.parametrize(
+    ("dtype", "opset", "span"), [("int4", 21, 7), ("uint4", 23, 15), ("uint8", 13, 200)]
+)
+@pytest.mark.parametrize("axis", [None, 1, -1])
+def test_types_of_weights(dtype: str, opset: int, span: int, axis: int | None) -> None:
+    b = PairBuilder(opset)
+    kind: Any = getattr(ml_dtypes, dtype) if dtype.endswith("4") else getattr(np, dtype)
+    codes = b.random.integers(0, span, (16, 12)).astype(kind)
+    channels = () if axis is None else (codes.shape[axis],)
+    scale = b.random.uniform(0.01, 0.02, channels).astype(np.float32)
+    zero = b.random.integers(0, 7, channels).astype(kind)
+    more: dict[str, Any] = {} if axis is None else {"axis": axis}
+    weight = b.dequantize(b.constant(codes), scale, zero, **more)
+    x = b.node("MatMul", b.pair(b.input("x", ["n", 16])), weight, name="product")
+    b.pair(x, out="y")
+    plan, _ = assert_exact(finish(b, "y"))
+    ((_, stored),) = plan.baked.items()
+    np.testing.assert_array_equal(stored, codes.astype(np.int64))
+    assert config(plan, "product.input[1]").bits == int(dtype.removeprefix("u")[3:])
+
+
+def test_one_scale_for_each_channel_of_an_activation() -> None:
+    b = PairBuilder()
+    scale = np.array([0.01, 0.02, 0.03, 0.04], np.float32)
+    x = b.pair(image(b), scale, np.array([1, 2, 3, 100], np.uint8), axis=1)
+    b.pair(b.node("Relu", x, name="relu"), scale, np.zeros(4, np.uint8), axis=-3, out="y")
+    plan, _ = assert_exact(finish(b, "y"))
+    assert config(plan, "relu.output[0]").granularity == PerChannel(1)
+
+
+# ---- where pairs stand --------------------------------------------------------------------------
+
+
+def branches(b: PairBuilder) -> tuple[str, str]:
+    x = b.node("Exp", image(b), name="exp")
+    return x, b.quantize(x, 0.05, b.zero)
+
+
+def several_dequantizers(b: PairBuilder) -> tuple[str, ...]:
+    """One QuantizeLinear whose codes go to two DequantizeLinear, one of them a graph output."""
+    _, codes = branches(b)
+    b.node("Neg", b.dequantize(codes, 0.05, b.zero), out="y")
+    b.dequantize(codes, 0.05, b.zero, out="z")
+    return "y", "z"
+
+
+def two_ports_of_one_tensor(b: PairBuilder) -> tuple[str, ...]:
+    _, codes = branches(b)
+    return b.dequantize(codes, 0.05, b.zero, out="y"), b.dequantize(codes, 0.05, b.zero, out="z")
+
+
+def several_readers(b: PairBuilder) -> tuple[str, ...]:
+    _, codes = branches(b)
+    x = b.dequantize(codes, 0.05, b.zero)
+    return b.node("Add", x, x, out="y"), b.node("Sqrt", x, out="z")
+
+
+def also_read_as_float(b: PairBuilder) -> tuple[str, ...]:
+    x, codes = branches(b)
+    b.node("Add", x, b.dequantize(codes, 0.05, b.zero), out="y", name="add")
+    return ("y",)
+
+
+def also_handed_out_as_float(b: PairBuilder) -> tuple[str, ...]:
+    x, codes = branches(b)
+    b.node("Neg", b.dequantize(codes, 0.05, b.zero), out="y")
+    return "y", x
+
+
+def handed_out_quantised_and_read_as_float(b: PairBuilder) -> tuple[str, ...]:
+    x, codes = branches(b)
+    b.dequantize(codes, 0.05, b.zero, out="y")
+    return "y", b.node("Neg", x, out="z")
+
+
+def input_handed_out(b: PairBuilder) -> tuple[str, ...]:
+    return (b.pair(image(b), out="y"),)
+
+
+def two_scales_of_one_tensor(b: PairBuilder) -> tuple[str, ...]:
+    x, codes = branches(b)
+    fine = b.pair(x, 0.003, b.zero)
+    return (b.node("Sub", b.dequantize(codes, 0.05, b.zero), fine, out="y"),)
+
+
+def the_same_pair_twice(b: PairBuilder) -> tuple[str, ...]:
+    """Two quantisers of one tensor with equal parameters, as tools with one each reader write."""
+    x, codes = branches(b)
+    again = b.pair(x, 0.05, b.zero)
+    return (b.node("Mul", b.dequantize(codes, 0.05, b.zero), again, out="y", name="mul"),)
+
+
+def the_same_initialisers_twice(b: PairBuilder) -> tuple[str, ...]:
+    x = b.node("Exp", image(b), name="exp")
+    names = [b.constant(np.float32(0.05)), b.constant(np.asarray(b.zero))]
+    left, right = (
+        b.node("DequantizeLinear", b.node("QuantizeLinear", x, *names), *names) for _ in "lr"
+    )
+    return (b.pair(b.node("Add", left, right, name="add"), out="y"),)
+
+
+def one_pair_after_the_same(b: PairBuilder) -> tuple[str, ...]:
+    _, codes = branches(b)
+    return (
+        b.node("Neg", b.pair(b.dequantize(codes, 0.05, b.zero), 0.05, b.zero), out="y", name="neg"),
+    )
+
+
+def one_pair_after_another(b: PairBuilder) -> tuple[str, ...]:
+    """Requantised: both scales hold."""
+    _, codes = branches(b)
+    return (
+        b.node("Neg", b.pair(b.dequantize(codes, 0.05, b.zero), 0.11, b.zero), out="y", name="neg"),
+    )
+
+
+def into_a_body(b: PairBuilder) -> tuple[str, ...]:
+    """An If whose branches read a quantised tensor that others read as it is."""
+    x, codes = branches(b)
+    read_inside = b.dequantize(codes, 0.05, b.zero)
+    condition = b.node("Greater", b.node("ReduceMax", x, keepdims=0), b.scalar(1.0))
+    bodies = {}
+    for name, op_type in (("then_branch", "Relu"), ("else_branch", "Neg")):
+        node = helper.make_node(op_type, [read_inside], [f"{name}_out"])
+        result = helper.make_tensor_value_info(f"{name}_out", TensorProto.FLOAT, None)
+        bodies[name] = helper.make_graph([node], name, [], [result])
+    return (b.node("If", condition, out="y", **bodies),)
+
+
+def constant_beside_data(b: PairBuilder) -> tuple[str, ...]:
+    x = b.pair(image(b))
+    stored = b.stored((4, 1, 1), np.uint8, axis=None)
+    return (b.pair(b.node("Mul", x, stored), out="y"),)
+
+
+def stored_constant_handed_out(b: PairBuilder) -> tuple[str, ...]:
+    scale = np.float32(0.5)
+    codes = b.constant(np.arange(-3, 3, dtype=np.int8))
+    b.dequantize(codes, scale, I8, out="y")
+    return "y", b.node("Add", b.pair(b.input("x", ["n", 6])), "y", out="z")
+
+
+def moved_weight(b: PairBuilder) -> tuple[str, ...]:
+    weight = b.node("Transpose", b.stored((3, 8), axis=0), perm=[1, 0])
+    return (b.pair(b.node("MatMul", b.pair(b.input("x", ["n", 8])), weight), out="y"),)
+
+
+def requantised_constant(b: PairBuilder) -> tuple[str, ...]:
+    weight = b.pair(b.stored((8, 3), axis=None), 0.02, I8)
+    return (b.pair(b.node("MatMul", b.pair(b.input("x", ["n", 8])), weight), out="y"),)
+
+
+def gemm_twice_quantised(b: PairBuilder) -> tuple[str, ...]:
+    weight = b.stored((8, 3), axis=1)
+    x = b.node("Gemm", b.pair(b.input("x", ["n", 8])), weight, b.bias(3), name="gemm")
+    return (b.pair(b.pair(x, 0.01, b.zero), 0.013, b.zero, out="y"),)
+
+
+def shared_weight(b: PairBuilder) -> tuple[str, ...]:
+    weight, x = b.stored((4, 4, 1, 1)), b.pair(image(b))
+    left, right = b.node("Conv", x, weight, name="l"), b.node("Conv", x, weight, name="r")
+    return b.pair(left, out="y"), b.pair(right, 0.03, b.zero, out="z")
+
+
+def shape_of_a_quantised_tensor(b: PairBuilder) -> tuple[str, ...]:
+    x = b.pair(image(b))
+    return (b.node("Reshape", b.node("Neg", x), b.node("Shape", x), out="y"),)
+
+
+def saturated_by_relu(b: PairBuilder) -> tuple[str, ...]:
+    """A Relu between two pairs that saturates anyway; dropped, the pairs would touch."""
+    x = b.node("Conv", b.pair(image(b)), b.stored((2, 4, 1, 1)), name="conv")
+    x = b.node("Relu", b.pair(x, 0.03, b.zero), name="relu")
+    return (b.pair(x, 0.011, np.uint8(0), out="y"),)
+
+
+def clipped(b: PairBuilder) -> tuple[str, ...]:
+    x = b.node("Conv", b.pair(image(b)), b.stored((2, 4, 1, 1)), name="conv")
+    return (b.pair(b.clip(x, 0, 0.9), np.float32(0.9 / 255), np.uint8(0), out="y"),)
+
+
+def float_weight_between_pairs(b: PairBuilder) -> tuple[str, ...]:
+    """ONNX Runtime quantises such a weight on its own: that is what the model computes."""
+    x = b.node("Conv", b.pair(image(b)), b.weight(3, 4, 3, 3), b.weight(3), name="conv")
+    return (b.pair(x, 0.02, out="y"),)
+
+
+PLACES: tuple[Callable[[PairBuilder], tuple[str, ...]], ...] = (
+    several_dequantizers,
+    two_ports_of_one_tensor,
+    several_readers,
+    also_read_as_float,
+    also_handed_out_as_float,
+    handed_out_quantised_and_read_as_float,
+    input_handed_out,
+    two_scales_of_one_tensor,
+    the_same_pair_twice,
+    the_same_initialisers_twice,
+    one_pair_after_the_same,
+    one_pair_after_another,
+    into_a_body,
+    constant_beside_data,
+    stored_constant_handed_out,
+    moved_weight,
+    gemm_twice_quantised,
+    shared_weight,
+    shape_of_a_quantised_tensor,
+    saturated_by_relu,
+    clipped,
+    float_weight_between_pairs,
+)
+
+
+@pytest.mark.parametrize("zero", [np.uint8(117), np.int8(-11)])
+@pytest.mark.parametrize("place", PLACES, ids=lambda place: place.__name__)
+def test_wherever_pairs_stand(place: Callable[[PairBuilder], tuple[str, ...]], zero: Any) -> None:
+    b = PairBuilder()
+    b.zero = zero
+    plan, exported = assert_exact(finish(b, *place(b)))
+    again, _ = assert_exact(proto(exported.model))
+    assert sum(1 for _ in quantization_points(again)) == sum(1 for _ in quantization_points(plan))
+
+
+def test_a_requantised_constant_is_stored_as_its_last_integers() -> None:
+    b = PairBuilder()
+    model = finish(b, *requantised_constant(b))
+    plan = read(model)
+    assert_same_outputs(model, write_qdq(plan).model)
+    ((end, codes),) = plan.baked.items()
+    assert plan.configs[end].scale == np.float32(0.02)
+    assert codes.dtype == np.int8
+
+
+def identities(plan: QuantizedGraph) -> int:
+    return sum(node.op_type == "Identity" for node in plan.graph.nodes)
+
+
+@pytest.mark.parametrize(
+    ("place", "expected"),
+    [
+        (several_readers, 0),
+        (the_same_pair_twice, 0),
+        (the_same_initialisers_twice, 0),
+        (one_pair_after_the_same, 0),
+        (also_read_as_float, 0),
+        (one_pair_after_another, 1),
+        (two_ports_of_one_tensor, 1),
+        (into_a_body, 1),
+    ],
+    ids=lambda case: getattr(case, "__name__", str(case)),
+)
+def test_identities_only_where_a_plan_has_no_end(
+    place: Callable[[PairBuilder], tuple[str, ...]], expected: int
+) -> None:
+    b = PairBuilder()
+    assert identities(read(finish(b, *place(b)))) == expected
+
+
+def test_both_scales_of_a_requantised_tensor_are_points() -> None:
+    b = PairBuilder()
+    plan = read(finish(b, *one_pair_after_another(b)))
+    scales = [float(p.config.scale or 0) for p in quantization_points(plan)]
+    np.testing.assert_allclose(scales, [0.05, 0.11], rtol=1e-6)
+
+
+@pytest.mark.parametrize("zero", [np.uint8(0), np.int8(-128)])
+@pytest.mark.parametrize("factor", [1.0, 1.0000002, 1.001])
+@pytest.mark.parametrize("bound", [6.0, 0.9])
+def test_a_clip_stays_for_the_runtime_to_leave_out(bound: float, factor: float, zero: Any) -> None:
+    b = PairBuilder()
+    x = b.node("Conv", b.pair(image(b)), b.stored((2, 4, 1, 1)), b.bias(2), name="conv")
+    b.pair(b.clip(x, 0, bound), np.float32(bound / 255 * factor), zero, out="y")
+    model = finish(b, "y")
+    plan, exported = assert_exact(model)
+    assert config(plan, "conv.output[0]").state is QuantState.OVERLAPPED
+    assert sum(node.op_type == "Clip" for node in exported.model.graph) == 1
+    assert fused_types(proto(exported.model)) == fused_types(model)
+
+
+# ---- integer ports ------------------------------------------------------------------------------
+
+
+def test_integer_inputs_and_outputs_stay() -> None:
+    b = PairBuilder()
+    codes = b.input("x", ["n", 4, 6, 6], TensorProto.UINT8)
+    x = b.node("Conv", b.dequantize(codes, 0.03, np.uint8(128)), b.stored((3, 4, 1, 1)), name="c")
+    b.quantize(x, 0.02, np.uint8(128), out="y")
+    b.outputs.append(helper.make_tensor_value_info("y", TensorProto.UINT8, None))
+    batches = [{"x": b.random.integers(0, 256, (2, 4, 6, 6)).astype(np.uint8)} for _ in range(3)]
+    plan, _ = assert_exact(b.build(), batches)
+    assert plan.decisions["c"].quantized
+    reasons = {d.reason for d in plan.decisions.values() if not d.quantized}
+    assert reasons == {"turns the model's integers into numbers, or numbers into integers"}
+
+
+# ---- models as a whole --------------------------------------------------------------------------
+
+
+def test_the_source_is_not_changed() -> None:
+    model = like_pytorch().build()
+    before = model.SerializeToString()
+    read(model)
+    assert model.SerializeToString() == before
+
+
+def test_a_file_is_read(tmp_path: Any) -> None:
+    onnx.save(like_aimet().build(), tmp_path / "m.onnx")
+    plan = read_qdq(tmp_path / "m.onnx", load_target("tensorrt"))
+    assert plan.target.name == "tensorrt"
+
+
+@pytest.mark.parametrize("name", sorted(MODELS))
+def test_float_models_are_not_quantised(name: str) -> None:
+    assert not is_quantized(load_model(MODELS[name].build(17)))
+
+
+def test_the_producer_is_remembered() -> None:
+    model = like_aimet().build()
+    model.producer_name, model.producer_version = "someone", "1.2"
+    assert read(model).provenance["producer"] == "someone 1.2"
+
+
+def test_our_own_models_are_read_as_they_were_written() -> None:
+    for name in ("residual", "transformer", "detector"):
+        plan = calibrated(MODELS[name].build(17))
+        exported = write_qdq(plan)
+        found, _ = assert_exact(proto(exported.model))
+        wanted = {
+            str(p.value.name): p.constant_codes()
+            for p in quantization_points(plan)
+            if p.is_constant
+        }
+        for point in quantization_points(found):
+            if point.is_constant:
+                np.testing.assert_array_equal(point.constant_codes(), wanted[str(point.value.name)])

@@ -1,0 +1,320 @@
+"""What is fuzzed: for each kind of file its seeds, how it is mutated and what reads it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from random import Random
+from typing import Any
+
+import numpy as np
+
+from tests.fuzz.mutate.archive import mutate_archive
+from tests.fuzz.mutate.proto import mutate_model
+from tests.fuzz.mutate.raw import mutate_bytes
+from tests.fuzz.mutate.text import mutate_text
+from tests.fuzz.mutate.tree import mutate_json, mutate_toml
+
+Mutate = Callable[[bytes, bytes, Random], bytes]
+_LARGEST_SAMPLE = 10_000
+"""Elements; models that ask for larger samples are not calibrated."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One kind of file.
+
+    Attributes:
+        file: What it is called; its folder holds what ``seeds`` left there.
+        seeds: Makes good files in a folder that they may use.
+        mutate: Gives a damaged file from a seed, another seed and a random generator.
+        feed: Reads a file as a user's call would; raises what that raises.
+        seconds: Allowed for one file on a busy machine; good ones take milliseconds.
+    """
+
+    file: str
+    seeds: Callable[[Path], list[bytes]]
+    mutate: Mutate
+    feed: Callable[[Path], object]
+    seconds: float = 30
+
+    def case(self, seeds: list[bytes], name: str, seed: int, index: int) -> bytes:
+        """Return one damaged file: the same for the same arguments, on every machine."""
+        random = Random(f"{name} {seed} {index}")
+        return self.mutate(random.choice(seeds), random.choice(seeds), random)
+
+
+def _models(_folder: Path) -> list[bytes]:
+    from tests.fuzz.seeds import small_models
+
+    return [model.SerializeToString() for model in small_models()]
+
+
+def _quantizable_models(_folder: Path) -> list[bytes]:
+    from tests.fuzz.seeds import quantizable_models
+
+    return [model.SerializeToString() for model in quantizable_models()]
+
+
+def _mutate_onnx(data: bytes, other: bytes, random: Random) -> bytes:
+    return (mutate_bytes if random.random() < 0.1 else mutate_model)(data, other, random)
+
+
+def _read_model(path: Path) -> None:
+    from intact.errors import IntactError
+    from intact.graph import Graph, normalize
+    from intact.plan.inspection import inspect_graph
+
+    with contextlib.suppress(IntactError):
+        Graph.load(path).hash  # noqa: B018 - computed when it is asked for
+    graph = normalize(path)
+    for target in _all_targets():
+        inspect_graph(graph, target, None)
+    graph.hash  # noqa: B018
+
+
+@cache
+def _all_targets() -> Any:
+    from intact.targets import load_target, target_names
+
+    return [load_target(name) for name in target_names()]
+
+
+def _quantize(path: Path) -> None:
+    from intact import quantize
+    from intact.errors import ModelError
+    from intact.graph import normalize
+    from intact.samples.signature import input_specs
+
+    random = np.random.default_rng(0)
+    feeds = {}
+    for name, spec in input_specs(normalize(path)).items():
+        shape = [2 if size is None else size for size in spec.shape]
+        if np.prod([size or 1 for size in shape], dtype=float) > _LARGEST_SAMPLE:
+            raise ModelError("no samples for this model")
+        feeds[name] = random.integers(0, 2, shape).astype(spec.dtype)
+    quantize(path, feeds, output=path.parent / "out", threads=1)
+
+
+def _samples(_folder: Path) -> list[bytes]:
+    from tests.fuzz.seeds import sample_files
+
+    return sample_files()
+
+
+def _read_samples(path: Path) -> None:
+    from intact.samples.opening import open_samples
+
+    samples = open_samples(path, _sample_graph())
+    for _ in samples.batches(4):
+        pass
+    samples.labels()
+
+
+@cache
+def _sample_graph() -> Any:
+    from intact.graph import normalize
+    from tests.fuzz.seeds import convolution
+
+    return normalize(convolution())
+
+
+def _targets(_folder: Path) -> list[bytes]:
+    from intact.targets import target_names, target_source
+
+    return [target_source(name).encode() for name in target_names()]
+
+
+def _read_target(path: Path) -> None:
+    from intact.targets import load_target, target_from_json, target_to_json
+
+    target_from_json(target_to_json(load_target(path)))
+
+
+def _result_file(name: str) -> Callable[[Path], list[bytes]]:
+    def seeds(folder: Path) -> list[bytes]:
+        from intact import quantize
+        from tests.fuzz.seeds import convolution
+        from tests.models import random_inputs
+
+        quantize(convolution(), random_inputs(convolution(), batch=4), output=folder, threads=1)
+        return [(folder / name).read_bytes()]
+
+    return seeds
+
+
+def _read_plan(path: Path) -> None:
+    from intact.formats.onnx_qdq.write import write_qdq
+    from intact.plan import load_plan
+    from intact.plan.plan_file import plan_to_json
+
+    plan = load_plan(path, _stored_graph(path.with_name("model.onnx")))
+    plan_to_json(plan)
+    write_qdq(plan)
+
+
+@cache
+def _stored_graph(path: Path) -> Any:
+    from intact.graph import Graph
+
+    return Graph.load(path)
+
+
+def _read_statistics(path: Path) -> None:
+    from intact.calibrate.statistics import Statistics
+
+    statistics = Statistics.load(path)
+    statistics.to_bytes()
+    for tensor in statistics.tensors.values():
+        tensor.distribution()
+
+
+def _verify(path: Path) -> None:
+    from intact import verify
+
+    verify(path.parent, samples=2, threads=1)
+
+
+def _plans(folder: Path) -> list[bytes]:
+    """Return a plan of this version, and what an older one made of the same."""
+    (now,) = _result_file("plan.json")(folder)
+    old = json.loads(now) | {"version": 1}
+    del old["weights"]
+    return [now, json.dumps(old).encode()]
+
+
+def _integers(folder: Path) -> list[bytes]:
+    """Return the integers beside the plan of a model that was quantised already."""
+    from intact.formats.onnx_qdq.read import read_qdq
+    from intact.graph import save_model
+    from intact.plan import save_plan
+    from intact.targets import load_target
+    from tests.fuzz.seeds import quantized_pairs
+
+    plan = read_qdq(quantized_pairs(), load_target("onnxruntime"))
+    save_model(plan.graph.model, folder / "model.onnx")
+    save_plan(plan, folder / "plan.json")
+    return [(folder / "weights.npz").read_bytes()]
+
+
+def _read_integers(path: Path) -> None:
+    _read_plan(path.with_name("plan.json"))
+
+
+def _quantized_models(folder: Path) -> list[bytes]:
+    from tests.fuzz.seeds import quantized_pairs
+
+    return [quantized_pairs().SerializeToString(), *_result_file("model.int8.onnx")(folder)]
+
+
+def _read_quantized(path: Path) -> None:
+    from intact.formats.onnx_qdq.read import read_qdq
+    from intact.formats.onnx_qdq.write import write_qdq
+    from intact.plan import plan_to_json
+    from intact.targets import load_target
+
+    plan = read_qdq(path, load_target("onnxruntime"))
+    plan_to_json(plan)
+    write_qdq(plan)
+
+
+def _tables(_folder: Path) -> list[bytes]:
+    from tests.fuzz.seeds import scale_tables
+
+    return scale_tables()
+
+
+def _mutate_table(data: bytes, other: bytes, random: Random) -> bytes:
+    trees = data.startswith(b"{") and other.startswith(b"{")
+    return (mutate_json if trees else mutate_text)(data, other, random)
+
+
+def _read_table(path: Path) -> None:
+    from intact.calibrate.assign import Method, assign
+    from intact.formats.scales import read_scales
+
+    plan, statistics = _calibrated()
+    assign(plan, statistics, Method.of(plan.target), read_scales(path))
+
+
+@cache
+def _calibrated() -> Any:
+    from intact import quantize
+    from tests.fuzz.seeds import convolution
+    from tests.models import random_inputs
+    from tests.plans import planned
+
+    result = quantize(convolution(), random_inputs(convolution(), batch=4), threads=1)
+    return planned(convolution()), result.statistics
+
+
+def _preprocessing(_folder: Path) -> list[bytes]:
+    from tests.fuzz.seeds import preprocess_files
+
+    return preprocess_files()
+
+
+def _read_preprocessing(path: Path) -> None:
+    from intact.samples.preprocess_file import preprocess_to_toml, read_preprocess
+
+    preprocess_to_toml(read_preprocess(path))
+
+
+def _labels(_folder: Path) -> list[bytes]:
+    return [
+        b"file,label\na.png,0\nb/c.png,12\n",
+        b'"a.png",3\r\n"b/c.png",3\r\n\r\n',
+    ]
+
+
+def _read_labels(path: Path) -> None:
+    from intact.samples.images.labels import csv_labels
+
+    csv_labels(path, ["a.png", "b/c.png"])
+
+
+def _images(folder: Path) -> list[bytes]:
+    from tests.fuzz.seeds import image_files
+
+    (folder / "images").mkdir(exist_ok=True)
+    return image_files()
+
+
+def _read_images(path: Path) -> None:
+    from intact.samples.images.reader import open_folder
+    from intact.samples.preprocess import Preprocess
+    from intact.samples.signature import input_specs
+
+    for _ in open_folder(path.parent, input_specs(_sample_graph()), Preprocess()):
+        pass
+
+
+KINDS: Mapping[str, Kind] = {
+    "onnx": Kind("model.onnx", _models, _mutate_onnx, _read_model),
+    "quantize": Kind("model.onnx", _quantizable_models, _mutate_onnx, _quantize),
+    "quantized": Kind("model.onnx", _quantized_models, _mutate_onnx, _read_quantized),
+    "npz": Kind("samples.npz", _samples, mutate_archive, _read_samples),
+    "image": Kind("images/0.png", _images, mutate_bytes, _read_images),
+    "labels": Kind("labels.csv", _labels, mutate_text, _read_labels),
+    "preprocess": Kind("preprocess.toml", _preprocessing, mutate_toml, _read_preprocessing),
+    "scales": Kind("table.scale", _tables, _mutate_table, _read_table),
+    "toml": Kind("target.toml", _targets, mutate_toml, _read_target),
+    "plan": Kind("plan.json", _plans, mutate_json, _read_plan),
+    "integers": Kind("weights.npz", _integers, mutate_archive, _read_integers),
+    "statistics": Kind(
+        "statistics.npz", _result_file("statistics.npz"), mutate_archive, _read_statistics
+    ),
+    "deployed": Kind("model.int8.onnx", _result_file("model.int8.onnx"), _mutate_onnx, _verify),
+}
+"""By the name that ``tools/fuzz.py --kind`` takes."""
+
+
+def kind_named(name: str) -> Kind:
+    """Return a kind, or one of those that are broken on purpose."""
+    from tests.fuzz.broken import BROKEN
+
+    return KINDS[name] if name in KINDS else BROKEN[name]

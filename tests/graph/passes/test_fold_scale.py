@@ -1,0 +1,93 @@
+"""Constants by channel behind a linear node go into its weight and bias."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from intact.graph import normalize
+from tests.graph.test_normalize import assert_same_results
+from tests.models import ModelBuilder
+
+
+def op_types(model: onnx.ModelProto) -> list[str]:
+    return [node.op_type for node in normalize(model).nodes]
+
+
+def constant(b: ModelBuilder, *shape: int) -> str:
+    return b.constant(b.random.uniform(0.5, 2, shape).astype(np.float32))
+
+
+@pytest.mark.parametrize("shape", [(), (1,), (6, 1, 1), (1, 6, 1, 1), (1, 1, 1)])
+@pytest.mark.parametrize("bias", [False, True])
+@pytest.mark.parametrize("op_type", ["Conv", "ConvTranspose"])
+def test_convolutions_take_the_constants_in(
+    op_type: str, bias: bool, shape: tuple[int, ...]
+) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 4, 5, 5])
+    weight = b.weight(*((6, 2, 3, 3) if op_type == "Conv" else (4, 3, 3, 3)))
+    extra = [b.weight(6)] if bias else []
+    x = b.node(op_type, x, weight, *extra, group=2, name="product")
+    x = b.node("Mul", constant(b, *shape), x)
+    x = b.node("Add", x, constant(b, *shape))
+    b.node("Sub", x, constant(b, *shape), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    assert [node.name for node in graph.nodes] == ["product"]
+    assert_same_results(b.build(), graph)
+
+
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_gemms_take_the_constants_in(transposed: int) -> None:
+    b = ModelBuilder()
+    weight = b.weight(*((6, 4) if transposed else (4, 6)))
+    x = b.node("Gemm", b.input("x", ["batch", 4]), weight, transB=transposed, alpha=0.5)
+    b.node("Add", b.node("Mul", x, constant(b, 6)), constant(b, 1, 6), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    assert [node.op_type for node in graph.nodes] == ["Gemm"]
+    assert_same_results(b.build(), graph)
+
+
+def test_constants_that_differ_within_a_channel_or_add_axes_stay() -> None:
+    for shape in ((5, 5), (6, 5, 1), (2, 6, 1, 1), (1, 1, 1, 1, 1)):
+        b = ModelBuilder()
+        x = b.node("Conv", b.input("x", [2, 4, 5, 5]), b.weight(6, 4, 1, 1))
+        b.node("Add", x, constant(b, *shape), out="y")
+        b.output("y")
+        assert op_types(b.build()) == ["Conv", "Add"], shape
+
+
+def test_products_that_others_read_stay() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 4, 5, 5]), b.weight(6, 4, 1, 1))
+    b.node("Add", b.node("Mul", x, constant(b, 6, 1, 1)), x, out="y")
+    b.output("y")
+    assert op_types(b.build()) == ["Conv", "Mul", "Add"]
+
+
+def test_a_constant_minus_the_product_stays() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 4, 5, 5]), b.weight(6, 4, 1, 1))
+    b.node("Sub", constant(b, 6, 1, 1), x, out="y")
+    b.output("y")
+    assert op_types(b.build()) == ["Conv", "Sub"]
+
+
+def test_the_memory_of_batch_normalization_follows() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 4, 5, 5]), b.weight(3, 4, 1, 1), name="conv")
+    gamma, beta = (b.constant(np.array(v, np.float32)) for v in ([1, 2, 3], [0, 1, -1]))
+    mean, variance = (b.constant(np.array(v, np.float32)) for v in ([0, 0, 1], [1, 1, 4]))
+    x = b.node("BatchNormalization", x, gamma, beta, mean, variance)
+    x = b.node("Mul", x, b.constant(np.array([2, 3, 4], np.float32).reshape(3, 1, 1)))
+    b.node("Add", x, b.constant(np.array([[[5]]], np.float32)), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    assert [node.op_type for node in graph.nodes] == ["Conv"]
+    norm = graph.batch_norms["conv"]
+    assert norm.gamma.tolist() == [2, 6, 12]
+    assert norm.beta.tolist() == [5, 8, 1]
+    assert_same_results(b.build(), graph)

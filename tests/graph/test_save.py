@@ -1,0 +1,99 @@
+"""Writing: streamed and plain files hold the same model; what fails leaves what was there."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from intact.errors import OutputError
+from intact.graph import Graph, load_model, normalize, save, save_model
+from tests import models
+
+
+@pytest.fixture(params=["plain", "inside", "beside"])
+def way(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+    """How the weights are written."""
+    if request.param != "plain":
+        monkeypatch.setattr(save, "STREAM_FROM", 10)
+        monkeypatch.setattr(save, "_EXTERNAL_FROM", 20)
+    if request.param == "beside":
+        monkeypatch.setattr(save, "LARGEST_FILE", 20)
+    return str(request.param)
+
+
+@pytest.mark.parametrize("name", sorted(models.MODELS.keys() - {"odd_names", "shared_ports"}))
+def test_every_way_writes_the_same_model(name: str, way: str, tmp_path: Path) -> None:
+    graph = normalize(models.MODELS[name].build(18))
+    path = tmp_path / "m.onnx"
+    graph.save(path)
+    assert Graph.load(path).hash == graph.hash
+    onnx.checker.check_model(path)
+    files = {each.name for each in tmp_path.iterdir()}
+    assert files == ({"m.onnx", "m.onnx.data"} if way == "beside" else {"m.onnx"})
+    first = [each.read_bytes() for each in sorted(tmp_path.iterdir())]
+    graph.save(path)
+    assert [each.read_bytes() for each in sorted(tmp_path.iterdir())] == first
+
+
+def test_a_model_without_weights_of_its_own(way: str, tmp_path: Path) -> None:
+    source = normalize(models.odd_names())
+    source.save(tmp_path / "m.onnx")
+    assert Graph.load(tmp_path / "m.onnx").hash == source.hash
+
+
+def test_zeros_at_the_end_are_there(way: str, tmp_path: Path) -> None:
+    model = models.residual_net()
+    values = np.zeros(1 << 16, np.float32)
+    values[5] = 1
+    model.graph.initializer.append(onnx.numpy_helper.from_array(values, "zeros"))
+    model.graph.output.append(
+        onnx.helper.make_tensor_value_info("zeros", onnx.TensorProto.FLOAT, values.shape)
+    )
+    save_model(load_model(model), tmp_path / "m.onnx")
+    tensor = load_model(tmp_path / "m.onnx").graph.initializers["zeros"].const_value
+    assert tensor is not None
+    np.testing.assert_array_equal(tensor.numpy(), values)
+
+
+def test_a_full_disk_leaves_what_was_there(
+    way: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = load_model(models.residual_net())
+    path = tmp_path / "m.onnx"
+    save_model(model, path)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+
+    def full(*_: Any) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    other = load_model(models.depthwise_net())
+    monkeypatch.setattr(save, "_write_tensor" if way != "plain" else "_appearing", full)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_model(other, path)
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before
+
+
+def test_a_model_may_replace_the_files_that_it_reads(way: str, tmp_path: Path) -> None:
+    path = tmp_path / "m.onnx"
+    source = normalize(models.residual_net())
+    source.save(path)
+    again = Graph.load(path)
+    again.save(path)
+    assert Graph.load(path).hash == again.hash == source.hash
+
+
+def test_weights_are_not_copied_for_types(tmp_path: Path) -> None:
+    model = load_model(models.residual_net())
+    before = dict(model.graph.initializers)
+    proto, absent = save.weights_as_inputs(model, larger_than=100)
+    assert dict(model.graph.initializers) == before
+    names = {value.name for value in proto.graph.input}
+    assert {str(value.name) for value in absent} | {"image"} == names
+    assert all(isinstance(value, ir.Value) for value in absent)
+    onnx.checker.check_model(proto)
