@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.observer import Observer
+from intact.calibrate.observe.observer import Observer
 from intact.calibrate.statistics import Statistics
 from intact.errors import CalibrationError, ModelError
 from intact.graph import Graph, normalize

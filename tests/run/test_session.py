@@ -9,7 +9,8 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import ModelError, UsageError
-from intact.graph import Graph, load, normalize, save, save_model
+from intact.graph import Graph, normalize, save_model
+from intact.graph.files import load, save
 from intact.run import session
 from intact.run.float import FloatModel
 from intact.run.session import Optimization, make_session, run_session

@@ -9,10 +9,10 @@ from pathlib import PurePath
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.bias import assign_biases
-from intact.calibrate.given import Settled, settle
-from intact.calibrate.masked import MaskConstants
-from intact.calibrate.roles import (
+from intact.calibrate.scales.bias import assign_biases
+from intact.calibrate.scales.given import Settled, settle
+from intact.calibrate.scales.masked import MaskConstants
+from intact.calibrate.scales.roles import (
     is_fixed,
     is_parameter,
     needs_range,

@@ -6,11 +6,11 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from intact.calibrate.budget import known_sizes, schedule, seen_sizes, worker_count
-from intact.calibrate.counter import Counter
-from intact.calibrate.observer import Observer
-from intact.calibrate.padding import Padding
-from intact.calibrate.parts import part_observers
+from intact.calibrate.observe.budget import known_sizes, schedule, seen_sizes, worker_count
+from intact.calibrate.observe.counter import Counter
+from intact.calibrate.observe.observer import Observer
+from intact.calibrate.observe.padding import Padding
+from intact.calibrate.observe.parts import part_observers
 from intact.calibrate.statistics import Statistics
 from intact.errors import CalibrationError
 from intact.graph import Graph
@@ -35,7 +35,7 @@ def collect(
 
     Memory does not grow with the number of samples: each thread has one batch of activations in
     flight and 512 KiB of counts a tensor. What is padded, as the samples' mask tells, is left out
-    (see :class:`intact.calibrate.padding.Padding`).
+    (see :class:`intact.calibrate.observe.padding.Padding`).
 
     Where that would be more than ``max_memory``, fewer threads are used; then the tensors are
     observed in groups, each in a pass over the samples of its own, by a session that has only the

@@ -7,8 +7,9 @@ the functions of `intact.graph.ops` say what each input of a node is for.
 from __future__ import annotations
 
 from intact.graph.batch_norm import BatchNorm
+from intact.graph.files.load import load_model
+from intact.graph.files.save import save_model
 from intact.graph.graph import IMPLICIT_SLOT, Consumer, Graph
-from intact.graph.load import load_model
 from intact.graph.normalize import normalize
 from intact.graph.ops import (
     OPS,
@@ -27,7 +28,6 @@ from intact.graph.ops import (
     output_channels,
     weight_slot,
 )
-from intact.graph.save import save_model
 from intact.graph.soi import shape_or_index_values
 
 __all__ = [

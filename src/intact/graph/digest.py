@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 import onnx_ir as ir
 
-from intact.graph.mapped import tensor_bytes
+from intact.graph.files.mapped import tensor_bytes
 
 _GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 

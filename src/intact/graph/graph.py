@@ -13,10 +13,10 @@ import onnx_ir as ir
 from intact.errors import ModelError, nearest
 from intact.graph.batch_norm import BatchNorm, recall
 from intact.graph.digest import model_digest
-from intact.graph.load import load_model
+from intact.graph.files.load import load_model
+from intact.graph.files.save import save_model
 from intact.graph.ops import is_constant
 from intact.graph.passes.widen import METADATA_KEY
-from intact.graph.save import save_model
 
 IMPLICIT_SLOT = -1
 """The slot of a consumer that reads a value only inside its body (If, Loop, Scan)."""
@@ -160,7 +160,7 @@ class Graph:
         return Graph(self._model.clone())
 
     def save(self, path: str | Path) -> None:
-        """Write the model; see `intact.graph.save.save_model`."""
+        """Write the model; see `intact.graph.files.save.save_model`."""
         save_model(self._model, path)
 
     @classmethod

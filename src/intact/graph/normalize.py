@@ -10,8 +10,8 @@ import onnx
 import onnx_ir as ir
 
 from intact.errors import ModelError
+from intact.graph.files.load import load_model
 from intact.graph.graph import Graph
-from intact.graph.load import load_model
 from intact.graph.passes import library
 from intact.graph.passes.binary_sums import write_sums_as_adds
 from intact.graph.passes.dense_gemm import join_dense_layers
@@ -51,8 +51,8 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
         source: A path, or a loaded model; that is never changed.
 
     Raises:
-        ModelError: The model cannot be read (see `intact.graph.load.load_model`), has a cycle or no
-            inputs.
+        ModelError: The model cannot be read (see `intact.graph.files.load.load_model`), has a cycle
+            or no inputs.
     """
     model = load_model(source)
     library.sort_nodes(model)

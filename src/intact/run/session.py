@@ -16,8 +16,8 @@ import onnxruntime as ort
 
 from intact.errors import ModelError, UsageError
 from intact.graph import save_model
-from intact.graph.save import in_place
-from intact.graph.tensors import weight_bytes
+from intact.graph.files.save import in_place
+from intact.graph.files.tensors import weight_bytes
 
 _LARGEST_MESSAGE = 1 << 30
 """Weights beyond this stay in files that the runtime maps: protobuf messages end at 2 GiB."""

@@ -12,8 +12,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.formats.onnx_qdq.parameters import is_dequantize, is_quantize, read_parameters
 from intact.formats.onnx_qdq.read import read_qdq
+from intact.formats.onnx_qdq.reading.parameters import is_dequantize, is_quantize, read_parameters
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.plan import QuantizedGraph
 from intact.targets import load_target

@@ -20,7 +20,7 @@ from onnxruntime.quantization import (
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
-from intact.formats.onnx_qdq.qoperators import QOPERATORS
+from intact.formats.onnx_qdq.reading.qoperators import QOPERATORS
 from intact.formats.onnx_qdq.runtime import float_leftovers
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import Decision, Overrides, QuantizedGraph, quantization_points

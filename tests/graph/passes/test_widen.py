@@ -11,8 +11,9 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from intact.errors import ModelError
-from intact.graph import Graph, load, normalize
-from intact.graph.mapped import MappedTensor
+from intact.graph import Graph, normalize
+from intact.graph.files import load
+from intact.graph.files.mapped import MappedTensor
 from tests import models
 from tests.half import halved
 from tests.models import ModelBuilder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.errors import ExportError, ModelError
-from intact.graph.opset import convert_opset
+from intact.graph.files.opset import convert_opset
 
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:

@@ -12,8 +12,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.errors import ModelError
-from intact.graph.quiet import quiet
-from intact.graph.tensors import own_tensors
+from intact.graph.files.quiet import quiet
+from intact.graph.files.tensors import own_tensors
 
 _LARGEST_GROWTH = 1 << 20
 """Elements that folding may add to the model for one node (an expanded constant, say)."""

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx
 import onnx_ir as ir
 
+from intact.graph.files.save import weights_as_inputs
 from intact.graph.ops import OpKind, Role, input_role, op_spec
-from intact.graph.save import weights_as_inputs
 
 _KEEPS_TYPE = {
     OpKind.COMPUTE,

@@ -13,9 +13,9 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.graph.mapped import MappedTensor
+from intact.graph.files.mapped import MappedTensor
+from intact.graph.files.tensors import all_nodes, change_tensors
 from intact.graph.passes.replace import unique_node_name, unique_value_name
-from intact.graph.tensors import all_nodes, change_tensors
 
 METADATA_KEY = "intact.widened"
 """Model metadata: the element types that became float32, separated by commas."""

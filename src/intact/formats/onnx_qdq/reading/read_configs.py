@@ -9,8 +9,8 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ModelError
-from intact.formats.onnx_qdq.parameters import Parameters, is_dequantize, is_quantize
-from intact.formats.onnx_qdq.strip import ReadPoint
+from intact.formats.onnx_qdq.reading.parameters import Parameters, is_dequantize, is_quantize
+from intact.formats.onnx_qdq.reading.strip import ReadPoint
 from intact.graph import (
     Graph,
     OpKind,

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.layout import Shape
+from intact.calibrate.observe.layout import Shape
 
 
 @dataclass(frozen=True)

@@ -15,15 +15,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.calibrate import collect as collecting
-from intact.calibrate.budget import COUNTS_BYTES, Schedule, known_sizes, schedule
 from intact.calibrate.collect import collect
-from intact.calibrate.observer import Observer
+from intact.calibrate.observe.budget import COUNTS_BYTES, Schedule, known_sizes, schedule
+from intact.calibrate.observe.observer import Observer
 from intact.errors import CalibrationError, UsageError
 from intact.graph import Graph, normalize
 from intact.samples.batching import Batch
 from intact.samples.opening import open_samples
+from tests.calibrate.observe.test_padding import NAMES, REAL, TOKENS, tokens_net
 from tests.calibrate.test_collect import needed
-from tests.calibrate.test_padding import NAMES, REAL, TOKENS, tokens_net
 from tests.images import Images
 from tests.models import ModelBuilder, control_flow, residual_net
 

@@ -12,8 +12,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.layout import Layout, Shape, find_layout
-from intact.calibrate.observed import Observed
+from intact.calibrate.observe.layout import Layout, Shape, find_layout
+from intact.calibrate.observe.observed import Observed
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.graph.edit import Editor

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from intact.formats.onnx_qdq.parameters import (
+from intact.formats.onnx_qdq.reading.parameters import (
     ONLY_KNOWN,
     integer_attribute,
     is_dequantize,
@@ -13,7 +13,7 @@ from intact.formats.onnx_qdq.parameters import (
     read_parameters,
     refusal,
 )
-from intact.formats.onnx_qdq.qoperators import DYNAMIC, QOPERATORS, QOperator
+from intact.formats.onnx_qdq.reading.qoperators import DYNAMIC, QOPERATORS, QOperator
 from intact.graph import constant_array, input_value, moves_values
 from intact.graph.passes.replace import add_constant, unique_value_name
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from intact.calibrate.roles import is_fixed, is_parameter, needs_range, point_role
+from intact.calibrate.scales.roles import is_fixed, is_parameter, needs_range, point_role
 from intact.config import TensorQuantConfig
 from intact.errors import CalibrationError, ConfigError
 from intact.graph import Role

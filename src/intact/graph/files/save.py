@@ -12,9 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from intact.errors import OutputError
-from intact.graph.mapped import MappedTensor, tensor_bytes
-from intact.graph.tensors import weight_bytes
-from intact.graph.wire import frame_weights
+from intact.graph.files.mapped import MappedTensor, tensor_bytes
+from intact.graph.files.tensors import weight_bytes
+from intact.graph.files.wire import frame_weights
 
 LARGEST_FILE = 2**31 - 2**20
 """Bytes of weights above which they go to a file of their own (protobuf ends at 2 GiB)."""

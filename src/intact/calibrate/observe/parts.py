@@ -16,8 +16,8 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.layout import Layout
-from intact.calibrate.observer import Observer, model_of_outputs
+from intact.calibrate.observe.layout import Layout
+from intact.calibrate.observe.observer import Observer, model_of_outputs
 from intact.errors import ModelError
 from intact.graph import Graph, save_model
 from intact.run.session import Optimization

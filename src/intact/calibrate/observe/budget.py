@@ -7,8 +7,8 @@ import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from intact.calibrate.layout import Layout, Shape
-from intact.calibrate.observed import Observed
+from intact.calibrate.observe.layout import Layout, Shape
+from intact.calibrate.observe.observed import Observed
 from intact.errors import CalibrationError, UsageError
 from intact.graph import Graph
 from intact.numerics.histogram import BINS

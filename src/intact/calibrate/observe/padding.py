@@ -8,10 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.attention import attention_values, softmax_factors
-from intact.calibrate.layout import Layout, Shape
-from intact.calibrate.masked import MASKED_BEYOND
-from intact.calibrate.observed import Observed
+from intact.calibrate.observe.layout import Layout, Shape
+from intact.calibrate.observe.observed import Observed
+from intact.calibrate.scales.attention import attention_values, softmax_factors
+from intact.calibrate.scales.masked import MASKED_BEYOND
 from intact.graph import Graph, OpKind, Role, input_role, op_spec
 from intact.samples.mask import RealPositions
 
@@ -46,7 +46,7 @@ class Padding:
 
     What switches padded positions off is kept, because a range has to hold it: tensors that
     depend on the mask alone, or lead to a Softmax without a product on the way, are counted
-    whole, and the mask constants (:mod:`intact.calibrate.masked`) of those with one as well.
+    whole, and the mask constants (:mod:`intact.calibrate.scales.masked`) of those with one as well.
 
     Args:
         graph: The float model.

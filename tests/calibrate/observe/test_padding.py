@@ -12,8 +12,8 @@ from onnx import TensorProto
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
-from intact.calibrate.observer import Observer
-from intact.calibrate.padding import Padding, SequenceAxes
+from intact.calibrate.observe.observer import Observer
+from intact.calibrate.observe.padding import Padding, SequenceAxes
 from intact.calibrate.statistics import TensorStatistics
 from intact.errors import DataError
 from intact.graph import Graph, normalize
@@ -23,7 +23,7 @@ from intact.run.float import FloatModel
 from intact.run.simulate import Simulator
 from intact.samples.opening import open_samples
 from intact.targets import Target
-from tests.calibrate.test_masked import (
+from tests.calibrate.scales.test_masked import (
     ALL_INTEGER,
     LENGTH,
     WIDTH,

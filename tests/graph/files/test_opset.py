@@ -12,7 +12,7 @@ from onnx import helper
 
 from intact.errors import ModelError
 from intact.graph import load_model, normalize
-from intact.graph.opset import convert_opset
+from intact.graph.files.opset import convert_opset
 from tests import models
 from tests.old_models import OPSETS, OldModel, old_models
 

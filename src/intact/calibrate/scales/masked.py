@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.attention import softmax_factors
+from intact.calibrate.scales.attention import softmax_factors
 from intact.calibrate.statistics import TensorStatistics
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
@@ -63,7 +63,7 @@ class MaskConstants:
     """What is known of mask constants while the ranges of a plan are chosen.
 
     Attributes:
-        factors: From :func:`intact.calibrate.attention.softmax_factors`.
+        factors: From :func:`intact.calibrate.scales.attention.softmax_factors`.
         found: The tensors that had some, with the largest.
         alone: How tensors with nothing else come out at the Softmax, by the key of their scale.
     """

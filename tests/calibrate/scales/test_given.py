@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.roles import is_parameter, point_role
+from intact.calibrate.scales.roles import is_parameter, point_role
 from intact.calibrate.statistics import Statistics
 from intact.errors import CalibrationError
 from intact.formats.scales import read_scales

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.calibrate.roles import is_fixed, refuse_not_finite
+from intact.calibrate.scales.roles import is_fixed, refuse_not_finite
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import bias_slot, data_slots, weight_slot
 from intact.plan import Note, NoteKind, QuantizedGraph

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from intact.formats.onnx_qdq.graph_edits import GraphEdits
-from intact.formats.onnx_qdq.parameters import (
+from intact.formats.onnx_qdq.reading.graph_edits import GraphEdits
+from intact.formats.onnx_qdq.reading.parameters import (
     ONLY_KNOWN,
     Parameters,
     is_dequantize,
@@ -21,7 +21,7 @@ from intact.formats.onnx_qdq.parameters import (
     read_parameters,
     refusal,
 )
-from intact.formats.onnx_qdq.stored import lift_constants
+from intact.formats.onnx_qdq.reading.stored import lift_constants
 from intact.plan import Codes, TensorEnd
 
 

@@ -14,9 +14,9 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from intact.errors import ModelError
+from intact.graph.files.save import weights_as_inputs
+from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.ops import input_value
-from intact.graph.save import weights_as_inputs
-from intact.graph.tensors import all_nodes, own_tensors
 
 OLDEST_OPSET = 7
 """ONNX Runtime runs no older ones; broadcasting was another before."""

@@ -8,15 +8,15 @@ import onnx
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.graph.external import map_external, refuse_bad_places
-from intact.graph.mapped import MappedFile, MappedTensor
-from intact.graph.opset import modernize
+from intact.graph.files.external import map_external, refuse_bad_places
+from intact.graph.files.mapped import MappedFile, MappedTensor
+from intact.graph.files.opset import modernize
+from intact.graph.files.quiet import quiet
+from intact.graph.files.sound import refuse_unsound
+from intact.graph.files.sparse import dense_initializers
+from intact.graph.files.tensors import all_nodes, own_tensors
+from intact.graph.files.wire import Span, read_without_weights
 from intact.graph.passes.library import sort_nodes
-from intact.graph.quiet import quiet
-from intact.graph.sound import refuse_unsound
-from intact.graph.sparse import dense_initializers
-from intact.graph.tensors import all_nodes, own_tensors
-from intact.graph.wire import Span, read_without_weights
 
 MAP_FROM = 1 << 28
 """Bytes of an ``.onnx`` file from which its weights stay in it, mapped into memory pages."""
@@ -31,7 +31,7 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     """Read a model. Weights in external files and in large ``.onnx`` files stay there, mapped.
 
     Such files may be replaced or removed while the model is in use, but not overwritten in place.
-    Models of opset 7 to 10 are converted to opset 13, see `intact.graph.opset`.
+    Models of opset 7 to 10 are converted to opset 13, see `intact.graph.files.opset`.
 
     Args:
         source: A path to an ``.onnx`` file, or a model that is already loaded. An `ir.Model` is

@@ -6,9 +6,9 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from intact.calibrate.observed import Observed
-from intact.calibrate.observer import Observer
-from intact.calibrate.padding import Padding
+from intact.calibrate.observe.observed import Observed
+from intact.calibrate.observe.observer import Observer
+from intact.calibrate.observe.padding import Padding
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.numerics.histogram import Accumulator, SampleStatistics
 from intact.samples.batching import Batch

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from onnx import TensorProto
 
-from intact.calibrate import masked
-from intact.calibrate.attention import attention_values, softmax_factors
-from intact.calibrate.masked import ALONE, NEGLIGIBLE, MaskConstants, trim
+from intact.calibrate.scales import masked
+from intact.calibrate.scales.attention import attention_values, softmax_factors
+from intact.calibrate.scales.masked import ALONE, NEGLIGIBLE, MaskConstants, trim
 from intact.calibrate.statistics import TensorStatistics
 from intact.errors import CalibrationError
 from intact.graph import normalize

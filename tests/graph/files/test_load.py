@@ -303,7 +303,7 @@ def test_saved_models_read_back(tmp_path: Path) -> None:
 def test_large_models_keep_their_weights_beside_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("intact.graph.save.LARGEST_FILE", 100)
+    monkeypatch.setattr("intact.graph.files.save.LARGEST_FILE", 100)
     source = models.residual_net()
     save_model(load_model(source), tmp_path / "model.onnx")
     assert (tmp_path / "model.onnx.data").stat().st_size > 1000

@@ -13,8 +13,8 @@ import onnx
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.graph.mapped import MappedFile, MappedTensor
-from intact.graph.tensors import change_tensors
+from intact.graph.files.mapped import MappedFile, MappedTensor
+from intact.graph.files.tensors import change_tensors
 
 _NUMBERS = ("offset", "length")
 

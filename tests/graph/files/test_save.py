@@ -12,7 +12,8 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import OutputError
-from intact.graph import Graph, load_model, normalize, save, save_model
+from intact.graph import Graph, load_model, normalize, save_model
+from intact.graph.files import save
 from tests import models
 
 

@@ -1,0 +1,1 @@
+"""Which scale a point gets: from a table, around mask constants, of a bias."""

@@ -1,0 +1,1 @@
+"""Model files: reading, checking and writing them, with weights that stay on disk."""
