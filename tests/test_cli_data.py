@@ -204,6 +204,11 @@ def test_a_quantized_model_is_imported_and_completed(
     line = refused(capfd, "quantize", "out/model.int8.onnx", "-d", "calib.npz", "-o", "x", code=2)
     assert "intact import" in line
     assert "scales of the quantized model" in printed("import", "out/model.int8.onnx", "-o", "read")
+    rows = json.loads(printed("inspect", "out/model.int8.onnx", "--json"))["nodes"]
+    assert any(row["quantized"] for row in rows)
+    assert "DequantizeLinear" not in {row["op_type"] for row in rows}
+    inspect = ("inspect", "out/model.int8.onnx", "--weight-bits", "4")
+    assert "quantised already" in refused(capfd, *inspect, code=2)
     read = api.load_result("read")
     assert read.statistics is None
     printed("verify", "read", "--samples", "4")

@@ -19,6 +19,7 @@ __version__ = "0.1.0"
 # a name from elsewhere is also imported below, for type checkers. No module of the package may be
 # called like a public name, because importing it would put the module in the name's place.
 _HOMES = {
+    "ImageSteps": "intact.samples.images.steps",
     "IntactError": "intact.errors",
     "Overrides": "intact.plan",
     "Preprocess": "intact.samples.preprocess",
@@ -27,6 +28,8 @@ _HOMES = {
     "load_plan": "intact.plan",
     "load_result": "intact.api",
     "quantize": "intact.api",
+    "read_preprocess": "intact.samples.preprocess_file",
+    "read_quantized": "intact.api",
     "verify": "intact.api",
 }
 
@@ -37,7 +40,9 @@ if TYPE_CHECKING:
     from intact.errors import IntactError as IntactError
     from intact.plan import Overrides as Overrides
     from intact.plan import load_plan as load_plan
+    from intact.samples.images.steps import ImageSteps as ImageSteps
     from intact.samples.preprocess import Preprocess as Preprocess
+    from intact.samples.preprocess_file import read_preprocess as read_preprocess
 else:
 
     def __getattr__(name: str) -> object:

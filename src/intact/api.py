@@ -26,7 +26,7 @@ from intact.pipeline import (
 )
 from intact.plan import Overrides, build_plan
 from intact.plan.complete import complete
-from intact.plan.inspection import Inspection, inspect_graph
+from intact.plan.inspection import Inspection, inspect_plan
 from intact.result import Result, check_output
 from intact.samples.batching import Batch
 from intact.samples.metric import Metric, MetricFunction
@@ -195,10 +195,20 @@ def inspect(
 ) -> Inspection:
     """Report which nodes will be quantised and why (not), without data.
 
+    Of a model that is quantised already, what it says of itself is reported.
+
     Raises:
         IntactError: The model, the target or an override is wrong.
     """
-    return inspect_graph(normalize(model), _target(target), overrides)
+    described, loaded = _target(target), load_model(model)
+    if not is_quantized(loaded):
+        return inspect_plan(build_plan(normalize(loaded), described, overrides))
+    if overrides is not None and overrides != Overrides():
+        raise UsageError(
+            "the model is quantised already, its widths and float nodes are given",
+            remedy="leave them out here, or inspect the float model",
+        )
+    return inspect_plan(read_qdq(loaded, described))
 
 
 def evaluate(

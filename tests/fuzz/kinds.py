@@ -67,13 +67,14 @@ def _mutate_onnx(data: bytes, other: bytes, random: Random) -> bytes:
 def _read_model(path: Path) -> None:
     from intact.errors import IntactError
     from intact.graph import Graph, normalize
-    from intact.plan.inspection import inspect_graph
+    from intact.plan import build_plan
+    from intact.plan.inspection import inspect_plan
 
     with contextlib.suppress(IntactError):
         Graph.load(path).hash  # noqa: B018 - computed when it is asked for
     graph = normalize(path)
     for target in _all_targets():
-        inspect_graph(graph, target, None)
+        inspect_plan(build_plan(graph, target))
     graph.hash  # noqa: B018
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.graph import normalize
-from intact.plan import Overrides
-from intact.plan.inspection import NodeReport, inspect_graph
+from intact.plan import Overrides, build_plan
+from intact.plan.inspection import NodeReport, inspect_plan
 from intact.targets import load_target
 from tests.models import ModelBuilder
 from tests.plans import own_target
@@ -24,7 +24,9 @@ def model() -> ModelBuilder:
 
 def test_rows_and_counts() -> None:
     overrides = Overrides(weight_bits=4)
-    inspection = inspect_graph(normalize(model().build()), load_target("onnxruntime"), overrides)
+    inspection = inspect_plan(
+        build_plan(normalize(model().build()), load_target("onnxruntime"), overrides)
+    )
     rows = {row.node: row for row in inspection.nodes}
     assert list(rows) == ["conv", "relu", "flat", "gemm", "soft"]
     assert rows["conv"] == NodeReport(
@@ -40,5 +42,5 @@ def test_rows_and_counts() -> None:
 
 def test_a_hidden_input_is_not_a_fusion(tmp_path: Path) -> None:
     rules = '[[op]]\nops = ["Conv", "Relu", "Flatten", "Gemm"]\n'
-    inspection = inspect_graph(normalize(model().build()), own_target(tmp_path, rules))
+    inspection = inspect_plan(build_plan(normalize(model().build()), own_target(tmp_path, rules)))
     assert {row.fused_into for row in inspection.nodes} == {""}

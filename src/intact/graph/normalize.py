@@ -59,12 +59,11 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     make_names_unique(model)
     widen_floats(model)
     library.lift_constants(model)
-    fill_weights(model)
-    _simplify(model)
     write_sums_as_adds(model)
+    _simplify(model)
     join_dense_layers(model)
-    fold_batch_norms(model)
-    fold_scales(model)
+    while fold_batch_norms(model) + fold_scales(model):
+        pass  # either may stand behind the other
     plain_gemms(model)
     pool_spatial_means(model)
     library.remove_unused(model)
@@ -91,6 +90,7 @@ def _simplify(model: ir.Model) -> None:
             changed = _try(library.fold_constants, model)
             changed |= _try(library.apply_rules, model)
             changed |= library.lift_constants(model)
+            changed |= fill_weights(model) > 0  # sizes may have been computed only now
             changed |= remove_no_ops(model) > 0
             library.remove_unused(model)
             if not changed:

@@ -8,11 +8,8 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.config import QuantState
-from intact.graph import Graph, data_slots, weight_slot
-from intact.plan.build import build_plan
-from intact.plan.overrides import Overrides
+from intact.graph import data_slots, weight_slot
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
-from intact.targets import Target
 
 
 @dataclass(frozen=True)
@@ -55,22 +52,17 @@ class Inspection:
     notes: tuple[Note, ...]
 
 
-def inspect_graph(graph: Graph, target: Target, overrides: Overrides | None = None) -> Inspection:
-    """Build the structure of a plan and report it.
-
-    Raises:
-        UsageError: An override names nothing in the graph.
-    """
-    plan = build_plan(graph, target, overrides)
+def inspect_plan(plan: QuantizedGraph) -> Inspection:
+    """Report the structure of a plan, with or without scales."""
     outputs = {id(config): end.node for end, config in plan.configs.items()}
-    nodes = [_report(plan, node, outputs) for node in graph.nodes]
+    nodes = [_report(plan, node, outputs) for node in plan.graph.nodes]
     quantized = Counter(row.op_type for row in nodes if row.quantized)
     total = Counter(row.op_type for row in nodes)
     by_type = {
         op_type: (quantized[op_type], n - quantized[op_type])
         for op_type, n in sorted(total.items())
     }
-    return Inspection(target.name, nodes, by_type, plan.notes)
+    return Inspection(plan.target.name, nodes, by_type, plan.notes)
 
 
 def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeReport:
