@@ -23,6 +23,9 @@ WIDE, NARROW = 12288, 2048
 KINDS = ("Gemm", "MatMul", "Conv", "MatMul", "MatMul", "MatMul") * 4
 """One weight of 96 MiB each, [NARROW, WIDE] or [WIDE, NARROW] in turn: 2.25 GiB together."""
 
+THREADS = 2
+"""Each has counts of its own: with one for each core, memory would depend on the machine."""
+
 STEP = 256
 VALUES = (1.0, 0.25)
 """Every ``STEP``-th output channel reads one input with each of these factors, all others none."""
@@ -132,13 +135,13 @@ def main(folder: Path, wanted: list[str]) -> dict[str, Any]:
     steps: dict[str, Peak] = {}
     found: dict[str, Any] = {}
     with Peak() as steps["quantize"]:
-        intact.quantize(model, inputs(), output=result)
+        intact.quantize(model, inputs(), output=result, threads=THREADS)
     if "evaluate" in wanted:
         with Peak() as steps["evaluate"]:
-            found["sqnr_db"] = intact.evaluate(result, inputs()[:1]).sqnr_db
+            found["sqnr_db"] = intact.evaluate(result, inputs()[:1], threads=THREADS).sqnr_db
     if "verify" in wanted:
         with Peak() as steps["verify"]:
-            verification = intact.verify(result, inputs()[:1])
+            verification = intact.verify(result, inputs()[:1], threads=THREADS)
         found["simulated_sqnr_db"] = min(verification.outputs_sqnr_db.values())
         found["mismatches"] = sum(layer.mismatches for layer in verification.layers)
     for name, peak in steps.items():

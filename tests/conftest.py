@@ -7,11 +7,16 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from intact import demo
 from tests.images import Images, Preprocessing, load_images
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# The first example compiles what numba has not cached, and a busy machine takes long for any.
+settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("patient")
 
 
 @pytest.fixture(scope="session")

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
 
 from intact import api, demo
-from intact.errors import CalibrationError, DataError
+from intact.errors import CalibrationError, DataError, UsageError
+from intact.plan import Overrides
+from intact.samples.preprocess import Preprocess
+from intact.samples.stream import Samples
 
 
 class Unread:
@@ -77,3 +80,62 @@ def test_verify_counts_the_samples_that_were_asked_for() -> None:
     assert told[-1] == (21, 21)
     with pytest.raises(DataError):
         api.verify(result, {"image": np.full((1, 1, 8, 8), np.nan)})
+
+
+def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    images = np.load(demo.calibration_path())["image"][:5].astype(np.float32)
+    result = api.quantize(demo.model_path(), images, preprocess=Preprocess((3.0,), (0.5,)))
+    seen: list[Any] = []
+
+    def verified(plan: Any, exported: Any, feeds: Any, **_: Any) -> None:
+        seen.extend(feeds)
+
+    def evaluated(loaded: Any, samples: Samples, **_: Any) -> None:
+        seen.extend(batch for batch, _ in samples.batches(5))
+
+    monkeypatch.setattr(api, "verify_qdq", verified)
+    monkeypatch.setattr(api, "evaluate_result", evaluated)
+    api.verify(result, images)
+    api.evaluate(result, images)
+    assert len(seen) == 2
+    for batch in seen:
+        np.testing.assert_array_equal(batch["image"], (images - 3) * 0.5)
+
+
+@pytest.mark.parametrize("samples", [0, -1])
+def test_a_number_of_samples_that_is_none_is_refused(samples: int) -> None:
+    result = api.quantize(demo.model_path(), demo.calibration_path(), samples=5)
+    calls: list[Callable[[], object]] = [
+        lambda: api.quantize(demo.model_path(), demo.calibration_path(), samples=samples),
+        lambda: api.evaluate(result, demo.test_path(), samples=samples),
+        lambda: api.verify(result, demo.test_path(), samples=samples),
+        lambda: api.verify(result, samples=samples),
+    ]
+    for call in calls:
+        with pytest.raises(UsageError, match=f"samples is {samples}; give 1 or more"):
+            call()
+    with pytest.raises(UsageError, match=f"batch is {samples}; give 1 or more"):
+        api.evaluate(result, demo.test_path(), batch=samples)
+    with pytest.raises(UsageError, match="threads is -1; give 0"):
+        api.quantize(demo.model_path(), demo.calibration_path(), threads=-1)
+
+
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        ({"method": "mse"}, "--method"),
+        ({"weight_method": "mse"}, "--weight-method"),
+        ({"method_options": {"percentile": 99.0}}, "--method-option"),
+        ({"overrides": Overrides(("Gemm",))}, "--keep-float"),
+        ({"mask": "real"}, "--mask"),
+        ({"max_memory": 1 << 30}, "--max-memory"),
+        ({"skip_bad": True}, "--skip-bad"),
+    ],
+)
+def test_what_only_completes_a_quantised_model_needs_samples(
+    options: dict[str, Any], named: str
+) -> None:
+    with pytest.raises(UsageError, match=f"{named} is for completing"):
+        api.read_quantized("nowhere.onnx", **options)

@@ -18,6 +18,9 @@ from PIL import Image
 from intact import api, demo
 from intact.cli import run
 from intact.plan import quantization_points
+from intact.samples.images.steps import ImageSteps
+from intact.samples.preprocess import Preprocess
+from intact.verification import Verification
 from tests.models import ModelBuilder
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -95,8 +98,88 @@ def test_the_steps_are_kept_for_evaluate_and_verify(here: Path, printed: Print) 
     )
     kept = evaluated(printed, "-d", "photos")
     assert kept["accuracy"]["top1"][0] > 90
-    assert evaluated(printed, "-d", "photos", "--preprocess", "p.toml")["accuracy"] != kept
+    assert (
+        evaluated(printed, "-d", "photos", "--preprocess", "p.toml")["accuracy"] != kept["accuracy"]
+    )
     printed("verify", "out", "-d", "photos", "--samples", "8")
+
+
+def test_verify_keeps_the_steps_that_are_not_given(
+    here: Path, printed: Print, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen: list[Preprocess | None] = []
+    verify = api.verify
+
+    def watched(*arguments: Any, **options: Any) -> Verification:
+        seen.append(options["preprocess"])
+        return verify(*arguments, **options)
+
+    monkeypatch.setattr(api, "verify", watched)
+    steps = ("--scale", "0.1", "--resize", "box")
+    printed("quantize", "model.onnx", "-d", "photos", "-o", "out", "--samples", "8", *steps)
+    printed("verify", "out", "-d", "photos", "--samples", "2", "--mean", "3")
+    kept = api.load_result("out").preprocess
+    assert seen == [Preprocess((3.0,), (0.1,), kept.image)]
+
+
+STRANGERS: dict[str, dict[str, Any]] = {
+    "IMG_0001.JPG": {"size": (64, 48), "progressive": True},
+    "portrait/my cat.jpeg": {"size": (30, 90)},
+    "portrait/größe.jpg": {"size": (200, 20), "mode": "L"},
+    "a/b/scan.jpg": {"size": (33, 35), "mode": "CMYK"},
+    "a/turned.jpg": {"size": (40, 20), "orientation": 6},
+    "a/tiny.jpg": {"size": (1, 1)},
+}
+
+
+def test_a_strangers_folder_of_jpegs_needs_one_command(here: Path, printed: Print) -> None:
+    shutil.rmtree("photos")
+    for seed, (name, options) in enumerate(STRANGERS.items()):
+        (here / "photos" / name).parent.mkdir(parents=True, exist_ok=True)
+        noise = np.random.default_rng(seed).integers(0, 256, (*options.pop("size"), 3), np.uint8)
+        exif = Image.Exif()
+        exif[0x0112] = options.pop("orientation", 1)
+        image = Image.fromarray(noise).convert(options.pop("mode", "RGB"))
+        image.save(here / "photos" / name, exif=exif, **options)
+    (here / "photos" / ".DS_Store").write_bytes(b"\0")
+    (here / "photos" / "a" / "Thumbs.db").write_bytes(b"\0")
+    builder = ModelBuilder(17)
+    x = builder.node("Relu", builder.conv(builder.input("image", ["n", 3, 32, 32]), 3, 4))
+    builder.node("GlobalAveragePool", x, out="pooled")
+    builder.output("pooled", ["n", 4, 1, 1])
+    onnx.save(builder.build(), "model.onnx")
+    section = (DOCS.parent / "README.md").read_text().split("## Quantize a model")[1]
+    command = re.search(r"```sh\nintact (.*)\n", section)
+    assert command is not None
+    printed(*command[1].split())
+    found = evaluated(printed, "-d", "photos")
+    assert found["samples"] == len(STRANGERS)
+    assert found["sqnr_db"] > 25
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ("--size 8 --resize lanczos", {"size": (8, 8), "resize": "lanczos"}),
+        ("--shorter-side 9 --center-crop", {"shorter_side": 9, "center_crop": True}),
+        ("--letterbox 8,8 --pad 7 --focus", {"letterbox": (8, 8), "pad": (7,), "focus": True}),
+        ("--order bgr --mean 1,2,3 --scale 0.1,0.2,0.3", {"order": "bgr"}),
+    ],
+)
+def test_every_step_for_images_is_an_option(
+    here: Path, printed: Print, options: str, expected: dict[str, Any]
+) -> None:
+    shape = (12, 4, 4) if "focus" in expected else (3, 8, 8)
+    builder = ModelBuilder(17)
+    builder.conv(builder.input("image", ["n", *shape]), shape[0], 4)
+    builder.output(builder.nodes[-1].output[0])
+    onnx.save(builder.build(), "model.onnx")
+    quantize = ("quantize", "model.onnx", "-d", "photos", "-o", "out", "--samples", "4")
+    printed(*quantize, *options.split())
+    mean, scale = ((1.0, 2.0, 3.0), (0.1, 0.2, 0.3)) if "--mean" in options else ((), ())
+    kept = api.load_result("out").preprocess
+    assert kept == Preprocess(mean, scale, ImageSteps(**expected))
+    assert kept.image.given == ImageSteps(**expected).given
 
 
 def test_labels_from_a_table(here: Path, printed: Print) -> None:
@@ -149,6 +232,84 @@ def test_a_memory_that_is_no_size(here: Path, capfd: pytest.CaptureFixture[str])
     for text in ("much", "0", "-1G", "1.5G", "3T"):
         assert "500M or 4G" in refused(capfd, *quantize, text, code=2)
     assert "memory" in refused(capfd, *quantize, "1K")
+
+
+@pytest.fixture
+def padded(here: Path) -> Callable[..., list[float]]:
+    """A function that quantises a model of padded tokens and returns its activations' scales."""
+    builder = ModelBuilder()
+    tokens = builder.input("tokens", ["n", "length", 4])
+    builder.node("MatMul", tokens, builder.weight(4, 4), out="y")
+    builder.output("y")
+    onnx.save(builder.build(), "text.onnx")
+    real = np.arange(6) < np.arange(1, 7)[:, None]
+    values = np.random.default_rng(0).uniform(-1, 1, (6, 6, 4))
+    np.savez("masked.npz", tokens=np.where(real[..., None], values, 1000.0), real=real)
+    np.savez("plain.npz", tokens=np.where(real[..., None], values, 1000.0))
+
+    def scales(*options: str) -> list[float]:
+        assert run(["quantize", "text.onnx", "-o", "out", "--method", "minmax", *options]) == 0
+        points = quantization_points(api.load_result("out").plan)
+        return [float(np.max(p.config.scale or 0)) for p in points if not p.is_constant]
+
+    return scales
+
+
+def test_padded_positions_are_left_out_with_a_mask(
+    here: Path,
+    padded: Callable[..., list[float]],
+    printed: Print,
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    assert padded("-d", "plain.npz")[0] > 1000 / 256
+    capfd.readouterr()
+    assert padded("-d", "masked.npz", "--mask", "real")[0] < 2 / 250
+    capfd.readouterr()
+    assert evaluated(printed, "-d", "masked.npz")["samples"] == 6  # which need no mask
+    printed("verify", "out", "-d", "masked.npz")
+    np.savez("wrong.npz", **(dict(np.load("plain.npz")) | {"real": np.ones((6, 5))}))
+    quantize = ("quantize", "text.onnx", "-o", "new", "-d")
+    assert "sequences of 5" in refused(capfd, *quantize, "wrong.npz", "--mask", "real")
+    assert "no array 'rael'" in refused(capfd, *quantize, "masked.npz", "--mask", "rael")
+    assert not (here / "new").exists()
+
+
+def test_scales_that_a_model_carries_are_used_unless_told_otherwise(
+    here: Path, printed: Print
+) -> None:
+    model = onnx.load("model.onnx")
+    for key, value in (("SCALE_TENSOR", np.float32(0.5)), ("ZERO_POINT_TENSOR", np.uint8(7))):
+        model.graph.initializer.append(onnx.numpy_helper.from_array(np.asarray(value), key))
+    annotation = model.graph.quantization_annotation.add(tensor_name="image")
+    for key in ("SCALE_TENSOR", "ZERO_POINT_TENSOR"):
+        annotation.quant_parameter_tensor_names.add(key=key, value=key)
+    onnx.save(model, "carrying.onnx")
+
+    def image_scale(*options: str) -> tuple[float, int]:
+        printed("quantize", "carrying.onnx", "-d", "calib.npz", "-o", "out", *options)
+        points = quantization_points(api.load_result("out").plan)
+        (params,) = (p.config.params for p in points if p.value.name == "image")
+        assert params is not None
+        return float(params.scale), int(params.zero_point)
+
+    assert image_scale() == (0.5, 7)
+    assert image_scale("--scales", "none")[0] < 0.1
+
+
+def test_a_tengine_table_wins_over_the_data(
+    here: Path, printed: Print, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quantize = ("quantize", "model.onnx", "-d", "calib.npz", "-o", "out", "--scales")
+    (here / "other.scale").write_text("imagee 0.500000 7\n")
+    line = refused(capfd, *quantize, "other.scale")
+    assert "other.scale" in line
+    assert "did you mean 'image'?" in line
+    (here / "table_minmax.scale").write_text("image 0.500000 7\n")
+    printed(*quantize, "table_minmax.scale")
+    points = quantization_points(api.load_result("out").plan)
+    (params,) = (p.config.params for p in points if p.value.name == "image")
+    assert params is not None
+    assert (float(params.scale), int(params.zero_point)) == (0.5, 7)
 
 
 def test_given_scales_need_no_data(

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,8 +11,9 @@ import onnx
 import pytest
 
 import intact
-from intact.errors import DataError
+from intact.errors import DataError, UsageError
 from intact.evaluation import Evaluation, evaluate_result
+from intact.formats.onnx_qdq.runtime import QdqRuntime
 from intact.plan import Overrides
 from intact.result import Result
 from intact.samples.metric import Metric, MetricFunction
@@ -37,8 +40,8 @@ def test_accuracies_are_those_of_the_two_models(digits: Result, digits_test: Ima
     change = found.accuracy.top1[1] - found.accuracy.top1[0]
     assert found.accuracy.difference.difference == pytest.approx(change)
     assert found.accuracy.difference.low <= change <= found.accuracy.difference.high
-    assert found.accuracy.top5 is not None
-    assert found.accuracy.top5[0] >= found.accuracy.top1[0]
+    assert found.accuracy.top_k is not None
+    assert found.accuracy.top_k[0] >= found.accuracy.top1[0]
     assert found.latency_batch == 64
     assert found.bytes[0] > found.bytes[1] > 0
 
@@ -51,6 +54,25 @@ def test_without_labels_the_float_model_is_the_reference(
     assert found.agreement is not None
     assert 97 < found.agreement <= 100
     assert found.sqnr_db > 20
+
+
+def test_agreement_sqnr_and_cosine_compare_the_outputs_of_both_models(
+    digits_model: Path, digits_calib: Images, digits_test: Images
+) -> None:
+    feeds = {"image": digits_test.image}
+    coarse = Overrides(weight_bits=3, activation_bits=3)
+    result = intact.quantize(digits_model, {"image": digits_calib.image}, overrides=coarse)
+    found = intact.evaluate(result, feeds)
+    want = run_model(onnx.load(digits_model), feeds)["logits"].astype(np.float64)
+    have = QdqRuntime(result.exported.model).run(feeds)[0]["logits"].astype(np.float64)
+    agreement = 100 * np.mean(want.argmax(axis=1) == have.argmax(axis=1))
+    assert 10 < agreement < 99  # something to tell
+    assert found.agreement == pytest.approx(agreement, abs=0.4)
+    noise = np.sum((want - have) ** 2)
+    assert found.sqnr_db == pytest.approx(10 * np.log10(np.sum(want**2) / noise), abs=0.1)
+    cosine = np.sum(want * have) / np.sqrt(np.sum(want**2) * np.sum(have**2))
+    assert found.cosine == pytest.approx(cosine, abs=1e-3)
+    assert cosine < 0.999
 
 
 def test_wrong_labels_give_a_low_accuracy(digits: Result, digits_test: Images) -> None:
@@ -229,3 +251,55 @@ def test_detections_of_another_number_have_no_sqnr_but_a_metric() -> None:
     assert before != after  # what this test is about
     assert np.isnan(found.sqnr_db)
     assert np.isnan(found.cosine)
+
+
+def test_outputs_without_classes_are_not_kept_in_memory() -> None:
+    b = ModelBuilder()
+    x = b.node("Relu", b.conv(b.input("image", ["n", 3, 16, 16]), 3, 8))
+    b.output(b.conv(x, 8, 64))
+    random = np.random.default_rng(0)
+    part = {"image": random.normal(size=(8, 3, 16, 16)).astype(np.float32)}
+    result = intact.quantize(b.build(), part)
+
+    def peak(batches: int) -> tuple[int, Evaluation]:
+        opened = open_samples([part] * batches, result.plan.graph)
+        tracemalloc.start()
+        found = evaluate_result(result, opened, batch=8)
+        top = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        return top, found
+
+    peak(1)
+    (few, first), (many, last) = peak(2), peak(40)
+    assert last.samples == 320
+    assert last.sqnr_db == pytest.approx(first.sqnr_db)
+    assert many < few + (8 << 20)  # both outputs of all samples have 40 MiB
+
+
+def test_an_output_without_an_axis_for_the_samples_has_no_agreement() -> None:
+    b = ModelBuilder()
+    x = b.node("MatMul", b.input("x", ["n", 8]), b.weight(8, 4))
+    b.output(b.node("Transpose", x, perm=[1, 0]))
+    data = {"x": np.random.default_rng(0).normal(size=(30, 8)).astype(np.float32)}
+    found = intact.evaluate(intact.quantize(b.build(), data), data, batch=10)
+    assert found.agreement is None
+    assert found.sqnr_db > 15
+    with pytest.raises(DataError, match=r"has shape \[4, 10\] in a batch and no classes"):
+        intact.evaluate(
+            intact.quantize(b.build(), data), {**data, "labels": np.zeros(30, int)}, batch=10
+        )
+
+
+def test_the_right_class_among_the_k_best(digits: Result, digits_test: Images) -> None:
+    data: dict[str, Any] = {"image": digits_test.image, "labels": digits_test.labels}
+    found = {k: intact.evaluate(digits, data, top_k=k).accuracy for k in (1, 3, 10)}
+    first, three, all_of_them = found[1], found[3], found[10]
+    assert first is not None
+    assert first.top_k == first.top1
+    assert three is not None
+    assert three.top_k is not None
+    assert (three.k, three.top_k[0] > three.top1[0]) == (3, True)
+    assert all_of_them is not None
+    assert all_of_them.top_k is None  # of ten classes
+    with pytest.raises(UsageError, match="top_k is 0"):
+        intact.evaluate(digits, data, top_k=0)

@@ -13,6 +13,7 @@ import numpy as np
 import onnx
 import pytest
 
+from intact import api
 from intact.cli import run
 from intact.result import FILES
 from tests.models import ModelBuilder
@@ -393,3 +394,20 @@ def test_inputs_that_take_no_samples(fails: Callable[..., str]) -> None:
         line = fails("quantize", "two.onnx", "-d", "calib.npz", "-o", "out")
         assert "'factor'" in line
         assert ("scalar" if has_shape else "no shape") in line
+
+
+def test_a_shorter_side_of_no_pixels_is_not_ignored(here: Path, fails: Callable[..., str]) -> None:
+    (here / "photos").mkdir()
+    arguments = ["quantize", "model.onnx", "-d", "photos", "-o", "out", "--shorter-side", "0"]
+    assert "--shorter-side is no number of pixels" in fails(*arguments)
+
+
+def test_memory_that_runs_out_is_said_in_one_line(
+    result: Path, fails: Callable[..., str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def run_out(*_arguments: object, **_options: object) -> None:
+        raise MemoryError("Unable to allocate 9 TiB")
+
+    monkeypatch.setattr(api, "evaluate", run_out)
+    says = fails("evaluate", str(result), "-d", "calib.npz")
+    assert "out of memory (Unable to allocate 9 TiB); give a smaller --batch" in says

@@ -14,6 +14,7 @@ from onnx import TensorProto, helper
 
 import intact
 from intact.errors import IntactError
+from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides
 from intact.result import Result
 from tests import models, odd
@@ -102,6 +103,31 @@ def test_half_precision_goes_through(name: str, dtype: int, tmp_path: Path) -> N
     assert {array.dtype for array in deployed.values()} == {np.dtype(ports)}
     weights = [v.const_value for v in result.exported.model.graph.initializers.values()]
     assert not {ir.DataType.FLOAT16, ir.DataType.BFLOAT16} & {w.dtype for w in weights if w}
+
+
+def common_operators(opset: int) -> onnx.ModelProto:
+    """Operators that every opset writes alike."""
+    b = ModelBuilder(opset)
+    x = b.conv(b.input("image", ["n", 3, 8, 8]), 3, 8, bias=False)
+    x = b.node("Relu", b.batch_norm(x, 8))
+    x = b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2])
+    x = b.node("Add", x, b.conv(x, 8, 8))
+    x = b.node("Flatten", b.node("GlobalAveragePool", x))
+    b.node("Gemm", x, b.weight(5, 8), b.weight(5), transB=1, out="y")
+    b.output("y", ["n", 5])
+    return b.build()
+
+
+@pytest.mark.parametrize("opset", range(7, models.OPSETS[-1] + 1))
+def test_every_opset_goes_through(opset: int) -> None:
+    model = common_operators(opset)
+    feeds = models.random_inputs(model, batch=16)
+    result = intact.quantize(model, feeds, threads=1)
+    in_float = {n.op_type for n in result.plan.graph.nodes if not result.plan.is_quantized(n)}
+    assert in_float == ({"MaxPool"} if opset == 11 else set())  # of integers since opset 12
+    wanted = models.run_model(model, feeds)["y"]
+    found = models.run_model(ir.to_proto(result.exported.model), feeds)["y"]
+    assert sqnr_db(wanted, found) > 25
 
 
 def broken(value: float) -> onnx.ModelProto:

@@ -161,6 +161,18 @@ def read_quantized(
     Raises:
         IntactError: One of its children, naming what is wrong and how to mend it.
     """
+    if data is None:
+        _refuse_without_samples(
+            {
+                "--method": method,
+                "--weight-method": weight_method,
+                "--method-option": method_options,
+                "--keep-float": overrides is not None and overrides != Overrides(),
+                "--mask": mask,
+                "--max-memory": max_memory is not None,
+                "--skip-bad": skip_bad,
+            }
+        )
     if output is not None:
         check_output(Path(output))
     described = _target(target)
@@ -220,6 +232,7 @@ def evaluate(
     metric: str | MetricFunction | Metric | None = None,
     samples: int | None = None,
     skip_bad: bool = False,
+    top_k: int = 5,
     batch: int = 100,
     threads: int = 0,
     progress: Progress | None = None,
@@ -235,6 +248,7 @@ def evaluate(
             ``intact.samples.metric``.
         samples: Use at most so many samples; None uses all.
         skip_bad: Leave out images that cannot be read, and list them.
+        top_k: Also report how often the right class is among so many best ones.
         batch: Samples in one run.
         threads: Threads of the runtime; 0 takes all cores.
         progress: Told the samples done and, where known, in all.
@@ -254,7 +268,9 @@ def evaluate(
         unread=_mask(loaded),
     )
     opened = replace(opened, progress=progress)
-    return evaluate_result(loaded, opened, batch=batch, threads=threads, metric=scored_by)
+    return evaluate_result(
+        loaded, opened, batch=batch, threads=threads, metric=scored_by, top_k=top_k
+    )
 
 
 def verify(
@@ -309,6 +325,16 @@ def load_result(result: Result | str | Path) -> Result:
 
 def _target(target: str | Path | Target) -> Target:
     return target if isinstance(target, Target) else load_target(target)
+
+
+def _refuse_without_samples(given: Mapping[str, object]) -> None:
+    """Refuse options that would have no effect, instead of ignoring them."""
+    for option, value in given.items():
+        if value:
+            raise UsageError(
+                f"{option} is for completing a quantised model, and there are no samples",
+                remedy="give some with --data, or leave it out",
+            )
 
 
 def _mask(result: Result) -> frozenset[str]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
@@ -10,16 +9,14 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intact.errors import DataError
+from intact.errors import DataError, UsageError
 from intact.formats.onnx_qdq.runtime import QdqRuntime
 from intact.numerics.metrics import (
     AccuracyDifference,
     ErrorSums,
     accuracy_difference,
     agreement,
-    cosine,
     in_top_k,
-    sqnr_db,
 )
 from intact.result import Result
 from intact.run.float import FloatModel
@@ -31,8 +28,6 @@ from intact.samples.stream import Samples
 Scores = npt.NDArray[np.float32]
 _Arrays = Mapping[str, npt.NDArray[Any]]
 
-_FIVE = 5
-
 
 @dataclass
 class Accuracy:
@@ -40,12 +35,14 @@ class Accuracy:
 
     Attributes:
         top1: In percent, (float, quantised).
-        top5: The same for the five best classes; None with five classes or fewer.
+        top_k: The same for the ``k`` best classes; None with so many classes or fewer.
+        k: How many count as the best.
         difference: Quantised minus float top-1 in points, with its paired 95 % interval.
     """
 
     top1: tuple[float, float]
-    top5: tuple[float, float] | None
+    top_k: tuple[float, float] | None
+    k: int
     difference: AccuracyDifference
 
 
@@ -56,9 +53,6 @@ class OutputComparison(NamedTuple):
     """Signal to quantisation noise, dB."""
     cosine: float
     """Cosine of both outputs."""
-
-
-_INCOMPARABLE = OutputComparison(math.nan, math.nan)
 
 
 @dataclass
@@ -105,6 +99,7 @@ def evaluate_result(
     batch: int = 100,
     threads: int = 0,
     metric: Metric | None = None,
+    top_k: int = 5,
 ) -> Evaluation:
     """Run both models over the samples.
 
@@ -114,12 +109,18 @@ def evaluate_result(
         batch: Samples in one run, also for the latency.
         threads: Threads inside one operator; 0 lets the runtime choose.
         metric: Scores all outputs of each model after the pass. Only then are they all kept in
-            memory, with what comes along with the samples; else that is the first output alone.
+            memory, with what comes along with the samples; else that is the first output alone,
+            and only if it has classes.
+        top_k: Also report how often the right class is among so many best ones.
 
     Raises:
         DataError: The data does not fit the model, there are not as many labels as samples, or
             the metric fails.
+        UsageError: ``batch`` or ``threads`` is out of range.
     """
+    for what, number in (("batch", batch), ("top_k", top_k)):
+        if number < 1:
+            raise UsageError(f"{what} is {number}", remedy="give 1 or more")
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
@@ -129,27 +130,24 @@ def evaluate_result(
     for feeds, count in samples.batches(size):
         first = first or feeds
         seen.add(float_model.run(feeds), quantized.run(feeds)[0], size, count)
-    want, have = seen.scores()
-    comparable = all(pair[0].shape == pair[1].shape for pair in seen.pairs)
-    scored = want.ndim == 2 and want.shape[1] > 1 and comparable
-    labels = _class_labels(samples, seen.output, want, is_optional=metric is not None)
+    scores = seen.scores()
+    labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
     metrics = {} if metric is None else _figures(metric, seen.records, samples)
-    error = _INCOMPARABLE
-    if comparable and want.size:
-        error = OutputComparison(sqnr_db(want, have), cosine(want, have))
+    outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
+    error = outputs[seen.output]
     latency, speedup = latencies(lambda: float_model.run(first), lambda: quantized.run(first))
     return Evaluation(
         samples=seen.samples,
         output=seen.output,
-        accuracy=None if labels is None else _accuracy(want, have, labels),
-        agreement=100 * agreement(want, have) if scored else None,
+        accuracy=None if labels is None or scores is None else _accuracy(*scores, labels, top_k),
+        agreement=None if scores is None else 100 * agreement(*scores),
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
         bytes=result.sizes(),
         latency_ms=latency,
         latency_batch=size,
         speedup=speedup,
-        outputs={n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()},
+        outputs=outputs if len(outputs) > 1 else {},
         metrics=metrics,
         skipped=samples.skipped,
     )
@@ -161,9 +159,11 @@ class _Pass:
 
     Attributes:
         output: Name of the output that is scored.
-        errors: By output, where there are several.
+        errors: By output.
         records: Two, if there is a metric.
-        pairs: The scored output, batch by batch.
+        pairs: The scored output, batch by batch; empty once it has no classes. Anything else may
+            be as large as the samples, and is not kept.
+        shape: Of the scored output in the last batch.
         samples: How many there were.
     """
 
@@ -171,27 +171,40 @@ class _Pass:
     errors: dict[str, ErrorSums]
     records: tuple[OutputRecord, ...]
     pairs: list[tuple[Scores, Scores]] = field(default_factory=list)
+    shape: tuple[int, ...] = ()
     samples: int = 0
+    _has_classes: bool = True
 
     @staticmethod
     def of(outputs: Sequence[str], metric: Metric | None) -> _Pass:
-        errors = {name: ErrorSums() for name in outputs} if len(outputs) > 1 else {}
+        errors = {name: ErrorSums() for name in outputs}
         records = () if metric is None else (OutputRecord(), OutputRecord())
         return _Pass(outputs[0], errors, records)
 
     def add(self, want: _Arrays, have: _Arrays, size: int, count: int) -> None:
         """Add what both models gave for a batch of ``size`` samples, ``count`` of them real."""
         self.samples += count
-        output = self.output
-        self.pairs.append((_real(want[output], size, count), _real(have[output], size, count)))
+        first, second = want[self.output], have[self.output]
+        classes = self.shape[1:] if self.pairs else first.shape[1:]
+        self._has_classes &= (
+            first.shape == second.shape == (size, *classes) and len(classes) == 1 < classes[0]
+        )
+        self.shape = first.shape
+        if self._has_classes:
+            self.pairs.append((first[:count], second[:count]))
+        else:
+            self.pairs.clear()
         for name, sums in self.errors.items():
             sums.add(*(_real(arrays[name], size, count) for arrays in (want, have)))
         for record, arrays in zip(self.records, (want, have), strict=False):
             record.add(arrays, size, count)
 
-    def scores(self) -> tuple[Scores, Scores]:
-        """Return the scored output of all samples."""
-        return _joined([want for want, _ in self.pairs]), _joined([have for _, have in self.pairs])
+    def scores(self) -> tuple[Scores, Scores] | None:
+        """Return the scored output, [samples, classes]; None if it has no classes."""
+        if not self.pairs:
+            return None
+        want, have = zip(*self.pairs, strict=True)
+        return np.concatenate(want), np.concatenate(have)
 
 
 def _figures(
@@ -214,28 +227,21 @@ def _real(output: Scores, size: int, count: int) -> Scores:
     return output[:count] if has_samples else output.reshape(1, -1)
 
 
-def _joined(batches: list[Scores]) -> Scores:
-    """Return all samples in one array; flat where their shapes differ."""
-    if len({batch.shape[1:] for batch in batches}) > 1:
-        return np.concatenate([batch.ravel() for batch in batches])
-    return np.concatenate(batches)
-
-
 def _class_labels(
-    samples: Samples, output: str, scores: Scores, *, is_optional: bool
+    samples: Samples, seen: _Pass, scores: tuple[Scores, Scores] | None, *, is_optional: bool
 ) -> npt.NDArray[np.int64] | None:
     """Return the labels, [N], if there are any and they are classes of the scored output.
 
     Args:
         samples: After the pass.
-        output: Name of that output.
-        scores: Of the float model.
+        seen: What it left.
+        scores: Its scores.
         is_optional: Labels that are something else are for a metric; otherwise they are an error.
     """
     try:
         labels = samples.labels()
         if labels is not None:
-            _check_classes(samples.source, output, scores, labels)
+            _check_classes(samples.source, seen, scores, labels)
     except DataError:
         if not is_optional:
             raise
@@ -243,28 +249,34 @@ def _class_labels(
     return labels
 
 
-def _check_classes(source: str, output: str, scores: Scores, labels: npt.NDArray[np.int64]) -> None:
-    if scores.ndim != 2 or scores.shape[1] <= 1:
+def _check_classes(
+    source: str,
+    seen: _Pass,
+    scores: tuple[Scores, Scores] | None,
+    labels: npt.NDArray[np.int64],
+) -> None:
+    if scores is None:
         raise DataError(
-            f"{source}: there are labels, but output {output!r} has shape "
-            f"{list(scores.shape)} and no classes",
+            f"{source}: there are labels, but output {seen.output!r} has shape "
+            f"{list(seen.shape)} in a batch and no classes",
             remedy="leave `labels` out to compare the outputs alone, or give a --metric",
         )
-    if len(labels) != len(scores) or labels.min() < 0 or labels.max() >= scores.shape[1]:
+    count, classes = scores[0].shape
+    if len(labels) != count or labels.min() < 0 or labels.max() >= classes:
         raise DataError(
-            f"{source}: {len(labels)} labels {labels.min()}..{labels.max()} for {len(scores)} "
-            f"samples and {scores.shape[1]} classes",
+            f"{source}: {len(labels)} labels {labels.min()}..{labels.max()} for {count} "
+            f"samples and {classes} classes",
             remedy="check that labels start at 0 and belong to this model",
         )
 
 
-def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64]) -> Accuracy:
+def _accuracy(want: Scores, have: Scores, labels: npt.NDArray[np.int64], k: int) -> Accuracy:
     first = [in_top_k(scores, labels, 1) for scores in (want, have)]
-    five = None
-    if want.shape[1] > _FIVE:
-        five = _percent(in_top_k(want, labels, _FIVE), in_top_k(have, labels, _FIVE))
+    best = None
+    if want.shape[1] > k:
+        best = _percent(in_top_k(want, labels, k), in_top_k(have, labels, k))
     points = AccuracyDifference(*(100 * part for part in accuracy_difference(*first)))
-    return Accuracy(_percent(*first), five, points)
+    return Accuracy(_percent(*first), best, k, points)
 
 
 def _percent(first: npt.NDArray[np.bool_], second: npt.NDArray[np.bool_]) -> tuple[float, float]:

@@ -23,7 +23,7 @@ from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.result import Result
 from intact.samples.batching import Batch
-from intact.samples.opening import open_samples
+from intact.samples.opening import is_folder, open_samples
 from intact.samples.preprocess import Preprocess
 
 DataSource: TypeAlias = (
@@ -61,6 +61,12 @@ class Calibration:
             raise UsageError(
                 "there is nothing to calibrate on",
                 remedy="give samples with --data, or every scale with --scales",
+            )
+        if self.preprocess.image.given and data is not None and not is_folder(data):
+            raise UsageError(
+                f"--{self.preprocess.image.given[0].replace('_', '-')} is for a folder of images, "
+                "the data is none",
+                remedy="leave it out: arrays come as the model takes them",
             )
         if data is not None:
             opened = open_samples(

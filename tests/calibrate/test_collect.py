@@ -193,3 +193,32 @@ def test_one_number_for_the_whole_batch_is_counted_for_each_sample() -> None:
     found = collect(graph, open_samples({"x": data}, graph), ["largest", "y"], threads=1)
     assert found["largest"].samples == found["largest"].counts.sum() == 6
     assert found["largest"].maximum == data.max()
+
+
+@pytest.mark.parametrize("length", [3, 4, 7])
+def test_sequences_along_axis_0_of_a_fixed_batch_are_counted_to_their_end(length: int) -> None:
+    b = ModelBuilder()
+    by_position = b.node("Transpose", b.input("x", [4, "length", 8]), perm=[1, 0, 2])
+    b.node("MatMul", by_position, b.weight(8, 4), out="y")
+    b.output("y")
+    model = b.build()
+    values = np.ones((4, length, 8), np.float32)
+    values[:, -1] = 100
+    graph = normalize(model)
+    found = collect(graph, open_samples({"x": values}, graph), ("y",))["y"]
+    expected = run_model(model, {"x": values})["y"]
+    assert (found.minimum, found.maximum) == pytest.approx((expected.min(), expected.max()))
+
+
+def test_a_padded_sequence_along_axis_0_of_a_fixed_batch_keeps_its_shape() -> None:
+    b = ModelBuilder()
+    by_position = b.node("Transpose", b.input("x", [4, "length", 8]), perm=[1, 0, 2])
+    b.node("MatMul", by_position, b.weight(8, 4), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    data = {
+        "x": np.ones((4, 7, 8), np.float32),
+        "real": np.arange(7) < np.array([[7], [5], [3], [1]]),
+    }
+    found = collect(graph, open_samples(data, graph, mask="real"), ("y",))["y"]
+    assert found.samples == 4

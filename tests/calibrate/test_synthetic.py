@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 from onnx import TensorProto
@@ -48,7 +50,7 @@ def test_what_cannot_be_drawn_is_named() -> None:
     with pytest.raises(DataError, match="'ids' cannot be drawn"):
         synthetic_samples(model(), Statistics("0"), 3)
     graph = model("length")
-    seen = {"ids": np.ones((2, 6), np.int64), "shift": np.ones((2, 6, 8))}
+    seen: dict[str, Any] = {"ids": np.ones((2, 6), np.int64), "shift": np.ones((2, 6, 8))}
     statistics = collect(graph, open_samples(seen, graph), ("ids", "shift"))
     with pytest.raises(DataError, match="'ids' cannot be drawn"):
         synthetic_samples(graph, statistics, 3)
@@ -82,3 +84,15 @@ def test_an_input_without_a_range_needs_samples(length: int | str, reason: str) 
     b.output("y")
     with pytest.raises(DataError, match=f"'x' cannot be drawn: .*{reason}"):
         evenly_drawn_samples(read(b.build()), 3)
+
+
+def test_many_samples_take_no_memory_until_they_are_read() -> None:
+    graph = model()
+    seen: dict[str, Any] = {
+        "ids": np.ones((2, 6), np.int64),
+        "shift": np.ones((2, 6, 8), np.float32),
+    }
+    statistics = collect(graph, open_samples(seen, graph), ("ids", "shift"))
+    drawn = synthetic_samples(graph, statistics, 10**12)
+    assert drawn.count == 10**12
+    assert next(drawn.batches(100))[0]["shift"].shape == (100, 6, 8)

@@ -45,3 +45,14 @@ def test_more_entries_than_a_model_has_tensors_are_not_read(
     path.write_bytes(data)
     with pytest.raises(DataError, match="many: 4 entries, at most 3 can be read"):
         read_scales(path)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["image 0.100000 0\n", '{"version": "0.6.1", "param_encodings": {"image": []}}'],
+)
+def test_a_mark_of_utf_8_before_the_table_is_passed_over(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "table"
+    path.write_text(text, encoding="utf-8-sig")
+    table = read_scales(path)
+    assert list(table.scales) == ["image"] or table.ignored

@@ -76,6 +76,13 @@ def cast_to_nothing(model: onnx.ModelProto) -> None:
     model.graph.output.add(name="c")
 
 
+def no_groups(model: onnx.ModelProto) -> None:
+    node = model.graph.node[0]
+    del node.attribute[:]
+    node.op_type = "ConvTranspose"
+    node.attribute.append(helper.make_attribute("group", 0))
+
+
 def one_input(model: onnx.ModelProto) -> None:
     del model.graph.node[0].input[1:]
 
@@ -109,6 +116,7 @@ def empty_constant(model: onnx.ModelProto) -> None:
             attribute("group", type=onnx.AttributeProto.INT, ref_attr_name="of"),
             "attribute of a function",
         ),
+        (convolution, no_groups, "has group 0"),
         (convolution, cast_to_nothing, "no element type"),
         (convolution, one_input, "wants 2 to 3"),
         (convolution, lambda m: m.graph.node[0].output.append("more"), "has 2 outputs"),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -38,3 +40,10 @@ def test_failures_are_kept_and_can_be_fed_again(
 def test_a_file_needs_its_kind() -> None:
     with pytest.raises(SystemExit):
         fuzz.main(["--file", "x.csv"])
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="needs make")
+def test_make_runs_it_for_as_long_as_asked() -> None:
+    command = ["make", "--dry-run", "fuzz", "MINUTES=3"]
+    plan = subprocess.run(command, cwd=fuzz.ROOT, capture_output=True, text=True, check=True)
+    assert plan.stdout.splitlines()[-1].endswith("tools/fuzz.py --minutes 3")

@@ -137,3 +137,21 @@ def test_a_table_for_another_model_is_refused_with_the_nearest_name() -> None:
     table(conv1_out=1.0).refuse_unknown(["conv1_out", "conv2_out"])
     with pytest.raises(DataError, match=r"1 of its 2 names .* first 'conv2_oot'; did you mean"):
         table(conv1_out=1.0, conv2_oot=1.0).refuse_unknown(["conv1_out", "conv2_out"])
+
+
+@pytest.mark.parametrize("axis", [2, 3, -3])
+def test_a_channel_axis_that_the_tensor_does_not_have_is_refused(axis: int) -> None:
+    goal = grid(-127, 127, symmetric=True, axis=1)
+    with pytest.raises(ConfigError, match=f"3 scales along axis {axis}, the plan has 3 along"):
+        GivenScale.of([1, 2, 3], axis=axis).on_grid(goal, (2, 3))
+
+
+def test_joined_tables_are_named_without_their_folders() -> None:
+    tables = [
+        ScaleTable.of(f"here and there/{name}", [("line", name, GivenScale.of(1.0))])
+        for name in ("a.scale", "b.txt", "c.txt")
+    ]
+    joined = tables[0].joined(tables[1]).joined(tables[2])
+    assert tables[0].name == "a.scale"
+    assert joined.name == "a.scale and b.txt and c.txt"
+    assert joined.source.count("here and there/") == 3

@@ -38,3 +38,12 @@ def test_sums_beyond_float32_are_named() -> None:
     zero_point = int(data.params.zero_point)
     assert most == 2000 * 127 * max(zero_point, 255 - zero_point) > 2**24
     assert any("2**24" in line and "wide" in line for line in limits_of_simulation(plan))
+
+
+def test_sums_run_over_one_output_channel() -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 8, 6, 6])
+    b.node("Conv", x, b.constant(np.ones((500, 8, 3, 3), np.float32)), out="y", name="conv")
+    b.output("y")
+    ((_, most),) = largest_sums(calibrated(b.build(), "integer-pow2"))
+    assert most <= 8 * 9 * 255 * 255

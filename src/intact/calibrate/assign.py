@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import PurePath
 
 import numpy as np
 import numpy.typing as npt
@@ -155,7 +154,7 @@ def assign(
     if statistics is not None:
         plan.provenance["statistics"] = statistics.hash()
     if given is not None:
-        plan.provenance |= {"scales": PurePath(given.source).name, "scales_hash": given.hash()}
+        plan.provenance |= {"scales": given.name, "scales_hash": given.hash()}
     return plan.with_notes(tuple(notes))
 
 

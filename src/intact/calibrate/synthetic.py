@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -13,11 +15,31 @@ from intact.errors import DataError
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
 from intact.plan import QuantizedGraph, quantizes
+from intact.samples.batching import Batch
 from intact.samples.opening import open_samples
 from intact.samples.signature import InputSpec, input_specs
 from intact.samples.stream import Samples
 
 _SEED = 20240229
+_PIECE = 64
+"""Samples that are drawn at a time."""
+_Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
+"""Draws so many samples of one input."""
+
+
+@dataclass(frozen=True)
+class _Drawn:
+    """Samples that are drawn as they are read, so that memory does not grow with their number."""
+
+    count: int
+    inputs: dict[str, _Draw]
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield the same batches in every pass."""
+        generator = np.random.default_rng(_SEED)
+        for start in range(0, self.count, _PIECE):
+            count = min(_PIECE, self.count - start)
+            yield {name: draw(generator, count) for name, draw in self.inputs.items()}
 
 
 def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Samples:
@@ -28,16 +50,14 @@ def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Sampl
 
     Raises:
         DataError: An input was not observed, or has a free dimension besides the batch.
+        UsageError: ``count`` is not positive.
     """
-    generator = np.random.default_rng(_SEED)
-    arrays = {}
+    draws = {}
     for name, spec in input_specs(graph).items():
         if name not in statistics.tensors:
             raise _cannot_draw(name, "it was not observed")
-        distribution = statistics[name].distribution()
-        values = _draw(distribution, _shape(name, spec, count), generator)
-        arrays[name] = _as_type(values, spec, distribution.minimum, distribution.maximum)
-    return open_samples(arrays, graph)
+        draws[name] = _as_seen(statistics[name].distribution(), spec, _sizes(name, spec))
+    return _opened(graph, count, draws)
 
 
 def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
@@ -49,14 +69,16 @@ def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
 
     Raises:
         DataError: An input is not quantised, or has a free dimension besides the batch.
+        UsageError: ``count`` is not positive.
     """
-    generator = np.random.default_rng(_SEED)
-    arrays = {}
+    draws = {}
     for name, spec in input_specs(plan.graph).items():
-        low, high = _range(plan, name, spec)
-        values = generator.uniform(low, high, _shape(name, spec, count))
-        arrays[name] = _as_type(values, spec, low, high)
-    return open_samples(arrays, plan.graph)
+        draws[name] = _evenly(_range(plan, name, spec), spec, _sizes(name, spec))
+    return _opened(plan.graph, count, draws)
+
+
+def _opened(graph: Graph, count: int, inputs: dict[str, _Draw]) -> Samples:
+    return replace(open_samples(_Drawn(count, inputs), graph, limit=count), count=count)
 
 
 def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, float]:
@@ -73,11 +95,12 @@ def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, flo
     raise _cannot_draw(name, "the plan does not quantise it")
 
 
-def _shape(name: str, spec: InputSpec, count: int) -> tuple[int, ...]:
-    sizes = [size for size in spec.shape[1:] if size is not None]
+def _sizes(name: str, spec: InputSpec) -> tuple[int, ...]:
+    """Return the shape of one sample."""
+    sizes = tuple(size for size in spec.shape[1:] if size is not None)
     if len(sizes) < len(spec.shape) - 1:
         raise _cannot_draw(name, "it has a free dimension besides the batch")
-    return (count, *sizes)
+    return sizes
 
 
 def _cannot_draw(name: str, reason: str) -> DataError:
@@ -94,11 +117,22 @@ def _as_type(
     return values.astype(spec.dtype)
 
 
-def _draw(
-    distribution: Distribution, shape: tuple[int, ...], generator: np.random.Generator
-) -> npt.NDArray[np.float32]:
-    """Return float32 values of a distribution: a bin by its count, then evenly inside it."""
+def _as_seen(distribution: Distribution, spec: InputSpec, sizes: tuple[int, ...]) -> _Draw:
+    """Draw from a distribution: a bin by its count, then evenly inside it."""
     ends = np.cumsum(distribution.count)
-    bins = np.searchsorted(ends, generator.integers(0, ends[-1], shape), side="right")
-    low, high = distribution.low[bins], distribution.high[bins]
-    return (low + (high - low) * generator.random(shape)).astype(np.float32)
+
+    def draw(generator: np.random.Generator, count: int) -> npt.NDArray[Any]:
+        shape = (count, *sizes)
+        bins = np.searchsorted(ends, generator.integers(0, ends[-1], shape), side="right")
+        low, high = distribution.low[bins], distribution.high[bins]
+        values = (low + (high - low) * generator.random(shape)).astype(np.float32)
+        return _as_type(values, spec, distribution.minimum, distribution.maximum)
+
+    return draw
+
+
+def _evenly(limits: tuple[float, float], spec: InputSpec, sizes: tuple[int, ...]) -> _Draw:
+    def draw(generator: np.random.Generator, count: int) -> npt.NDArray[Any]:
+        return _as_type(generator.uniform(*limits, (count, *sizes)), spec, *limits)
+
+    return draw

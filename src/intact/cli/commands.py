@@ -58,6 +58,9 @@ def evaluate(
         ),
     ] = None,
     samples: Annotated[int | None, typer.Option(min=1, help="Use at most so many samples.")] = None,
+    top_k: Annotated[
+        int, typer.Option(min=1, help="Also count the right class among so many best ones.")
+    ] = 5,
     batch: Annotated[
         int, typer.Option(min=1, help="Samples in one run, also for the latency.")
     ] = 100,
@@ -88,6 +91,7 @@ def evaluate(
             metric=metric,
             samples=samples,
             skip_bad=skip_bad,
+            top_k=top_k,
             batch=batch,
             threads=threads,
             progress=progress,

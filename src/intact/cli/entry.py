@@ -6,6 +6,7 @@ import contextlib
 import gc
 import os
 import sys
+import warnings
 from collections.abc import Sequence
 
 import typer
@@ -26,11 +27,13 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 130
         stopped by Ctrl-C.
     """
+    warnings.filterwarnings("ignore", module="PIL")  # an image that is too large is an error
     try:
         code = app(args=arguments, prog_name="intact", standalone_mode=False)
         sys.stdout.flush()
-    except IntactError as error:
-        return _complain(str(error), WRONG_USE if isinstance(error, UsageError) else _WRONG)
+    except (IntactError, MemoryError) as error:
+        message = _out_of_memory(error) if isinstance(error, MemoryError) else str(error)
+        return _complain(message, WRONG_USE if isinstance(error, UsageError) else _WRONG)
     except OSError as error:
         _give_up_stdout()
         if isinstance(error, BrokenPipeError):
@@ -50,6 +53,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if code == _STOPPED:
         return _complain("stopped; nothing was written", _STOPPED)
     return code or 0
+
+
+def _out_of_memory(error: MemoryError) -> str:
+    reason = f" ({error})" if str(error) else ""
+    return f"out of memory{reason}; give a smaller --batch, fewer --threads or --max-memory"
 
 
 def _complain(message: str, code: int) -> int:

@@ -142,25 +142,16 @@ def image_steps_from(
         "pad": numbers("--pad", pad, int),
         "focus": focus,
     }
-    return {name: value for name, value in given.items() if value not in ("", (), None, False)}
+    # `is`, because 0 equals False, and is no number of pixels, which the steps then say.
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not False and value not in ("", (), None)
+    }
 
 
 def _square(text: str) -> str:
     return f"{text},{text}" if text and "," not in text else text
-
-
-def refuse_steps_without_images(steps: Mapping[str, object], data: str | None) -> None:
-    """Refuse options for images where there are none, instead of ignoring them.
-
-    Raises:
-        UsageError: Some are given, and the data is no folder.
-    """
-    if steps and not (data is not None and Path(data).is_dir()):
-        option = next(iter(steps)).replace("_", "-")
-        raise UsageError(
-            f"--{option} is for a folder of images, --data is none",
-            remedy="leave it out: arrays come as the model takes them",
-        )
 
 
 def numbers(option: str, text: str, kind: type[int] | type[float]) -> tuple[float, ...]:

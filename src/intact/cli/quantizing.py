@@ -44,7 +44,6 @@ from intact.cli.preprocess_options import (
     SkipBad,
     image_steps_from,
     preprocess_from,
-    refuse_steps_without_images,
 )
 
 Output = Annotated[
@@ -102,7 +101,6 @@ def quantize(
 
     start = time.perf_counter()
     image = image_steps_from(size, order, resize, shorter_side, center_crop, letterbox, pad, focus)
-    refuse_steps_without_images(image, data)
     with show.progress("calibrating", quiet=as_json, at_most=samples) as progress:
         result = api.quantize(
             model,

@@ -148,13 +148,13 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
         points = found.accuracy.difference
         interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
         table.add_row("top-1 %", *(f"{value:.2f}" for value in found.accuracy.top1), interval)
-        if found.accuracy.top5 is not None:
-            float5, quantized5 = found.accuracy.top5
+        if found.accuracy.top_k is not None:
+            before, after = found.accuracy.top_k
             table.add_row(
-                "top-5 %",
-                f"{float5:.2f}",
-                f"{quantized5:.2f}",
-                f"{quantized5 - float5:+.2f}",
+                f"top-{found.accuracy.k} %",
+                f"{before:.2f}",
+                f"{after:.2f}",
+                f"{after - before:+.2f}",
             )
     table.add_row(
         "size",

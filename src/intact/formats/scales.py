@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 
 from intact.errors import DataError
@@ -36,5 +37,6 @@ def read_scales(path: str | Path) -> ScaleTable:
         raise DataError(
             f"{path}: larger than {_MOST_BYTES >> 20} MiB", remedy="this is no table of scales"
         )
+    data = data.removeprefix(codecs.BOM_UTF8)  # some editors write it
     parse = parse_encodings if data.lstrip()[:1] == b"{" else parse_table
     return parse(data, str(path))

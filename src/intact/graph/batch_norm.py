@@ -18,6 +18,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ModelError
+from intact.graph.ops import output_channels
 
 METADATA_KEY = "intact.batch_norm"
 
@@ -67,6 +68,9 @@ def recall(node: ir.Node) -> BatchNorm | None:
             name: np.frombuffer(base64.b64decode(fields[name], validate=True), dtype="<f4")
             for name in _ARRAYS
         }
+        sizes = {array.size for array in arrays.values()}
+        if len(sizes) != 1 or output_channels(node) not in {None, *sizes}:
+            raise ValueError("it has another number of channels than the node")
         return BatchNorm(**arrays, epsilon=float(fields["epsilon"]))
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise ModelError(

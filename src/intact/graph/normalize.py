@@ -15,7 +15,7 @@ from intact.graph.graph import Graph
 from intact.graph.passes import library
 from intact.graph.passes.binary_sums import write_sums_as_adds
 from intact.graph.passes.dense_gemm import join_dense_layers
-from intact.graph.passes.filled_weights import fill_weights
+from intact.graph.passes.filled_weights import MOST_FILLED, fill_weights
 from intact.graph.passes.fold_batch_norm import fold_batch_norms
 from intact.graph.passes.fold_scale import fold_scales
 from intact.graph.passes.global_pool import pool_spatial_means
@@ -86,11 +86,14 @@ def _simplify(model: ir.Model) -> None:
     with protected_names(model):
         library.remove_unused(model)  # rules pass over what dead nodes still read
         library.infer_shapes(model)
+        room = MOST_FILLED
         for _ in range(_MOST_ROUNDS):
             changed = _try(library.fold_constants, model)
             changed |= _try(library.apply_rules, model)
             changed |= library.lift_constants(model)
-            changed |= fill_weights(model) > 0  # sizes may have been computed only now
+            filled = fill_weights(model, room)  # sizes may have been computed only now
+            room -= filled
+            changed |= filled > 0
             changed |= remove_no_ops(model) > 0
             library.remove_unused(model)
             if not changed:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import PurePath
 
 import numpy as np
 import numpy.typing as npt
@@ -151,8 +152,8 @@ class GivenScale:
         channels = shape[grid.axis] if grid.axis < len(shape) else 0
         if self.scale.size == 1:
             return np.full(channels, self.scale), np.full(channels, self.zero_point)
-        axis = grid.axis if self.axis is None else self.axis % len(shape)
-        if (axis, self.scale.size) != (grid.axis, channels):
+        axis = grid.axis if self.axis is None else self.axis
+        if self.scale.size != channels or axis not in (grid.axis, grid.axis - len(shape)):
             raise ConfigError(
                 f"it has {self.scale.size} scales along axis {axis}, the plan has {channels} "
                 f"along axis {grid.axis}",
@@ -169,11 +170,18 @@ class ScaleTable:
         source: What to call the table in messages: its file.
         scales: By the names of the float model's tensors.
         ignored: Entries left out because they are not scales of integers, counted by reason.
+        parts: The sources of the tables that were joined into this one; empty for one table.
     """
 
     source: str
     scales: Mapping[str, GivenScale]
     ignored: Mapping[str, int] = field(default_factory=dict)
+    parts: tuple[str, ...] = ()
+
+    @property
+    def name(self) -> str:
+        """The files' names without their folders."""
+        return _and(PurePath(part).name for part in self.parts or (self.source,))
 
     def __contains__(self, name: object) -> bool:
         return name in self.scales
@@ -221,7 +229,8 @@ class ScaleTable:
             reason: self.ignored.get(reason, 0) + other.ignored.get(reason, 0)
             for reason in (*self.ignored, *other.ignored)
         }
-        return ScaleTable.of(f"{self.source} and {other.source}", both, ignored)
+        parts = (*(self.parts or (self.source,)), *(other.parts or (other.source,)))
+        return replace(ScaleTable.of(_and(parts), both, ignored), parts=parts)
 
     def refuse_unknown(self, names: Iterable[str]) -> None:
         """Refuse a table for another model.
@@ -260,6 +269,10 @@ def refuse_too_many(source: str, entries: int) -> None:
             f"{source}: {entries} entries, at most {_MOST_ENTRIES} can be read",
             remedy="this is no table of scales",
         )
+
+
+def _and(names: Iterable[str]) -> str:
+    return " and ".join(names)
 
 
 def _text(scale: GivenScale) -> str:

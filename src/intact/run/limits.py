@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import Role, data_slots, input_role
+from intact.graph import Role, data_slots, input_role, output_channel_axis
 from intact.plan import QuantizedGraph, quantization_points
 from intact.targets import Overflow, Requantize, ZeroPointOrder
 
@@ -47,7 +47,7 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
         if input_role(node, slot) is not Role.WEIGHT or data is None or data.params is None:
             continue
         codes = np.abs(point.constant_codes().astype(np.int64))
-        axis = point.config.granularity.axis
+        axis = output_channel_axis(node)
         others = tuple(k for k in range(codes.ndim) if k != axis)
         per_channel = codes.sum(axis=others) if axis is not None else codes.sum()
         ends = np.array([[data.quant_min], [data.quant_max]])

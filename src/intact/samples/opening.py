@@ -5,12 +5,12 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
 
-from intact.errors import DataError
+from intact.errors import DataError, UsageError
 from intact.graph import Graph
 from intact.samples.batching import Batch
 from intact.samples.images.reader import open_folder
@@ -55,12 +55,14 @@ def open_samples(
         DataError: The source is missing, unreadable or holds pickled objects, or the mask is an
             input of another rank; a folder without images, with labels that do not match it, or
             for a model that takes no such images.
+        UsageError: ``limit`` is not positive.
         MissingExtraError: A folder of images, and Pillow is not installed.
     """
+    if limit is not None and limit < 1:  # a slice would take a negative one for "all but"
+        raise UsageError(f"samples is {limit}", remedy="give 1 or more, or None for all")
     specs = input_specs(graph)
     refuse_other_rank(mask, specs)
-    # os.path, because pathlib raises for a name that is too long.
-    if isinstance(source, str | Path) and os.path.isdir(source):  # noqa: PTH112
+    if is_folder(source):
         if mask is not None:
             raise DataError(f"{source}: a folder of images has no mask", remedy="leave it out")
         images = open_folder(
@@ -93,6 +95,12 @@ def open_samples(
         mask=mask,
         unread=frozenset(unread) - specs.keys(),
     )
+
+
+def is_folder(source: object) -> TypeGuard[str | Path]:
+    """Tell whether a source is a folder of images."""
+    # os.path, because pathlib raises for a name that is too long.
+    return isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
 
 
 def _count(reader: Iterable[Batch]) -> int | None:

@@ -112,7 +112,7 @@ def _read(path: Path, label: str) -> bytes:
 
 def _parsed(data: bytes, label: str) -> dict[str, Any]:
     try:
-        return tomllib.loads(data.decode("utf-8"))
+        return tomllib.loads(data.decode("utf-8-sig"))
     except UnicodeDecodeError as error:
         raise DataError(f"{label}: not UTF-8 text", remedy="give a TOML file") from error
     except RecursionError as error:

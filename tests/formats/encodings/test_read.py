@@ -167,3 +167,8 @@ def test_any_entry_gives_a_table_or_an_error_of_ours(
     except IntactError as error:
         message = str(error)
     assert "\n" not in message
+
+
+def test_a_range_too_narrow_for_a_scale_is_refused() -> None:
+    with pytest.raises(DataError, match=r"activation_encodings\['a'\]: the scale 0.0 is not"):
+        form_0({"bitwidth": 8, "min": -5e-324, "max": 0.0})

@@ -83,9 +83,25 @@ def like_aimet(opset: int = 13) -> PairBuilder:
     return b
 
 
+def like_nncf(opset: int = 17) -> PairBuilder:
+    """int8 and uint8 activations in turn, stored weights along an axis from the end, float bias."""
+    b = PairBuilder(opset)
+    x = b.pair(image(b), 0.03, np.int8(2))
+    x = b.node("Conv", x, b.stored((5, 4, 3, 3), axis=-4), b.weight(5), name="conv", pads=[1] * 4)
+    left = b.pair(b.node("Relu", x, name="relu"), 0.02, np.uint8(0))
+    x = b.node("Conv", left, b.stored((5, 5, 1, 1)), b.weight(5), name="beside")
+    x = b.node("Add", left, b.pair(x, 0.028, np.int8(-45)), name="add")
+    x = b.pair(b.node("GlobalAveragePool", x, name="pool"), 0.026, np.int8(-128))
+    x = b.node("Flatten", x, name="flatten")
+    x = b.node("Gemm", x, b.stored((3, 5), axis=-2), b.weight(3), transB=1, name="gemm", out="y")
+    b.output(x)
+    return b
+
+
 SHAPES: dict[str, Callable[[int], PairBuilder]] = {
     "onnxruntime": like_onnxruntime,
     "pytorch": like_pytorch,
+    "nncf": like_nncf,
     "aimet": like_aimet,
 }
 

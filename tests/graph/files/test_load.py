@@ -208,6 +208,10 @@ def test_external_data_of_an_attribute_is_checked_too(tmp_path: Path) -> None:
     path = written(folder / "m.onnx", builder.build().SerializeToString())
     with pytest.raises(ModelError, match=r"'\.\./secret\.bin' of tensor 't' lies outside"):
         load_model(path)
+    wrong = onnx.load(path, load_external_data=False)
+    wrong.graph.node[0].attribute[0].t.external_data.add(key="offset", value="-8")
+    with pytest.raises(ModelError, match="of tensor 't' has offset '-8'"):
+        load_model(written(folder / "wrong.onnx", wrong.SerializeToString()))
     tensor.external_data[0].value = "own.bin"
     (folder / "own.bin").write_bytes(np.array([3, 4], np.float32).tobytes())
     builder.nodes[0].attribute[0].t.CopyFrom(tensor)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import mmap
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -65,3 +67,22 @@ def test_bytes_are_those_of_onnx(dtype: type) -> None:
 def test_bytes_of_a_transposed_tensor() -> None:
     tensor = ir.tensor(np.arange(6, dtype=np.float32).reshape(2, 3).T)
     assert bytes(tensor_bytes(tensor)) == tensor.tobytes()
+
+
+def test_a_file_that_is_replaced_while_it_is_mapped_is_not_taken_for_the_new_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, other = tmp_path / "w", tmp_path / "other"
+    path.write_bytes(b"old")
+    other.write_bytes(b"new")
+    map_pages = mmap.mmap
+
+    def replaced(*arguments: Any, **options: Any) -> mmap.mmap:
+        pages = map_pages(*arguments, **options)
+        other.replace(path)
+        return pages
+
+    monkeypatch.setattr(mmap, "mmap", replaced)
+    file = MappedFile.open(path)
+    assert file.pages[:] == b"old"
+    assert not file.is_still_there()

@@ -109,3 +109,19 @@ def test_large_weights_are_not_copied_by_a_conversion() -> None:
     weights = [model.graph.initializers["w"].const_value for model in (source, converted)]
     assert weights[0] is weights[1]
     assert [value.name for value in converted.graph.inputs] == ["x"]
+
+
+def test_functions_stay_where_their_operators_mean_the_same() -> None:
+    source = models.local_function()
+    converted = ir.to_proto(convert_opset(load_model(source), 21))
+    feeds = models.random_inputs(source)
+    expected, actual = (models.run_model(model, feeds) for model in (source, converted))
+    np.testing.assert_array_equal(actual["result"], expected["result"])
+
+
+def test_functions_that_would_mean_something_else_are_refused() -> None:
+    source = models.local_function()
+    body = helper.make_node("ReduceMean", ["x"], ["s"], axes=[1], keepdims=1)
+    source.functions[0].node[0].CopyFrom(body)
+    with pytest.raises(ModelError, match="function 'Swish' has ReduceMean"):
+        convert_opset(load_model(source), 21)

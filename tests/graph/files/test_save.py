@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import io
 from pathlib import Path
 from typing import Any
 
@@ -98,3 +99,29 @@ def test_weights_are_not_copied_for_types(tmp_path: Path) -> None:
     assert {str(value.name) for value in absent} | {"image"} == names
     assert all(isinstance(value, ir.Value) for value in absent)
     onnx.checker.check_model(proto)
+
+
+def test_weights_beside_appear_only_with_their_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "m.onnx"
+    save_model(load_model(models.residual_net()), path, beside=True)
+    before = {each.name: each.read_bytes() for each in tmp_path.iterdir()}
+    open_file = Path.open
+
+    class Full(io.BytesIO):
+        """A file whose content does not reach the disk when it is closed."""
+
+        def truncate(self, *_: Any) -> int:
+            raise OSError(errno.ENOSPC, "No space left on device")
+
+    def limited(self: Path, *arguments: Any, **options: Any) -> Any:
+        if self.name.startswith(".m.onnx.") and ".data." not in self.name:
+            return Full()
+        return open_file(self, *arguments, **options)
+
+    monkeypatch.setattr(Path, "open", limited)
+    with pytest.raises(OutputError, match="No space left on device"):
+        save_model(load_model(models.depthwise_net()), path, beside=True)
+    monkeypatch.undo()
+    assert {each.name: each.read_bytes() for each in tmp_path.iterdir()} == before

@@ -28,3 +28,11 @@ def test_the_sides_broadcast_as_before() -> None:
     graph = normalize(builder.build())
     assert graph.node("join").op_type == "Add"
     assert_same_results(builder.build(), graph)
+
+
+def test_a_sum_with_zero_is_gone() -> None:
+    b = ModelBuilder()
+    x = b.node("Relu", b.input("x", ["batch", 3]))
+    b.node("Neg", b.node("Sum", b.scalar(0), x), out="y")
+    b.output("y")
+    assert [node.op_type for node in normalize(b.build()).nodes] == ["Relu", "Neg"]

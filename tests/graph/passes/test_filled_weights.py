@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import sys
+
 import numpy as np
 import onnx
+import pytest
 from onnx import numpy_helper
 
 from intact.graph import normalize
@@ -68,3 +71,32 @@ def test_graph_outputs_and_computed_shapes_stay() -> None:
     b.output("zeros", [2])
     b.output("y")
     assert op_types(b.build()).count("ConstantOfShape") == 2
+
+
+def test_sizes_may_be_computed_by_the_model() -> None:
+    b = ModelBuilder()
+    sizes = b.node("Concat", b.ints(100), b.ints(50), axis=0)
+    b.node("MatMul", b.input("x", ["batch", 100]), b.node("ConstantOfShape", sizes), out="y")
+    b.output("y")
+    assert op_types(b.build()) == ["MatMul"]
+
+
+def test_all_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys.modules["intact.graph.normalize"], "MOST_FILLED", 250)
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 10])
+    for _ in range(3):
+        x = b.node("MatMul", x, filled(b, 1, 10, 10))
+    b.node("Relu", x, out="y")
+    b.output("y")
+    assert op_types(b.build()) == ["MatMul", "MatMul", "ConstantOfShape", "MatMul", "Relu"]
+
+
+def test_a_weight_may_pass_any_number_of_moves() -> None:
+    b = ModelBuilder()
+    weight = filled(b, 1, 100, 50)
+    for _ in range(1100):
+        weight = b.node("Identity", weight)
+    b.node("MatMul", b.input("x", ["batch", 100]), weight, out="y")
+    b.output("y")
+    assert op_types(b.build()) == ["MatMul"]

@@ -106,3 +106,12 @@ def test_gemm_with_a_bias_matrix_stays() -> None:
     builder.output("y")
     graph = normalize(builder.build())
     assert not folded(graph)
+
+
+def test_parameters_of_different_lengths_stay() -> None:
+    builder = ModelBuilder()
+    x = builder.conv(builder.input("x", ["batch", 2, 4, 4]), 2, 6)
+    parameters = [builder.weight(size) for size in (6, 6, 6, 3)]
+    builder.node("BatchNormalization", x, *parameters, out="y")
+    builder.output("y")
+    assert [node.op_type for node in normalize(builder.build()).nodes][-1] == "BatchNormalization"

@@ -6,7 +6,9 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.errors import ModelError
 from intact.graph import normalize
+from intact.graph.batch_norm import METADATA_KEY
 from tests.graph.test_normalize import assert_same_results
 from tests.models import ModelBuilder
 
@@ -91,3 +93,31 @@ def test_the_memory_of_batch_normalization_follows() -> None:
     assert norm.gamma.tolist() == [2, 6, 12]
     assert norm.beta.tolist() == [5, 8, 1]
     assert_same_results(b.build(), graph)
+
+
+def test_constants_and_normalizations_fold_in_any_order() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 4, 5, 5]), b.weight(6, 4, 1, 1))
+    for _ in range(2):
+        x = b.batch_norm(b.node("Add", x, constant(b, 6, 1, 1)), 6)
+    b.node("Mul", x, constant(b, 6, 1, 1), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    assert [node.op_type for node in graph.nodes] == ["Conv"]
+    assert_same_results(b.build(), graph)
+
+
+def test_a_memory_of_other_channels_is_refused() -> None:
+    b = ModelBuilder()
+    x = b.batch_norm(b.conv(b.input("x", ["batch", 4, 5, 5]), 4, 3), 3)
+    b.node("Relu", x, out="y")
+    b.output("y")
+    memory = normalize(b.build()).nodes[0].metadata_props[METADATA_KEY]
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 4, 5, 5]), b.weight(6, 4, 1, 1), name="conv")
+    b.node("Mul", x, constant(b, 6, 1, 1), out="y")
+    b.output("y")
+    model = b.build()
+    model.graph.node[0].metadata_props.add(key=METADATA_KEY, value=memory)
+    with pytest.raises(ModelError, match="'conv': metadata"):
+        normalize(model)

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import pytest
+from onnx import TensorProto
 
 from intact.graph import Graph, normalize
+from tests.graph.test_normalize import assert_same_results
 from tests.models import OPSETS, ModelBuilder
 
 
@@ -69,3 +71,19 @@ def test_mean_as_graph_output_keeps_its_name() -> None:
     graph = normalize(builder.build())
     assert [value.name for value in graph.outputs] == ["reducemean_1"]
     assert [node.op_type for node in graph.nodes] == ["GlobalAveragePool", "Flatten"]
+
+
+@pytest.mark.parametrize("dtype", [TensorProto.INT32, TensorProto.DOUBLE])
+def test_means_of_what_no_runtime_pools_stay(dtype: int) -> None:
+    builder = ModelBuilder()
+    x = builder.node("Cast", builder.input("x", ["batch", 2, 4, 4]), to=dtype)
+    x = builder.mean(x, [2, 3], keepdims=0)
+    builder.node("Cast", x, to=TensorProto.FLOAT, out="y")
+    builder.output("y")
+    graph = normalize(builder.build())
+    assert op_types(graph) == ["ReduceMean"]
+    assert_same_results(builder.build(), graph)
+
+
+def test_axes_that_do_not_exist_stay() -> None:
+    assert "ReduceMean" in op_types(mean_of(["batch", 2, 4, 4], [6, 7], 1))

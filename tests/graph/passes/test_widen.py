@@ -179,3 +179,27 @@ def test_a_function_that_takes_its_type_is_refused() -> None:
     b.outputs.append(helper.make_tensor_value_info("y", HALF, None))
     with pytest.raises(ModelError, match=r"node 'inner' .*'to' takes its type"):
         normalize(b.build())
+
+
+def test_a_constant_may_be_an_output_as_well() -> None:
+    b = ModelBuilder()
+    b.node("Mul", b.input("x", ["batch", 4]), b.weight(4, name="c"), out="y")
+    b.output("c", [4])
+    b.output("y")
+    source = halved(b.build())
+    x = np.ones((2, 4), np.float16)
+    expected = models.run_model(source, {"x": x})
+    actual = models.run_model(ir.to_proto(normalize(source).model), {"x": x})
+    np.testing.assert_array_equal(actual["c"], expected["c"])
+    assert actual["c"].dtype == actual["y"].dtype == np.float16
+
+
+def test_a_sequence_of_halves_becomes_one_of_floats() -> None:
+    b = ModelBuilder()
+    x = b.node("Relu", b.input("x", ["batch", 4], HALF))
+    b.node("SequenceConstruct", x, x, out="s")
+    source = b.build()
+    source.graph.output.append(helper.make_tensor_sequence_value_info("s", HALF, None))
+    graph = normalize(source)
+    assert str(graph.outputs[0].type) == "Sequence(Tensor(FLOAT))"
+    onnx.checker.check_model(ir.to_proto(graph.model), full_check=True)

@@ -40,7 +40,12 @@ def worker_count(threads: int, tensors: int) -> int:
     Args:
         threads: As many as that; 0 for all cores.
         tensors: How many are observed.
+
+    Raises:
+        UsageError: ``threads`` is negative.
     """
+    if threads < 0:
+        raise UsageError(f"threads is {threads}", remedy="give 0 (all) or more")
     wanted = threads or os.cpu_count() or 1
     return max(1, min(wanted, _MOST_COUNTS // (tensors * COUNTS_BYTES + 1)))
 

@@ -37,6 +37,18 @@ class Layout:
     axes: Mapping[str, int | None]
     shapes: Mapping[str, Shape] | None = None
 
+    def sample_axis(self, name: str, shape: Shape) -> int | None:
+        """Return the axis along which a tensor of this shape holds the samples.
+
+        None where it is not a whole number of slices for each of them (sequences along axis 0,
+        in a model that fixes the batch but not their length): such a tensor counts as the same
+        for the whole batch, so that nothing of it is lost.
+        """
+        axis = self.axes[name]
+        if axis is None or not shape or shape[axis] % self.batch_size:
+            return None
+        return axis
+
     def sample_shape(self, name: str, shape: Shape) -> Shape:
         """Return the shape of one sample of a tensor: what it holds of it along the sample axis
         (if more than one slice), then the other axes.
@@ -45,8 +57,8 @@ class Layout:
             name: The tensor.
             shape: Its shape in a batch.
         """
-        axis = self.axes[name]
-        if axis is None or not shape:
+        axis = self.sample_axis(name, shape)
+        if axis is None:
             return shape
         each = shape[axis] // self.batch_size
         return (each,) * (each != 1) + shape[:axis] + shape[axis + 1 :]

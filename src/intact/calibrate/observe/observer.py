@@ -85,8 +85,8 @@ class Observer:
             return arena.run(batch, count)
         arrays = run_session(self._session, batch, self._computed) if self._computed else []
         found = batch | dict(zip(self._computed, arrays, strict=True))
-        axes, size = self.layout.axes, self.batch_size
-        rows = [_rows(found[name], axes[name], size, count) for name in self.tensors]
+        axes = {name: self.layout.sample_axis(name, found[name].shape) for name in self.tensors}
+        rows = [_rows(found[name], axes[name], self.batch_size, count) for name in self.tensors]
         sizes = np.array([row.size for row in rows], np.int64)
         values = np.concatenate([row.ravel() for row in rows])
         shapes = tuple(self.layout.sample_shape(n, found[n].shape) for n in self.tensors)

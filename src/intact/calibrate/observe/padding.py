@@ -85,7 +85,8 @@ class Padding:
             shape: Of one sample.
             length: Positions of the mask.
         """
-        if name in self._whole:
+        together = self._layout.batch_size > 1 and self._layout.axes.get(name) is None
+        if name in self._whole or together:  # one mask does not tell of a whole batch
             return SequenceAxes(())
         declared = self._declared(name, shape)
         fitting = [axis for axis, size in enumerate(shape) if size == length]

@@ -118,18 +118,18 @@ def _equal(left: QuantParams, right: QuantParams) -> bool:
 def _notes(table: ScaleTable, used: set[str], gave_way: list[str]) -> Iterator[Note]:
     if gave_way:
         yield _note(
-            f"{table.source}: the scales of {len(gave_way)} tensor(s) give way, to a tensor's that "
+            f"{table.name}: the scales of {len(gave_way)} tensor(s) give way, to a tensor's that "
             f"has one scale with them or to a prescribed one (first: {gave_way[0]!r})"
         )
     unused = [name for name in table.scales if name not in used]
     if unused:
         yield _note(
-            f"{table.source}: {len(unused)} of {len(table.scales)} scales are not used, their "
+            f"{table.name}: {len(unused)} of {len(table.scales)} scales are not used, their "
             "tensors are biases or are not quantised on this target, or normalising removed them "
             f"(first: {unused[0]!r})"
         )
     for reason, count in table.ignored.items():
-        yield _note(f"{table.source}: {count} encoding(s) left out: {reason}")
+        yield _note(f"{table.name}: {count} encoding(s) left out: {reason}")
 
 
 def _note(message: str) -> Note:

@@ -151,7 +151,7 @@ def _scale_and_offset(encoding: _Encoding0) -> tuple[float, float]:
     if _is_true(encoding.is_symmetric) and low < 0:
         return max(-low / (levels // 2 + 1), high / (levels // 2)), -(levels // 2 + 1)
     scale = (high - low) / levels
-    return scale, round(low / scale)
+    return scale, round(low / scale) if scale else 0  # GivenScale refuses a scale of 0
 
 
 def _parse_1(name: str | None, raw: msgspec.Raw) -> tuple[str, GivenScale]:

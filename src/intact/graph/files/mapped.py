@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import os
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,12 +40,12 @@ class MappedFile:
         """
         with path.open("rb") as file:
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-            return MappedFile(path.resolve(), pages, _identity(path))
+            return MappedFile(path.resolve(), pages, _identity(os.fstat(file.fileno())))
 
     def is_still_there(self) -> bool:
         """Whether the path leads to the same, unchanged file."""
         try:
-            return _identity(self.path) == self._identity
+            return _identity(self.path.stat()) == self._identity
         except OSError:
             return False
 
@@ -87,6 +88,5 @@ def tensor_bytes(tensor: ir.TensorProtocol) -> memoryview:
     return np.ascontiguousarray(array).reshape(-1).view(np.uint8).data
 
 
-def _identity(path: Path) -> _Identity:
-    found = path.stat()
+def _identity(found: os.stat_result) -> _Identity:
     return found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns

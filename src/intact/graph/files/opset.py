@@ -72,6 +72,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     """
     before = model.opset_imports[""]
     _refuse_lost_meanings(model)
+    functions = _functions_at(model, opset)
     proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
     ports = {value.name for value in model.graph.inputs}
     try:
@@ -82,6 +83,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
         raise ModelError(
             f"cannot be converted to opset {opset}: {_culprit(proto, opset)}"
         ) from error
+    result.functions.update(functions)
     own_tensors(result)
     _attach(result, absent, ports)
     if before < TABLE_OPSET:
@@ -170,6 +172,34 @@ def _refuse_lost_meanings(model: ir.Model) -> None:
             raise ModelError(
                 f"node {node.name!r} ({node.op_type}) means what newer opsets cannot express"
             )
+
+
+def _functions_at(model: ir.Model, opset: int) -> dict[ir.OperatorIdentifier, ir.Function]:
+    """Return copies of the functions, which the converter drops, at a newer opset.
+
+    Raises:
+        ModelError: A function has an operator with another definition there.
+    """
+    functions = dict(model.clone().functions) if model.functions else {}
+    for function in functions.values():
+        before = function.opset_imports.get("", opset)
+        for node in function.all_nodes():
+            if node.domain == "" and not _is_same_operator(node.op_type, before, opset):
+                raise ModelError(
+                    f"cannot be converted to opset {opset}: its function {function.name!r} has "
+                    f"{node.op_type}, which is another operator there"
+                )
+        if "" in function.opset_imports:
+            function.opset_imports[""] = max(before, opset)
+    return functions
+
+
+def _is_same_operator(op_type: str, opset: int, other: int) -> bool:
+    try:
+        found = [onnx.defs.get_schema(op_type, each, "").since_version for each in (opset, other)]
+    except onnx.defs.SchemaError:  # it ends before, or nobody knows it
+        return False
+    return found[0] == found[1]
 
 
 def _is_flat_hardmax(node: ir.Node) -> bool:

@@ -121,7 +121,7 @@ def detach_weights(
 
 
 def _write_message(model: ir.Model, path: Path) -> None:
-    with _appearing(path) as file:
+    with _appearing(path) as (file,):
         file.write(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
@@ -132,7 +132,7 @@ def _write_inside(model: ir.Model, path: Path) -> None:
         return
     headers = [(_header(tensor), tensor.nbytes) for tensor in weights]
     frames = frame_weights(ir.to_proto(rest), headers)
-    with _appearing(path) as file:
+    with _appearing(path) as (file,):
         for frame, tensor in zip(frames, weights, strict=True):
             file.write(frame)
             _write_tensor(file, tensor)
@@ -142,7 +142,7 @@ def _write_beside(model: ir.Model, path: Path) -> None:
     rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
     proto = ir.to_proto(rest)
     data = path.with_name(f"{path.name}.data")
-    with _appearing(path) as file, _appearing(data) as data_file:  # the data is there first
+    with _appearing(data, path) as (data_file, file):
         for tensor in weights:
             offset = -(-data_file.tell() // _ALIGNMENT) * _ALIGNMENT
             data_file.seek(offset)
@@ -178,14 +178,18 @@ def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
 
 
 @contextlib.contextmanager
-def _appearing(path: Path) -> Iterator[BinaryIO]:
-    """Give a file that takes its place and name when it is complete."""
-    partial = path.with_name(f".{path.name}.{os.getpid()}.partial")
+def _appearing(*paths: Path) -> Iterator[tuple[BinaryIO, ...]]:
+    """Give files that take their places and names, in this order, when all are complete."""
+    partials = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
     try:
-        with partial.open("wb") as file:
-            yield file
-            file.truncate()  # to the position: a hole at the end has to be there too
-        partial.replace(path)
+        with contextlib.ExitStack() as stack:
+            files = tuple(stack.enter_context(partial.open("wb")) for partial in partials)
+            yield files
+            for file in files:
+                file.truncate()  # to the position: a hole at the end has to be there too
+        for partial, path in zip(partials, paths, strict=True):
+            partial.replace(path)
     finally:
-        with contextlib.suppress(OSError):
-            partial.unlink()
+        for partial in partials:
+            with contextlib.suppress(OSError):
+                partial.unlink()

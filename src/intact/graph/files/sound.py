@@ -22,6 +22,9 @@ _VALUES = {
 _TYPES = frozenset({"to", "dtype", "output_dtype"})
 """Attributes of ONNX's own operators that hold the number of an element type."""
 
+_COUNTS = frozenset({"group", "offset_group"})
+"""Attributes that divide: of a ConvTranspose in no groups, ONNX Runtime 1.31 dies."""
+
 _STANDARD = ("", "ai.onnx")
 """Spellings of ONNX's own domain."""
 
@@ -115,17 +118,26 @@ def _problem(node: onnx.NodeProto, opset: int) -> str:
         if not least <= count <= most:
             return f"has {count} {what}, ONNX opset {opset} wants {least} to {most}"
     for attribute in node.attribute:
-        defined = schema.attributes.get(attribute.name)
-        wanted: Any = defined and defined.type  # an enum, which its stub does not say
-        if wanted is not None and wanted.value != attribute.type:
-            given = _KINDS.AttributeType.Name(attribute.type)
-            return f"has attribute {attribute.name!r} of type {given}, not {wanted.name}"
-        if attribute.name in _TYPES and attribute.i not in onnx.TensorProto.DataType.values():
-            return f"has {attribute.name} {attribute.i}, which is no element type"
+        problem = _attribute_problem(attribute, schema)
+        if problem:
+            return problem
     present = {attribute.name for attribute in node.attribute}
     for name, defined in schema.attributes.items():
         if defined.required and name not in present:
             return f"has no attribute {name!r}"
+    return ""
+
+
+def _attribute_problem(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> str:
+    defined = schema.attributes.get(attribute.name)
+    wanted: Any = defined and defined.type  # an enum, which its stub does not say
+    if wanted is not None and wanted.value != attribute.type:
+        given = _KINDS.AttributeType.Name(attribute.type)
+        return f"has attribute {attribute.name!r} of type {given}, not {wanted.name}"
+    if attribute.name in _TYPES and attribute.i not in onnx.TensorProto.DataType.values():
+        return f"has {attribute.name} {attribute.i}, which is no element type"
+    if attribute.name in _COUNTS and attribute.i < 1 and not attribute.ref_attr_name:
+        return f"has {attribute.name} {attribute.i}, which has to be 1 or more"
     return ""
 
 

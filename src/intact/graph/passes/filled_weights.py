@@ -16,42 +16,64 @@ from intact.graph.ops import Role, constant_array, input_value, moves_values, op
 from intact.graph.passes.replace import add_constant
 
 _SMALL = 1 << 12
-_LARGEST = 1 << 27
-"""Elements: half a GiB of float32, the largest weights of image classifiers."""
+"""Elements of a result that is filled in whatever reads it."""
+
+MOST_FILLED = 1 << 28
+"""Elements of all results together, as a few bytes may ask for any number: 1 GiB of float32, twice
+what the largest image classifiers have."""
 
 
-def fill_weights(model: ir.Model) -> int:
-    """Compute ConstantOfShape nodes that are small or make weights; return how many."""
-    return sum(_fill(model.graph, node) for node in tuple(model.graph))
+def fill_weights(model: ir.Model, room: int) -> int:
+    """Compute ConstantOfShape nodes that are small or make weights.
+
+    Args:
+        model: The model; it is changed in place.
+        room: The most elements that all of them may have together.
+
+    Returns:
+        The elements that were filled in, at least one for each node.
+    """
+    left = room
+    for node in tuple(model.graph):
+        sizes = _sizes(node)
+        if sizes is None:
+            continue
+        elements = max(1, math.prod(sizes))
+        if elements <= (left if _is_weight(node.outputs[0]) else min(left, _SMALL)):
+            _fill(model.graph, node, sizes)
+            left -= elements
+    return room - left
 
 
-def _fill(graph: ir.Graph, node: ir.Node) -> bool:
+def _sizes(node: ir.Node) -> tuple[int, ...] | None:
+    """Return the known shape that a ConstantOfShape makes; None where it has to stay."""
     if node.domain != "" or node.op_type != "ConstantOfShape":
-        return False
-    shape, result = constant_array(input_value(node, 0)), node.outputs[0]
-    if shape is None or shape.ndim != 1 or (shape < 0).any() or result.is_graph_output():
-        return False
-    sizes = tuple(int(size) for size in shape)
-    elements = math.prod(sizes)
-    if elements > (_LARGEST if _is_weight(result) else _SMALL):
-        return False
+        return None
+    shape = constant_array(input_value(node, 0))
+    if shape is None or shape.ndim != 1 or (shape < 0).any() or node.outputs[0].is_graph_output():
+        return None
+    return tuple(int(size) for size in shape)
+
+
+def _fill(graph: ir.Graph, node: ir.Node, sizes: tuple[int, ...]) -> None:
+    result = node.outputs[0]
     name, number = str(result.name), _number(node)
     result.name = None  # free for the constant
     constant = add_constant(graph, np.full(sizes, number), name)
     result.replace_all_uses_with(constant)
     graph.remove(node, safe=True)
-    return True
 
 
 def _is_weight(value: ir.Value) -> bool:
     """Whether a value is read as a weight, perhaps after a Reshape or Transpose."""
-    for use in value.uses():
-        spec = op_spec(use.node)
-        if spec is None:
-            continue
-        is_moved = use.idx == 0 and moves_values(use.node)
-        if spec.role(use.idx) is Role.WEIGHT or (is_moved and _is_weight(use.node.outputs[0])):
-            return True
+    ahead = [value]
+    while ahead:
+        for node, slot in ahead.pop().uses():
+            spec = op_spec(node)
+            if spec is not None and spec.role(slot) is Role.WEIGHT:
+                return True
+            if slot == 0 and moves_values(node):
+                ahead.append(node.outputs[0])
     return False
 
 

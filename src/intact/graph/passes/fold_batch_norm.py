@@ -65,6 +65,8 @@ def _parameters(node: ir.Node) -> BatchNorm | None:
     arrays = [constant_array(input_value(node, slot)) for slot in (1, 2, 3, 4)]
     if any(array is None or array.ndim != 1 for array in arrays):
         return None
+    if len({array.shape for array in arrays if array is not None}) != 1:
+        return None
     gamma, beta, mean, variance = (np.asarray(array, dtype=np.float32) for array in arrays)
     return BatchNorm(gamma, beta, mean, variance, node.attributes.get_float("epsilon", _EPSILON))
 

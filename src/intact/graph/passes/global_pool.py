@@ -34,9 +34,11 @@ def _is_spatial_mean(node: ir.Node) -> bool:
     data = input_value(node, 0)
     if node.domain != "" or node.op_type != "ReduceMean" or data is None or data.shape is None:
         return False
+    if data.dtype is not ir.DataType.FLOAT:
+        return False  # runtimes pool no integers, and no doubles
     rank = len(data.shape)
     axes = _axes(node)
-    if not 3 <= rank <= 5 or axes is None:
+    if not 3 <= rank <= 5 or axes is None or any(not -rank <= axis < rank for axis in axes):
         return False
     if {axis % rank for axis in axes} != set(range(2, rank)):
         return False

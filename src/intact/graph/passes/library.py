@@ -65,7 +65,28 @@ def infer_shapes(model: ir.Model) -> bool:
 def remove_unused(model: ir.Model) -> bool:
     """Remove nodes, initialisers and optional outputs that lead to no graph output."""
     with quiet():
-        return common.RemoveUnusedNodesPass()(model).modified
+        modified = common.RemoveUnusedNodesPass()(model).modified
+        while _release_captured(model):
+            modified |= common.RemoveUnusedNodesPass()(model).modified
+    return modified
+
+
+def _release_captured(model: ir.Model) -> bool:
+    """Let the bodies of removed nodes read nothing: onnx-ir still counts them as readers."""
+    alive = set(model.graph.all_nodes())
+    stale = [
+        use
+        for value in (
+            *model.graph.inputs,
+            *model.graph.initializers.values(),
+            *(value for node in alive for value in node.outputs),
+        )
+        for use in value.uses()
+        if use.node not in alive
+    ]
+    for node, slot in stale:
+        node.replace_input_with(slot, None)
+    return bool(stale)
 
 
 def fold_constants(model: ir.Model) -> bool:

@@ -2,7 +2,8 @@
 
 Integer kernels, scales and statistics start from float32, and the CPU has few kernels of half
 precision. A float16 model keeps float16 inputs and outputs, by Casts at its borders. NumPy has no
-bfloat16 and ONNX Runtime cannot be fed it from there, so those inputs and outputs become float32.
+bfloat16 and ONNX Runtime cannot be fed it from there, so those inputs and outputs become float32;
+so do sequences, which no Cast takes.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
     for value in _all_values(model):
         value.type = _wide_type(value.type)
     for value, dtype in ports.items():
-        if dtype is ir.DataType.FLOAT16:
+        if dtype is ir.DataType.FLOAT16 and isinstance(value.type, ir.TensorType):
             _cast_port(model.graph, value)
     model.metadata_props[METADATA_KEY] = ",".join(sorted(each.name for each in found))
     return found
@@ -169,15 +170,13 @@ def _wide_type(known: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
 def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
     """Put a Cast behind a float16 input, or in front of a float16 output; the port's name stays."""
     half = ir.TensorType(ir.DataType.FLOAT16)
-    if port.producer() is None:  # an input, which may be an output as well
-        if not isinstance(port.type, ir.TensorType) or not port.uses():
-            port.type = half
-            return
+    if port.is_graph_input():  # which may be an output as well
         readers = tuple(port.uses())
-        cast = _cast(graph, port, ir.DataType.FLOAT)
-        for node, slot in readers:
-            node.replace_input_with(slot, cast.outputs[0])
-        graph.insert_before(graph[0], cast)
+        if readers:
+            cast = _cast(graph, port, ir.DataType.FLOAT)
+            for node, slot in readers:
+                node.replace_input_with(slot, cast.outputs[0])
+            graph.insert_before(graph[0], cast)
         port.type = half
         return
     cast = _cast(graph, port, ir.DataType.FLOAT16)

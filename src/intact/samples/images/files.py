@@ -41,6 +41,15 @@ def image_files(folder: Path) -> list[str]:
     return ["/".join(parts) for parts in sorted(found)]
 
 
+def sub_folders(folder: Path) -> list[str]:
+    """Return the names of the folders that lie directly in one, hidden ones left out.
+
+    Raises:
+        DataError: The folder cannot be read, or one in it is a link.
+    """
+    return [name for (name,) in _listed(folder, ())[0]]
+
+
 def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
     """Return at most ``limit`` items, at even distances and in their order.
 

@@ -14,15 +14,19 @@ _MOST_DIGITS = 9
 """Class numbers stay below 10**9."""
 
 
-def folder_labels(folder: Path, files: Sequence[str]) -> list[int] | None:
+def folder_labels(
+    folder: Path, files: Sequence[str], sub_folders: Iterable[str] = ()
+) -> list[int] | None:
     """Return the labels that the direct sub-folders' names give, one for each file.
 
-    Names that are all numbers are the labels; other names count by their sorted position. None
+    Names that are all numbers are the labels; other names count by their sorted position, those
+    of sub-folders without an image too: a class keeps its number in a part of the data. None
     where an image lies outside of sub-folders, or all lie in one that is no number.
 
     Args:
         folder: For messages.
         files: Relative posix paths.
+        sub_folders: Names of all direct sub-folders; those of the files need not be among them.
 
     Raises:
         DataError: Two sub-folders have names of the same number.
@@ -41,7 +45,8 @@ def folder_labels(folder: Path, files: Sequence[str]) -> list[int] | None:
     elif len(names) == 1:
         return None
     else:
-        numbers = {name: position for position, name in enumerate(names)}
+        every = sorted({*names, *sub_folders})
+        numbers = {name: position for position, name in enumerate(every)}
     return [numbers[parts[0]] for parts in paths]
 
 

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from intact.errors import DataError
 from intact.samples.images.decode import BadImageError, decode, require_pillow, resized
-from intact.samples.images.files import evenly_spread, image_files
+from intact.samples.images.files import evenly_spread, image_files, sub_folders
 from intact.samples.images.fit import ImageInput, image_input
 from intact.samples.images.geometry import laid, place
 from intact.samples.images.labels import csv_labels, folder_labels
@@ -179,7 +179,10 @@ def open_folder(
     require_pillow()
     takes = image_input(specs, preprocess)
     files = image_files(folder)
-    numbers = folder_labels(folder, files) if labels is None else csv_labels(labels, files)
+    if labels is None:
+        numbers = folder_labels(folder, files, sub_folders(folder))
+    else:
+        numbers = csv_labels(labels, files)
     chosen = evenly_spread(range(len(files)), limit)
     return ImageFolder(
         folder,
