@@ -32,6 +32,10 @@ def hits(outputs, references):
 
 def text(outputs, references):
     return "good"
+
+def talks(outputs, references):
+    print("hello")
+    return 1.0
 """
 
 Print = Callable[..., str]
@@ -414,3 +418,38 @@ def test_every_command_of_the_documents_runs(here: Path, printed: Print) -> None
     block = re.search(r"```sh\n(.*?)\n```", text, re.DOTALL)
     assert block is not None
     printed(*block[1].split()[1:])
+
+
+def test_names_that_are_not_the_models_classes_are_refused(
+    here: Path, printed: Print, capfd: pytest.CaptureFixture[str]
+) -> None:
+    printed("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
+    for folder in sorted((here / "photos").iterdir()):
+        folder.rename(folder.with_name(f"digit {folder.name}"))
+    (here / "photos" / "digit 9").rename(here / "more")
+    line = refused(capfd, "evaluate", "out", "-d", "photos")
+    assert "9 sub-folders are not the 10 classes" in line
+    (here / "photos" / "digit 9").mkdir()
+    assert evaluated(printed, "-d", "photos")["accuracy"] is not None
+    image = next((here / "photos").rglob("*.png"))
+    image.rename(here / "photos" / "astray.png")
+    assert "'astray.png' lies in no sub-folder" in printed("evaluate", "out", "-d", "photos")
+
+
+def test_what_a_function_prints_is_not_part_of_the_json(here: Path, printed: Print) -> None:
+    printed("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
+    assert evaluated(printed, "-d", "test.npz", "--metric", "mine:talks")["metrics"]["talks"]
+
+
+def test_absurd_numbers_of_threads_are_refused(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quantize = ("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
+    assert "threads is 100000" in refused(capfd, *quantize, "--threads", "100000", code=2)
+
+
+def test_a_results_folder_is_inspected(here: Path, printed: Print) -> None:
+    printed("quantize", "model.onnx", "-d", "calib.npz", "-o", "out", "--keep-float", "Gemm")
+    rows = json.loads(printed("inspect", "out", "--json"))["nodes"]
+    assert [row["quantized"] for row in rows if row["op_type"] == "Gemm"] == [False]
+    assert any(row["quantized"] for row in rows)

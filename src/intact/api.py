@@ -27,7 +27,7 @@ from intact.pipeline import (
 from intact.plan import Overrides, build_plan
 from intact.plan.complete import complete
 from intact.plan.inspection import Inspection, inspect_plan
-from intact.result import Result, check_output
+from intact.result import PLAN, Result, check_output
 from intact.samples.batching import Batch
 from intact.samples.metric import Metric, MetricFunction
 from intact.samples.opening import open_samples
@@ -207,20 +207,26 @@ def inspect(
 ) -> Inspection:
     """Report which nodes will be quantised and why (not), without data.
 
-    Of a model that is quantised already, what it says of itself is reported.
+    Of a model that is quantised already, what it says of itself is reported; of a result's folder,
+    its plan.
 
     Raises:
         IntactError: The model, the target or an override is wrong.
     """
-    described, loaded = _target(target), load_model(model)
-    if not is_quantized(loaded):
-        return inspect_plan(build_plan(normalize(loaded), described, overrides))
+    described = _target(target)
+    if isinstance(model, str | Path) and (Path(model) / PLAN).is_file():
+        plan = load_result(model).plan
+    else:
+        loaded = load_model(model)
+        if not is_quantized(loaded):
+            return inspect_plan(build_plan(normalize(loaded), described, overrides))
+        plan = read_qdq(loaded, described)
     if overrides is not None and overrides != Overrides():
         raise UsageError(
             "the model is quantised already, its widths and float nodes are given",
             remedy="leave them out here, or inspect the float model",
         )
-    return inspect_plan(read_qdq(loaded, described))
+    return inspect_plan(plan)
 
 
 def evaluate(

@@ -75,6 +75,7 @@ class Evaluation:
         outputs: Errors of every output by name, where there are several.
         metrics: Figures of the user's metric by name, (float, quantised).
         skipped: Files of a folder that were left out, with the reason.
+        why_no_labels: Why a folder of images gives no labels.
     """
 
     samples: int
@@ -90,6 +91,7 @@ class Evaluation:
     outputs: dict[str, OutputComparison] = field(default_factory=dict)
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
+    why_no_labels: str = ""
 
 
 def evaluate_result(
@@ -150,6 +152,7 @@ def evaluate_result(
         outputs=outputs if len(outputs) > 1 else {},
         metrics=metrics,
         skipped=samples.skipped,
+        why_no_labels=samples.why_no_labels,
     )
 
 
@@ -242,11 +245,23 @@ def _class_labels(
         labels = samples.labels()
         if labels is not None:
             _check_classes(samples.source, seen, scores, labels)
+            _check_names(samples, scores)
     except DataError:
         if not is_optional:
             raise
         return None
     return labels
+
+
+def _check_names(samples: Samples, scores: tuple[Scores, Scores] | None) -> None:
+    """Refuse class names that cannot be numbered: the model has more, or fewer."""
+    if scores is None or not samples.classes or len(samples.classes) == scores[0].shape[1]:
+        return
+    raise DataError(
+        f"{samples.source}: its {len(samples.classes)} sub-folders are not the "
+        f"{scores[0].shape[1]} classes of the model",
+        remedy="make an empty one for each missing class, or give --labels",
+    )
 
 
 def _check_classes(

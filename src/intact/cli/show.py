@@ -6,7 +6,7 @@ import math
 import shlex
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ from rich.table import Table
 from intact.calibrate.collect import Progress as Report
 from intact.evaluation import Evaluation
 from intact.plan import Note
+from intact.plan.given_scales import GIVEN
 from intact.plan.inspection import Inspection
 from intact.result import QUANTIZED, Result
 from intact.targets import Target, target_to_json
@@ -27,6 +28,7 @@ from intact.verification import LayerComparison, Verification
 
 _WORST_LAYERS = 10
 _SHOWN_FILES = 5
+_SHOWN_NODES = 3
 _NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
 
 
@@ -47,7 +49,9 @@ def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[
         TimeRemainingColumn(),
     )
     hidden = quiet or not screen.is_terminal
-    with Progress(*columns, console=screen, transient=True, disable=hidden) as bar:
+    # What a function of the user's prints is not part of the result.
+    aside = redirect_stdout(sys.stderr)
+    with aside, Progress(*columns, console=screen, transient=True, disable=hidden) as bar:
         task = bar.add_task(what, total=None)
 
         def report(done: int, total: int | None) -> None:
@@ -103,7 +107,7 @@ def _made_with(provenance: Mapping[str, str]) -> str:
         parts.append(f"scales of the {provenance['source']}{f' (by {by})' if by else ''}")
     if "scales" in provenance:
         parts.append(f"scales of {provenance['scales']}")
-    if "method" in provenance:
+    if provenance.get("method", GIVEN) != GIVEN:
         options = provenance.get("method_options", "")
         parts.append(f"method {provenance['method']}{f' ({options})' if options else ''}")
         parts.append(f"weights {provenance['weight_method']}")
@@ -177,6 +181,8 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     for name, error in found.outputs.items():
         if name != found.output:
             _line(f"output {escape(name)}: {_decibels(error.sqnr_db)}, cosine {error.cosine:.5f}")
+    if found.why_no_labels and not found.metrics:
+        _line(f"[dim]no accuracy without labels: {escape(found.why_no_labels)}[/]")
     _skipped(found.skipped)
 
 
@@ -215,8 +221,13 @@ def verification(found: Verification, *, as_json: bool) -> None:
         _line(f"output {escape(name)}: deployed against simulated {_decibels(decibels)}")
     for line in found.not_simulated:
         _line(f"[dim]not simulated: {escape(line)}[/]")
-    for name, op_type in found.float_nodes.items():
-        _line(f"[yellow]{escape(name)} ({op_type}) was planned for integers and runs in float[/]")
+    if found.float_nodes:
+        named = [f"{name} ({op_type})" for name, op_type in found.float_nodes.items()]
+        more = f", and {len(named) - _SHOWN_NODES} more" if len(named) > _SHOWN_NODES else ""
+        _line(
+            f"[yellow]{len(named)} node(s) planned for integers run in float, for want of an "
+            f"integer kernel in the runtime: {escape(', '.join(named[:_SHOWN_NODES]))}{more}[/]"
+        )
     if found.cpu.saturates_pairs:
         _line(
             "[yellow]this processor saturates pairs of products at 16 bits, so 8-bit weights can "

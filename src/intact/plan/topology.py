@@ -91,8 +91,8 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
         if name in overrides.keep_float:
             return f"kept float as asked (--keep-float {name})"
     if op_spec(node) is None:
-        origin = f"domain {node.domain!r}" if node.domain else "this version"
-        return f"op {node.op_type} of {origin} is not in the op table, so it stays float"
+        origin = f" of domain {node.domain!r}" if node.domain else ""
+        return f"op {node.op_type}{origin} is not in the op table, so it stays float"
     if all(str(output.name) in shapes for output in node.outputs):
         return "computes shapes or indices only"
     weight = weight_slot(node)

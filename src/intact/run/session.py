@@ -27,6 +27,9 @@ _WEIGHT_FOLDER = "session.model_external_initializers_file_folder_path"
 _NEWEST_OPSET = re.compile(r"support for domain (\S+) is till opset (\d+)")
 """What the runtime says of a model that is newer than itself."""
 
+MOST_THREADS = 1024
+"""More than any machine has cores; with some ten thousand threads it can start no process."""
+
 Feeds = dict[str, np.ndarray[Any, Any]]
 
 ort.set_default_logger_severity(3)  # its warnings about our own intermediate models help nobody
@@ -41,6 +44,16 @@ class Optimization(Enum):
 
     NONE = ort.GraphOptimizationLevel.ORT_DISABLE_ALL
     ALL = ort.GraphOptimizationLevel.ORT_ENABLE_ALL
+
+
+def refuse_threads(threads: int) -> None:
+    """Refuse a number of threads that cannot be meant: the runtime would start them all.
+
+    Raises:
+        UsageError: It is negative, or above ``MOST_THREADS``.
+    """
+    if not 0 <= threads <= MOST_THREADS:
+        raise UsageError(f"threads is {threads}", remedy=f"give 0 (all) to {MOST_THREADS}")
 
 
 def make_session(
@@ -58,10 +71,9 @@ def make_session(
 
     Raises:
         ModelError: The runtime refuses the model.
-        UsageError: ``threads`` is negative.
+        UsageError: ``threads`` is negative, or far more than a machine can start.
     """
-    if threads < 0:
-        raise UsageError(f"threads is {threads}", remedy="give 0 (all) or more")
+    refuse_threads(threads)
     options = ort.SessionOptions()
     options.intra_op_num_threads = threads
     options.graph_optimization_level = optimization.value

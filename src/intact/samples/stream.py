@@ -122,6 +122,16 @@ class Samples:
         """The files of a folder that the last pass left out: a line for each, its path and why."""
         return tuple(self.reader.skipped) if isinstance(self.reader, ImageFolder) else ()
 
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The classes that a folder's sub-folders name; empty where there are no such names."""
+        return self.reader.labels.classes if isinstance(self.reader, ImageFolder) else ()
+
+    @property
+    def why_no_labels(self) -> str:
+        """Why a folder gives no labels; empty where it does, and for other sources."""
+        return self.reader.labels.reason if isinstance(self.reader, ImageFolder) else ""
+
     def labels(self) -> npt.NDArray[np.int64] | None:
         """Return the labels of the samples, [N]; None where the source has none.
 

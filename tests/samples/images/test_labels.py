@@ -13,20 +13,27 @@ HERE = Path("data")
 
 
 def test_names_that_are_numbers_are_the_labels() -> None:
-    assert folder_labels(HERE, ["10/a.png", "2/b.png", "2/x/c.png", "007/d.png"]) == [10, 2, 2, 7]
-    assert folder_labels(HERE, ["3/a.png"]) == [3]
+    assert folder_labels(HERE, ["10/a.png", "2/b.png", "2/x/c.png", "007/d.png"]).numbers == [
+        10,
+        2,
+        2,
+        7,
+    ]
+    assert folder_labels(HERE, ["3/a.png"]).numbers == [3]
 
 
 def test_other_names_count_by_their_sorted_position() -> None:
     files = ["cat/a.png", "cat/b.png", "dog/a.png", "10/a.png"]
-    assert folder_labels(HERE, files) == [1, 1, 2, 0]
+    assert folder_labels(HERE, files).numbers == [1, 1, 2, 0]
 
 
 @pytest.mark.parametrize(
     "files", [["a.png"], ["cat/a.png", "dog/b.png", "c.png"], ["images/a.png", "images/b/c.png"]]
 )
 def test_images_outside_of_classes_have_no_labels(files: list[str]) -> None:
-    assert folder_labels(HERE, files) is None
+    found = folder_labels(HERE, files)
+    assert found.numbers is None
+    assert "sub-folder" in found.reason
 
 
 def test_two_names_of_one_number_are_refused() -> None:

@@ -21,6 +21,7 @@ from intact.graph import Graph
 from intact.samples.images import reader as reader_module
 from intact.samples.images.decode import decode
 from intact.samples.images.fit import image_input
+from intact.samples.images.labels import FolderLabels
 from intact.samples.images.reader import ImageFolder
 from intact.samples.images.steps import ImageSteps
 from intact.samples.opening import open_samples
@@ -44,7 +45,7 @@ def values(samples: Samples) -> list[int]:
 def folder_of(folder: Path, graph: Graph = GRAPH, **options: Any) -> ImageFolder:
     files = sorted(path.name for path in folder.iterdir())
     return ImageFolder(
-        folder, files, None, image_input(input_specs(graph), Preprocess()), **options
+        folder, files, FolderLabels(None), image_input(input_specs(graph), Preprocess()), **options
     )
 
 

@@ -12,6 +12,7 @@ from intact.calibrate.observe.observed import Observed
 from intact.errors import CalibrationError, UsageError
 from intact.graph import Graph
 from intact.numerics.histogram import BINS
+from intact.run.session import refuse_threads
 
 COUNTS_BYTES = BINS * 16
 """One tensor's counts in one thread: int64, and the part of the scratch tables that is in use."""
@@ -42,10 +43,9 @@ def worker_count(threads: int, tensors: int) -> int:
         tensors: How many are observed.
 
     Raises:
-        UsageError: ``threads`` is negative.
+        UsageError: ``threads`` is no number of threads.
     """
-    if threads < 0:
-        raise UsageError(f"threads is {threads}", remedy="give 0 (all) or more")
+    refuse_threads(threads)
     wanted = threads or os.cpu_count() or 1
     return max(1, min(wanted, _MOST_COUNTS // (tensors * COUNTS_BYTES + 1)))
 

@@ -6,6 +6,7 @@ import csv
 import io
 from collections.abc import Iterable, Sequence
 from pathlib import Path, PurePosixPath
+from typing import NamedTuple
 
 from intact.errors import DataError
 
@@ -14,14 +15,28 @@ _MOST_DIGITS = 9
 """Class numbers stay below 10**9."""
 
 
+class FolderLabels(NamedTuple):
+    """What the sub-folders of a folder say.
+
+    Attributes:
+        numbers: The label of each file; None where there are none.
+        classes: The names of the classes in their order; empty where the names are numbers.
+        reason: Why there are no labels.
+    """
+
+    numbers: list[int] | None
+    classes: tuple[str, ...] = ()
+    reason: str = ""
+
+
 def folder_labels(
     folder: Path, files: Sequence[str], sub_folders: Iterable[str] = ()
-) -> list[int] | None:
+) -> FolderLabels:
     """Return the labels that the direct sub-folders' names give, one for each file.
 
     Names that are all numbers are the labels; other names count by their sorted position, those
-    of sub-folders without an image too: a class keeps its number in a part of the data. None
-    where an image lies outside of sub-folders, or all lie in one that is no number.
+    of sub-folders without an image too: a class keeps its number in a part of the data. There are
+    none where an image lies outside of sub-folders, or all lie in one that is no number.
 
     Args:
         folder: For messages.
@@ -32,9 +47,11 @@ def folder_labels(
         DataError: Two sub-folders have names of the same number.
     """
     paths = [file.split("/") for file in files]
-    if not all(len(parts) > 1 for parts in paths):
-        return None
+    outside = next((file for file, parts in zip(files, paths, strict=True) if not parts[1:]), None)
+    if outside is not None:
+        return FolderLabels(None, reason=f"{outside!r} lies in no sub-folder")
     names = sorted({parts[0] for parts in paths})
+    classes: tuple[str, ...] = ()
     if all(_is_number(name) for name in names):
         numbers = {name: int(name) for name in names}
         if len(set(numbers.values())) < len(names):
@@ -43,11 +60,11 @@ def folder_labels(
                 remedy="join or rename them",
             )
     elif len(names) == 1:
-        return None
+        return FolderLabels(None, reason=f"all images lie in one sub-folder, {names[0]!r}")
     else:
-        every = sorted({*names, *sub_folders})
-        numbers = {name: position for position, name in enumerate(every)}
-    return [numbers[parts[0]] for parts in paths]
+        classes = tuple(sorted({*names, *sub_folders}))
+        numbers = {name: position for position, name in enumerate(classes)}
+    return FolderLabels([numbers[parts[0]] for parts in paths], classes)
 
 
 def csv_labels(path: Path, files: Sequence[str]) -> list[int]:

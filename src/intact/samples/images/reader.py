@@ -17,7 +17,7 @@ from intact.samples.images.decode import BadImageError, decode, require_pillow, 
 from intact.samples.images.files import evenly_spread, image_files, sub_folders
 from intact.samples.images.fit import ImageInput, image_input
 from intact.samples.images.geometry import laid, place
-from intact.samples.images.labels import csv_labels, folder_labels
+from intact.samples.images.labels import FolderLabels, csv_labels, folder_labels
 from intact.samples.images.steps import Resampling, Size
 from intact.samples.preprocess import Preprocess
 from intact.samples.signature import LABELS, InputSpec
@@ -47,13 +47,14 @@ class ImageFolder:
     Args:
         folder: For paths and messages.
         files: Relative posix paths.
-        labels: One for each file, or None.
+        labels: Their numbers, one for each file, if there are any.
         takes: How the model takes images.
         skip_bad: Leave out what cannot be read instead of raising.
         threads: 0 takes all cores.
 
     Attributes:
         takes: As given.
+        labels: As given.
         skipped: A line for each file that the last pass left out: its path and why.
     """
 
@@ -61,7 +62,7 @@ class ImageFolder:
         self,
         folder: Path,
         files: Sequence[str],
-        labels: Sequence[int] | None,
+        labels: FolderLabels,
         takes: ImageInput,
         *,
         skip_bad: bool = False,
@@ -71,7 +72,8 @@ class ImageFolder:
         self.skipped: list[str] = []
         self._folder = folder
         self._files = files
-        self._labels = None if labels is None else np.array(labels, np.int64)
+        self.labels = labels
+        self._labels = None if labels.numbers is None else np.array(labels.numbers, np.int64)
         self._skip_bad = skip_bad
         self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
         room = max(1, _AHEAD_BYTES // takes.image_bytes)  # images
@@ -180,14 +182,14 @@ def open_folder(
     takes = image_input(specs, preprocess)
     files = image_files(folder)
     if labels is None:
-        numbers = folder_labels(folder, files, sub_folders(folder))
+        known = folder_labels(folder, files, sub_folders(folder))
     else:
-        numbers = csv_labels(labels, files)
+        known = FolderLabels(csv_labels(labels, files))
     chosen = evenly_spread(range(len(files)), limit)
     return ImageFolder(
         folder,
         [files[position] for position in chosen],
-        None if numbers is None else [numbers[position] for position in chosen],
+        known._replace(numbers=known.numbers and [known.numbers[position] for position in chosen]),
         takes,
         skip_bad=skip_bad,
     )

@@ -100,6 +100,12 @@ def read_parameters(node: ir.Node) -> Parameters:
         raise refusal(node, "its scale or zero point is computed by the model", _STATIC)
     if scale.dtype != np.float32:
         raise refusal(node, f"its scales are {scale.dtype}", "export the model in float32")
+    if not (np.isfinite(scale) & (scale > 0)).all():
+        raise refusal(
+            node,
+            "a scale of it is not positive and finite",
+            "a channel of zeros takes any positive scale: quantize the float model again",
+        )
     if scale.ndim > 1 or integer_attribute(node, "block_size", 0) != 0:
         raise refusal(node, "it has one scale a block", _STATIC)
     container = _container(node)
