@@ -453,3 +453,10 @@ def test_a_results_folder_is_inspected(here: Path, printed: Print) -> None:
     rows = json.loads(printed("inspect", "out", "--json"))["nodes"]
     assert [row["quantized"] for row in rows if row["op_type"] == "Gemm"] == [False]
     assert any(row["quantized"] for row in rows)
+
+
+def test_forgotten_preprocessing_is_suspected(here: Path, printed: Print) -> None:
+    printed("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
+    wrong = printed("evaluate", "out", "-d", "test.npz", "--mean", "-3000")
+    assert "little in common" in wrong
+    assert "little in common" not in printed("evaluate", "out", "-d", "test.npz")

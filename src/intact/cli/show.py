@@ -28,6 +28,7 @@ from intact.verification import LayerComparison, Verification
 
 _WORST_LAYERS = 10
 _SHOWN_FILES = 5
+_LITTLE_IN_COMMON = 3.0  # dB: half of the power is noise
 _SHOWN_NODES = 3
 _NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
 
@@ -178,6 +179,11 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
         f"output {escape(found.output)}: {_decibels(found.sqnr_db)}, "
         f"cosine {found.cosine:.5f}{agree}"
     )
+    if found.sqnr_db < _LITTLE_IN_COMMON:
+        _line(
+            "[yellow]the outputs have little in common: is the data preprocessed as the model "
+            "wants it (--mean, --scale, --preprocess)?[/]"
+        )
     for name, error in found.outputs.items():
         if name != found.output:
             _line(f"output {escape(name)}: {_decibels(error.sqnr_db)}, cosine {error.cosine:.5f}")
