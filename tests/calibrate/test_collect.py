@@ -1,7 +1,10 @@
 from __future__ import annotations
 
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -222,3 +225,26 @@ def test_a_padded_sequence_along_axis_0_of_a_fixed_batch_keeps_its_shape() -> No
     }
     found = collect(graph, open_samples(data, graph, mask="real"), ("y",))["y"]
     assert found.samples == 4
+
+
+class Interrupted(ThreadPoolExecutor):
+    """Starts one thread; Ctrl-C comes before the second."""
+
+    def submit(self, *arguments: Any, **options: Any) -> Future[Any]:
+        if self._threads:
+            raise KeyboardInterrupt
+        return super().submit(*arguments, **options)
+
+
+def test_ctrl_c_between_two_threads_ends_both(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = normalize(residual_net())
+    end = time.monotonic() + 5
+
+    def endless() -> Iterator[dict[str, np.ndarray]]:
+        while time.monotonic() < end:
+            yield {"image": np.ones((1, 3, 8, 8), np.float32)}
+
+    monkeypatch.setattr("intact.calibrate.collect.ThreadPoolExecutor", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        collect(graph, open_samples(endless(), graph), needed(graph), threads=2)
+    assert time.monotonic() < end

@@ -93,8 +93,8 @@ def _observe(
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
     feed = _Feed(samples, observer.batch_size, progress)
     with ThreadPoolExecutor(workers) as pool:
-        waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
-        try:
+        try:  # Ctrl-C may come while the first thread already counts and the next is not started
+            waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
             counters = [future.result() for future in waiting]
         finally:
             feed.stop()  # an error or Ctrl-C: the others end with the batch they have
