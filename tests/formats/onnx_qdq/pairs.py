@@ -159,3 +159,15 @@ def assert_same_outputs(
         for theirs, ours in pairs:
             np.testing.assert_array_equal(ours, theirs)
             assert len(np.unique(theirs)) > 1
+
+
+def image(b: PairBuilder) -> str:
+    """The input of most of these models."""
+    return b.input("x", ["batch", 4, 6, 6])
+
+
+def finish(b: PairBuilder, *outputs: str) -> onnx.ModelProto:
+    """Hand out what is named, and build."""
+    for name in outputs:
+        b.output(name)
+    return b.build()
