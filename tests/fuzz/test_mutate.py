@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import io
 import json
+import time
 import tomllib
 import zipfile
 from collections.abc import Callable
@@ -74,3 +75,12 @@ def test_a_kind_gives_other_files_for_another_number_or_seed(tmp_path: Path) -> 
     cases = {each: kind.case(seeds, "toml", *each) for each in numbers}
     assert len(set(cases.values())) == 4
     assert kind.case(seeds, "toml", 2, 1) == cases[2, 1]
+
+
+def test_archives_do_not_tell_the_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    seed = sample_files()[0]
+    cases = [mutate_archive(seed, seed, Random(number)) for number in range(50)]
+    later = time.time() + 86400
+    monkeypatch.setattr("time.time", lambda: later)
+    monkeypatch.setattr("time.localtime", lambda *_: time.gmtime(later))
+    assert cases == [mutate_archive(seed, seed, Random(number)) for number in range(50)]

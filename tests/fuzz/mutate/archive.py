@@ -52,7 +52,8 @@ def _zipped(members: list[tuple[str, bytes]], compression: int) -> bytes:
     with warnings.catch_warnings(), zipfile.ZipFile(buffer, "w", compression) as archive:
         warnings.simplefilter("ignore")  # equal names
         for name, content in members:
-            archive.writestr(name, content)
+            # A member made from a name alone gets the time of day, and no case would come again.
+            archive.writestr(zipfile.ZipInfo(name), content, compression)
     return buffer.getvalue()
 
 
