@@ -21,7 +21,15 @@ from intact.targets import (
 from tests.targets.nodes import conv, node, value
 
 GOLDEN = Path(__file__).parent / "golden"
-SHIPPED = ("integer-pow2", "onnxruntime", "onnxruntime-avx2", "tensorrt")
+SHIPPED = (
+    "integer-pow2",
+    "onnxruntime",
+    "onnxruntime-avx2",
+    "tensorrt",
+    "tflite",
+    "tflite-micro",
+    "tflite-xnnpack",
+)
 UPDATE = "INTACT_UPDATE_GOLDEN"
 X = [1, 4, 8, 8]
 

@@ -187,7 +187,7 @@ class Graph:
             for slot, value in enumerate(node.inputs):
                 if value is not None:
                     found.setdefault(value, []).append((node, slot))
-            for value in _values_read_inside(node):
+            for value in values_read_inside(node):
                 if all(reader is not node for reader, _ in found.get(value, ())):
                     found.setdefault(value, []).append((node, IMPLICIT_SLOT))
         return {value: tuple(readers) for value, readers in found.items()}
@@ -201,7 +201,7 @@ def _is_present(value: ir.Value) -> bool:
     return bool(value.name) or bool(value.uses()) or value.is_graph_output()
 
 
-def _values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
+def values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
     """Return the outer values that the subgraphs of a node read, in order."""
     read: dict[ir.Value, None] = {}
     for attribute in node.attributes.values():

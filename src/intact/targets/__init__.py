@@ -8,6 +8,7 @@
 from intact.targets.arithmetic import (
     Arithmetic,
     ArithmeticOverride,
+    Functions,
     Overflow,
     Requantize,
     ScalePrecision,
@@ -49,6 +50,7 @@ __all__ = [
     "Condition",
     "DType",
     "FixedOutput",
+    "Functions",
     "Fusion",
     "Granularity",
     "Groups",

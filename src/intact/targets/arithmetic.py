@@ -55,6 +55,15 @@ class ScalePrecision(enum.StrEnum):
     """Text with six decimals, read back: the truncated value is the effective one (Tengine)."""
 
 
+class Functions(enum.StrEnum):
+    """How a curved function (softmax, sigmoid, tanh ...) of codes is computed."""
+
+    FLOAT32 = "float32"
+    """In float32 from the dequantised code, or a table of that; rounded to the output's code."""
+    FIXED_POINT = "fixed_point"
+    """In fixed point throughout, as gemmlowp does: no float in the kernel."""
+
+
 class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What some operators compute differently; later entries win."""
 
@@ -66,12 +75,30 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     accumulator_overflow: Overflow | None = None
     pair_bits: int | None = None
     scale_precision: ScalePrecision | None = None
+    multiplier_precision: ScalePrecision | None = None
+    functions: Functions | None = None
+    addition_shift: int | None = None
+    multiplier_bits: int | None = None
+    reciprocal_scale: bool | None = None
 
 
 class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arithmetic of one operator or, with ``overrides``, of a whole target.
 
     ``pair_bits`` is given with ``pair_saturate`` and only then.
+
+    Attributes:
+        multiplier_precision: In which floats ``s_x * s_w / s_y`` is computed from the stored
+            scales, before anything is made of it.
+        functions: How softmax, sigmoid and the like are computed.
+        addition_shift: Bits that both operands of a fixed-point addition are shifted left by
+            before they are brought to one scale, twice the larger of theirs. With
+            ``fixed_point_single``: bits behind the point of the larger of two multipliers that
+            share an exponent (XNNPACK).
+        multiplier_bits: Bits behind the point that the fixed-point multiplier of a conversion
+            between codes is rounded to first; None keeps the 31 of its mantissa.
+        reciprocal_scale: A float is quantised by multiplying it with the float32 reciprocal of
+            the scale, not by dividing it by the scale.
     """
 
     requantize: Requantize
@@ -81,6 +108,11 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     accumulator_overflow: Overflow = Overflow.EXACT
     pair_bits: int | None = None
     scale_precision: ScalePrecision = ScalePrecision.FLOAT32
+    multiplier_precision: ScalePrecision = ScalePrecision.FLOAT32
+    functions: Functions = Functions.FLOAT32
+    addition_shift: int = 20
+    multiplier_bits: int | None = None
+    reciprocal_scale: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()
 
     def for_op(self, op_type: str) -> Arithmetic:

@@ -1,0 +1,79 @@
+"""Neighbouring float nodes as one step: one session runs them all."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.program.operations import FloatNodes
+from intact.program.program import Program, Step, Tensor
+
+
+def join_islands(program: Program) -> Program:
+    """Return the program with each run of float steps, one after the other, as one step."""
+    steps: list[Step] = []
+    run: list[Step] = []
+    for step in program.steps:
+        if isinstance(step.operation, FloatNodes) and not _conflicts(run, step):
+            run.append(step)
+            continue
+        steps += _joined(program, run)
+        run = [step] if isinstance(step.operation, FloatNodes) else []
+        if not run:
+            steps.append(step)
+    steps += _joined(program, run)
+    return program.with_steps(tuple(steps))
+
+
+def _conflicts(run: list[Step], step: Step) -> bool:
+    """Tell whether a value would have to be two different arrays inside one island."""
+    arrays: dict[ir.Value, str] = {}
+    for each in (*run, step):
+        for value, tensor in _named(each):
+            if arrays.setdefault(value, tensor.name) != tensor.name:
+                return True
+    return False
+
+
+def _named(step: Step) -> list[tuple[ir.Value, Tensor]]:
+    operation = step.operation
+    if not isinstance(operation, FloatNodes):
+        return []
+    tensors = [tensor for tensor in step.inputs if tensor is not None]
+    pairs = list(zip(operation.inputs, tensors, strict=True))
+    return pairs + list(zip(operation.outputs, step.outputs, strict=True))
+
+
+def _joined(program: Program, run: list[Step]) -> list[Step]:
+    if len(run) < 2:
+        return run
+    inside = {id(step) for step in run}
+    outside = {tensor.name for tensor in program.outputs.values()}
+    for step in program.steps:
+        if id(step) not in inside:
+            outside |= {tensor.name for tensor in step.activations}
+    nodes: list[ir.Node] = []
+    inputs: dict[ir.Value, Tensor] = {}
+    outputs: dict[ir.Value, Tensor] = {}
+    made: set[str] = set()
+    for step in run:
+        operation = step.operation
+        if not isinstance(operation, FloatNodes):
+            continue
+        nodes += operation.nodes
+        for value, tensor in zip(operation.inputs, step.inputs, strict=True):
+            if tensor is not None and tensor.name not in made:
+                inputs.setdefault(value, tensor)
+        for value, tensor in zip(operation.outputs, step.outputs, strict=True):
+            made.add(tensor.name)
+            if tensor.name in outside:
+                outputs[value] = tensor
+    return [
+        Step(
+            run[0].name,
+            FloatNodes(tuple(nodes), tuple(inputs), tuple(outputs)),
+            tuple(inputs.values()),
+            tuple(outputs.values()),
+            run[0].arithmetic,
+            tuple(name for step in run for name in step.nodes),
+        )
+    ]

@@ -1,0 +1,206 @@
+"""Move transposes through a program until they meet and cancel.
+
+Lowering puts a transpose before and behind every spatial operation. Here a transpose is not run
+where it stands: its result is remembered as a *view* of what is stored. An operation that works in
+any order of axes is run on what is stored, with its own axes renumbered, and hands the view on;
+where an operation needs its operand as it is, the view is stored after all. Between two spatial
+operations the views compose to nothing, so the inside of a convolutional network has no transposes.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from intact.program.lowering.forms import moved_last, permuted
+from intact.program.naming import named_after_values
+from intact.program.operations import FullyConnected, Quantize, Reshape, Transpose
+from intact.program.program import Program, Step, Tensor
+from intact.program.reordering import Order, inverse, joined_reshape, reordered
+
+
+class Layout(enum.StrEnum):
+    """How a program takes its inputs and gives its outputs."""
+
+    MODEL = "model"
+    """As the float model does."""
+    CHANNELS_LAST = "channels_last"
+    """With channels last where spatial operations read or wrote them."""
+
+
+@dataclass(frozen=True)
+class View:
+    """A tensor that is a transpose of a stored one: its axis ``k`` is axis ``order[k]`` there."""
+
+    stored: Tensor
+    order: Order
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether nothing is moved."""
+        return self.order == tuple(range(len(self.order)))
+
+
+def cancel_transposes(program: Program, layout: Layout = Layout.MODEL) -> Program:
+    """Return an equal program with as few transposes as moving them through gets.
+
+    Tensors are named after the values that they stand for.
+    """
+    mover = _Mover(program)
+    inputs = {name: mover.input(tensor, layout) for name, tensor in program.inputs.items()}
+    for step in program.steps:
+        mover.add(step)
+    outputs = {name: mover.output(tensor, layout) for name, tensor in program.outputs.items()}
+    return named_after_values(
+        replace(program, inputs=inputs, outputs=outputs, steps=tuple(mover.steps))
+    )
+
+
+class _Mover:
+    """The program so far, and what is stored in another order than it was asked for."""
+
+    def __init__(self, program: Program) -> None:
+        self.steps: list[Step] = []
+        self._views: dict[str, View] = {}
+        self._plain: dict[tuple[str, Order], Tensor] = {}
+        self._columns: dict[str, np.ndarray] = {}
+        self._kept = {tensor.name for tensor in program.outputs.values()}
+        self._readers: dict[str, list[Step]] = {}
+        for step in program.steps:
+            self._arithmetic = step.arithmetic  # a transpose computes nothing: any will do
+            for tensor in step.activations:
+                self._readers.setdefault(tensor.name, []).append(step)
+
+    def input(self, tensor: Tensor, layout: Layout) -> Tensor:
+        """Return an input as it is taken."""
+        order = moved_last(len(tensor.shape)) if len(tensor.shape) > 2 else ()
+        if layout is Layout.MODEL or not self._is_moved(tensor, order):
+            return tensor
+        stored = permuted(tensor, order)
+        self._views[tensor.name] = View(stored, inverse(order))
+        return stored
+
+    def _is_moved(self, tensor: Tensor, order: Order) -> bool:
+        """Tell whether a spatial operation reads a tensor, quantised or not."""
+        for step in self._readers.get(tensor.name, ()):
+            operation = step.operation
+            if isinstance(operation, Transpose) and operation.permutation == order:
+                return True
+            if isinstance(operation, Quantize) and self._is_moved(step.outputs[0], order):
+                return True
+        return False
+
+    def output(self, tensor: Tensor, layout: Layout) -> Tensor:
+        """Return an output as it is given."""
+        view = self._view(tensor)
+        rank = len(view.order)
+        if layout is Layout.CHANNELS_LAST and rank > 2 and view.order == inverse(moved_last(rank)):
+            return view.stored
+        return self._as_it_is(tensor)
+
+    def add(self, step: Step) -> None:
+        """Add a step, or remember it where it is a transpose."""
+        operation = step.operation
+        if isinstance(operation, Transpose):
+            view = self._view(step.activations[0]) if step.activations else None
+            if view is not None:
+                order = tuple(view.order[axis] for axis in operation.permutation)
+                self._views[step.outputs[0].name] = View(view.stored, order)
+                return
+        if isinstance(operation, FullyConnected):
+            step = self._with_columns(step)
+        if isinstance(operation, Reshape) and self._reshape(step, operation):
+            return
+        if not self._add_moved(step):
+            inputs = [None if each is None else self._as_it_is(each) for each in step.inputs]
+            self.steps.append(replace(step, inputs=tuple(inputs)))
+
+    def _add_moved(self, step: Step) -> bool:
+        """Run a step on what is stored, if it can be; tell whether it was."""
+        views = [self._view(tensor) for tensor in step.activations]
+        order = next((view.order for view in views if not view.is_plain), None)
+        if order is None:
+            return False
+        moved = reordered(step, order)
+        if moved is None:
+            return False
+        inputs: list[Tensor | None] = []
+        for old, new in zip(step.inputs, moved.inputs, strict=True):
+            if old is None or old.is_constant:
+                inputs.append(new)
+            else:
+                inputs.append(self._in_order(old, order))
+        self.steps.append(replace(moved.step, inputs=tuple(inputs), outputs=moved.outputs))
+        for old, stored in zip(step.outputs, moved.outputs, strict=True):
+            self._views[old.name] = View(stored, moved.order)
+        return True
+
+    def _view(self, tensor: Tensor) -> View:
+        plain = View(tensor, tuple(range(len(tensor.shape))))
+        return self._views.get(tensor.name, plain)
+
+    def _in_order(self, tensor: Tensor, order: Order) -> Tensor:
+        """Return what is stored such that ``order`` is the view that gives the tensor."""
+        view = self._view(tensor)
+        if view.order == order:
+            return view.stored
+        back = inverse(order)
+        return self._transposed(view.stored, tuple(view.order[axis] for axis in back))
+
+    def _as_it_is(self, tensor: Tensor) -> Tensor:
+        if tensor.is_constant:
+            return tensor
+        view = self._view(tensor)
+        return view.stored if view.is_plain else self._transposed(view.stored, view.order)
+
+    def _transposed(self, stored: Tensor, order: Order) -> Tensor:
+        key = (stored.name, order)
+        if key not in self._plain:
+            letters = "_".join(str(axis) for axis in order)
+            result = replace(permuted(stored, order), name=f"{stored.name}_{letters}")
+            step = Step(result.name, Transpose(order), (stored,), (result,), self._arithmetic)
+            self.steps.append(step)
+            self._plain[key] = result
+        return self._plain[key]
+
+    def _reshape(self, step: Step, operation: Reshape) -> bool:
+        """Reshape what is stored, where that gives the same, or what reads it can be told."""
+        view = self._view(step.activations[0]) if step.activations else None
+        if view is None or view.is_plain:
+            return False
+        result = step.outputs[0]
+        if _keeps_order(view):
+            self.steps.append(replace(step, inputs=(view.stored,)))
+            return True
+        columns = joined_reshape(view.stored.shape, view.order, operation.shape)
+        if columns is None or not self._only_feeds_products(result):
+            return False
+        shuffled = replace(result, value="", end=None)
+        self._columns[result.name] = columns
+        self._views[result.name] = View(shuffled, (0, 1))
+        self.steps.append(replace(step, inputs=(view.stored,), outputs=(shuffled,)))
+        return True
+
+    def _only_feeds_products(self, tensor: Tensor) -> bool:
+        readers = self._readers.get(tensor.name, [])
+        return tensor.name not in self._kept and all(
+            isinstance(step.operation, FullyConnected) for step in readers
+        )
+
+    def _with_columns(self, step: Step) -> Step:
+        """Return a product whose weights are in the order of its shuffled input."""
+        data, weight, *rest = step.inputs
+        columns = None if data is None else self._columns.get(data.name)
+        if columns is None or weight is None or weight.data is None:
+            return step
+        shuffled = np.empty_like(weight.data)
+        shuffled[:, columns] = weight.data
+        return replace(step, inputs=(data, replace(weight, data=shuffled), *rest))
+
+
+def _keeps_order(view: View) -> bool:
+    """Tell whether only axes of length 1 are moved, so that the elements lie in the same order."""
+    long = [axis for axis in view.order if view.stored.shape[axis] != 1]
+    return long == sorted(long)

@@ -1,0 +1,1 @@
+"""How the nodes of a plan become steps; one table, one function an operator."""

@@ -1,0 +1,115 @@
+"""The end of a chain: what is fused behind an operation, and where its result goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from intact.program.lowering.attributes import bounds_of, joined
+from intact.program.lowering.builder import Builder, Untranslatable
+from intact.program.lowering.forms import moved_last, permuted
+from intact.program.operations import (
+    BatchMatMul,
+    Bounds,
+    Convolution,
+    FullyConnected,
+    Operation,
+    TransposedConvolution,
+)
+from intact.program.program import Tensor
+
+_PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
+"""Operations whose accumulator can be handed out as floats."""
+
+
+def fused_bounds(chain: Sequence[ir.Node], first: int = 1) -> Bounds:
+    """Return what the nodes of a chain from ``first`` on clamp the result to.
+
+    Raises:
+        Untranslatable: One of them is no activation that clamps.
+    """
+    bounds = Bounds()
+    for node in chain[first:]:
+        own = bounds_of(node)
+        if own is None:
+            names = " and ".join(each.op_type for each in chain)
+            raise Untranslatable(f"there is no one operation for {names}")
+        bounds = joined(own, bounds)
+    return bounds
+
+
+def finish(
+    builder: Builder,
+    chain: Sequence[ir.Node],
+    operation: Operation,
+    inputs: Sequence[Tensor | None],
+    *,
+    channels_last: bool = False,
+) -> None:
+    """Add the step of a chain that requantises to what the plan asks for.
+
+    Args:
+        builder: Where it goes.
+        chain: The nodes that it computes.
+        operation: What is computed.
+        inputs: Its inputs.
+        channels_last: The operation hands out ``[N, *S, C]``.
+
+    Raises:
+        Untranslatable: It mixes codes and floats in a way that there is no arithmetic for.
+    """
+    value = chain[-1].outputs[0]
+    result = builder.result(value)
+    encoded = {tensor.encoding is not None for tensor in inputs if tensor is not None}
+    if len(encoded) > 1:
+        raise Untranslatable("it computes with integers and floats")
+    if encoded == {True} and result.encoding is None:
+        if not isinstance(operation, _PRODUCTS):
+            raise Untranslatable("its inputs are integers and its output is float")
+        if operation.bounds != Bounds():
+            raise Untranslatable("its inputs are integers and its clamped output is float")
+    if encoded == {False} and result.encoding is not None:
+        # Floats are computed in float, and quantised by a step of its own.
+        result = replace(result, encoding=None, end=None)
+    if channels_last:
+        result = permuted(result, moved_last(len(result.shape)))
+    builder.emit(chain, operation, inputs, (result,))
+    if channels_last:
+        result = builder.channels_first(result)
+    builder.hand_out(value, result, chain[0].op_type)
+
+
+def finish_move(
+    builder: Builder,
+    chain: Sequence[ir.Node],
+    operation: Operation,
+    inputs: Sequence[Tensor],
+    *,
+    channels_last: bool = False,
+) -> None:
+    """Add the step of a node that moves values: its results keep the encoding of its inputs.
+
+    Where the plan gives them another, a requantisation of its own follows. What the model leaves
+    out of several outputs is not computed for anyone, and has no name.
+
+    Raises:
+        Untranslatable: Something is fused behind it.
+    """
+    if len(chain) > 1:
+        names = " and ".join(each.op_type for each in chain)
+        raise Untranslatable(f"there is no one operation for {names}")
+    encoding = inputs[0].encoding
+    results = []
+    for value in chain[0].outputs:
+        result = builder.result(value)
+        if encoding is None or not encoding.same_as(result.encoding):
+            result = replace(result, encoding=encoding, end=None)
+        if channels_last:
+            result = permuted(result, moved_last(len(result.shape)))
+        results.append(result)
+    builder.emit(chain, operation, inputs, results)
+    for value, result in zip(chain[0].outputs, results, strict=True):
+        back = builder.channels_first(result) if channels_last else result
+        builder.hand_out(value, back, chain[0].op_type)

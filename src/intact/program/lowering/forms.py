@@ -1,0 +1,98 @@
+"""Shapes, encodings and layouts of single tensors."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import PlanError
+from intact.numerics.affine import dequantize
+from intact.plan import QuantPoint
+from intact.program.program import Encoding, Shape, Tensor
+
+
+def shape_of(value: ir.Value) -> Shape:
+    """Return the shape of a value, None for each length that the model leaves open.
+
+    A value of unknown rank has the shape ``()``; see `has_rank`.
+    """
+    if value.shape is None:
+        return ()
+    return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+
+
+def has_rank(value: ir.Value) -> bool:
+    """Whether the number of axes of a value is known."""
+    return value.shape is not None
+
+
+def encoding_of(point: QuantPoint) -> Encoding:
+    """Return what the codes of a point stand for.
+
+    Raises:
+        PlanError: The point has no scale, or logarithmic levels.
+    """
+    config = point.config
+    params = config.params
+    if params is None:
+        raise PlanError(f"{point.end} has no scale", remedy="calibrate the plan first")
+    if config.grid.exponential:
+        raise PlanError(
+            f"{point.end} has logarithmic levels, for which there is no integer arithmetic",
+            remedy="use --simulate, or a target with linear levels",
+        )
+    return Encoding(
+        np.asarray(params.scale, np.float32),
+        np.asarray(params.zero_point, np.int64),
+        config.quant_min,
+        config.quant_max,
+        config.granularity.axis,
+        config.rounding,
+    )
+
+
+def moved_last(rank: int) -> tuple[int, ...]:
+    """Return the permutation that moves axis 1 to the end.
+
+    >>> moved_last(4)
+    (0, 2, 3, 1)
+    """
+    return (0, *range(2, rank), 1)
+
+
+def permuted(tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
+    """Return a tensor with its axes, and its constant data, in another order."""
+    before = tensor.permutation or tuple(range(len(permutation)))
+    after = tuple(before[axis] for axis in permutation)
+    encoding = tensor.encoding
+    if encoding is not None and encoding.axis is not None:
+        encoding = replace(encoding, axis=permutation.index(encoding.axis))
+    return replace(
+        tensor,
+        shape=tuple(tensor.shape[axis] for axis in permutation),
+        encoding=encoding,
+        data=None if tensor.data is None else tensor.data.transpose(permutation),
+        permutation=None if after == tuple(range(len(after))) else after,
+    )
+
+
+def reshaped(tensor: Tensor, shape: tuple[int, ...], axis: int | None = None) -> Tensor:
+    """Return a constant in another shape; ``axis`` is where its scales lie then."""
+    if tensor.data is None:
+        raise PlanError(f"tensor {tensor.name!r} is no constant")
+    encoding = tensor.encoding
+    if encoding is not None and encoding.axis is not None:
+        encoding = replace(encoding, axis=axis)
+    data = tensor.data.reshape(shape)
+    return replace(tensor, shape=data.shape, data=data, encoding=encoding, permutation=None)
+
+
+def dequantized_constant(tensor: Tensor) -> Tensor:
+    """Return a constant of codes as the floats that they stand for."""
+    if tensor.data is None or tensor.encoding is None:
+        raise PlanError(f"tensor {tensor.name!r} is no constant of integers")
+    encoding = tensor.encoding
+    data = dequantize(tensor.data, encoding.scale, encoding.zero_point, axis=encoding.axis)
+    return replace(tensor, data=data, encoding=None)

@@ -1,0 +1,341 @@
+"""What a step computes: one frozen dataclass an operation, its fields the operation's options.
+
+Data of spatial operations has its channels last (``[batch, *spatial, channels]``), the layout of
+microcontroller and TFLite kernels, and the one in which a product over channels is one run of
+memory. Weights of convolutions are ``[out, *kernel, in / groups]`` (OHWI).
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+Pads: TypeAlias = tuple[tuple[int, int], ...]
+"""Elements before and after, by axis."""
+
+
+@dataclass(frozen=True)
+class Bounds:
+    """Real numbers that a result is clamped to on its way to the output: a fused activation.
+
+    ``Bounds()`` clamps nothing, ``Bounds(0)`` is Relu, ``Bounds(0, 6)`` Relu6.
+    """
+
+    low: float = -np.inf
+    high: float = np.inf
+
+
+class Binary(enum.StrEnum):
+    """Operations on two broadcast operands."""
+
+    ADD = "add"
+    SUB = "sub"
+    MUL = "mul"
+    DIV = "div"
+    SQUARED_DIFFERENCE = "squared_difference"
+    MINIMUM = "minimum"
+    MAXIMUM = "maximum"
+
+
+class Unary(enum.StrEnum):
+    """Functions of one operand, element by element."""
+
+    CLAMP = "clamp"
+    """Relu, Relu6 or Clip that is not fused: the bounds say which."""
+    LEAKY_RELU = "leaky_relu"
+    """``parameter`` is the slope below zero."""
+    SIGMOID = "sigmoid"
+    TANH = "tanh"
+    HARD_SWISH = "hard_swish"
+    HARD_SIGMOID = "hard_sigmoid"
+    GELU = "gelu"
+    GELU_TANH = "gelu_tanh"
+    ELU = "elu"
+    RSQRT = "rsqrt"
+    SQRT = "sqrt"
+    EXP = "exp"
+    LOG = "log"
+    ABS = "abs"
+    NEG = "neg"
+    ERF = "erf"
+    RECIPROCAL = "reciprocal"
+
+
+class Reduction(enum.StrEnum):
+    """What axes are reduced to."""
+
+    MEAN = "mean"
+    SUM = "sum"
+    MAX = "max"
+    MIN = "min"
+
+
+class PoolKind(enum.StrEnum):
+    """What a window is reduced to."""
+
+    AVERAGE = "average"
+    MAX = "max"
+
+
+class ResizeMode(enum.StrEnum):
+    """How an element between samples is made."""
+
+    NEAREST = "nearest"
+    LINEAR = "linear"
+
+
+@dataclass(frozen=True)
+class Convolution:
+    """Inputs: data ``[N, *S, C]``, weight ``[O, *K, C / groups]``, bias ``[O]`` or None."""
+
+    strides: tuple[int, ...]
+    pads: Pads
+    dilations: tuple[int, ...]
+    groups: int = 1
+    bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class TransposedConvolution:
+    """Inputs as of :class:`Convolution`; ``pads`` are cut off the full result.
+
+    Along an axis the output has ``(in - 1) * stride + (k - 1) * dilation + 1 + output_padding``
+    elements less the pads.
+    """
+
+    strides: tuple[int, ...]
+    pads: Pads
+    dilations: tuple[int, ...]
+    output_padding: tuple[int, ...]
+    groups: int = 1
+    bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class FullyConnected:
+    """Inputs: data ``[..., K]``, constant weight ``[O, K]``, bias ``[O]`` or None."""
+
+    bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class BatchMatMul:
+    """Product of two activations ``[..., M, K]`` and ``[..., K, N]``; leading axes broadcast."""
+
+    bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class Elementwise:
+    """Inputs: two operands that broadcast against each other."""
+
+    kind: Binary
+    bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class Function:
+    """Input: one operand."""
+
+    kind: Unary
+    parameter: float = 0.0
+    bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class PRelu:
+    """Inputs: data, constant slope that broadcasts to it."""
+
+
+@dataclass(frozen=True)
+class Softmax:
+    """``log`` makes it LogSoftmax."""
+
+    axis: int
+    log: bool = False
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Input: data ``[N, *S, C]``.
+
+    Attributes:
+        count_pads: An average divides by the whole window, pads included.
+    """
+
+    kind: PoolKind
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    pads: Pads
+    count_pads: bool = False
+    bounds: Bounds = Bounds()
+
+
+@dataclass(frozen=True)
+class Reduce:
+    """Input: data; ``axes`` are not negative, ascending."""
+
+    kind: Reduction
+    axes: tuple[int, ...]
+    keep_dims: bool
+
+
+@dataclass(frozen=True)
+class Concat:
+    """Inputs: any number of operands."""
+
+    axis: int
+
+
+@dataclass(frozen=True)
+class Pad:
+    """Adds elements of real value 0 (its code is the zero point) around every axis."""
+
+    pads: Pads
+
+
+@dataclass(frozen=True)
+class Reshape:
+    """``shape`` has at most one -1."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Transpose:
+    """Axis ``k`` of the output is axis ``permutation[k]`` of the input."""
+
+    permutation: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Slice:
+    """``data[starts:stops:steps]`` by axis with Python's meaning; None is an open end."""
+
+    starts: tuple[int | None, ...]
+    stops: tuple[int | None, ...]
+    steps: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Split:
+    """One output for each size, along one axis."""
+
+    axis: int
+    sizes: tuple[int, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Gather:
+    """Takes constant ``indices`` (int64, any shape, not negative) along an axis."""
+
+    axis: int
+    indices: np.ndarray
+
+
+@dataclass(frozen=True)
+class Tile:
+    """Repeats by axis."""
+
+    repeats: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Expand:
+    """Broadcasts to a shape; -1 keeps the input's length of that axis."""
+
+    shape: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Resize:
+    """Input: data ``[N, *S, C]``; ``sizes`` are the output's spatial lengths.
+
+    Where an output element ``o`` samples the input: ``o * (in - 1) / (out - 1)`` with
+    ``align_corners``, ``(o + 0.5) * in / out - 0.5`` with ``half_pixel``, else ``o * in / out``.
+    Nearest takes the floor of that without ``half_pixel`` and ``align_corners``, and rounds half
+    up otherwise.
+    """
+
+    mode: ResizeMode
+    sizes: tuple[int, ...]
+    align_corners: bool = False
+    half_pixel: bool = False
+
+
+@dataclass(frozen=True)
+class DepthToSpace:
+    """Input: data ``[N, H, W, C]``; depth is split as (block row, block column, channel)."""
+
+    block: int
+
+
+@dataclass(frozen=True)
+class SpaceToDepth:
+    """The inverse of :class:`DepthToSpace`."""
+
+    block: int
+
+
+@dataclass(frozen=True)
+class Quantize:
+    """Float to codes."""
+
+
+@dataclass(frozen=True)
+class Dequantize:
+    """Codes to float."""
+
+
+@dataclass(frozen=True)
+class Requantize:
+    """Codes to codes of another scale or zero point."""
+
+
+@dataclass(frozen=True, eq=False)
+class FloatNodes:
+    """Nodes of the float model, run in float as they are, in the model's own layout.
+
+    Attributes:
+        nodes: In topological order.
+        inputs: The model's value that each input of the step stands for.
+        outputs: Likewise for the outputs.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[ir.Value, ...]
+    outputs: tuple[ir.Value, ...]
+
+
+Operation: TypeAlias = (
+    Convolution
+    | TransposedConvolution
+    | FullyConnected
+    | BatchMatMul
+    | Elementwise
+    | Function
+    | PRelu
+    | Softmax
+    | Pool
+    | Reduce
+    | Concat
+    | Pad
+    | Reshape
+    | Transpose
+    | Slice
+    | Split
+    | Gather
+    | Tile
+    | Expand
+    | Resize
+    | DepthToSpace
+    | SpaceToDepth
+    | Quantize
+    | Dequantize
+    | Requantize
+    | FloatNodes
+)

@@ -1,0 +1,203 @@
+"""Operations in another order of axes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import TypeAlias
+
+import numpy as np
+
+from intact.program.lowering.forms import permuted
+from intact.program.operations import (
+    Concat,
+    Dequantize,
+    Elementwise,
+    Expand,
+    FullyConnected,
+    Function,
+    Gather,
+    Operation,
+    Pad,
+    PRelu,
+    Quantize,
+    Reduce,
+    Requantize,
+    Slice,
+    Softmax,
+    Split,
+    Tile,
+)
+from intact.program.program import Shape, Step, Tensor
+
+Order: TypeAlias = tuple[int, ...]
+"""Axis ``k`` of what was asked for is axis ``order[k]`` of what is stored."""
+
+
+@dataclass(frozen=True)
+class Reordered:
+    """A step that works on stored operands.
+
+    Attributes:
+        step: The step with its operation renumbered.
+        inputs: Its constants, reordered, at their slots; activations as they were.
+        outputs: As they are stored then.
+        order: The view that gives the outputs as they were asked for.
+    """
+
+    step: Step
+    inputs: tuple[Tensor | None, ...]
+    outputs: tuple[Tensor, ...]
+    order: Order
+
+
+def inverse(order: Order) -> Order:
+    """Return the order that undoes another.
+
+    >>> inverse((0, 2, 3, 1))
+    (0, 3, 1, 2)
+    """
+    return tuple(int(axis) for axis in np.argsort(order))
+
+
+def reordered(step: Step, order: Order) -> Reordered | None:
+    """Return a step that does the same to operands that are stored in another order.
+
+    None where the operation needs its axes as they are, or an operand has another rank.
+    """
+    renumber = _RENUMBER.get(type(step.operation))
+    rank = len(order)
+    if renumber is None or any(len(tensor.shape) != rank for tensor in step.activations):
+        return None
+    operation = renumber(step.operation, order)
+    if operation is None:
+        return None
+    inputs = step.inputs
+    if not isinstance(step.operation, FullyConnected):
+        inputs = tuple(
+            _constant(tensor, order) if tensor is not None and tensor.is_constant else tensor
+            for tensor in step.inputs
+        )
+    after = order
+    if isinstance(step.operation, Reduce) and not step.operation.keep_dims:
+        after = _remaining(order, step.operation.axes)
+    if any(len(tensor.shape) != len(after) for tensor in step.outputs):
+        return None
+    outputs = tuple(permuted(tensor, inverse(after)) for tensor in step.outputs)
+    return Reordered(replace(step, operation=operation), inputs, outputs, after)
+
+
+def _constant(tensor: Tensor, order: Order) -> Tensor:
+    """Return a constant operand that broadcasts against the stored data as it did before."""
+    rank = len(order)
+    if tensor.data is None or tensor.data.ndim == 0:
+        return tensor
+    missing = rank - tensor.data.ndim
+    encoding = tensor.encoding
+    if encoding is not None and encoding.axis is not None:
+        encoding = replace(encoding, axis=encoding.axis + missing)
+    data = tensor.data.reshape((1,) * missing + tensor.data.shape)
+    whole = replace(tensor, data=data, shape=data.shape, encoding=encoding, permutation=None)
+    return permuted(whole, inverse(order))
+
+
+def _remaining(order: Order, axes: tuple[int, ...]) -> Order:
+    kept = [axis for axis in range(len(order)) if axis not in axes]
+    stored = sorted(order[axis] for axis in kept)
+    return tuple(stored.index(order[axis]) for axis in kept)
+
+
+def joined_reshape(stored: Shape, order: Order, shape: tuple[int, ...]) -> np.ndarray | None:
+    """Return where each column of a flattened batch lies when the stored data is flattened.
+
+    None where the reshape is no flattening behind the batch, or a length is not known.
+    """
+    sizes = stored[1:]
+    if order[0] != 0 or len(shape) != 2 or any(size is None for size in sizes):
+        return None
+    lengths = [size for size in sizes if size is not None]
+    count = int(np.prod(lengths))
+    batch = -1 if stored[0] is None else stored[0]
+    if shape not in {(batch, count), (-1, count)}:
+        return None
+    positions = np.arange(count).reshape(lengths)
+    return positions.transpose([axis - 1 for axis in order[1:]]).reshape(-1)
+
+
+# ---- operations, renumbered -------------------------------------------------------------------
+
+
+def _same(operation: Operation, _order: Order) -> Operation | None:
+    return operation
+
+
+def _by_axis(values: tuple, order: Order) -> tuple:  # type: ignore[type-arg]
+    return tuple(values[axis] for axis in inverse(order))
+
+
+def _concat(operation: Concat, order: Order) -> Operation | None:
+    return Concat(order[operation.axis])
+
+
+def _split(operation: Split, order: Order) -> Operation | None:
+    return replace(operation, axis=order[operation.axis])
+
+
+def _softmax(operation: Softmax, order: Order) -> Operation | None:
+    axis = order[operation.axis]
+    return replace(operation, axis=axis) if axis == len(order) - 1 else None
+
+
+def _reduce(operation: Reduce, order: Order) -> Operation | None:
+    return replace(operation, axes=tuple(sorted(order[axis] for axis in operation.axes)))
+
+
+def _pad(operation: Pad, order: Order) -> Operation | None:
+    return Pad(_by_axis(operation.pads, order))
+
+
+def _slice(operation: Slice, order: Order) -> Operation | None:
+    return Slice(
+        _by_axis(operation.starts, order),
+        _by_axis(operation.stops, order),
+        _by_axis(operation.steps, order),
+    )
+
+
+def _gather(operation: Gather, order: Order) -> Operation | None:
+    if operation.indices.ndim != 1:
+        return None
+    return Gather(order[operation.axis], operation.indices)
+
+
+def _tile(operation: Tile, order: Order) -> Operation | None:
+    return Tile(_by_axis(operation.repeats, order))
+
+
+def _expand(operation: Expand, order: Order) -> Operation | None:
+    return Expand(_by_axis(operation.shape, order)) if len(operation.shape) == len(order) else None
+
+
+def _dense(operation: FullyConnected, order: Order) -> Operation | None:
+    return operation if order[-1] == len(order) - 1 else None
+
+
+_RENUMBER: dict[type, Callable[..., Operation | None]] = {
+    Concat: _concat,
+    Dequantize: _same,
+    Elementwise: _same,
+    Expand: _expand,
+    FullyConnected: _dense,
+    Function: _same,
+    Gather: _gather,
+    Pad: _pad,
+    PRelu: _same,
+    Quantize: _same,
+    Reduce: _reduce,
+    Requantize: _same,
+    Slice: _slice,
+    Softmax: _softmax,
+    Split: _split,
+    Tile: _tile,
+}
+"""What each operation becomes; those that are not here need their axes as they are."""
