@@ -28,10 +28,12 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "train": ("refine",),
     "search": ("calibrate",),
     "formats": ("program", "numerics"),
+    "exporting": ("formats",),
     "verification": ("formats", "run"),
     "analyze": ("run", "calibrate"),
-    "result": ("formats", "calibrate"),
+    "result": ("exporting", "calibrate"),
     "evaluation": ("result", "run"),
+    "execution": ("run", "samples"),
     "pipeline": ("result",),
     "demo": (),
     "api": (BELOW,),
@@ -42,7 +44,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
 
 # Packages that an extra brings: never imported when a module of ours is.
 OPTIONAL = frozenset(
-    {"PIL", "ai_edge_litert", "matplotlib", "ncnn", "openvino", "optuna", "ray", "torch", "tvm"}
+    {"PIL", "ai_edge_litert", "flatbuffers", "matplotlib", "ncnn", "openvino", "optuna", "ray", "tflite_micro", "torch", "tvm"}
 )
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -12,6 +12,7 @@ import pytest
 
 from intact import api, demo
 from intact.errors import OutputError, PlanError
+from intact.exporting import FormatName
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import plan_to_json
 from intact.result import FILES, PLAN, PREPROCESS, Result, check_output
@@ -103,7 +104,7 @@ def read_result() -> Result:
     b.pair(x, 0.05, np.uint8(90), out="y")
     b.output("y")
     plan = read(b.build())
-    return Result(plan, None, write_qdq(plan))
+    return Result(plan, None, {FormatName.ONNX_QDQ: write_qdq(plan)})
 
 
 def test_a_model_that_was_read_leaves_its_integers_and_no_statistics(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ _HOMES = {
     "Overrides": "intact.plan",
     "Preprocess": "intact.samples.preprocess",
     "evaluate": "intact.api",
+    "execute": "intact.api",
     "inspect": "intact.api",
     "load_plan": "intact.plan",
     "load_result": "intact.api",

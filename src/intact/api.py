@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeAlias
+from typing import TypeAlias, TypeGuard
 
 import onnx
 import onnx_ir as ir
@@ -14,17 +14,22 @@ from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
 from intact.errors import UsageError
 from intact.evaluation import Evaluation, evaluate_result
+from intact.execution import Executor, Run, run_float, run_integer, run_simulated
+from intact.exporting import chosen_formats
 from intact.formats.onnx_qdq.read import is_quantized, read_qdq
-from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.tflite.read import is_tflite, read_tflite
+from intact.formats.tflite.write import Io
 from intact.graph import load_model, normalize
+from intact.graph.expand import expand as expand_operators
 from intact.pipeline import (
     Calibration,
     DataSource,
+    Deployment,
     ScaleSource,
     given_scales,
     refuse_nothing_to_do,
 )
-from intact.plan import Overrides, build_plan
+from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.complete import complete
 from intact.plan.inspection import Inspection, inspect_plan
 from intact.result import PLAN, Result, check_output
@@ -47,11 +52,14 @@ def quantize(
     *,
     target: str | Path | Target = "onnxruntime",
     output: str | Path | None = None,
+    formats: Sequence[str] | None = None,
+    io: str = "int8",
     method: str | None = None,
     weight_method: str | None = None,
     method_options: Mapping[str, float] | None = None,
     scales: ScaleSource | Sequence[ScaleSource] | None = None,
     overrides: Overrides | None = None,
+    expand: Sequence[str] = (),
     preprocess: Preprocess | None = None,
     samples: int | None = DEFAULT_SAMPLES,
     skip_bad: bool = False,
@@ -68,6 +76,8 @@ def quantize(
         data: Calibration samples (see ``open_samples``); None where every scale is given.
         target: A shipped target's name, a TOML file or a ``Target``.
         output: Folder for the result; None keeps it in memory.
+        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``; None takes the target's.
+        io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for activations; None takes the target's.
         weight_method: Threshold method for weights; None takes the target's.
         method_options: Options of the activations' method, e.g. ``{"percentile": 99.9}``.
@@ -75,6 +85,8 @@ def quantize(
             ``ScaleTable``, or several of these. None takes those that the model carries as
             annotations, if it does; an empty list takes none.
         overrides: Nodes kept float, other bit-widths.
+        expand: Operator types that are taken apart into simpler operators first, so that these
+            can be integers: ``LayerNormalization``.
         preprocess: Mean and scale of the data, and the steps for images.
         samples: Use at most so many samples; None uses all.
         skip_bad: Leave out images that cannot be read; a note of the plan says which.
@@ -91,13 +103,14 @@ def quantize(
     if output is not None:
         check_output(Path(output))
     described = _target(target)
+    deployment = _deployment(described, formats, io)
     chosen = Method.of(described, method, weight_method, method_options)
     loaded = load_model(model)
     if is_quantized(loaded):
         raise UsageError(
             "the model is quantised already", remedy="`intact import` reads it, and completes it"
         )
-    graph = normalize(loaded)
+    graph = expand_operators(normalize(loaded), expand)
     given = given_scales(scales, loaded, graph)
     del loaded
     plan = build_plan(graph, described, overrides)
@@ -113,6 +126,7 @@ def quantize(
         max_memory,
         threads,
         progress,
+        deployment,
     )
     result = calibration.run(plan, data, given)
     if output is not None:
@@ -124,8 +138,10 @@ def read_quantized(
     model: ModelSource,
     data: DataSource | None = None,
     *,
-    target: str | Path | Target = "onnxruntime",
+    target: str | Path | Target | None = None,
     output: str | Path | None = None,
+    formats: Sequence[str] | None = None,
+    io: str = "int8",
     method: str | None = None,
     weight_method: str | None = None,
     method_options: Mapping[str, float] | None = None,
@@ -138,14 +154,18 @@ def read_quantized(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> Result:
-    """Read a model that others quantised (QDQ or QOperator ONNX); its scales stay as they are.
+    """Read a model that others quantised; its scales stay as they are.
 
     Args:
-        model: A path or a loaded model; never changed.
+        model: QDQ or QOperator ONNX, a path or loaded, or the path of an int8 ``.tflite``; never
+            changed.
         data: Samples to complete it with: what the model left float, and the target computes with
             integers, is calibrated too. None reads and adds nothing.
-        target: The hardware that it is for.
+        target: The hardware that it is for; None takes ``tflite`` for such a file, else
+            ``onnxruntime``.
         output: Folder for the result; None keeps it in memory.
+        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``; None takes the target's.
+        io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for the activations that are added.
         weight_method: Threshold method for the weights that are added.
         method_options: Options of the activations' method.
@@ -175,12 +195,11 @@ def read_quantized(
         )
     if output is not None:
         check_output(Path(output))
-    described = _target(target)
-    plan = read_qdq(model, described)
+    described = _target(_target_for(model) if target is None else target)
+    deployment = _deployment(described, formats, io)
+    plan = _read_plan(model, described)
     if data is None:
-        exported = write_qdq(plan)
-        plan = plan.with_notes(tuple(exported.notes))
-        result = Result(plan, None, exported, preprocess or Preprocess())
+        result = deployment.result(plan, None, preprocess or Preprocess())
     else:
         calibration = Calibration(
             Method.of(described, method, weight_method, method_options),
@@ -192,6 +211,7 @@ def read_quantized(
             max_memory,
             threads,
             progress,
+            deployment,
         )
         result = calibration.run(complete(plan, described, overrides), data)
     if output is not None:
@@ -202,20 +222,22 @@ def read_quantized(
 def inspect(
     model: ModelSource,
     *,
-    target: str | Path | Target = "onnxruntime",
+    target: str | Path | Target | None = None,
     overrides: Overrides | None = None,
 ) -> Inspection:
     """Report which nodes will be quantised and why (not), without data.
 
     Of a model that is quantised already, what it says of itself is reported; of a result's folder,
-    its plan.
+    its plan. Without a target a ``.tflite`` is taken for ``tflite``, a model for ``onnxruntime``.
 
     Raises:
         IntactError: The model, the target or an override is wrong.
     """
-    described = _target(target)
-    if isinstance(model, str | Path) and (Path(model) / PLAN).is_file():
+    described = _target(_target_for(model) if target is None else target)
+    if _is_result(model):
         plan = load_result(model).plan
+    elif _is_tflite(model):
+        plan = _read_plan(model, described)
     else:
         loaded = load_model(model)
         if not is_quantized(loaded):
@@ -279,6 +301,83 @@ def evaluate(
     )
 
 
+def execute(
+    model: Result | ModelSource,
+    data: DataSource,
+    *,
+    executor: Executor | str = Executor.INTEGER,
+    target: str | Path | Target | None = None,
+    preprocess: Preprocess | None = None,
+    samples: int | None = None,
+    skip_bad: bool = False,
+    batch: int = 16,
+    observe: Sequence[str] | None = (),
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a model or a plan on data, by any executor.
+
+    Args:
+        model: A result or its folder, a quantised ``.onnx`` or ``.tflite``, or a float model
+            (which can only be run in float).
+        data: Samples. What is already in the integer type of an input is taken as its codes, and
+            then the outputs are codes too.
+        executor: ``integer`` (the bits of the target), ``simulate`` or ``float``.
+        target: The hardware of a quantised model that is no result.
+        preprocess: What to do with the data; None takes what calibration did.
+        samples: Use at most so many samples; None uses all.
+        skip_bad: Leave out images that cannot be read.
+        batch: Samples in one run.
+        observe: Names of tensors that the integer engine hands out too; None for all.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: The model or the data is wrong, or has no plan to be run by.
+    """
+    if executor not in set(Executor):
+        raise UsageError(f"executor {executor!r}", remedy="integer, simulate or float")
+    if executor != Executor.INTEGER and observe != ():
+        raise UsageError(
+            f"--{executor} hands out no intermediate tensors", remedy="take the integer engine"
+        )
+    steps, graph, plan = Preprocess(), None, None
+    if isinstance(model, Result) or _is_result(model):
+        loaded = load_result(model)
+        steps, plan = loaded.preprocess, loaded.plan
+    elif _is_tflite(model):
+        plan = _read_plan(model, _target(target or "tflite"))
+    else:
+        source = load_model(model)
+        if is_quantized(source):
+            plan = read_qdq(source, _target(target or "onnxruntime"))
+        else:
+            graph = normalize(source)
+    if plan is None and executor != Executor.FLOAT:
+        raise UsageError(
+            f"--{executor}: the model is float, there is no plan to run",
+            remedy="give the folder that `intact quantize` made of it, or --float",
+        )
+    graph = plan.graph if plan is not None else graph
+    opened = open_samples(
+        data,
+        graph,
+        preprocess=preprocess or steps,
+        limit=samples,
+        skip_bad=skip_bad,
+    )
+    opened = replace(opened, progress=progress)
+    if plan is None or executor == Executor.FLOAT:
+        return run_float(graph, opened, batch=batch, threads=threads)
+    if executor == Executor.SIMULATE:
+        return run_simulated(plan, opened, batch=batch, threads=threads)
+    return run_integer(plan, opened, batch=batch, threads=threads, observe=observe)
+
+
+def _is_result(model: ModelSource) -> TypeGuard[str | Path]:
+    return isinstance(model, str | Path) and (Path(model) / PLAN).is_file()
+
+
 def verify(
     result: Result | str | Path,
     data: DataSource | None = None,
@@ -327,6 +426,28 @@ def load_result(result: Result | str | Path) -> Result:
         PlanError: The folder is not one that ``quantize`` wrote.
     """
     return result if isinstance(result, Result) else Result.load(result)
+
+
+def _deployment(target: Target, formats: Sequence[str] | None, io: str) -> Deployment:
+    if io not in set(Io):
+        raise UsageError(f"--io {io!r}", remedy="int8 or float")
+    return Deployment(chosen_formats(target, formats), Io(io))
+
+
+def _read_plan(model: ModelSource, target: Target) -> QuantizedGraph:
+    """Read a quantised model of any format that can be read."""
+    if isinstance(model, str | Path) and is_tflite(model):
+        return read_tflite(model, target)
+    return read_qdq(model, target)
+
+
+def _is_tflite(model: ModelSource) -> bool:
+    return isinstance(model, str | Path) and is_tflite(model)
+
+
+def _target_for(model: ModelSource) -> str:
+    """Return the target that a quantised model is for, if nothing else is said."""
+    return "tflite" if _is_tflite(model) else "onnxruntime"
 
 
 def _target(target: str | Path | Target) -> Target:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
@@ -10,7 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError, UsageError
-from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.exporting import FormatName
+from intact.formats.onnx_qdq.runtime import RUNTIME, QdqRuntime
 from intact.numerics.metrics import (
     AccuracyDifference,
     ErrorSums,
@@ -18,8 +19,10 @@ from intact.numerics.metrics import (
     agreement,
     in_top_k,
 )
+from intact.program.lower import lower
 from intact.result import Result
 from intact.run.float import FloatModel
+from intact.run.integer import IntegerEngine
 from intact.run.latency import latencies
 from intact.samples.batching import Batch
 from intact.samples.metric import Metric, OutputRecord
@@ -69,9 +72,11 @@ class Evaluation:
             of different shapes (detections, say).
         cosine: Cosine of both outputs; NaN likewise.
         bytes: File sizes, (float, quantised).
-        latency_ms: Median time of one batch, (float, quantised).
+        latency_ms: Median time of one batch, (float, quantised); None where the quantised model
+            was not run by the runtime that it is deployed to.
         latency_batch: Samples in that batch.
-        speedup: Median over blocks run in turn of float time over quantised time.
+        speedup: Median over blocks run in turn of float time over quantised time; None likewise.
+        runtime: What ran the quantised model.
         outputs: Errors of every output by name, where there are several.
         metrics: Figures of the user's metric by name, (float, quantised).
         skipped: Files of a folder that were left out, with the reason.
@@ -85,9 +90,10 @@ class Evaluation:
     sqnr_db: float
     cosine: float
     bytes: tuple[int, int]
-    latency_ms: tuple[float, float]
+    latency_ms: tuple[float, float] | None
     latency_batch: int
-    speedup: float
+    speedup: float | None
+    runtime: str
     outputs: dict[str, OutputComparison] = field(default_factory=dict)
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
@@ -126,18 +132,21 @@ def evaluate_result(
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
-    quantized = QdqRuntime(result.exported.model, threads=threads)
+    is_deployed = FormatName.ONNX_QDQ in result.exports
+    quantized = _deployed(result, threads) if is_deployed else _integers(result, threads)
     seen = _Pass.of(float_model.outputs, metric)
     first: Batch = {}
     for feeds, count in samples.batches(size):
         first = first or feeds
-        seen.add(float_model.run(feeds), quantized.run(feeds)[0], size, count)
+        seen.add(float_model.run(feeds), quantized(feeds), size, count)
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
     metrics = {} if metric is None else _figures(metric, seen.records, samples)
     outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
     error = outputs[seen.output]
-    latency, speedup = latencies(lambda: float_model.run(first), lambda: quantized.run(first))
+    latency, speedup = None, None
+    if is_deployed:
+        latency, speedup = latencies(lambda: float_model.run(first), lambda: quantized(first))
     return Evaluation(
         samples=seen.samples,
         output=seen.output,
@@ -149,11 +158,24 @@ def evaluate_result(
         latency_ms=latency,
         latency_batch=size,
         speedup=speedup,
+        runtime=RUNTIME if is_deployed else f"integer engine for {result.plan.target.name}",
         outputs=outputs if len(outputs) > 1 else {},
         metrics=metrics,
         skipped=samples.skipped,
         why_no_labels=samples.why_no_labels,
     )
+
+
+def _deployed(result: Result, threads: int) -> Callable[[Batch], _Arrays]:
+    """Return the written ONNX model, as its users run it."""
+    runtime = QdqRuntime(result.exported.model, threads=threads)
+    return lambda feeds: runtime.run(feeds)[0]
+
+
+def _integers(result: Result, threads: int) -> Callable[[Batch], _Arrays]:
+    """Return what the target computes, for a runtime that is not here or hides its bits."""
+    engine = IntegerEngine(lower(result.plan), threads=threads)
+    return lambda feeds: engine.run(feeds).outputs
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -15,9 +15,10 @@ from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import Progress, collect
 from intact.calibrate.statistics import Statistics
 from intact.errors import PlanError, UsageError
+from intact.exporting import FORMATS_KEY, IO_KEY, FormatName, export
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.scales import read_scales
+from intact.formats.tflite.write import Io
 from intact.graph import Graph
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
@@ -34,6 +35,34 @@ ScaleSource: TypeAlias = str | Path | ScaleTable
 
 
 @dataclass(frozen=True)
+class Deployment:
+    """What is written of a plan.
+
+    Attributes:
+        formats: At least one.
+        io: What the ends of a file hold, where the format leaves a choice.
+    """
+
+    formats: tuple[FormatName, ...]
+    io: Io = Io.INT8
+
+    def result(
+        self,
+        plan: QuantizedGraph,
+        statistics: Statistics | None,
+        preprocess: Preprocess,
+        notes: tuple[Note, ...] = (),
+    ) -> Result:
+        """Write a calibrated plan, and say in it as what."""
+        formats = ",".join(self.formats)
+        named = {**plan.provenance, FORMATS_KEY: formats, IO_KEY: self.io.value}
+        plan = replace(plan, provenance=named)
+        exports = export(plan, self.formats, self.io)
+        notes += tuple(note for exported in exports.values() for note in exported.notes)
+        return Result(plan.with_notes(notes), statistics, exports, preprocess)
+
+
+@dataclass(frozen=True)
 class Calibration:
     """How data is read and observed, and scales chosen; the fields are ``quantize``'s arguments."""
 
@@ -46,6 +75,7 @@ class Calibration:
     max_memory: int | None
     threads: int
     progress: Progress | None
+    deployment: Deployment
 
     def run(
         self,
@@ -93,9 +123,7 @@ class Calibration:
             plan.provenance["method_options"] = ", ".join(f"{k}={v!r}" for k, v in items)
         if self.mask is not None:
             plan.provenance["mask"] = self.mask
-        exported = write_qdq(plan)
-        plan = plan.with_notes((*notes, *exported.notes))
-        return Result(plan, statistics, exported, self.preprocess)
+        return self.deployment.result(plan, statistics, self.preprocess, notes)
 
 
 def given_scales(

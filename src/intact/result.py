@@ -8,7 +8,7 @@
     ├── preprocess.toml    what was done to the samples: `evaluate` and `verify` do it again
     ├── weights.npz        integers that do not follow from the float model, where there are any
     ├── statistics.npz     what calibration saw: other methods and targets need no second pass
-    └── model.int8.onnx    the deployed model
+    └── model.int8.onnx    the deployed model; or model.int8.tflite, or model.c with its headers
 
 A quantised model that was only read leaves no statistics.
 """
@@ -29,19 +29,23 @@ import onnx_ir as ir
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
 from intact.errors import OutputError, PlanError
-from intact.formats.onnx_qdq.write import QdqModel, write_qdq
-from intact.graph import Graph, load_model, save_model
+from intact.exporting import FORMATS, FormatName, exported_in
+from intact.formats.exported import Exported
+from intact.formats.onnx_qdq.write import QdqModel
+from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.plan_file import WEIGHTS
 from intact.samples.preprocess import Preprocess
 from intact.samples.preprocess_file import preprocess_to_toml, read_preprocess
 from intact.samples.stream import Samples
 
-MODEL, PLAN, STATISTICS, QUANTIZED = "model.onnx", "plan.json", "statistics.npz", "model.int8.onnx"
+MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
 PREPROCESS = "preprocess.toml"
-FILES = (MODEL, PLAN, STATISTICS, QUANTIZED, PREPROCESS)
-_ALWAYS = (PLAN, MODEL, QUANTIZED)  # the plan first: without it, this is some other folder
-_OWN = frozenset({*FILES, WEIGHTS, f"{MODEL}.data", f"{QUANTIZED}.data"})
+FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[FormatName.ONNX_QDQ].files[:1])
+"""What a calibrated result holds that is deployed as ONNX."""
+_ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
+_DEPLOYED = frozenset(name for row in FORMATS.values() for name in row.files)
+_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, WEIGHTS}) | _DEPLOYED
 _PLAN_HEAD = b'"intact-plan"'
 
 
@@ -52,14 +56,14 @@ class Result:
     Attributes:
         plan: The decisions; ``plan.graph`` is the float model.
         statistics: What calibration saw; None where nothing was calibrated.
-        exported: The deployed model.
+        exports: The deployed models by format, best first.
         preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
     """
 
     plan: QuantizedGraph
     statistics: Statistics | None
-    exported: QdqModel
+    exports: dict[FormatName, Exported]
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
 
@@ -80,9 +84,28 @@ class Result:
             _require(folder / name)
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
         statistics = _statistics(folder / STATISTICS, plan)
-        exported = write_qdq(plan)
-        exported.model = _deployed(folder / QUANTIZED, exported)
-        return Result(plan, statistics, exported, _preprocess(folder / PREPROCESS, plan), folder)
+        exports = exported_in(folder, plan)
+        return Result(plan, statistics, exports, _preprocess(folder / PREPROCESS, plan), folder)
+
+    @property
+    def exported(self) -> QdqModel:
+        """The deployed ONNX model.
+
+        Raises:
+            PlanError: It was deployed in other formats only.
+        """
+        found = self.exports.get(FormatName.ONNX_QDQ)
+        if not isinstance(found, QdqModel):
+            raise PlanError(
+                f"there is no ONNX model in this result, but {', '.join(self.exports)}",
+                remedy="quantize with --format onnx_qdq",
+            )
+        return found
+
+    @property
+    def deployed_file(self) -> str:
+        """Name of the file that one deploys."""
+        return FORMATS[next(iter(self.exports))].files[0]
 
     def save(self, folder: str | Path) -> None:
         """Write the folder: whole, or not at all.
@@ -98,7 +121,8 @@ class Result:
             save_plan(self.plan, partial / PLAN)
             if self.statistics is not None:
                 (partial / STATISTICS).write_bytes(self.statistics.to_bytes())
-            save_model(self.exported.model, partial / QUANTIZED)
+            for exported in self.exports.values():
+                exported.save(partial)
         self.folder = folder
 
     def draw_samples(self, count: int) -> Samples:
@@ -112,12 +136,15 @@ class Result:
         return synthetic_samples(self.plan.graph, self.statistics, count)
 
     def sizes(self) -> tuple[int, int]:
-        """Return the bytes of the float and of the quantised model file."""
-        if self.folder is not None:
-            return _file_bytes(self.folder / MODEL), _file_bytes(self.folder / QUANTIZED)
-        models = (self.plan.graph.model, self.exported.model)
-        float_bytes, quantized_bytes = (len(ir.to_proto(m).SerializeToString()) for m in models)
-        return float_bytes, quantized_bytes
+        """Return the bytes of the float and of the first deployed model."""
+        name, exported = next(iter(self.exports.items()))
+        if self.folder is None:
+            float_bytes = len(ir.to_proto(self.plan.graph.model).SerializeToString())
+            return float_bytes, exported.nbytes()
+        deployed = exported.nbytes()
+        if name is FormatName.ONNX_QDQ:
+            deployed = _file_bytes(self.folder / self.deployed_file)
+        return _file_bytes(self.folder / MODEL), deployed
 
 
 def _require(path: Path) -> None:
@@ -173,26 +200,6 @@ def _numbers(plan: QuantizedGraph, name: str) -> tuple[float, ...]:
         raise PlanError(
             f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
         ) from None
-
-
-def _deployed(path: Path, expected: QdqModel) -> ir.Model:
-    """Read the deployed model, which must have the tensors that the plan would write."""
-    model = load_model(path)
-    present = {value.name for value in model.graph.inputs}
-    present |= {value.name for node in model.graph for value in node.outputs}
-    for name in expected.codes.values():
-        if name not in present:
-            raise PlanError(
-                f"{path}: not the model of this plan, it has no tensor {name!r}",
-                remedy="quantize again",
-            )
-    outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
-    if outputs != wanted:
-        raise PlanError(
-            f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
-            remedy="quantize again",
-        )
-    return model
 
 
 def check_output(folder: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,13 +10,13 @@ import typer
 from intact.cli.options import (
     DATA,
     ActivationBits,
+    AnyModel,
     AsJson,
     Bits,
     Folder,
     KeepFloat,
-    ModelPath,
+    MaybeTarget,
     RequiredData,
-    TargetName,
     Threads,
     WeightBits,
     overrides_from,
@@ -31,8 +32,8 @@ from intact.cli.preprocess_options import (
 
 
 def inspect(
-    model: ModelPath,
-    target: TargetName = "onnxruntime",
+    model: AnyModel,
+    target: MaybeTarget = None,
     keep_float: KeepFloat = None,
     bits: Bits = None,
     weight_bits: WeightBits = None,
@@ -97,6 +98,69 @@ def evaluate(
             progress=progress,
         )
     show.evaluation(found, as_json=as_json)
+
+
+def run(
+    model: AnyModel,
+    data: RequiredData,
+    output: Annotated[
+        Path,
+        typer.Option("--output", "-o", metavar="FILE.npz", help="Where the outputs go."),
+    ],
+    integer: Annotated[
+        bool, typer.Option("--integer", help="On the integers of the target, bit for bit.")
+    ] = False,
+    simulate: Annotated[
+        bool, typer.Option("--simulate", help="In float32, on quantized values.")
+    ] = False,
+    in_float: Annotated[bool, typer.Option("--float", help="The float model.")] = False,
+    every: Annotated[
+        bool, typer.Option("--all", help="Every tensor between, too (integer engine).")
+    ] = False,
+    target: MaybeTarget = None,
+    samples: Annotated[int | None, typer.Option(min=1, help="Use at most so many samples.")] = None,
+    batch: Annotated[int, typer.Option(min=1, help="Samples in one run.")] = 16,
+    threads: Threads = 0,
+    as_json: AsJson = False,
+    mean: Mean = "",
+    scale: Scale = "",
+    preprocess: PreprocessFile = None,
+    skip_bad: SkipBad = False,
+) -> None:
+    """Run a model on data by one of its executors and write the outputs.
+
+    The integer engine is taken unless told otherwise. Arrays are keyed by input and output names.
+    Data in the integer type of an input is taken as codes; then the outputs are codes too.
+
+    Example: intact run out/ --integer --data x.npz --output y.npz
+    """
+    from intact import api
+    from intact.cli import show
+    from intact.errors import UsageError
+    from intact.execution import Executor, save_arrays
+
+    flags = {"integer": integer, "simulate": simulate, "float": in_float}
+    chosen = [name for name, given in flags.items() if given]
+    if len(chosen) > 1:
+        raise UsageError(f"--{chosen[0]} and --{chosen[1]}", remedy="choose one")
+    loaded = api.load_result(model) if (model / "plan.json").is_file() else None
+    kept = None if loaded is None else loaded.preprocess
+    with show.progress("running", quiet=as_json, at_most=samples) as progress:
+        found = api.execute(
+            model if loaded is None else loaded,
+            data,
+            executor=Executor(chosen[0]) if chosen else Executor.INTEGER,
+            target=target,
+            preprocess=preprocess_from(preprocess, mean, scale, kept=kept),
+            samples=samples,
+            skip_bad=skip_bad,
+            batch=batch,
+            observe=None if every else (),
+            threads=threads,
+            progress=progress,
+        )
+    save_arrays(output, {**found.tensors, **found.outputs})
+    show.run(found, output, as_json=as_json)
 
 
 def verify(

@@ -18,6 +18,18 @@ DATA = "FOLDER|FILE|MODULE:FUNCTION"
 ModelPath = Annotated[
     Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)
 ]
+QuantizedPath = Annotated[
+    Path,
+    typer.Argument(metavar="MODEL", help="An .onnx or int8 .tflite file.", show_default=False),
+]
+AnyModel = Annotated[
+    Path,
+    typer.Argument(
+        metavar="FOLDER|MODEL",
+        help="A folder that `intact quantize` wrote, or an .onnx or .tflite file.",
+        show_default=False,
+    ),
+]
 Folder = Annotated[
     Path,
     typer.Argument(
@@ -29,6 +41,27 @@ TargetName = Annotated[
     typer.Option(
         "--target", "-t", metavar="NAME|FILE.toml", help="The hardware: see `intact targets`."
     ),
+]
+MaybeTarget = Annotated[
+    str | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="NAME|FILE.toml",
+        help="The hardware; left out, tflite for a .tflite file and onnxruntime else.",
+    ),
+]
+Formats = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--format",
+        metavar="NAME",
+        help="What to write: onnx_qdq, tflite or c; the target's if left out. Repeatable.",
+    ),
+]
+EndsIo = Annotated[
+    str,
+    typer.Option("--io", metavar="int8|float", help="What a .tflite takes and gives."),
 ]
 _DATA = typer.Option(
     "--data",
@@ -78,6 +111,14 @@ KeepFloat = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NODE|TYPE", help="Leave a node, or all of an op type, in float. Repeatable."
+    ),
+]
+Expand = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="TYPE",
+        help="Take an operator type apart into simpler ones that can be integers: "
+        "LayerNormalization. Repeatable.",
     ),
 ]
 Bits = Annotated[

@@ -13,12 +13,17 @@ from intact.cli.options import (
     AsJson,
     Bits,
     Data,
+    EndsIo,
+    Expand,
+    Formats,
     KeepFloat,
     Mask,
     MaxMemory,
+    MaybeTarget,
     Method,
     MethodOption,
     ModelPath,
+    QuantizedPath,
     Scales,
     TargetName,
     Threads,
@@ -62,6 +67,8 @@ def quantize(
     output: Output,
     data: Data = None,
     target: TargetName = "onnxruntime",
+    formats: Formats = None,
+    io: EndsIo = "int8",
     method: Method = None,
     weight_method: WeightMethod = None,
     method_option: MethodOption = None,
@@ -71,6 +78,7 @@ def quantize(
     max_memory: MaxMemory = "",
     threads: Threads = 0,
     keep_float: KeepFloat = None,
+    expand: Expand = None,
     bits: Bits = None,
     weight_bits: WeightBits = None,
     activation_bits: ActivationBits = None,
@@ -107,11 +115,14 @@ def quantize(
             data,
             target=target,
             output=output,
+            formats=formats,
+            io=io,
             method=method,
             weight_method=weight_method,
             method_options=method_options_from(method_option),
             scales=scales_from(scales),
             overrides=overrides_from(keep_float, bits, weight_bits, activation_bits),
+            expand=expand or (),
             preprocess=preprocess_from(preprocess, mean, scale, image),
             samples=samples,
             skip_bad=skip_bad,
@@ -125,10 +136,12 @@ def quantize(
 
 
 def import_quantized(
-    model: ModelPath,
+    model: QuantizedPath,
     output: Output,
     data: Data = None,
-    target: TargetName = "onnxruntime",
+    target: MaybeTarget = None,
+    formats: Formats = None,
+    io: EndsIo = "int8",
     method: Method = None,
     weight_method: WeightMethod = None,
     method_option: MethodOption = None,
@@ -143,7 +156,7 @@ def import_quantized(
     preprocess: PreprocessFile = None,
     skip_bad: SkipBad = False,
 ) -> None:
-    """Read a model that others quantized (QDQ or QOperator ONNX); its scales stay as they are.
+    """Read a model that others quantized (ONNX or int8 TFLite); its scales stay as they are.
 
     With --data, what it left in float is quantized too where the target can.
 
@@ -159,6 +172,8 @@ def import_quantized(
             data,
             target=target,
             output=output,
+            formats=formats,
+            io=io,
             method=method,
             weight_method=weight_method,
             method_options=method_options_from(method_option),

@@ -19,10 +19,11 @@ from rich.table import Table
 
 from intact.calibrate.collect import Progress as Report
 from intact.evaluation import Evaluation
+from intact.execution import Run
 from intact.plan import Note
 from intact.plan.given_scales import GIVEN
 from intact.plan.inspection import Inspection
-from intact.result import QUANTIZED, Result
+from intact.result import Result
 from intact.targets import Target, target_to_json
 from intact.verification import LayerComparison, Verification
 
@@ -73,6 +74,7 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
             {
                 "folder": str(found.folder),
                 "target": found.plan.target.name,
+                "formats": [name.value for name in found.exports],
                 "provenance": found.plan.provenance,
                 "nodes": len(decisions),
                 "quantized_nodes": quantized,
@@ -86,7 +88,7 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
         return
     folder = found.folder or Path()
     left = f" ({len(decisions) - quantized} float: see `intact inspect`)"
-    _line(f"[bold]{escape(str(folder / QUANTIZED))}[/]")
+    _line(f"[bold]{escape(str(folder / found.deployed_file))}[/]")
     _line(
         f"{quantized} of {len(decisions)} nodes planned as integer for "
         f"{escape(found.plan.target.name)}{'' if quantized == len(decisions) else left}, "
@@ -147,7 +149,9 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     if as_json:
         _print_json(msgspec.to_builtins(found))
         return
-    title = f"{found.samples} samples; latency of {found.latency_batch} at once"
+    title = f"{found.samples} samples, quantized model run by {escape(found.runtime)}"
+    if found.latency_ms is not None:
+        title += f"; latency of {found.latency_batch} at once"
     table = _table(title, ("",), numbers=("float", "quantized", "change"))
     if found.accuracy is not None:
         points = found.accuracy.difference
@@ -166,11 +170,12 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
         *(_kilobytes(size) for size in found.bytes),
         _times(found.bytes[0] / found.bytes[1], "smaller", "larger"),
     )
-    table.add_row(
-        "latency",
-        *(f"{ms:.2f} ms" for ms in found.latency_ms),
-        _times(found.speedup, "faster", "slower"),
-    )
+    if found.latency_ms is not None and found.speedup is not None:
+        table.add_row(
+            "latency",
+            *(f"{ms:.2f} ms" for ms in found.latency_ms),
+            _times(found.speedup, "faster", "slower"),
+        )
     for name, (before, after) in found.metrics.items():
         table.add_row(escape(name), f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}")
     _console().print(table)
@@ -198,6 +203,51 @@ def _skipped(files: Sequence[str]) -> None:
         _line(f"[yellow]skipped[/] {escape(line)}")
     if len(files) > _SHOWN_FILES:
         _line(f"[yellow]skipped[/] {len(files) - _SHOWN_FILES} more")
+
+
+def run(found: Run, path: Path, *, as_json: bool) -> None:
+    """Print what ``run`` wrote."""
+    if as_json:
+        _print_json(
+            {
+                "file": str(path),
+                "samples": found.samples,
+                "codes": found.codes,
+                "arrays": {
+                    name: {"dtype": str(array.dtype), "shape": array.shape}
+                    for name, array in {**found.tensors, **found.outputs}.items()
+                },
+                "in_float": dict(found.in_float),
+                "overflows": {
+                    name: dict(zip(_OVERFLOW, numbers, strict=True))
+                    for name, numbers in found.overflows.items()
+                },
+            }
+        )
+        return
+    _line(f"[bold]{escape(str(path))}[/]")
+    for name, array in found.outputs.items():
+        _line(f"{escape(name)}: {array.dtype} {list(array.shape)}")
+    if found.tensors:
+        _line(f"and {len(found.tensors)} tensors between")
+    if found.codes:
+        _line(f"[dim]{escape(', '.join(found.codes))}: taken as codes, so outputs are codes[/]")
+    for name, reason in found.in_float.items():
+        _line(f"[yellow]in float[/] {escape(name)}: {escape(reason)}")
+    overflows(found.overflows)
+
+
+_OVERFLOW = ("overflows", "sums", "largest", "limit")
+
+
+def overflows(found: Mapping[str, Sequence[int]]) -> None:
+    """Say where sums left their accumulators, and by how much."""
+    for name, (count, sums, largest, limit) in found.items():
+        _line(
+            f"[yellow]overflow[/] {escape(name)}: {count:,} of {sums:,} sums left the "
+            f"accumulator, the largest by a factor of {largest / limit:.3g} "
+            f"({largest:,} where it holds {limit:,})"
+        )
 
 
 def verification(found: Verification, *, as_json: bool) -> None:

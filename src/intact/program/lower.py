@@ -40,6 +40,15 @@ def lower(
     Raises:
         PlanError: An end has no scale yet, or levels without integer arithmetic.
     """
+    program = without_unused(translated(plan, float_operations=float_operations))
+    return join_islands(without_unused(cancel_transposes(program, layout)))
+
+
+def translated(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:
+    """Return the steps as the nodes were translated one by one, with every transpose.
+
+    Arguments and errors are those of `lower`.
+    """
     refuse_unready(plan)
     points = Points.of(plan)
     builder = Builder(plan, points)
@@ -53,8 +62,7 @@ def lower(
         for node in chain:
             _in_floats(builder, node, as_operation=float_operations)
     outputs = {str(value.name): builder.floats_of(value) for value in plan.graph.outputs}
-    program = Program(builder.inputs, outputs, tuple(builder.steps), in_float)
-    return join_islands(without_unused(cancel_transposes(without_unused(program), layout)))
+    return Program(builder.inputs, outputs, tuple(builder.steps), in_float)
 
 
 def _in_integers(builder: Builder, chain: tuple[ir.Node, ...]) -> str | None:

@@ -78,6 +78,7 @@ class Tensor:
         end: The quantisation point of the plan, where it has one.
         permutation: Axis ``k`` of this tensor is axis ``permutation[k]`` of ``value``; None where
             they lie alike.
+        plain: Type of what is not encoded: float32, or that of indices and conditions.
     """
 
     name: str
@@ -87,6 +88,12 @@ class Tensor:
     value: str = ""
     end: TensorEnd | None = None
     permutation: tuple[int, ...] | None = None
+    plain: np.dtype[Any] = np.dtype(np.float32)  # noqa: RUF009  immutable
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """The type of its arrays."""
+        return self.plain if self.encoding is None else self.encoding.dtype
 
     @property
     def is_constant(self) -> bool:
@@ -98,6 +105,10 @@ class Tensor:
         if self.permutation is None:
             return array
         return array.transpose(np.argsort(self.permutation))
+
+    def as_stored(self, array: Array) -> Array:
+        """Return an array whose axes are those of the float model as this tensor is stored."""
+        return array if self.permutation is None else array.transpose(self.permutation)
 
 
 @dataclass(frozen=True, eq=False)

@@ -19,6 +19,9 @@ class Requantize(enum.StrEnum):
     """Saturating doubling high multiply, rounded, then a rounding shift: rounds twice."""
     FIXED_POINT_SINGLE = "fixed_point_single"
     """64-bit product with an int32 multiplier, shifted and rounded once."""
+    FIXED_POINT_8BIT = "fixed_point_8bit"
+    """Product with a multiplier of 8 fraction bits, shifted and rounded once, half up (XNNPACK's
+    leaky relu and conversions between scales)."""
     FLOAT32 = "float32"
     """Multiplied by a float32 factor and rounded once."""
     FLOAT64 = "float64"
@@ -53,6 +56,9 @@ class ScalePrecision(enum.StrEnum):
     FLOAT64 = "float64"
     DECIMAL6 = "decimal6"
     """Text with six decimals, read back: the truncated value is the effective one (Tengine)."""
+    FLOAT32_PRODUCT = "float32_product"
+    """Of multipliers: the input scales are multiplied in float32, the rest is float64 (LiteRT's
+    products of two activations)."""
 
 
 class Functions(enum.StrEnum):

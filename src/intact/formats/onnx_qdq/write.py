@@ -10,6 +10,7 @@ in float.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
@@ -20,6 +21,7 @@ from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.opset import raise_opset
 from intact.formats.onnx_qdq.saturation import is_saturation
 from intact.formats.onnx_qdq.shield import shield_float_products
+from intact.graph import save_model
 from intact.graph.edit import Editor
 from intact.plan import (
     Note,
@@ -30,6 +32,9 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+
+QDQ_FILE = "model.int8.onnx"
+"""What the model is called in a result's folder."""
 
 _COMPUTED_AT_ONCE = 1 << 24
 """Bytes of a float constant beyond which its integers are computed one constant at a time."""
@@ -51,6 +56,14 @@ class QdqModel:
     model: ir.Model
     codes: dict[TensorEnd, str] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
+
+    def save(self, folder: Path) -> None:
+        """Write the model, and its data where that is large, into a folder."""
+        save_model(self.model, folder / QDQ_FILE)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the model."""
+        return len(ir.to_proto(self.model).SerializeToString())
 
 
 def write_qdq(plan: QuantizedGraph) -> QdqModel:

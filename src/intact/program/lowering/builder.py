@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import IntactError, PlanError
+from intact.errors import PlanError
 from intact.graph import constant_array, input_value, is_constant
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.program.lowering.chains import Points
@@ -17,6 +17,7 @@ from intact.program.lowering.forms import (
     encoding_of,
     moved_last,
     permuted,
+    plain_type,
     shape_of,
 )
 from intact.program.operations import Dequantize, Operation, Quantize, Requantize, Transpose
@@ -26,7 +27,7 @@ CONVERSION = "QuantizeLinear"
 """The operator whose arithmetic conversions between numbers and codes follow."""
 
 
-class Untranslatable(IntactError):  # noqa: N818 - a reason, not a failure
+class Untranslatable(Exception):  # noqa: N818 - a reason, not a failure
     """A node has no operation of its own; the message says why."""
 
 
@@ -133,7 +134,14 @@ class Builder:
     ) -> Tensor:
         """Return a new tensor that stands for a value, as it lies in the model."""
         name = str(value.name)
-        return Tensor(self._fresh(name), shape_of(value), encoding, value=name, end=end)
+        return Tensor(
+            self._fresh(name),
+            shape_of(value),
+            encoding,
+            value=name,
+            end=end,
+            plain=plain_type(value),
+        )
 
     def inner(self, value: ir.Value, shape: Shape, data: Array | None = None) -> Tensor:
         """Return a new float tensor that is needed on the way to a value."""

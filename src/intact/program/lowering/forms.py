@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import onnx_ir as ir
@@ -21,6 +22,14 @@ def shape_of(value: ir.Value) -> Shape:
     if value.shape is None:
         return ()
     return tuple(dim if isinstance(dim, int) else None for dim in value.shape)
+
+
+def plain_type(value: ir.Value) -> np.dtype[Any]:
+    """Return the type of a value's arrays; float32 where it is not known or NumPy has none."""
+    try:
+        return np.dtype(np.float32 if value.dtype is None else value.dtype.numpy())
+    except TypeError:
+        return np.dtype(np.float32)
 
 
 def has_rank(value: ir.Value) -> bool:

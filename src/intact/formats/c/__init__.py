@@ -1,0 +1,1 @@
+"""Self-contained C99 programs for microcontrollers."""

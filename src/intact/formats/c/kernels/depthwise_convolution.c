@@ -1,0 +1,44 @@
+/* Depthwise convolution; weights are [1, kernel height, kernel width, output channels]. */
+static void depthwise_convolution_@KIND@(const convolution_params *p, const int8_t *input,
+                                         const int8_t *weights, const int32_t *bias,
+                                         const int32_t *@FIRST@, const int32_t *@SECOND@,
+                                         int8_t *output)
+{
+    const int32_t group_outputs = p->output_channels / p->groups;
+    for (int32_t batch = 0; batch < p->batches; batch++) {
+        for (int32_t out_y = 0; out_y < p->output_height; out_y++) {
+            for (int32_t out_x = 0; out_x < p->output_width; out_x++) {
+                for (int32_t channel = 0; channel < p->output_channels; channel++) {
+                    const int32_t scale = channel * p->per_channel;
+                    const int8_t *plane = input + channel / group_outputs;
+                    uint32_t sum = @START@;
+                    for (int32_t ky = 0; ky < p->kernel_height; ky++) {
+                        const int32_t y =
+                            out_y * p->stride_height - p->pad_top + ky * p->dilation_height;
+                        if (y < 0 || y >= p->input_height) {
+                            continue;
+                        }
+                        for (int32_t kx = 0; kx < p->kernel_width; kx++) {
+                            const int32_t x =
+                                out_x * p->stride_width - p->pad_left + kx * p->dilation_width;
+                            if (x < 0 || x >= p->input_width) {
+                                continue;
+                            }
+                            const int32_t value =
+                                plane[(y * p->input_width + x) * p->input_channels];
+                            const int32_t weight =
+                                weights[(ky * p->kernel_width + kx) * p->output_channels +
+                                        channel];
+                            sum += (uint32_t)((value + p->input_offset) * weight);
+                        }
+                    }
+                    const int32_t scaled =
+                        @FINISH@;
+                    *output++ = clamp_code(scaled, p->output_offset, p->activation_min,
+                                           p->activation_max);
+                }
+            }
+        }
+        input += p->input_height * p->input_width * p->input_channels;
+    }
+}

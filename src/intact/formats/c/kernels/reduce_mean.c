@@ -1,0 +1,10 @@
+/* Means over axes, rounded @ROUNDING@. */
+static void reduce_mean_@KIND@(const reduce_params *p, const int8_t *input, int8_t *output)
+{
+    for (int32_t result = 0; result < p->results; result++) {
+        const int32_t sum = sum_of(
+            p, input + strided_offset(result, p->kept_lengths, p->kept_strides, p->kept_axes));
+        const int32_t mean = divide_@KIND@(sum * p->factor, p->divisor);
+        *output++ = clamp_code(mean, p->output_offset, p->activation_min, p->activation_max);
+    }
+}

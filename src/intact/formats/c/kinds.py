@@ -1,0 +1,131 @@
+"""How accumulators become codes, as text that kernels are completed with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from intact.config import Rounding
+from intact.formats.c.refusal import Refusal
+from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
+
+
+@dataclass(frozen=True)
+class Kind:
+    """One way to requantise.
+
+    Attributes:
+        name: Ends the names of the functions that do it.
+        tokens: What stands for ``@TOKEN@`` in a kernel's text. ``FIRST`` and ``SECOND`` are the
+            arrays that a layer with weights has for its channels, ``START`` is the sum that it
+            begins with, ``FINISH`` the scaled one.
+        rescale: A scaled number; ``{0}`` is the number, ``{1}`` begins the fields to scale it by.
+        shifts: Whether scales are powers of two, and multipliers absent.
+    """
+
+    name: str
+    rescale: str
+    tokens: Mapping[str, str] = field(default_factory=dict)
+    shifts: bool = False
+
+
+def kind_of(arithmetic: Arithmetic) -> Kind:
+    """Return how a step requantises.
+
+    Raises:
+        Refusal: C for microcontrollers does not compute so.
+    """
+    if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
+        raise Refusal("pairs of products saturate", "choose a target whose sums do not")
+    if arithmetic.accumulator_overflow is Overflow.WRAP and arithmetic.accumulator_bits != 32:
+        raise Refusal(
+            f"sums wrap at {arithmetic.accumulator_bits} bits, in C at 32",
+            "choose a target with accumulator_bits = 32",
+        )
+    if arithmetic.requantize is Requantize.FIXED_POINT_DOUBLE:
+        return _DOUBLE_HALF_UP if arithmetic.rounding is Rounding.HALF_UP else _DOUBLE
+    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+        return _SINGLE
+    if arithmetic.requantize is Requantize.SHIFT:
+        if arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
+            raise Refusal(
+                "the zero point is added before rounding",
+                "choose a target with zero_point = after_rounding",
+            )
+        return _SHIFTS[arithmetic.rounding]
+    raise Refusal(
+        f"results are requantised with {arithmetic.requantize}",
+        "choose a target that does so in integers, such as one with fixed_point_double",
+    )
+
+
+def _fixed_point(name: str) -> Kind:
+    return Kind(
+        name,
+        f"requantize_{name}({{0}}, p->{{1}}_multiplier, p->{{1}}_shift)",
+        {
+            "FIRST": "multiplier",
+            "SECOND": "shift",
+            "START": "(bias != NULL) ? (uint32_t)bias[channel] : 0U",
+            "FINISH": f"requantize_{name}(signed_bits(sum), multiplier[scale], shift[scale])",
+            "MEAN_OF_SUM": "divide_by_power(sum, 20)",
+        },
+    )
+
+
+_DOUBLE, _DOUBLE_HALF_UP, _SINGLE = map(_fixed_point, ("double", "double_half_up", "single"))
+
+
+def _shift(name: str, words: str, nudge: str) -> Kind:
+    return Kind(
+        name,
+        f"requantize_{name}({{0}}, p->{{1}}_shift)",
+        {
+            "FIRST": "bias_shift",
+            "SECOND": "output_shift",
+            "START": "(bias != NULL) ? (uint32_t)bias[channel] << bias_shift[scale] : 0U",
+            "FINISH": f"requantize_{name}(signed_bits(sum), output_shift[scale])",
+            "ROUNDING": words,
+            "NUDGE": nudge,
+            "MEAN_OF_SUM": f"requantize_{name}(sum, 20)",
+        },
+        shifts=True,
+    )
+
+
+_EVEN = _shift("shift_even", "half to even", "half - 1 + ((value >> shift) & 1)")
+_SHIFTS = {
+    Rounding.HALF_UP: _shift("shift", "half up", "half"),
+    Rounding.HALF_AWAY_FROM_ZERO: _shift("shift_away", "half away from zero", "half - (value < 0)"),
+    Rounding.HALF_EVEN: _EVEN,
+    Rounding.NEAREST: _EVEN,
+    Rounding.HALF_DOWN: _shift("shift_down", "half down", "half - 1"),
+    Rounding.HALF_TOWARD_ZERO: _shift("shift_zero", "half to zero", "half - (value >= 0)"),
+    Rounding.UP: _shift("shift_up", "up", "2 * half - 1"),
+}
+
+
+def _division(name: str, words: str, is_up: str) -> Kind:
+    return Kind(name, "", {"ROUNDING": words, "IS_UP": is_up})
+
+
+def _tie(name: str, words: str, is_up: str) -> Kind:
+    return _division(name, words, f"2 * rest > count || (2 * rest == count && {is_up})")
+
+
+_TO_EVEN = _tie("even", "half to even", "floor % 2 != 0")
+DIVISIONS = {
+    Rounding.HALF_UP: _division("up", "half up", "2 * rest >= count"),
+    Rounding.HALF_AWAY_FROM_ZERO: _tie("away", "half away from zero", "sum >= 0"),
+    Rounding.HALF_EVEN: _TO_EVEN,
+    Rounding.NEAREST: _TO_EVEN,
+    Rounding.HALF_DOWN: _division("down", "half down", "2 * rest > count"),
+    Rounding.HALF_TOWARD_ZERO: _tie("zero", "half to zero", "sum < 0"),
+    Rounding.UP: _division("ceiling", "up", "rest > 0"),
+}
+"""Ways to round the quotient of a sum and a count."""
+
+_REQUANTISING = (_DOUBLE, _DOUBLE_HALF_UP, _SINGLE, *_SHIFTS.values())
+
+KINDS = {kind.name: kind for kind in (*_REQUANTISING, *DIVISIONS.values())}
+"""By name."""

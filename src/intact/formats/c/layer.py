@@ -1,0 +1,206 @@
+"""What the writers of layers write to."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.formats.c.constants import Constants
+from intact.formats.c.kinds import Kind, kind_of
+from intact.formats.c.library import AXES, Library
+from intact.formats.c.names import Identifiers, comment, identifier
+from intact.formats.c.refusal import Refusal
+from intact.formats.c.shapes import Lengths
+from intact.formats.c.storage import Places
+from intact.program import Array, Encoding, Step, Tensor
+
+FunctionTable: TypeAlias = Callable[[Step], Array]
+"""Gives the codes ``[256]`` that a Function's step makes of the codes -128 to 127."""
+
+
+class Sources:
+    """What all layers write together.
+
+    Attributes:
+        shapes: Of the tensors, by name.
+        places: Where they lie.
+        function_table: Makes the table of a function's step.
+        identifiers: Of the file.
+        constants: Its arrays.
+        library: Its kernels.
+        structures: Definitions of layers' parameters.
+        structure_bytes: Their flash.
+        calls: Lines of the function that runs the model.
+    """
+
+    def __init__(
+        self,
+        shapes: Mapping[str, Lengths],
+        places: Places,
+        identifiers: Identifiers,
+        function_table: FunctionTable | None = None,
+    ) -> None:
+        self.shapes = shapes
+        self.function_table = function_table
+        self.places = places
+        self.identifiers = identifiers
+        self.constants = Constants(identifiers)
+        self.library = Library()
+        self.structures: list[str] = []
+        self.structure_bytes = 0
+        self.calls: list[str] = []
+
+
+class Layer:
+    """One step as it is written.
+
+    Args:
+        number: Of the step, from 0.
+        step: The step.
+        sources: Written to.
+    """
+
+    def __init__(self, number: int, step: Step, sources: Sources) -> None:
+        self.step = step
+        self._sources = sources
+        self._stem = f"l{number}_{identifier(step.name)}"
+
+    @property
+    def all_shapes(self) -> Mapping[str, Lengths]:
+        """The shapes of all tensors, by name."""
+        return self._sources.shapes
+
+    def kind(self) -> Kind:
+        """Return how the step requantises; a Refusal where C does not."""
+        return kind_of(self.step.arithmetic)
+
+    def shape(self, tensor: Tensor) -> Lengths:
+        """Return the shape of a tensor of this step."""
+        return self._sources.shapes[tensor.name]
+
+    def size(self, tensor: Tensor) -> int:
+        """Return how many elements a tensor has."""
+        return math.prod(self.shape(tensor))
+
+    def input(self, slot: int = 0) -> Tensor:
+        """Return an input that must be there."""
+        tensor = self.step.inputs[slot] if slot < len(self.step.inputs) else None
+        if tensor is None:
+            raise Refusal(f"input {slot} is missing", "give the node that input")
+        return tensor
+
+    def optional(self, slot: int) -> Tensor | None:
+        """Return an input that may be absent."""
+        return self.step.inputs[slot] if slot < len(self.step.inputs) else None
+
+    @property
+    def output(self) -> Tensor:
+        """The first output."""
+        return self.step.outputs[0]
+
+    def function_table(self) -> Array:
+        """Return what a function makes of the codes -128 to 127."""
+        encoding_of(self.input())
+        encoding_of(self.output)
+        self.kind()
+        make = self._sources.function_table
+        if make is None:
+            raise Refusal("nothing was given that computes its table", "pass function_table")
+        return make(self.step)
+
+    def array(self, values: npt.ArrayLike, suffix: str, note: str) -> str:
+        """Return the identifier of a constant array of this layer, of its own dtype."""
+        return self._sources.constants.add(
+            np.asarray(values), self._stem, suffix, f"{self.step.name}: {note}"
+        )
+
+    def pointer(self, tensor: Tensor) -> str:
+        """Return an expression that points to a tensor's first element."""
+        if tensor.data is not None:
+            return self.array(tensor.data, "_constant", f"constant {tensor.name}")
+        return self._sources.places.pointer(tensor.name)
+
+    def params(self, structure: str, values: Mapping[str, int | Sequence[int]]) -> str:
+        """Return an expression that points to a constant ``structure``_params of this layer."""
+        name = self._sources.identifiers.unique(self._stem, "_params")
+        self._sources.structure_bytes += 4 * sum(map(_numbers, values.values()))
+        fields = ",\n".join(f"    .{key} = {_value(value)}" for key, value in values.items())
+        self._sources.structures.append(
+            f"static const {structure}_params {name} = {{\n{fields},\n}};\n"
+        )
+        return f"&{name}"
+
+    def call(self, name: str, *arguments: str | int, kind: Kind | None = None) -> None:
+        """Write a call of a kernel of the library."""
+        self.call_function(self._sources.library.use(name, kind), *arguments)
+
+    def call_elementwise(self, element: str, kind: Kind | None, *arguments: str) -> None:
+        """Write a call that applies a kernel of two elements to all of them."""
+        library = self._sources.library
+        self.call_function(library.use_elementwise(library.use(element, kind)), *arguments)
+
+    def call_function(self, function: str, *arguments: str | int) -> None:
+        """Write a call."""
+        head = f"    {function}("
+        lines, line = [], head
+        for index, argument in enumerate(arguments):
+            text = f"{argument}{');' if index == len(arguments) - 1 else ','}"
+            if len(line) + len(text) + 1 > 100 and line != head:
+                lines.append(line)
+                line = " " * len(head) + text
+            else:
+                line += text if line.endswith(("(", " " * len(head))) else f" {text}"
+        self._sources.calls += [*lines, line]
+
+    def say(self, text: str) -> None:
+        """Write a comment."""
+        self._sources.calls.append(f"    /* {comment(text)} */")
+
+
+Write: TypeAlias = Callable[[Layer], None]
+"""Writes one layer, or raises a Refusal."""
+
+
+def encoding_of(tensor: Tensor) -> Encoding:
+    """Return the encoding of an int8 tensor with one scale.
+
+    Raises:
+        Refusal: It is of another type, or has a scale for each channel.
+    """
+    encoding = tensor.encoding
+    if encoding is None:
+        raise Refusal(f"{tensor.name!r} is float", "quantise what makes and reads it")
+    if encoding.dtype != np.int8:
+        raise Refusal(f"{tensor.name!r} is {encoding.dtype}", "use a target with int8 activations")
+    if encoding.scale.size != 1 or encoding.zero_point.size != 1:
+        raise Refusal(f"{tensor.name!r} has a scale for each channel", "use one for the tensor")
+    return encoding
+
+
+def _value(value: int | Sequence[int]) -> str:
+    if isinstance(value, int):
+        return "INT32_MIN" if value == -(2**31) else str(value)
+    return f"{{{', '.join(map(_value, value)) or '0'}}}"
+
+
+def _numbers(value: int | Sequence[int]) -> int:
+    """Return how many int32 a field takes."""
+    return 1 if isinstance(value, int) else AXES
+
+
+def image_of(lengths: Sequence[int]) -> tuple[int, int, int, int]:
+    """Return ``[N, H, W, C]`` of a shape with one or two spatial axes."""
+    if len(lengths) == 3:
+        return lengths[0], 1, lengths[1], lengths[2]
+    if len(lengths) != 4:
+        raise Refusal(f"it has {len(lengths) - 2} spatial axes", "C holds one or two")
+    return lengths[0], lengths[1], lengths[2], lengths[3]
+
+
+def plane_of(values: Sequence[int], missing: int) -> tuple[int, int]:
+    """Return values by row and column, of one or two spatial axes."""
+    return (missing, values[0]) if len(values) == 1 else (values[0], values[1])

@@ -1,0 +1,121 @@
+"""Functions: those of one code as tables, softmax with a table of its exponentials."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.formats.c.layer import Layer, Write, encoding_of
+from intact.formats.c.layers.elementwise import grid_fields
+from intact.formats.c.refusal import Refusal
+from intact.formats.c.scaling import fixed_point, real_multiplier, right_shift, zero_point
+from intact.numerics.fixed_point import (
+    INT32_MAX,
+    multiply_by_quantized_multiplier,
+    quantize_multiplier,
+)
+from intact.numerics.fixed_point_functions import exp_on_negative_values
+from intact.program import Encoding
+from intact.program.operations import Function, PRelu, Softmax
+from intact.targets import Functions
+
+_DIFFERENCE_BITS = 5
+"""Integer bits of a difference to the largest code: ``exp(-2**5)`` is nothing."""
+
+_LONGEST_ROW = 4095
+"""Elements whose exponentials sum up in 32 bits with 19 behind the point."""
+
+
+def write_function(layer: Layer) -> None:
+    """Write a function of one code as a table of 256."""
+    table = layer.function_table()
+    name = layer.array(table.astype(np.int8), "_table", "codes of the function of -128 to 127")
+    pointers = layer.pointer(layer.input()), layer.pointer(layer.output)
+    layer.call("lookup", name, *pointers, layer.size(layer.output))
+
+
+def write_prelu(layer: Layer) -> None:
+    """Write a PRelu with constant slopes."""
+    data, slope, output = layer.input(0), layer.input(1), layer.output
+    encodings = [encoding_of(tensor) for tensor in (data, slope, output)]
+    arithmetic, kind = layer.step.arithmetic, layer.kind()
+    above = real_multiplier(arithmetic, [encodings[0].scale], encodings[2])
+    scales = [encoding.scale for encoding in encodings[:2]]
+    below = real_multiplier(arithmetic, scales, encodings[2])
+    fields = {
+        "first_offset": -zero_point(encodings[0]),
+        "second_offset": -zero_point(encodings[1]),
+        "output_offset": zero_point(encodings[2]),
+        "activation_min": encodings[2].quant_min,
+        "activation_max": encodings[2].quant_max,
+    }
+    for prefix, real in (("output", above), ("second", below)):
+        if kind.shifts:
+            fields[f"{prefix}_shift"] = int(right_shift(real).item())
+            continue
+        multiplier, shift = fixed_point(arithmetic, real)
+        fields |= {
+            f"{prefix}_multiplier": int(multiplier.item()),
+            f"{prefix}_shift": int(shift.item()),
+        }
+    shapes = [layer.shape(tensor) for tensor in (data, slope, output)]
+    params = layer.params("elementwise", {**grid_fields(*shapes), **fields})
+    pointers = [layer.pointer(tensor) for tensor in (data, slope, output)]
+    layer.call_elementwise("prelu", kind, params, *pointers)
+
+
+def write_softmax(layer: Layer) -> None:
+    """Write a softmax in fixed point."""
+    operation = layer.step.operation
+    if not isinstance(operation, Softmax):
+        raise Refusal("it is no softmax", "")
+    source, output = encoding_of(layer.input()), encoding_of(layer.output)
+    if operation.log:
+        raise Refusal("C has no LogSoftmax", "leave it out: the largest stays the largest")
+    if layer.step.arithmetic.functions is not Functions.FIXED_POINT:
+        raise Refusal("its exponentials are floats", "use a target with functions = fixed_point")
+    if (float(output.scale.item()), zero_point(output)) != (2.0**-8, -128):
+        raise Refusal("its result is not on a scale of 1/256", "fix its output scale so")
+    shape = layer.shape(layer.input())
+    axis = operation.axis % len(shape)
+    if not 0 < shape[axis] <= _LONGEST_ROW:
+        raise Refusal(f"its rows have {shape[axis]} elements", f"C holds {_LONGEST_ROW}")
+    params = layer.params(
+        "softmax",
+        {
+            "outer": math.prod(shape[:axis]),
+            "length": shape[axis],
+            "inner": math.prod(shape[axis + 1 :]),
+            "activation_min": output.quant_min,
+            "activation_max": output.quant_max,
+        },
+    )
+    note = "exp(-d * scale) for differences d of 0 to 255, fractions of 2^31"
+    table = layer.array(_exponentials(source), "_exponentials", note)
+    layer.call("softmax", params, table, layer.pointer(layer.input()), layer.pointer(layer.output))
+
+
+def _exponentials(source: Encoding) -> npt.NDArray[np.int32]:
+    """Return the exponentials of differences ``0, -1 ... -255``, fractions of 2**31.
+
+    Scaled as TFLite's ``PreprocessSoftmaxScaling`` has it; beyond the radius of its
+    ``CalculateInputRadius`` they are 0.
+    """
+    whole = 31 - _DIFFERENCE_BITS
+    real = min(np.float64(source.scale.item()) * 2.0**whole, float(INT32_MAX))
+    multiplier, shift = quantize_multiplier(real)
+    radius = int(((1 << _DIFFERENCE_BITS) - 1) * 2.0 ** (whole - int(shift)))
+    steps = np.arange(256, dtype=np.int64)
+    near = steps <= radius
+    scaled = multiply_by_quantized_multiplier(np.where(near, -steps, 0), multiplier, shift)
+    exponentials = np.where(near, exp_on_negative_values(scaled, _DIFFERENCE_BITS), 0)
+    return exponentials.astype(np.int32)
+
+
+WRITERS: dict[type, Write] = {
+    Function: write_function,
+    PRelu: write_prelu,
+    Softmax: write_softmax,
+}

@@ -1,0 +1,170 @@
+"""Operations that make one element of many: pools over windows, reductions over axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from intact.formats.c.grids import Grid, contiguous, grid
+from intact.formats.c.kinds import DIVISIONS, Kind
+from intact.formats.c.layer import Layer, Write, encoding_of, image_of, plane_of
+from intact.formats.c.layers.products import output_scale
+from intact.formats.c.refusal import Refusal
+from intact.formats.c.scaling import (
+    code_bounds,
+    fixed_point,
+    real_multiplier,
+    right_shift,
+    zero_point,
+)
+from intact.program import Encoding
+from intact.program.operations import Pool, PoolKind, Reduce, Reduction
+from intact.targets import ZeroPointOrder
+
+_MOST_SUMMED = 2**23
+"""Elements whose sum, zero point taken off, stays in 32 bits."""
+
+
+def write_pool(layer: Layer) -> None:
+    """Write an average or a maximum of windows."""
+    operation = layer.step.operation
+    if not isinstance(operation, Pool):
+        raise Refusal("it is no pool", "")
+    layer.kind()  # refuses arithmetic in floats
+    source, output = encoding_of(layer.input()), encoding_of(layer.output)
+    if not source.same_as(output):
+        raise Refusal("its result has another scale than its input", "tie the two")
+    batches, input_height, input_width, channels = image_of(layer.shape(layer.input()))
+    _, output_height, output_width, _ = image_of(layer.shape(layer.output))
+    kernel_height, kernel_width = plane_of(operation.kernel, 1)
+    stride_height, stride_width = plane_of(operation.strides, 1)
+    pad_top, pad_left = plane_of([before for before, _ in operation.pads], 0)
+    low, high = code_bounds(layer.step.arithmetic, output, operation.bounds)
+    if kernel_height * kernel_width > _MOST_SUMMED:
+        raise Refusal("its window is too large for sums of 32 bits", "reduce in two steps")
+    params = layer.params(
+        "pool",
+        {
+            "batches": batches,
+            "input_height": input_height,
+            "input_width": input_width,
+            "channels": channels,
+            "output_height": output_height,
+            "output_width": output_width,
+            "kernel_height": kernel_height,
+            "kernel_width": kernel_width,
+            "stride_height": stride_height,
+            "stride_width": stride_width,
+            "pad_top": pad_top,
+            "pad_left": pad_left,
+            **_mean_of_window(layer, operation, output),
+            "activation_min": low,
+            "activation_max": high,
+        },
+    )
+    pointers = layer.pointer(layer.input()), layer.pointer(layer.output)
+    if operation.kind is PoolKind.MAX:
+        layer.call("max_pool", params, *pointers)
+    else:
+        kind = DIVISIONS[layer.step.arithmetic.rounding]
+        layer.call("average_pool", params, *pointers, kind=kind)
+
+
+def _mean_of_window(layer: Layer, operation: Pool, encoding: Encoding) -> dict[str, int]:
+    """Return whether the zero point stays inside the sums; that shows in ties."""
+    if operation.kind is PoolKind.MAX:
+        return {}
+    zero = zero_point(encoding)
+    before = layer.step.arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
+    return {
+        "count_pads": int(operation.count_pads),
+        "pad_value": zero if before else 0,
+        "input_offset": 0 if before else -zero,
+        "output_offset": 0 if before else zero,
+    }
+
+
+def write_reduce(layer: Layer) -> None:
+    """Write a mean, sum, maximum or minimum over axes."""
+    operation = layer.step.operation
+    if not isinstance(operation, Reduce):
+        raise Refusal("it is no reduction", "")
+    source, output = encoding_of(layer.input()), encoding_of(layer.output)
+    kept, reduced = _grids(layer.shape(layer.input()), operation.axes)
+    count = reduced.rows * reduced.length
+    fields: dict[str, int | Sequence[int]] = {
+        "results": kept.rows * kept.length,
+        "kept_axes": len(kept.lengths) + 1,
+        "kept_lengths": (*kept.lengths, kept.length),
+        "kept_strides": (*kept.strides[0], kept.steps[0]),
+        "rows": reduced.rows,
+        "axes": len(reduced.lengths),
+        "lengths": reduced.lengths,
+        "strides": reduced.strides[0],
+        "length": reduced.length,
+        "step": reduced.steps[0],
+    }
+    pointers = layer.pointer(layer.input()), layer.pointer(layer.output)
+    if operation.kind in (Reduction.MAX, Reduction.MIN):
+        if not source.same_as(output):
+            raise Refusal("its result has another scale than its input", "tie the two")
+        name = "reduce_max" if operation.kind is Reduction.MAX else "reduce_min"
+        layer.call(name, layer.params("reduce", fields), *pointers)
+        return
+    if not 0 < count <= _MOST_SUMMED:
+        raise Refusal(f"it sums {count} elements", "reduce some of the axes at a time")
+    scales, name, kind = _sum_or_mean(layer, operation.kind, count)
+    fields |= {
+        "input_offset": -zero_point(source),
+        **scales,
+        "output_offset": zero_point(output),
+        "activation_min": output.quant_min,
+        "activation_max": output.quant_max,
+    }
+    layer.call(name, layer.params("reduce", fields), *pointers, kind=kind)
+
+
+def _grids(lengths: Sequence[int], axes: Sequence[int]) -> tuple[Grid, Grid]:
+    """Return the cells that are kept and the elements that are reduced, with their strides."""
+    strides = contiguous(lengths)
+    kept = [axis for axis in range(len(lengths)) if axis not in axes]
+
+    def part(chosen: Sequence[int]) -> Grid:
+        return grid([lengths[a] for a in chosen], [[strides[a] for a in chosen]])
+
+    return part(kept), part(axes)
+
+
+def _sum_or_mean(
+    layer: Layer, reduction: Reduction, count: int
+) -> tuple[dict[str, int], str, Kind]:
+    """Return the fields that scale a sum, and the kernel."""
+    kind, arithmetic = layer.kind(), layer.step.arithmetic
+    source, output = encoding_of(layer.input()), encoding_of(layer.output)
+    ratio = real_multiplier(arithmetic, [source.scale], output)
+    if reduction is Reduction.SUM:
+        return output_scale(layer, kind, ratio), "reduce_sum", kind
+    if kind.shifts:
+        return _divided(layer, int(right_shift(ratio).item()), count)
+    multiplier, shift = (int(part.item()) for part in fixed_point(arithmetic, ratio))
+    # The divisor goes into the multiplier, with as many of its bits as there is room for (TFLite).
+    kept = min(count.bit_length() - 1, 32, 31 + shift)
+    shift -= kept
+    if kind.name == "single" and shift < -31:
+        raise Refusal("its multiplier is too small", "reduce some of the axes at a time")
+    fields = {"output_multiplier": (multiplier << kept) // count, "output_shift": shift}
+    return fields, "reduce_sum", kind
+
+
+def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str, Kind]:
+    """Return the fields of a mean whose scales are powers of two: one division, or one shift."""
+    if count & (count - 1) == 0:
+        shift += count.bit_length() - 1
+        return {"output_shift": shift}, "reduce_sum", layer.kind()
+    factor, divisor = 1 << max(-shift, 0), count << max(shift, 0)
+    if count * 255 * factor >= 2**31 or divisor >= 2**30:
+        raise Refusal("its mean does not fit 32 bits", "give input and result nearer scales")
+    kind = DIVISIONS[layer.step.arithmetic.rounding]
+    return {"factor": factor, "divisor": divisor}, "reduce_mean", kind
+
+
+WRITERS: dict[type, Write] = {Pool: write_pool, Reduce: write_reduce}

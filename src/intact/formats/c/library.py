@@ -1,0 +1,119 @@
+"""The kernels' sources: those that a program uses, completed and in an order that compiles."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib import resources
+
+from intact.formats.c.kinds import KINDS, Kind
+
+AXES = 6
+"""Axes of a grid of rows; the most that a tensor of eight axes can need seldom exceeds three."""
+
+_TOKEN = re.compile(r"@([A-Z_]+)(?:\((.*)\))?@")
+_RESCALES = {"RESCALE": "output", "RESCALE_SECOND": "second"}
+_CALL = re.compile(r"\b([a-z][a-z0-9_]*)\(")
+_TYPE = re.compile(r"\b([a-z][a-z0-9_]*)_params\b")
+
+
+class Library:
+    """Collects the kernels that are used.
+
+    A kernel is a file ``NAME.c`` of ``kernels/``; one of several kinds ends its functions with
+    ``_@KIND@``, and ``NAME_shift.c`` takes its place where scales are powers of two. The structure
+    of its parameters, ``NAME_params``, is in ``NAME.h``. What a kernel calls is found in its text.
+    """
+
+    def __init__(self) -> None:
+        self._types: dict[str, str] = {}
+        self._functions: dict[str, str] = {}
+
+    def use(self, name: str, kind: Kind | None = None) -> str:
+        """Return the name of a kernel's function."""
+        function = name if kind is None else f"{name}_{kind.name}"
+        self._need(function)
+        return function
+
+    def use_elementwise(self, element: str) -> str:
+        """Return the name of the function that applies ``element``, a kernel, to all elements."""
+        function = f"{element}_all"
+        if function not in self._functions:
+            self._add(function, _source("elementwise.c"), {"NAME": element}, None)
+        return function
+
+    def text(self) -> str:
+        """Return structures, then functions, each after those that it calls."""
+        common = _source("common.c")
+        return "\n".join([common, *self._types.values(), *self._functions.values()])
+
+    def _need(self, function: str) -> None:
+        if function in self._functions:
+            return
+        found = _find(function)
+        if found is not None:
+            stem, kind = found
+            self._add(function, _source(f"{stem}.c"), {}, kind)
+
+    def _add(self, function: str, source: str, tokens: dict[str, str], kind: Kind | None) -> None:
+        text = _complete(source, tokens, kind)
+        for stem in _TYPE.findall(text):
+            if stem not in self._types:
+                self._types[stem] = _complete(_source(f"{stem}.h"), {}, None)
+        self._functions[function] = ""  # in progress: it may name itself
+        for called in _CALL.findall(text):
+            if called != function:
+                self._need(called)
+        del self._functions[function]
+        self._functions[function] = text
+
+
+@cache
+def reserved() -> frozenset[str]:
+    """Return all names that kernels can have, and their structures."""
+    stems = {*_stems(), *(f"requantize_{name}" for name in KINDS)}
+    functions = stems | {f"{stem}_{name}" for stem in stems for name in KINDS}
+    called = {call for stem in _stems() for call in _CALL.findall(_source(f"{stem}.c"))}
+    return frozenset(
+        {*functions, *called, *(f"{name}_all" for name in functions)}
+        | {f"{stem}_params" for stem in stems}
+    )
+
+
+def _find(function: str) -> tuple[str, Kind | None] | None:
+    """Return the file and kind of a kernel's function; None for functions that are not ours."""
+    for name in sorted(KINDS, key=len, reverse=True):
+        stem = function.removesuffix(f"_{name}")
+        own = f"{stem}_shift"
+        if stem != function and KINDS[name].shifts and own in _stems():
+            return own, KINDS[name]
+        if stem != function and stem in _stems():
+            return stem, KINDS[name]
+        if function == f"requantize_{name}":
+            return function, KINDS[name]
+    return (function, None) if function in _stems() else None
+
+
+def _complete(source: str, tokens: dict[str, str], kind: Kind | None) -> str:
+    known = {"AXES": str(AXES)} | tokens
+    if kind is not None:
+        known |= {"KIND": kind.name} | dict(kind.tokens)
+
+    def replaced(match: re.Match[str]) -> str:
+        token, argument = match.groups()
+        if token in _RESCALES and kind is not None:
+            return kind.rescale.format(argument, _RESCALES[token])
+        return known[token]
+
+    return _TOKEN.sub(replaced, source)
+
+
+@cache
+def _stems() -> frozenset[str]:
+    folder = resources.files("intact.formats.c") / "kernels"
+    return frozenset(each.name[:-2] for each in folder.iterdir() if each.name.endswith(".c"))
+
+
+@cache
+def _source(name: str) -> str:
+    return (resources.files("intact.formats.c") / "kernels" / name).read_text("utf-8")

@@ -1,0 +1,176 @@
+"""Operations that only move elements, as moves between grids."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+from intact.formats.c.grids import Grid, broadcast_strides, contiguous, grid
+from intact.formats.c.refusal import Refusal
+from intact.formats.c.shapes import Lengths
+from intact.program import Step
+from intact.program.operations import (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Pad,
+    Reshape,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Tile,
+    Transpose,
+)
+
+
+@dataclass(frozen=True)
+class Move:
+    """Elements of one input that go to one output.
+
+    Attributes:
+        source: Slot of the input.
+        target: Slot of the output.
+        input_start: Where the first one is, in elements.
+        output_start: Where the first one goes.
+        grid: Its operands are the input and the output.
+    """
+
+    source: int
+    target: int
+    input_start: int
+    output_start: int
+    grid: Grid
+
+
+def moves_of(step: Step, shapes: Mapping[str, Lengths]) -> list[Move]:
+    """Return what a step moves; elements of the outputs that no move reaches are zero points.
+
+    Raises:
+        Refusal: The operation does more than move, or does it in a way that kernels cannot.
+    """
+    make = _MOVES.get(type(step.operation))
+    if make is None:
+        raise Refusal("it does more than move elements", "")
+    ins = [() if tensor is None else shapes[tensor.name] for tensor in step.inputs]
+    return make(step.operation, ins, [shapes[tensor.name] for tensor in step.outputs])
+
+
+def view_of(step: Step, slot: int, shapes: Mapping[str, Lengths]) -> int | None:
+    """Return where in input 0 an output lies as it is, in elements; None where it does not."""
+    if type(step.operation) not in _MOVES or len(step.inputs) != 1:
+        return None
+    try:
+        moves = [move for move in moves_of(step, shapes) if move.target == slot]
+    except Refusal:
+        return None
+    if len(moves) != 1 or not moves[0].grid.is_run or moves[0].output_start:
+        return None
+    size = contiguous((1, *shapes[step.outputs[slot].name]))[0]
+    return moves[0].input_start if moves[0].grid.length == size else None
+
+
+_Shapes: TypeAlias = Sequence[Lengths]
+
+
+def _one(lengths: Lengths, inputs: Sequence[int], outputs: Sequence[int], start: int = 0) -> Move:
+    return Move(0, 0, start, 0, grid(lengths, [inputs, outputs]))
+
+
+def _reshape(_: Reshape, ins: _Shapes, __: _Shapes) -> list[Move]:
+    return [_one(ins[0], contiguous(ins[0]), contiguous(ins[0]))]
+
+
+def _transpose(operation: Transpose, ins: _Shapes, outs: _Shapes) -> list[Move]:
+    strides = contiguous(ins[0])
+    return [_one(outs[0], [strides[axis] for axis in operation.permutation], contiguous(outs[0]))]
+
+
+def _slice(operation: Slice, ins: _Shapes, outs: _Shapes) -> list[Move]:
+    strides = contiguous(ins[0])
+    ranges = [
+        range(*slice(first, last, step).indices(length))
+        for first, last, step, length in zip(
+            operation.starts, operation.stops, operation.steps, ins[0], strict=True
+        )
+    ]
+    start = sum(each.start * stride for each, stride in zip(ranges, strides, strict=True))
+    steps = [each.step * stride for each, stride in zip(ranges, strides, strict=True)]
+    return [_one(outs[0], steps, contiguous(outs[0]), start)]
+
+
+def _split(operation: Split, ins: _Shapes, outs: _Shapes) -> list[Move]:
+    strides = contiguous(ins[0])
+    starts = itertools.accumulate(operation.sizes, initial=0)
+    return [
+        Move(0, slot, start * strides[operation.axis], 0, grid(out, [strides, contiguous(out)]))
+        for slot, (start, out) in enumerate(zip(starts, outs, strict=False))
+    ]
+
+
+def _concat(operation: Concat, ins: _Shapes, outs: _Shapes) -> list[Move]:
+    strides = contiguous(outs[0])
+    starts = itertools.accumulate((each[operation.axis] for each in ins), initial=0)
+    return [
+        Move(slot, 0, 0, start * strides[operation.axis], grid(each, [contiguous(each), strides]))
+        for slot, (start, each) in enumerate(zip(starts, ins, strict=False))
+    ]
+
+
+def _pad(operation: Pad, ins: _Shapes, outs: _Shapes) -> list[Move]:
+    if any(count < 0 for pair in operation.pads for count in pair):
+        raise Refusal("a pad is negative", "cut with a Slice")
+    strides = contiguous(outs[0])
+    start = sum(
+        before * stride for (before, _), stride in zip(operation.pads, strides, strict=True)
+    )
+    return [Move(0, 0, 0, start, grid(ins[0], [contiguous(ins[0]), strides]))]
+
+
+def _tile(operation: Tile, ins: _Shapes, _: _Shapes) -> list[Move]:
+    pairs = zip(operation.repeats, ins[0], strict=True)
+    lengths = tuple(itertools.chain.from_iterable(pairs))
+    strides = tuple(itertools.chain.from_iterable((0, each) for each in contiguous(ins[0])))
+    return [_one(lengths, strides, contiguous(lengths))]
+
+
+def _expand(_: Expand, ins: _Shapes, outs: _Shapes) -> list[Move]:
+    return [_one(outs[0], broadcast_strides(ins[0], outs[0]), contiguous(outs[0]))]
+
+
+def _blocks(lengths: Lengths, block: int) -> tuple[Lengths, tuple[int, ...], tuple[int, ...]]:
+    """Return ``[N, H, block, W, block, C]`` of a deep tensor, and strides there: deep and wide."""
+    batch, height, width, depth = lengths
+    channels = depth // (block * block)
+    cells = (batch, height, block, width, block, channels)
+    row, pixel = width * depth, depth
+    deep = (height * row, row, block * channels, pixel, channels, 1)
+    return cells, deep, contiguous(cells)
+
+
+def _depth_to_space(operation: DepthToSpace, ins: _Shapes, _: _Shapes) -> list[Move]:
+    cells, deep, wide = _blocks(ins[0], operation.block)
+    return [_one(cells, deep, wide)]
+
+
+def _space_to_depth(operation: SpaceToDepth, _: _Shapes, outs: _Shapes) -> list[Move]:
+    cells, deep, wide = _blocks(outs[0], operation.block)
+    return [_one(cells, wide, deep)]
+
+
+_MOVES: dict[type, Callable[[Any, _Shapes, _Shapes], list[Move]]] = {
+    Concat: _concat,
+    DepthToSpace: _depth_to_space,
+    Expand: _expand,
+    Pad: _pad,
+    Reshape: _reshape,
+    Slice: _slice,
+    SpaceToDepth: _space_to_depth,
+    Split: _split,
+    Tile: _tile,
+    Transpose: _transpose,
+}
+
+MOVING = tuple(_MOVES)
+"""The operations."""

@@ -1,0 +1,196 @@
+"""A written C program compiled with the machine's compiler and run on arrays."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError, ExportError, MissingExtraError
+from intact.formats.c.ports import Port
+from intact.formats.c.write import CProgram
+
+COMPILERS = ("cc", "gcc", "clang")
+"""Tried in this order."""
+
+FLAGS = ("-std=c99", "-O2")
+
+
+class CRuntime:
+    """A compiled program; a context manager, or closed when it is collected.
+
+    It runs in a process of its own, so that a fault in it is an error here and no crash.
+
+    Args:
+        program: What was written.
+        flags: Of the compiler.
+        compiler: A path or name; the first of `COMPILERS` on the PATH where it is "".
+
+    Raises:
+        MissingExtraError: There is no compiler.
+        ExportError: The compiler refuses the program.
+    """
+
+    def __init__(
+        self, program: CProgram, *, flags: Sequence[str] = FLAGS, compiler: str = ""
+    ) -> None:
+        self.program = program
+        self._folder = tempfile.TemporaryDirectory(prefix="intact-c-")
+        folder = Path(self._folder.name)
+        for name, text in program.files.items():
+            (folder / name).write_text(text, "utf-8")
+        (folder / "driver.c").write_text(_driver(program), "utf-8")
+        self._executable = folder / "driver"
+        self.warnings = _compile(
+            [compiler or _compiler(), *flags, f"{program.name}.c", "driver.c", "-o", "driver"],
+            folder,
+        )
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[np.int8]]:
+        """Run a batch, sample by sample.
+
+        Args:
+            feeds: Codes, int8, by the model's input names; the first axis is the batch.
+
+        Returns:
+            Codes by the model's output names.
+
+        Raises:
+            DataError: An input is missing, or has the wrong type or size.
+            ExportError: The program failed.
+        """
+        rows = [_rows(port, feeds) for port in self.program.inputs]
+        counts = {len(each) for each in rows} or {1}
+        if len(counts) > 1:
+            raise DataError(
+                "the inputs hold different numbers of samples", remedy="give each as many"
+            )
+        count = counts.pop()
+        fed = np.concatenate(rows, axis=1) if rows else np.zeros((1, 1), np.int8)
+        done = subprocess.run(
+            [str(self._executable), str(count)],
+            input=fed.tobytes(),
+            capture_output=True,
+            check=False,
+        )
+        width = sum(port.size for port in self.program.outputs)
+        if done.returncode or len(done.stdout) != count * width:
+            said = done.stderr.decode("utf-8", "replace").strip()
+            raise ExportError(
+                f"the C program failed with status {done.returncode}: {said}",
+                remedy="report this: a written program does not fail",
+            )
+        results = np.frombuffer(done.stdout, np.int8).reshape(count, width)
+        return self._split(results)
+
+    def _split(self, results: npt.NDArray[np.int8]) -> dict[str, npt.NDArray[np.int8]]:
+        outputs, start = {}, 0
+        for port in self.program.outputs:
+            part = results[:, start : start + port.size]
+            first, *rest = port.shape or (1,)
+            outputs[port.name] = part.reshape(len(part) * first, *rest).copy()
+            start += port.size
+        return outputs
+
+    def close(self) -> None:
+        """Delete the compiled program."""
+        self._folder.cleanup()
+
+    def __enter__(self) -> CRuntime:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.close()
+
+
+def _rows(port: Port, feeds: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.int8]:
+    """Return the codes of an input, one sample a row."""
+    if port.name not in feeds:
+        raise DataError(f"input {port.name!r} is missing", remedy="give an array of that name")
+    array = np.asarray(feeds[port.name])
+    if array.dtype != np.int8:
+        raise DataError(
+            f"input {port.name!r} is {array.dtype}, the program takes int8", remedy="give its codes"
+        )
+    batch = port.shape[0] if port.shape else 1
+    if array.shape[1:] != tuple(port.shape[1:]) or len(array) % max(batch, 1):
+        raise DataError(
+            f"input {port.name!r} has shape {list(array.shape)}, the program takes "
+            f"{list(port.shape)}",
+            remedy="give arrays of that shape, with any number of samples along the first axis",
+        )
+    return np.ascontiguousarray(array).reshape(-1, port.size)
+
+
+def _compiler() -> str:
+    for name in COMPILERS:
+        found = shutil.which(name)
+        if found:
+            return found
+    raise MissingExtraError(
+        f"there is no C compiler ({', '.join(COMPILERS)}) on the PATH",
+        remedy="install one, or compile the written files elsewhere",
+    )
+
+
+def _compile(command: Sequence[str], folder: Path) -> str:
+    """Run the compiler; return what it said."""
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, check=False, text=True, errors="replace"
+        )
+    except OSError as error:
+        raise MissingExtraError(
+            f"{command[0]!r} cannot be run: {error}", remedy="name a C compiler"
+        ) from error
+    if done.returncode:
+        raise ExportError(
+            f"the C compiler refuses the program: {done.stderr.strip()}",
+            remedy="use a C99 compiler; report this if it is one",
+        )
+    return done.stderr
+
+
+def _driver(program: CProgram) -> str:
+    """Return a main function that runs samples from standard input to standard output."""
+    ports = (*program.inputs, *program.outputs)
+    buffers = [f"static int8_t p{at}[{port.size or 1}];" for at, port in enumerate(ports)]
+    arguments = ", ".join(f"p{at}" for at in range(len(ports)))
+    fed = len(program.inputs)
+    calls = ["fread({}, stdin)"] * fed + ["fwrite({}, stdout)"] * (len(ports) - fed)
+    checks = [
+        f"        if ({call.format(f'p{at}, 1, {port.size}')} != {port.size}) {{ return 2; }}"
+        for at, (call, port) in enumerate(zip(calls, ports, strict=True))
+    ]
+    lines = "\n".join
+    return f"""\
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include "{program.name}.h"
+
+{lines(buffers)}
+
+int main(int count, char **words)
+{{
+    long samples = (count > 1) ? strtol(words[1], NULL, 10) : 0;
+    for (; samples > 0; samples--) {{
+{lines(checks[:fed])}
+        {program.name}_run({arguments});
+{lines(checks[fed:])}
+    }}
+    return 0;
+}}
+"""

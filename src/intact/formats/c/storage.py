@@ -1,0 +1,167 @@
+"""Where the tensors of a program lie: with the caller, in the arena, or inside one another."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from intact.formats.c.arena import Arena, Buffer, plan_arena
+from intact.formats.c.moves import view_of
+from intact.formats.c.shapes import Lengths
+from intact.program import Program, Step, Tensor
+from intact.program.operations import Elementwise, Function, PRelu, Requantize, Softmax
+
+_IN_PLACE = (Elementwise, Function, PRelu, Requantize, Softmax)
+"""Their kernels read an element for the last time before they write the one in its place."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """Where a tensor starts: so many elements into another one, its root (which may be itself)."""
+
+    root: str
+    start: int = 0
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where every tensor lies.
+
+    Attributes:
+        arena: Of the roots that are neither the caller's nor constant.
+        buffers: What the arena holds.
+        copies: Outputs that lie elsewhere and are copied to the caller last, by output name.
+    """
+
+    arena: Arena
+    buffers: tuple[Buffer, ...]
+    copies: tuple[str, ...]
+    _spots: Mapping[str, Spot]
+    _callers: Mapping[str, str]
+
+    def pointer(self, name: str) -> str:
+        """Return an expression that points to the first element of an activation."""
+        spot = self._spots[name]
+        base = self._callers.get(spot.root)
+        start = spot.start
+        if base is None:
+            base, start = "arena", start + self.arena.offsets[spot.root]
+        return f"{base} + {start}" if start else base
+
+
+def plan_places(
+    program: Program,
+    shapes: Mapping[str, Lengths],
+    inputs: Mapping[str, str],
+    outputs: Mapping[str, str],
+) -> Places:
+    """Decide where the tensors of a program lie.
+
+    Args:
+        program: The program.
+        shapes: Of its tensors.
+        inputs: The parameter that points to an input, by input name.
+        outputs: Likewise for the outputs.
+    """
+    planner = _Planner(program, shapes)
+    callers = {program.inputs[name].name: parameter for name, parameter in inputs.items()}
+    copies = []
+    planner.views(set(callers))
+    for name, parameter in outputs.items():
+        tensor = program.outputs[name]
+        spot = planner.spots.get(tensor.name)
+        whole = spot is not None and planner.size(spot.root) == planner.size(tensor.name)
+        if spot is None or not whole or spot.root in callers:
+            copies.append(name)
+        else:
+            callers[spot.root] = parameter
+    planner.keep({program.outputs[name].name for name in copies})
+    planner.in_place(set(callers))
+    buffers = planner.buffers(set(callers))
+    return Places(plan_arena(buffers), buffers, tuple(copies), planner.spots, callers)
+
+
+class _Planner:
+    def __init__(self, program: Program, shapes: Mapping[str, Lengths]) -> None:
+        self.spots: dict[str, Spot] = {}
+        self._steps = program.steps
+        self._shapes = shapes
+        self._last: dict[str, int] = {}
+        self._first: dict[str, int] = {}
+        for tensor in program.inputs.values():
+            self.spots[tensor.name] = Spot(tensor.name)
+
+    def size(self, name: str) -> int:
+        return math.prod(self._shapes[name])
+
+    def views(self, inputs: set[str]) -> None:
+        """Find roots, and how long each lives."""
+        for name in inputs:
+            self._first[name] = self._last[name] = -1
+        for index, step in enumerate(self._steps):
+            for tensor in step.activations:
+                self._last[self.spots[tensor.name].root] = index
+            for slot, tensor in enumerate(step.outputs):
+                self.spots[tensor.name] = self._view(step, slot) or Spot(tensor.name)
+                root = self.spots[tensor.name].root
+                self._first.setdefault(root, index)
+                self._last[root] = index
+
+    def _view(self, step: Step, slot: int) -> Spot | None:
+        source = step.inputs[0] if step.inputs else None
+        if source is None or source.is_constant:
+            return None
+        start = view_of(step, slot, self._shapes)
+        if start is None:
+            return None
+        spot = self.spots[source.name]
+        return Spot(spot.root, spot.start + start)
+
+    def keep(self, names: set[str]) -> None:
+        """Let what is copied to the caller live to the end."""
+        for name in names & self.spots.keys():
+            self._last[self.spots[name].root] = len(self._steps)
+
+    def in_place(self, callers: set[str]) -> None:
+        """Let results take the place of operands that nothing reads afterwards."""
+        for index, step in enumerate(self._steps):
+            if not isinstance(step.operation, _IN_PLACE):
+                continue
+            result = step.outputs[0]
+            if self.spots[result.name].root != result.name or result.name in callers:
+                continue
+            for operand in step.activations:
+                if self._may_take(operand, result, step, index, callers):
+                    self._join(result.name, self.spots[operand.name].root)
+                    break
+
+    def _may_take(
+        self, operand: Tensor, result: Tensor, step: Step, index: int, callers: set[str]
+    ) -> bool:
+        spot = self.spots[operand.name]
+        return (
+            self._shapes[operand.name] == self._shapes[result.name]
+            and spot.start == 0
+            and self.size(spot.root) == self.size(result.name)
+            and self._last[spot.root] == index
+            and spot.root not in callers
+            and all(
+                other.name == operand.name or self.spots[other.name].root != spot.root
+                for other in step.activations
+            )
+        )
+
+    def _join(self, name: str, root: str) -> None:
+        for each, spot in self.spots.items():
+            if spot.root == name:
+                self.spots[each] = Spot(root, spot.start)
+        self._last[root] = self._last[name]
+
+    def buffers(self, callers: set[str]) -> tuple[Buffer, ...]:
+        roots = dict.fromkeys(spot.root for spot in self.spots.values())
+        return tuple(
+            Buffer(root, self.size(root), self._first[root], self._last[root])
+            for root in roots
+            if root not in callers
+        )

@@ -1,0 +1,181 @@
+"""A program as self-contained C99 for microcontrollers.
+
+Constants follow CMSIS-NN's conventions: weights ``[out, height, width, in]`` (depthwise
+``[1, height, width, out]``), int32 biases, int32 Q31 multipliers and shifts that are positive to
+the left, input offsets that are negated zero points. Nothing is allocated: activations lie in one
+static arena, whose size is computed here, and in the caller's own buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from intact.errors import ExportError
+from intact.formats.c.files import data_file, header_file, origin, source_file
+from intact.formats.c.layer import FunctionTable, Layer, Sources, encoding_of
+from intact.formats.c.layers.table import is_held, write_layer
+from intact.formats.c.names import Identifiers, identifier
+from intact.formats.c.ports import Port, ports_of
+from intact.formats.c.refusal import Refusal
+from intact.formats.c.shapes import Lengths, OpenShapes, shape_text, static_shapes
+from intact.formats.c.storage import plan_places
+from intact.plan import Note, NoteKind
+from intact.program import Program, Step
+
+
+@dataclass(frozen=True)
+class CProgram:
+    """What was written.
+
+    Attributes:
+        name: Prefix of its files, functions and macros.
+        files: Text by file name: ``NAME.h``, ``NAME.c`` and ``NAME_data.h``, which only the
+            second includes.
+        inputs: The parameters of ``NAME_run`` that are read, in order.
+        outputs: The parameters that are written, in order behind them.
+        arena_bytes: Static memory for activations.
+        arena_lower_bound: Bytes of activations that are alive at one time.
+        flash_bytes: Weights, multipliers, tables and parameters of layers.
+        notes: What a user should know.
+    """
+
+    name: str
+    files: Mapping[str, str]
+    inputs: tuple[Port, ...]
+    outputs: tuple[Port, ...]
+    arena_bytes: int
+    arena_lower_bound: int
+    flash_bytes: int
+    notes: tuple[Note, ...]
+
+
+def write_c(
+    program: Program,
+    name: str = "model",
+    *,
+    target: str = "",
+    function_table: FunctionTable | None = None,
+) -> CProgram:
+    """Write a program whose inputs and outputs are integers; it is not changed.
+
+    Args:
+        program: With codes at its ends (`intact.program.integer_io` leaves out what lies before
+            and behind them).
+        name: Prefix of the files and of what the header declares; made an identifier.
+        target: Of the plan, named in the files' head.
+        function_table: Computes the tables of functions (sigmoid, leaky relu ...); without it a
+            program that has some is refused.
+
+    Raises:
+        ExportError: C cannot hold some steps; all of them are listed, each with a remedy.
+    """
+    name = identifier(name)
+    shapes = _shapes(program)
+    inputs, outputs = ports_of(program, shapes, [f"{name}_run"])
+    places = plan_places(
+        program,
+        shapes,
+        {port.name: port.parameter for port in inputs},
+        {port.name: port.parameter for port in outputs},
+    )
+    identifiers = Identifiers(port.parameter for port in (*inputs, *outputs))
+    sources = Sources(shapes, places, identifiers, function_table)
+    _refuse([*_float_ends(program), *_write_steps(program, sources)])
+    _copy_out(sources, outputs)
+    return _program(name, origin(target), inputs, outputs, sources)
+
+
+def _program(
+    name: str,
+    source: str,
+    inputs: tuple[Port, ...],
+    outputs: tuple[Port, ...],
+    sources: Sources,
+) -> CProgram:
+    arena = sources.places.arena
+    flash = sources.constants.flash + sources.structure_bytes
+    files = {
+        f"{name}.h": header_file(name, source, inputs, outputs, arena.size, flash),
+        f"{name}.c": source_file(name, source, inputs, outputs, arena.size, sources),
+        f"{name}_data.h": data_file(name, source, sources),
+    }
+    memory = (
+        f"the arena takes {arena.size} bytes of RAM (no plan takes less than "
+        f"{arena.lower_bound}), inputs {sum(port.size for port in inputs)} and outputs "
+        f"{sum(port.size for port in outputs)} besides; constants take {flash} bytes of flash"
+    )
+    notes = (Note(NoteKind.EXPORT, "", memory),)
+    return CProgram(name, files, inputs, outputs, arena.size, arena.lower_bound, flash, notes)
+
+
+def _shapes(program: Program) -> dict[str, Lengths]:
+    try:
+        return static_shapes(program)
+    except OpenShapes as wrong:
+        faults = [f"tensor {name!r}: {reason}" for name, reason in wrong.tensors.items()]
+        faults += [
+            _fault(step, Refusal("C has no kernel for it", "compute it outside of the model"))
+            for step in program.steps
+            if not is_held(step)
+        ]
+        raise ExportError(
+            f"C cannot hold {'; '.join(faults)}", remedy="fix all axes but the batch"
+        ) from wrong
+
+
+def _write_steps(program: Program, sources: Sources) -> list[str]:
+    """Write every step; return why some cannot be."""
+    refused = []
+    for number, step in enumerate(program.steps):
+        layer = Layer(number, step, sources)
+        mark = len(sources.calls)
+        try:
+            write_layer(layer)
+        except Refusal as refusal:
+            refused.append(_fault(step, refusal))
+            continue
+        kind = type(step.operation).__name__
+        ins = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.activations)
+        outs = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.outputs)
+        still = " (in place)" if len(sources.calls) == mark else ""
+        written, sources.calls[mark:] = sources.calls[mark:], []
+        layer.say(f"{number}: {kind} {step.name!r}: {ins} -> {outs}{still}")
+        sources.calls += written
+    return refused
+
+
+def _fault(step: Step, refusal: Refusal) -> str:
+    return f"{step.name!r}: {refusal.reason} ({refusal.remedy})"
+
+
+def _refuse(faults: list[str]) -> None:
+    if faults:
+        raise ExportError(f"C cannot hold {'; '.join(faults)}", remedy="mend each as it says")
+
+
+def _float_ends(program: Program) -> list[str]:
+    """Return what is wrong with inputs and outputs."""
+    faults = []
+    for what, ends in (("input", program.inputs), ("output", program.outputs)):
+        for name, tensor in ends.items():
+            try:
+                encoding_of(tensor)
+            except Refusal as refusal:
+                faults.append(f"{what} {name!r}: {refusal.reason} ({refusal.remedy})")
+    return faults
+
+
+def _copy_out(sources: Sources, outputs: tuple[Port, ...]) -> None:
+    """Copy outputs that lie elsewhere to the caller."""
+    places = sources.places
+    for port in outputs:
+        if port.name not in places.copies:
+            continue
+        data = port.tensor.data
+        start = (
+            places.pointer(port.tensor.name)
+            if data is None
+            else sources.constants.add(data, port.parameter, "_constant", f"output {port.name}")
+        )
+        sources.calls.append(f"    memcpy({port.parameter}, {start}, {port.size});")

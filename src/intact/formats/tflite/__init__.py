@@ -1,0 +1,1 @@
+"""TensorFlow Lite files: writing, reading and running them."""

@@ -1,0 +1,1 @@
+"""Parts of reading: the file, its operators, the float graph, the configs."""

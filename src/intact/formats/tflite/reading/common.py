@@ -1,0 +1,168 @@
+"""What the functions that read operators share: slots, fused activations, shapes that must fit."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.formats.tflite.reading.draft import Draft, FixesBatch, Layout
+from intact.formats.tflite.reading.file import FileTensor, Operator
+from intact.formats.tflite.reading.parameters import Unreadable
+from intact.formats.tflite.reading.schema import Element, Fused, Padding
+
+Read: TypeAlias = Callable[[Draft, Operator], None]
+"""Adds the nodes of an operator to a draft; raises ``Unreadable`` where it cannot."""
+
+_NEARLY = 1 / 512
+"""Relative difference of two scales below which no 8-bit code changes from one to the other."""
+_MOST = 1 << 20
+"""Strides, kernels, pads and the like."""
+
+
+def slot(op: Operator, number: int) -> int:
+    """Return the tensor at an input slot."""
+    if number >= len(op.inputs) or op.inputs[number] < 0:
+        raise Unreadable(f"its input {number} is absent")
+    return op.inputs[number]
+
+
+def optional(op: Operator, number: int) -> int:
+    """Return the tensor at an input slot, -1 where it is absent."""
+    return op.inputs[number] if number < len(op.inputs) else -1
+
+
+def needs_rank(tensor: FileTensor, *ranks: int) -> None:
+    """Refuse a tensor of another rank."""
+    if tensor.rank not in ranks:
+        raise Unreadable(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
+
+
+def axis_in(axis: int, rank: int) -> int:
+    """Return an axis counted from 0."""
+    if not -rank <= axis < rank:
+        raise Unreadable(f"axis {axis} of a tensor of {rank} dimensions")
+    return axis % rank
+
+
+def positive(op: Operator, *names: str) -> tuple[int, ...]:
+    """Return options that are lengths."""
+    numbers = tuple(int(op.options[name]) for name in names)
+    if not all(0 < number <= _MOST for number in numbers):
+        raise Unreadable(f"its {' and '.join(names)} are {list(numbers)}")
+    return numbers
+
+
+def window_pads(
+    op: Operator,
+    sizes: Sequence[int],
+    kernel: Sequence[int],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    output: Sequence[int],
+) -> tuple[int, ...]:
+    """Return the pads of a sliding window as ONNX lists them: all before, then all after.
+
+    SAME puts the odd element behind.
+
+    Raises:
+        Unreadable: The window does not give the output that the file says.
+    """
+    pads = []
+    for size, width, stride, dilation, wanted in zip(
+        sizes, kernel, strides, dilations, output, strict=True
+    ):
+        reach = (width - 1) * dilation + 1
+        if op.options["padding"] == Padding.SAME:
+            length = -(-size // stride)
+            total = max((length - 1) * stride + reach - size, 0)
+        else:
+            length, total = (size - reach) // stride + 1, 0
+        if length != wanted or length < 1:
+            raise Unreadable(f"its windows give {length} elements where its output has {wanted}")
+        pads.append((total // 2, total - total // 2))
+    return tuple(before for before, _ in pads) + tuple(after for _, after in pads)
+
+
+def clamped(draft: Draft, value: ir.Value, activation: int) -> ir.Value:
+    """Return a value behind a fused activation."""
+    match activation:
+        case Fused.NONE:
+            return value
+        case Fused.RELU:
+            return draft.node("Relu", [value])
+        case Fused.RELU6:
+            return draft.node("Clip", [value, draft.number(0), draft.number(6)])
+        case Fused.RELU_N1_TO_1:
+            return draft.node("Clip", [value, draft.number(-1), draft.number(1)])
+    known = activation in Fused.__members__.values()
+    name = Fused(activation).name if known else str(activation)
+    raise Unreadable(f"its fused activation is {name}")
+
+
+def finish(draft: Draft, op: Operator, value: ir.Value, layout: Layout = Layout.FILE) -> None:
+    """Let a value, behind the operator's fused activation, be its output."""
+    draft.write(op.outputs[0], clamped(draft, value, int(op.options.get("fused", 0))), layout)
+
+
+def broadcast(draft: Draft, op: Operator, *shapes: Sequence[int]) -> None:
+    """Refuse operands that do not broadcast to the output."""
+    wanted = draft.tensor(op.outputs[0]).shape
+    try:
+        found = np.broadcast_shapes(*(tuple(shape) for shape in shapes))
+    except ValueError:
+        found = None
+    if found != wanted:
+        operands = " and ".join(str(list(shape)) for shape in shapes)
+        raise Unreadable(f"operands {operands} do not give {list(wanted)}")
+
+
+def needs_shape(draft: Draft, index: int, shape: Sequence[int]) -> None:
+    """Refuse an output whose shape is not what the operator gives."""
+    tensor = draft.tensor(index)
+    if tensor.shape != tuple(shape):
+        raise Unreadable(
+            f"tensor {tensor.name!r} of shape {list(tensor.shape)} is computed as {list(shape)}"
+        )
+
+
+def keeps_scale(draft: Draft, source: int, *outputs: int) -> None:
+    """Refuse what moves codes from one scale to another.
+
+    LiteRT's kernels copy the codes without looking; no plan can say that. Where the scales differ
+    by a rounding error of the converter the codes are the same either way.
+    """
+    given = draft.parameters(source)
+    for output in outputs:
+        kept = draft.parameters(output)
+        if (given is None) != (kept is None):
+            raise Unreadable("it turns integers into floats or back")
+        if given is None or kept is None or kept.equals(given):
+            continue
+        near = (
+            (given.bits, given.signed, given.axis) == (kept.bits, kept.signed, kept.axis)
+            and given.axis is None
+            and int(given.zero_point) == int(kept.zero_point)
+            and abs(float(given.scale) - float(kept.scale)) < _NEARLY * float(given.scale)
+        )
+        if not near:
+            raise Unreadable("its output has another scale than its input, which it only moves")
+
+
+def mixes_batch(draft: Draft, is_mixed: bool) -> None:
+    """Give up an open batch where an operator works along the first axis."""
+    if draft.batch and is_mixed:
+        raise FixesBatch
+
+
+def one_kind(draft: Draft, op: Operator) -> None:
+    """Refuse operators that compute with integers and floats."""
+    elements = {draft.tensor(i).element for i in (*op.inputs, *op.outputs) if i >= 0}
+    if elements & _FLOATS and elements & _CODES:
+        raise Unreadable("it mixes float tensors with integer ones (dynamic-range quantisation)")
+
+
+_FLOATS = {Element.FLOAT32, Element.FLOAT16}
+_CODES = {Element.INT4, Element.INT8, Element.UINT8, Element.INT16}

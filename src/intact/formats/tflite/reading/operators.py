@@ -1,0 +1,125 @@
+"""From the operators of a file to a float graph, or the list of all that cannot be read."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Mapping
+
+from intact.errors import ModelError
+from intact.formats.tflite.reading import moves, parts, pointwise, products, sizes, spatial
+from intact.formats.tflite.reading.common import Read, one_kind
+from intact.formats.tflite.reading.draft import Draft, FixesBatch
+from intact.formats.tflite.reading.file import Operator, TfliteFile
+from intact.formats.tflite.reading.parameters import Unreadable
+
+TABLE: Mapping[str, Read] = {
+    **products.TABLE,
+    **spatial.TABLE,
+    **pointwise.TABLE,
+    **moves.TABLE,
+    **parts.TABLE,
+}
+"""What adds the nodes of an operator, by its name."""
+
+_CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
+_MANY_OUTPUTS = frozenset({"SPLIT", "SPLIT_V", "UNPACK"})
+_MOST_SHOWN = 6
+"""Operators of one kind and reason that are listed by number."""
+
+
+def draw(file: TfliteFile) -> Draft:
+    """Return the float graph of a file, with its batch open if nothing in it mixes samples.
+
+    Raises:
+        ModelError: Some operators cannot be read; all of them are listed.
+    """
+    if not file.inputs or not file.outputs or not file.operators:
+        raise ModelError(f"{file.source}: it has no inputs, outputs or operators")
+    if len(set(file.inputs)) != len(file.inputs):
+        raise ModelError(f"{file.source}: an input is listed twice")
+    for batch in (True, False):
+        try:
+            return _draw(file, batch=batch)
+        except FixesBatch:
+            continue
+    raise ModelError(f"{file.source}: its batch cannot be told")
+
+
+def _draw(file: TfliteFile, *, batch: bool) -> Draft:
+    try:
+        draft = Draft(file, batch=batch, alias=_aliases(file))
+    except Unreadable as reason:
+        raise ModelError(f"{file.source}: an input: {reason}") from reason
+    refusals: list[tuple[Operator, str]] = []
+    failed: set[int] = set()
+    for op in file.operators:
+        if failed.intersection(op.inputs):
+            failed.update(op.outputs)
+            continue
+        try:
+            _read(draft, op)
+        except Unreadable as reason:
+            refusals.append((op, str(reason)))
+            failed.update(op.outputs)
+    if not refusals:
+        try:
+            for index in file.outputs:
+                draft.operand(index)
+        except Unreadable as reason:
+            raise ModelError(f"{file.source}: an output: {reason}") from reason
+        return draft
+    raise ModelError(
+        f"{file.source}: {len(refusals)} of {len(file.operators)} operators cannot be read:"
+        f" {_listed(refusals)}",
+        remedy="convert the model with full-integer int8 quantisation and built-in operators",
+    )
+
+
+def _read(draft: Draft, op: Operator) -> None:
+    wanted = len(op.outputs) >= 1 if op.name in _MANY_OUTPUTS else len(op.outputs) == 1
+    if op.name in TABLE and not wanted:
+        raise Unreadable(f"it has {len(op.outputs)} outputs")
+    for index in op.outputs:
+        if index in draft.drawn or draft.is_constant(index):
+            raise Unreadable(f"its output {draft.tensor(index).name!r} is there already")
+    if sizes.is_known(draft, op):
+        sizes.compute(draft, op)
+        return
+    read = TABLE.get(op.name)
+    if read is None:
+        raise Unreadable("operators of this kind are not read")
+    if op.name not in _CONVERSIONS:
+        one_kind(draft, op)
+    for index in op.outputs:
+        draft.parameters(index)
+    read(draft, op)
+
+
+def _listed(refusals: list[tuple[Operator, str]]) -> str:
+    groups: dict[tuple[str, str], list[int]] = defaultdict(list)
+    for op, reason in refusals:
+        groups[op.name, reason].append(op.index)
+    return "; ".join(
+        f"{name} ({', '.join(map(str, indices[:_MOST_SHOWN]))}"
+        f"{', ...' if len(indices) > _MOST_SHOWN else ''}): {reason}"
+        for (name, reason), indices in groups.items()
+    )
+
+
+def _aliases(file: TfliteFile) -> dict[int, int]:
+    """Return the float outputs that are another name of the integers before them.
+
+    A DEQUANTIZE at the end of the graph needs no node: what its producer hands out is quantised.
+    """
+    readers = Counter(index for op in file.operators for index in op.inputs)
+    made = {index for op in file.operators for index in op.outputs}
+    ports, outputs = {*file.inputs, *file.outputs}, Counter(file.outputs)
+    found: dict[int, int] = {}
+    for op in file.operators:
+        if op.name != "DEQUANTIZE" or len(op.inputs) != 1 or len(op.outputs) != 1:
+            continue
+        source, output = op.inputs[0], op.outputs[0]
+        alone = readers[source] == 1 and source in made and source not in ports
+        if alone and outputs[output] and not readers[output] and output not in file.inputs:
+            found[output] = source
+    return found

@@ -1,0 +1,238 @@
+"""Operators that take tensors apart and put them together along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from intact.formats.tflite.reading.canvas import Input
+from intact.formats.tflite.reading.common import (
+    Read,
+    axis_in,
+    finish,
+    keeps_scale,
+    mixes_batch,
+    needs_shape,
+    slot,
+)
+from intact.formats.tflite.reading.draft import Draft, Layout, arranged
+from intact.formats.tflite.reading.file import Operator
+from intact.formats.tflite.reading.parameters import Unreadable
+from intact.formats.tflite.reading.schema import Element
+
+_LOWEST = -(2**31)
+
+
+def concatenation(draft: Draft, op: Operator) -> None:
+    """CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
+    output = draft.tensor(op.outputs[0])
+    axis = axis_in(int(op.options["axis"]), output.rank)
+    mixes_batch(draft, axis == 0)
+    shapes = [draft.tensor(index).shape for index in op.inputs]
+    rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == output.rank}
+    if not shapes or len(rest) != 1 or any(len(shape) != output.rank for shape in shapes):
+        raise Unreadable(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
+    total = sum(shape[axis] for shape in shapes)
+    needs_shape(draft, op.outputs[0], (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
+    if output.element is not Element.UINT8:
+        for index in op.inputs:
+            keeps_scale(draft, index, op.outputs[0])
+    layout = draft.layout_of(*op.inputs)
+    operands = [draft.operand(index, layout) for index in op.inputs]
+    attributes = {"axis": _place(axis, output.rank, layout)}
+    finish(draft, op, draft.node("Concat", operands, attributes), layout)
+
+
+def split(draft: Draft, op: Operator) -> None:
+    """SPLIT: the axis, the data; equal parts."""
+    _split(draft, op, slot(op, 1), draft.list_of(slot(op, 0)), None)
+
+
+def split_v(draft: Draft, op: Operator) -> None:
+    """SPLIT_V: the data, the sizes (one may be -1), the axis."""
+    _split(draft, op, slot(op, 0), draft.list_of(slot(op, 2)), draft.list_of(slot(op, 1)))
+
+
+def _split(
+    draft: Draft, op: Operator, index: int, axes: tuple[int, ...], sizes: tuple[int, ...] | None
+) -> None:
+    shape, count = draft.tensor(index).shape, len(op.outputs)
+    if len(axes) != 1 or not count:
+        raise Unreadable(f"its axes are {list(axes)}, its outputs {count}")
+    axis = axis_in(axes[0], len(shape))
+    mixes_batch(draft, axis == 0)
+    if sizes is None:
+        sizes = (shape[axis] // count,) * count
+    if sizes.count(-1) == 1:
+        rest = shape[axis] - sum(size for size in sizes if size > 0)
+        sizes = tuple(rest if size == -1 else size for size in sizes)
+    if len(sizes) != count or sum(sizes) != shape[axis] or min(sizes) < 1:
+        raise Unreadable(f"parts {list(sizes[:8])} of {shape[axis]} elements")
+    for output, size in zip(op.outputs, sizes, strict=True):
+        needs_shape(draft, output, (*shape[:axis], size, *shape[axis + 1 :]))
+    keeps_scale(draft, index, *op.outputs)
+    layout = draft.layout_of(index)
+    inputs: list[Input] = [draft.operand(index, layout), draft.integers(*sizes)]
+    attributes = {"axis": _place(axis, len(shape), layout)}
+    for output, value in zip(
+        op.outputs, draft.split("Split", inputs, attributes, count), strict=True
+    ):
+        draft.write(output, value, layout)
+
+
+def pack(draft: Draft, op: Operator) -> None:
+    """PACK: each input gets an axis of one element, along which they are put together."""
+    output = draft.tensor(op.outputs[0])
+    axis = axis_in(int(op.options["axis"]), output.rank)
+    mixes_batch(draft, axis == 0)
+    single = (*output.shape[:axis], 1, *output.shape[axis + 1 :])
+    if len(op.inputs) != output.shape[axis]:
+        raise Unreadable(f"{len(op.inputs)} inputs for {list(output.shape)}")
+    operands = []
+    for index in op.inputs:
+        needs_shape(draft, index, (*single[:axis], *single[axis + 1 :]))
+        keeps_scale(draft, index, op.outputs[0])
+        mixes_batch(draft, draft.is_constant(index))
+        operands.append(draft.reshaped(draft.operand(index), single))
+    draft.write(op.outputs[0], draft.node("Concat", operands, {"axis": axis}))
+
+
+def unpack(draft: Draft, op: Operator) -> None:
+    """UNPACK, the inverse."""
+    index = slot(op, 0)
+    shape, count = draft.tensor(index).shape, len(op.outputs)
+    axis = axis_in(int(op.options["axis"]), len(shape))
+    mixes_batch(draft, axis == 0)
+    if count != shape[axis]:
+        raise Unreadable(f"{count} outputs of {list(shape)}")
+    keeps_scale(draft, index, *op.outputs)
+    source = draft.operand(index)
+    single = (*shape[:axis], 1, *shape[axis + 1 :])
+    values = draft.split("Split", [source, draft.integers(*(1,) * count)], {"axis": axis}, count)
+    for output, value in zip(op.outputs, values, strict=True):
+        needs_shape(draft, output, (*shape[:axis], *shape[axis + 1 :]))
+        part = draft.passed_on(value, single, source)
+        draft.write(output, draft.reshaped(part, draft.tensor(output).shape).value)
+
+
+@dataclass(frozen=True)
+class _Cut:
+    """What is kept of one axis; ``length`` elements from ``start`` in steps."""
+
+    start: int
+    step: int
+    length: int
+
+    @property
+    def stop(self) -> int:
+        """The end as ONNX writes it: before the first element is the lowest integer."""
+        stop = self.start + self.step * self.length
+        return _LOWEST if stop < 0 else stop
+
+
+def slice_(draft: Draft, op: Operator) -> None:
+    """SLICE: where it begins and how much of each axis is kept, -1 for the rest."""
+    shape = draft.tensor(slot(op, 0)).shape
+    begin, size = draft.list_of(slot(op, 1)), draft.list_of(slot(op, 2))
+    if not len(begin) == len(size) == len(shape):
+        raise Unreadable(f"it begins at {list(begin)} and keeps {list(size)}")
+    cuts = [
+        _Cut(start, 1, length - start if kept == -1 else kept)
+        for start, kept, length in zip(begin, size, shape, strict=True)
+    ]
+    for cut, length in zip(cuts, shape, strict=True):
+        if cut.start < 0 or cut.length < 1 or cut.start + cut.length > length:
+            raise Unreadable(f"it begins at {list(begin)} and keeps {list(size)}")
+    _cut(draft, op, cuts)
+
+
+def strided_slice(draft: Draft, op: Operator) -> None:
+    """STRIDED_SLICE, with all masks."""
+    if op.options["offset"]:
+        raise Unreadable("its ends are offsets")
+    _cut(draft, op, list(strided_cuts(draft, op)))
+
+
+def strided_cuts(draft: Draft, op: Operator) -> Iterator[_Cut]:
+    """Yield what a STRIDED_SLICE keeps of each axis of its input."""
+    shape = draft.tensor(slot(op, 0)).shape
+    begins, ends, steps = (draft.list_of(slot(op, number)) for number in (1, 2, 3))
+    if not len(begins) == len(ends) == len(steps):
+        raise Unreadable("its begins, ends and steps are of different lengths")
+    masks = {name: int(op.options[f"{name}_mask"]) for name in _MASKS}
+    fresh = sum(masks["new_axis"] >> k & 1 for k in range(len(begins)))
+    ellipses = sum(masks["ellipsis"] >> k & 1 for k in range(len(begins)))
+    if ellipses > 1:
+        raise Unreadable("it has more than one ellipsis")
+    axis = 0
+    for k, (begin, end, step) in enumerate(zip(begins, ends, steps, strict=True)):
+        if masks["ellipsis"] >> k & 1:
+            skipped = max(len(shape) - (len(begins) - fresh - 1), 0)
+            yield from (_Cut(0, 1, length) for length in shape[axis : axis + skipped])
+            axis += skipped
+            continue
+        if masks["new_axis"] >> k & 1:
+            continue
+        if axis >= len(shape) or step == 0:
+            raise Unreadable(f"it cuts {len(begins)} axes of {list(shape)} in steps {list(steps)}")
+        if masks["shrink_axis"] >> k & 1:
+            yield _Cut(axis_in(begin, shape[axis]), 1, 1)
+        else:
+            start = None if masks["begin"] >> k & 1 else begin
+            stop = None if masks["end"] >> k & 1 else end
+            kept = range(*slice(start, stop, step).indices(shape[axis]))
+            yield _Cut(kept.start, step, len(kept))
+        axis += 1
+    for length in shape[axis:] if not ellipses else ():
+        yield _Cut(0, 1, length)
+
+
+_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+
+
+def _cut(draft: Draft, op: Operator, cuts: list[_Cut]) -> None:
+    index, output = slot(op, 0), op.outputs[0]
+    shape, wanted = draft.tensor(index).shape, draft.tensor(output).shape
+    kept = tuple(cut.length for cut in cuts)
+    if len(kept) != len(shape) or min(kept, default=1) < 1:
+        raise Unreadable(f"it keeps {list(kept)} of {list(shape)}")
+    if [n for n in kept if n != 1] != [n for n in wanted if n != 1]:
+        needs_shape(draft, output, kept)
+    keeps_scale(draft, index, output)
+    whole = [cut == _Cut(0, 1, length) for cut, length in zip(cuts, shape, strict=True)]
+    mixes_batch(draft, not all(whole[:1]))
+    same_rank = kept == wanted
+    layout = draft.layout_of(index) if same_rank else Layout.FILE
+    axes = [axis for axis, is_whole in enumerate(whole) if not is_whole]
+    operand = draft.operand(index, layout)
+    if axes or same_rank:
+        axes = axes or [len(shape) - 1]
+        places = [_place(axis, len(shape), layout) for axis in axes]
+        lists = [
+            draft.integers(*(cuts[axis].start for axis in axes)),
+            draft.integers(*(cuts[axis].stop for axis in axes)),
+            draft.integers(*places),
+            draft.integers(*(cuts[axis].step for axis in axes)),
+        ]
+        operand = draft.moved("Slice", [operand, *lists], None, arranged(kept, layout))
+    if same_rank:
+        draft.write(output, operand.value, layout)
+    else:
+        draft.write(output, draft.reshaped(operand, wanted).value)
+
+
+def _place(axis: int, rank: int, layout: Layout) -> int:
+    """Return where an axis of the file lies in a layout."""
+    return arranged(range(rank), layout).index(axis)
+
+
+TABLE: dict[str, Read] = {
+    "CONCATENATION": concatenation,
+    "SPLIT": split,
+    "SPLIT_V": split_v,
+    "PACK": pack,
+    "UNPACK": unpack,
+    "SLICE": slice_,
+    "STRIDED_SLICE": strided_slice,
+}
+"""Read functions by operator."""

@@ -1,0 +1,248 @@
+"""Operators with weights, and the product of two activations."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from intact.formats.tflite.reading.canvas import Attribute, Operand
+from intact.formats.tflite.reading.common import (
+    Read,
+    clamped,
+    finish,
+    mixes_batch,
+    needs_rank,
+    needs_shape,
+    optional,
+    positive,
+    slot,
+    window_pads,
+)
+from intact.formats.tflite.reading.draft import Draft, Layout
+from intact.formats.tflite.reading.file import Operator
+from intact.formats.tflite.reading.parameters import Parameters, Unreadable, parameters_of
+from intact.formats.tflite.reading.schema import Element, Padding
+
+_WINDOW = ("stride_h", "stride_w")
+_DILATION = ("dilation_h", "dilation_w")
+
+
+def convolution(draft: Draft, op: Operator) -> None:
+    """CONV_2D, grouped where the weight has fewer channels than the data."""
+    data, weight = draft.tensor(slot(op, 0)), draft.tensor(slot(op, 1))
+    needs_rank(data, 4)
+    needs_rank(weight, 4)
+    channels, group = data.shape[3], weight.shape[3]
+    groups = channels // group
+    if channels % group or weight.shape[0] % groups:
+        raise Unreadable(f"its weight {list(weight.shape)} does not fit {channels} channels")
+    _window(draft, op, _weight(draft, slot(op, 1), (0, 3, 1, 2), 0), groups)
+
+
+def depthwise(draft: Draft, op: Operator) -> None:
+    """DEPTHWISE_CONV_2D: a convolution with a group for each channel."""
+    data, weight = draft.tensor(slot(op, 0)), draft.tensor(slot(op, 1))
+    needs_rank(data, 4)
+    needs_rank(weight, 4)
+    channels = data.shape[3]
+    if weight.shape[0] != 1 or weight.shape[3] % channels:
+        raise Unreadable(f"its weight {list(weight.shape)} does not fit {channels} channels")
+    _window(draft, op, _weight(draft, slot(op, 1), (3, 0, 1, 2), 0), channels)
+
+
+def _window(draft: Draft, op: Operator, weight: Operand, groups: int) -> None:
+    data, output = draft.tensor(slot(op, 0)), draft.tensor(op.outputs[0])
+    strides, dilations = positive(op, *_WINDOW), positive(op, *_DILATION)
+    kernel, channels = weight.shape[2:], weight.shape[0]
+    needs_rank(output, 4)
+    sizes = output.shape[1:3]
+    pads = window_pads(op, data.shape[1:3], kernel, strides, dilations, sizes)
+    needs_shape(draft, op.outputs[0], (data.shape[0], *sizes, channels))
+    source = draft.operand(slot(op, 0), Layout.FIRST)
+    bias = _bias(draft, op, optional(op, 2), source, weight, channels)
+    attributes: dict[str, Attribute] = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": pads,
+        "dilations": dilations,
+        "group": groups,
+    }
+    finish(draft, op, draft.node("Conv", [source, weight, bias], attributes), Layout.FIRST)
+
+
+def transposed_convolution(draft: Draft, op: Operator) -> None:
+    """TRANSPOSE_CONV: output shape, weight ``[out, h, w, in]``, data, bias."""
+    weight_index, data_index = slot(op, 1), slot(op, 2)
+    data, output = draft.tensor(data_index), draft.tensor(op.outputs[0])
+    needs_rank(data, 4)
+    needs_rank(output, 4)
+    needs_rank(draft.tensor(weight_index), 4)
+    weight = _weight(draft, weight_index, (3, 0, 1, 2), 1)
+    strides, kernel = positive(op, *_WINDOW), weight.shape[2:]
+    if weight.shape[0] != data.shape[3]:
+        raise Unreadable(f"its weight does not fit {data.shape[3]} channels")
+    before, after, more = [], [], []
+    for axis, (stride, width) in enumerate(zip(strides, kernel, strict=True)):
+        size, wanted = data.shape[1 + axis], output.shape[1 + axis]
+        cut, rest = _cut(op, size, wanted, stride, width)
+        before.append(cut)
+        after.append(max(rest, 0))
+        more.append(max(-rest, 0))
+        if not 0 <= more[-1] < stride:
+            raise Unreadable(f"its output of {wanted} elements does not come of {size}")
+    needs_shape(draft, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
+    source = draft.operand(data_index, Layout.FIRST)
+    bias = _bias(draft, op, optional(op, 3), source, weight, weight.shape[1])
+    attributes = {
+        "kernel_shape": kernel,
+        "strides": strides,
+        "pads": (*before, *after),
+        "output_padding": tuple(more),
+    }
+    value = draft.node("ConvTranspose", [source, weight, bias], attributes)
+    finish(draft, op, value, Layout.FIRST)
+
+
+def _cut(op: Operator, size: int, wanted: int, stride: int, width: int) -> tuple[int, int]:
+    """Return what is cut off the full result before and behind; less than 0 is added.
+
+    The pads are those of the convolution that leads from the output back to the data.
+    """
+    total = 0
+    if op.options["padding"] == Padding.SAME:
+        total = max((-(-wanted // stride) - 1) * stride + width - wanted, 0)
+    full = (size - 1) * stride + width
+    return total // 2, full - total // 2 - wanted
+
+
+def fully_connected(draft: Draft, op: Operator) -> None:
+    """FULLY_CONNECTED: the data is a matrix of rows as wide as the weight's."""
+    data, weight_tensor = draft.tensor(slot(op, 0)), draft.tensor(slot(op, 1))
+    needs_rank(weight_tensor, 2)
+    if op.options["weights_format"]:
+        raise Unreadable("its weight is shuffled")
+    weight = _weight(draft, slot(op, 1), (0, 1), 0)
+    outputs, width = weight.shape
+    rows = data.size // width
+    if data.size % width:
+        raise Unreadable(f"its weight {[outputs, width]} does not fit data {list(data.shape)}")
+    output = draft.tensor(op.outputs[0])
+    if output.size != rows * outputs:
+        needs_shape(draft, op.outputs[0], (rows, outputs))
+    source = draft.in_file_order(slot(op, 0))
+    if source.shape != (rows, width):
+        source = draft.reshaped(source, (rows, width))
+    bias = _bias(draft, op, optional(op, 2), source, weight, outputs)
+    value = draft.node("Gemm", [source, weight, bias], {"transB": 1})
+    if output.shape == (rows, outputs):
+        finish(draft, op, value)
+        return
+    value = clamped(draft, value, int(op.options["fused"]))
+    parameters = draft.parameters(op.outputs[0])
+    if parameters is not None:
+        draft.writes[value] = parameters
+    result = Operand(value, (rows, outputs), parameters)
+    draft.write(op.outputs[0], draft.reshaped(result, output.shape).value)
+
+
+def batch_matmul(draft: Draft, op: Operator) -> None:
+    """BATCH_MATMUL, with either factor transposed."""
+    left, right = (_factor(draft, op, number) for number in (0, 1))
+    ranks = {draft.tensor(slot(op, number)).rank for number in (0, 1)}
+    mixes_batch(draft, len(ranks) > 1 or min(ranks) < 3)
+    if left.shape[-1] != right.shape[-2]:
+        raise Unreadable(f"factors {list(left.shape)} and {list(right.shape)} do not fit")
+    draft.write(op.outputs[0], draft.node("MatMul", [left, right]))
+
+
+def _factor(draft: Draft, op: Operator, number: int) -> Operand:
+    index, is_adjoint = slot(op, number), bool(op.options[("adj_x", "adj_y")[number]])
+    tensor = draft.tensor(index)
+    if tensor.rank < 2:
+        raise Unreadable("a factor is a vector")
+    order = (*range(tensor.rank - 2), tensor.rank - 1, tensor.rank - 2)
+    if draft.is_constant(index):
+        parameters = draft.parameters(index)
+        if parameters is not None and parameters.axis is not None:
+            raise Unreadable("a factor has one scale a channel")
+        # With three dimensions it is not taken for the weight of a dense layer.
+        other = draft.tensor(slot(op, 1 - number)).rank
+        ahead = (1,) * (3 - tensor.rank) if other > 2 else ()
+        return draft.rearranged(
+            index,
+            ("factor", is_adjoint, ahead),
+            lambda array: (array.transpose(order) if is_adjoint else array).reshape(
+                *ahead, *(_swapped(array.shape) if is_adjoint else array.shape)
+            ),
+            parameters,
+        )
+    operand = draft.operand(index)
+    if not is_adjoint:
+        return operand
+    return draft.moved("Transpose", [operand], {"perm": order}, _swapped(operand.shape))
+
+
+def _swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return (*shape[:-2], shape[-1], shape[-2])
+
+
+def _weight(draft: Draft, index: int, order: tuple[int, ...], channels: int) -> Operand:
+    """Return a constant weight with its axes in another order.
+
+    Raises:
+        Unreadable: It is computed, or its scales lie along another axis than ``channels`` then.
+    """
+    tensor = draft.tensor(index)
+    if not draft.is_constant(index):
+        raise Unreadable("its weight is computed")
+    parameters = parameters_of(tensor)
+    if parameters is None and tensor.element not in (Element.FLOAT32, Element.FLOAT16):
+        raise Unreadable("its weight has integers without a scale")
+    if parameters is not None:
+        if parameters.bits > 8:
+            raise Unreadable(f"its weight is {tensor.element.name.lower()}")
+        if parameters.axis is not None:
+            parameters = parameters.along(order.index(parameters.axis))
+            if parameters.axis != channels:
+                raise Unreadable("the scales of its weight do not lie along its output channels")
+    return draft.rearranged(
+        index, ("weight", order), lambda array: array.transpose(order), parameters
+    )
+
+
+def _bias(
+    draft: Draft, op: Operator, index: int, data: Operand, weight: Operand, channels: int
+) -> Operand | None:
+    """Return the bias in units of the accumulator, as the kernels add it whatever its scale says.
+
+    Raises:
+        Unreadable: It is computed, of another length or of another type.
+    """
+    if index < 0:
+        return None
+    tensor = draft.tensor(index)
+    if not draft.is_constant(index) or tensor.size != channels:
+        raise Unreadable("its bias is not one stored number an output channel")
+    wanted = Element.FLOAT32 if data.parameters is None else Element.INT32
+    if tensor.element is not wanted:
+        raise Unreadable(f"its bias is {tensor.element.name.lower()}")
+    parameters = None
+    if data.parameters is not None and weight.parameters is not None:
+        product = np.float64(data.parameters.scale) * weight.parameters.scale.astype(np.float64)
+        with np.errstate(under="ignore", over="ignore"):
+            scale = product.astype(np.float32)
+        if not (np.isfinite(scale) & (scale > 0)).all():
+            raise Unreadable("the product of the scales of its data and weight is no float32")
+        axis = None if scale.ndim == 0 else 0
+        parameters = Parameters(scale, np.zeros(scale.shape, np.int64), 32, True, axis)
+    return draft.rearranged(
+        index, ("bias", op.index), lambda array: array.reshape(channels), parameters
+    )
+
+
+TABLE: dict[str, Read] = {
+    "CONV_2D": convolution,
+    "DEPTHWISE_CONV_2D": depthwise,
+    "TRANSPOSE_CONV": transposed_convolution,
+    "FULLY_CONNECTED": fully_connected,
+    "BATCH_MATMUL": batch_matmul,
+}

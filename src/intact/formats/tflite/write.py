@@ -1,0 +1,119 @@
+"""Programs as ``.tflite``: full-integer files for LiteRT, TFLite Micro and what reads them."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import replace
+from typing import NamedTuple
+
+from intact.errors import ExportError
+from intact.formats.tflite.writing.bounds import add_rescaled
+from intact.formats.tflite.writing.draft import Draft, RefusedError
+from intact.formats.tflite.writing.flatbuffer import serialize
+from intact.formats.tflite.writing.refusals import moves_codes, open_axes, refusals_of
+from intact.formats.tflite.writing.table import WRITERS
+from intact.program import Program, Step, Tensor
+from intact.program.integer_io import integer_io
+
+_DESCRIPTION = "Written by intact"
+
+_SHOWN = 8
+"""Refusals in one message; the rest are counted."""
+
+
+class Io(enum.StrEnum):
+    """What a caller hands to the file and gets from it."""
+
+    INT8 = "int8"
+    """The codes."""
+    FLOAT = "float"
+    """Floats: the file quantises and dequantises."""
+
+
+class Refusal(NamedTuple):
+    """A step that TFLite cannot hold, and why."""
+
+    step: str
+    reason: str
+
+
+def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
+    """Return a lowered plan as the bytes of a ``.tflite`` file; equal programs give equal bytes.
+
+    The file has one subgraph and a signature ``serving_default`` with the model's own input and
+    output names. An open first axis is written as a batch of 1 that ``resize_tensor_input`` may
+    change.
+
+    Args:
+        program: What to write; its float inputs and outputs are quantised by steps of its own.
+        io: Whether those steps are kept.
+
+    Raises:
+        ExportError: Steps that TFLite does not have; all are listed.
+        MissingExtraError: ai-edge-litert or flatbuffers is not installed.
+    """
+    return program_to_tflite(integer_io(program) if io is Io.INT8 else program)
+
+
+def program_to_tflite(program: Program) -> bytes:
+    """Return a program as it stands; see :func:`write_tflite`."""
+    draft, refused = _drafted(program)
+    if refused:
+        lines = [f"{each.step}: {each.reason}" for each in refused[:_SHOWN]]
+        if len(refused) > _SHOWN:
+            lines.append(f"and {len(refused) - _SHOWN} more")
+        raise ExportError(
+            f"TFLite cannot hold {len(refused)} things of this plan: {'; '.join(lines)}",
+            remedy="keep nodes float with --keep-float, or quantise with --target tflite",
+        )
+    return serialize(draft, program.inputs, program.outputs, _DESCRIPTION)
+
+
+def tflite_refusals(program: Program) -> tuple[Refusal, ...]:
+    """Return everything that keeps a program from being written, in the order of its steps."""
+    return _drafted(program)[1]
+
+
+def _drafted(program: Program) -> tuple[Draft, tuple[Refusal, ...]]:
+    draft = Draft(tensor.name for tensor in program.tensors())
+    refused: list[Refusal] = []
+    for name, tensor in program.inputs.items():
+        draft.mention(tensor)
+        if None in tensor.shape[1:]:
+            shown = open_axes(tensor)
+            refused.append(
+                Refusal(name, f"input [{shown}] has open axes, only the first may be: fix them")
+            )
+    for step in () if refused else program.steps:  # open axes would be refused all the way down
+        reasons = list(refusals_of(step))
+        if not reasons:
+            try:
+                _write(step, draft)
+            except RefusedError as error:
+                reasons.append(str(error))
+        refused += [Refusal(step.name, reason) for reason in dict.fromkeys(reasons)]
+    return draft, tuple(refused)
+
+
+def _write(step: Step, draft: Draft) -> None:
+    if type(step.operation) not in WRITERS:
+        raise RefusedError(f"TFLite has no operator for {type(step.operation).__name__}")
+    if moves_codes(step.operation):
+        step = _rescaled_first(step, draft)
+    WRITERS[type(step.operation)](step.operation, step, draft)
+
+
+def _rescaled_first(step: Step, draft: Draft) -> Step:
+    """Return a step that moves codes, with inputs of its output's encoding.
+
+    Kernels that move codes do not rescale. Rescaling before the move gives the codes that
+    rescaling after it would.
+    """
+    encoding = step.outputs[0].encoding
+
+    def rescaled(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or encoding is None or encoding.same_as(tensor.encoding):
+            return tensor
+        return add_rescaled(draft, tensor, encoding, tensor.name)
+
+    return replace(step, inputs=tuple(rescaled(tensor) for tensor in step.inputs))

@@ -1,0 +1,116 @@
+"""``Draft``: the operators of a TFLite file while they are collected.
+
+Tensors are those of :mod:`intact.program`; what an operator takes besides data (axes, shapes) is a
+constant tensor like any other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+
+from intact.program import Array, Encoding, Shape, Step, Tensor
+
+Value: TypeAlias = int | float | bool | Sequence[int]
+
+
+class RefusedError(Exception):
+    """A step that TFLite cannot hold; the text says why."""
+
+
+@dataclass(frozen=True)
+class Options:
+    """A table of the schema's union ``BuiltinOptions``, with the fields that are not left alone."""
+
+    table: str
+    fields: Mapping[str, Value] = field(default_factory=dict)
+
+    def extended(self, **fields: Value) -> Options:
+        """Return these options with more fields."""
+        return Options(self.table, {**self.fields, **fields})
+
+
+@dataclass(frozen=True)
+class Operator:
+    """One operator; tensors are given by name, "" for an absent optional one."""
+
+    code: str
+    version: int
+    inputs: tuple[str, ...]
+    outputs: tuple[str, ...]
+    options: Options | None
+
+
+def data_of(step: Step) -> Tensor:
+    """Return the first input, which most operations compute from; it may be a constant."""
+    data = step.inputs[0] if step.inputs else None
+    if data is None:
+        raise RefusedError("it has no first input")
+    return data
+
+
+class Draft:
+    """Collects tensors and operators in the order in which they are mentioned.
+
+    Args:
+        reserved: Names that the program's own tensors have.
+    """
+
+    def __init__(self, reserved: Iterable[str] = ()) -> None:
+        self.tensors: dict[str, Tensor] = {}
+        self.operators: list[Operator] = []
+        self._taken = set(reserved)
+
+    def mention(self, tensor: Tensor | None) -> str:
+        """Add a tensor unless it is there; return its name, "" for None."""
+        if tensor is None:
+            return ""
+        self.tensors.setdefault(tensor.name, tensor)
+        return tensor.name
+
+    def operator(
+        self,
+        code: str,
+        inputs: Sequence[Tensor | None],
+        outputs: Sequence[Tensor],
+        options: Options | None = None,
+        *,
+        version: int = 1,
+    ) -> None:
+        """Add an operator.
+
+        Args:
+            code: Its name in the schema's ``BuiltinOperator``.
+            inputs: By slot.
+            outputs: By slot.
+            options: Left out where the operator has none.
+            version: The first version of the operator that does what is asked; a runtime that
+                knows only earlier ones refuses the file.
+        """
+        names = tuple(self.mention(tensor) for tensor in inputs)
+        results = tuple(self.mention(tensor) for tensor in outputs)
+        self.operators.append(Operator(code, version, names, results, options))
+
+    def constant(self, name: str, data: Array, encoding: Encoding | None = None) -> Tensor:
+        """Return a new constant; int32 and float32 data need no encoding."""
+        array = np.ascontiguousarray(data).reshape(np.shape(data))
+        return Tensor(self._fresh(name), array.shape, encoding, data=array)
+
+    def integers(self, name: str, values: Sequence[int] | int) -> Tensor:
+        """Return a new constant of int32: axes, lengths and the like."""
+        return self.constant(name, np.asarray(values, np.int32))
+
+    def intermediate(self, name: str, shape: Shape, encoding: Encoding | None) -> Tensor:
+        """Return a new tensor between two operators."""
+        return Tensor(self._fresh(name), shape, encoding)
+
+    def _fresh(self, name: str) -> str:
+        candidate, count = name, 1
+        while candidate in self._taken:
+            count += 1
+            candidate = f"{name}_{count}"
+        self._taken.add(candidate)
+        return candidate

@@ -1,0 +1,217 @@
+"""From a draft to the bytes of a file, by the object interface of the schema's Python module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from intact.errors import ExportError, MissingExtraError
+from intact.formats.tflite.writing.draft import Draft, Operator, Options
+from intact.program import Array, Encoding, Tensor
+
+SCHEMA_VERSION = 3
+FILE_IDENTIFIER = b"TFL3"
+SIGNATURE = "serving_default"
+
+_ALIGNMENT = 16
+"""Bytes; the schema asks for it (``force_align``) so that kernels read constants in place."""
+
+_LARGEST = (1 << 31) - 1
+"""Bytes of a file whose offsets are 32 bits with sign."""
+
+_LAST_OLD_CODE = 127
+"""Operators beyond stand in the field that files of version 3a added."""
+
+_TYPES = {
+    np.dtype(np.float32): "FLOAT32",
+    np.dtype(np.int8): "INT8",
+    np.dtype(np.uint8): "UINT8",
+    np.dtype(np.int16): "INT16",
+    np.dtype(np.int32): "INT32",
+    np.dtype(np.int64): "INT64",
+}
+
+
+def serialize(
+    draft: Draft, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], description: str
+) -> bytes:
+    """Return the file; the same draft gives the same bytes.
+
+    Args:
+        draft: The operators in the order in which they run.
+        inputs: By the name that the signature gives them.
+        outputs: Likewise.
+        description: Free text in the file's head.
+
+    Raises:
+        MissingExtraError: The schema's module or flatbuffers is not installed.
+        ExportError: The constants do not fit into a file.
+    """
+    schema = load_schema()
+    for tensor in (*inputs.values(), *outputs.values()):
+        draft.mention(tensor)
+    weight = sum(tensor.data.nbytes for tensor in draft.tensors.values() if tensor.data is not None)
+    if weight > _LARGEST - (1 << 26):
+        raise ExportError(
+            f"the constants have {weight / 2**30:.1f} GiB, a .tflite file holds less than 2",
+            remedy="quantise more nodes, or write another format",
+        )
+    places = {name: place for place, name in enumerate(draft.tensors)}
+    buffers = _Buffers(schema)
+    graph = schema.SubGraphT()
+    graph.name = "main"
+    graph.tensors = [_tensor(schema, each, buffers) for each in draft.tensors.values()]
+    graph.inputs = [places[tensor.name] for tensor in inputs.values()]
+    graph.outputs = [places[tensor.name] for tensor in outputs.values()]
+    codes = list(dict.fromkeys((each.code, each.version) for each in draft.operators))
+    graph.operators = [
+        _operator(schema, each, codes.index((each.code, each.version)), places)
+        for each in draft.operators
+    ]
+    model = schema.ModelT()
+    model.version = SCHEMA_VERSION
+    model.description = description
+    model.operatorCodes = [_operator_code(schema, *each) for each in codes]
+    model.subgraphs = [graph]
+    model.buffers = buffers.found
+    model.signatureDefs = [_signature(schema, inputs, outputs, places)]
+    return _packed(model)
+
+
+def load_schema() -> Any:
+    """Return the generated module of TFLite's schema.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        import flatbuffers  # noqa: F401
+        from ai_edge_litert import schema_py_generated
+    except ImportError as error:
+        raise MissingExtraError(
+            "TFLite files need ai-edge-litert and flatbuffers, which are not installed",
+            remedy='pip install "intact[tflite]"',
+        ) from error
+    return schema_py_generated
+
+
+class _Buffers:
+    """The file's buffers: the first is empty, equal constants share one."""
+
+    def __init__(self, schema: Any) -> None:
+        self._schema = schema
+        self._by_content: dict[bytes, int] = {}
+        self.found: list[Any] = [schema.BufferT()]
+
+    def place(self, data: Array | None) -> int:
+        if data is None:
+            return 0
+        content = data.astype(data.dtype.newbyteorder("<"), copy=False).tobytes()
+        place = self._by_content.setdefault(content, len(self.found))
+        if place == len(self.found):
+            buffer = self._schema.BufferT()
+            buffer.data = np.frombuffer(content, np.uint8)
+            self.found.append(buffer)
+        return place
+
+
+def _tensor(schema: Any, tensor: Tensor, buffers: _Buffers) -> Any:
+    result = schema.TensorT()
+    result.name = tensor.name
+    result.shape = [1 if length is None else length for length in tensor.shape]
+    if None in tensor.shape:
+        result.shapeSignature = [-1 if length is None else length for length in tensor.shape]
+    result.type = getattr(schema.TensorType, _TYPES[_dtype(tensor)])
+    result.buffer = buffers.place(tensor.data)
+    if tensor.encoding is not None:
+        result.quantization = _quantization(schema, tensor.encoding)
+    return result
+
+
+def _dtype(tensor: Tensor) -> np.dtype[Any]:
+    if tensor.encoding is not None:
+        return tensor.encoding.dtype
+    return np.dtype(np.float32) if tensor.data is None else tensor.data.dtype
+
+
+def _quantization(schema: Any, encoding: Encoding) -> Any:
+    result = schema.QuantizationParametersT()
+    result.scale = np.atleast_1d(encoding.scale).astype(np.float32)
+    result.zeroPoint = np.atleast_1d(encoding.zero_point).astype(np.int64)
+    result.quantizedDimension = encoding.axis or 0
+    return result
+
+
+def _operator(schema: Any, operator: Operator, code: int, places: Mapping[str, int]) -> Any:
+    result = schema.OperatorT()
+    result.opcodeIndex = code
+    result.inputs = [places.get(name, -1) for name in operator.inputs]
+    result.outputs = [places[name] for name in operator.outputs]
+    if operator.options is not None:
+        result.builtinOptionsType = getattr(schema.BuiltinOptions, operator.options.table)
+        result.builtinOptions = _options(schema, operator.options)
+    return result
+
+
+def _options(schema: Any, options: Options) -> Any:
+    result = getattr(schema, f"{options.table}T")()
+    for name, value in options.fields.items():
+        setattr(result, name, value)
+    return result
+
+
+def _operator_code(schema: Any, code: str, version: int) -> Any:
+    result = schema.OperatorCodeT()
+    result.builtinCode = getattr(schema.BuiltinOperator, code)
+    result.deprecatedBuiltinCode = min(result.builtinCode, _LAST_OLD_CODE)
+    result.version = version
+    return result
+
+
+def _signature(
+    schema: Any,
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    places: Mapping[str, int],
+) -> Any:
+    def entries(tensors: Mapping[str, Tensor]) -> list[Any]:
+        found = []
+        for name, tensor in tensors.items():
+            entry = schema.TensorMapT()
+            entry.name = name
+            entry.tensorIndex = places[tensor.name]
+            found.append(entry)
+        return found
+
+    result = schema.SignatureDefT()
+    result.signatureKey = SIGNATURE
+    result.inputs = entries(inputs)
+    result.outputs = entries(outputs)
+    return result
+
+
+def _packed(model: Any) -> bytes:
+    import flatbuffers
+
+    class AlignedBuilder(flatbuffers.Builder):  # type: ignore[misc] # the package has no types
+        """Puts the bytes of buffers where the schema wants them; its module does not."""
+
+        def StartVector(self, elemSize: int, numElems: int, alignment: int) -> Any:  # noqa: N802, N803
+            if self.packs_bytes:
+                alignment = _ALIGNMENT
+            return super().StartVector(elemSize, numElems, alignment)
+
+        packs_bytes = False
+
+        def CreateNumpyVector(self, x: Array) -> Any:  # noqa: N802
+            self.packs_bytes = x.dtype == np.uint8
+            try:
+                return super().CreateNumpyVector(x)
+            finally:
+                self.packs_bytes = False
+
+    builder = AlignedBuilder(1 << 16)
+    builder.Finish(model.Pack(builder), FILE_IDENTIFIER)
+    return bytes(builder.Output())

@@ -1,0 +1,224 @@
+"""Operators that compute element by element, over axes, or products of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from intact.formats.tflite.writing.bounds import add_bounded, add_clamp
+from intact.formats.tflite.writing.draft import Draft, Options, RefusedError, data_of
+from intact.formats.tflite.writing.moving import add_transpose, version_of
+from intact.formats.tflite.writing.spatial import bias_or_zeros
+from intact.program import Step
+from intact.program.operations import (
+    BatchMatMul,
+    Binary,
+    Dequantize,
+    Elementwise,
+    FullyConnected,
+    Function,
+    PRelu,
+    Quantize,
+    Reduce,
+    Reduction,
+    Requantize,
+    Softmax,
+    Unary,
+)
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """An operator that stands for one kind of operation.
+
+    Attributes:
+        code: Its name in the schema.
+        options: Its table of options, "" for none.
+        integer: The version that takes int8; 0 if none does.
+        fusable: Whether its options have a fused activation.
+        fields: Options that are always the same.
+    """
+
+    code: str
+    options: str = ""
+    integer: int = 2
+    fusable: bool = False
+    fields: Mapping[str, bool] = field(default_factory=dict)
+
+
+BINARY: Mapping[Binary, _Kind] = {
+    Binary.ADD: _Kind("ADD", "AddOptions", fusable=True),
+    Binary.SUB: _Kind("SUB", "SubOptions", fusable=True),
+    Binary.MUL: _Kind("MUL", "MulOptions", fusable=True),
+    Binary.DIV: _Kind("DIV", "DivOptions", integer=0, fusable=True),
+    Binary.SQUARED_DIFFERENCE: _Kind("SQUARED_DIFFERENCE", "SquaredDifferenceOptions"),
+    Binary.MINIMUM: _Kind("MINIMUM", "MaximumMinimumOptions"),
+    Binary.MAXIMUM: _Kind("MAXIMUM", "MaximumMinimumOptions"),
+}
+
+UNARY: Mapping[Unary, _Kind] = {
+    Unary.LEAKY_RELU: _Kind("LEAKY_RELU", "LeakyReluOptions"),
+    Unary.SIGMOID: _Kind("LOGISTIC"),
+    Unary.TANH: _Kind("TANH"),
+    Unary.HARD_SWISH: _Kind("HARD_SWISH", "HardSwishOptions", integer=1),
+    Unary.GELU: _Kind("GELU", "GeluOptions", fields={"approximate": False}),
+    Unary.GELU_TANH: _Kind("GELU", "GeluOptions", fields={"approximate": True}),
+    Unary.ELU: _Kind("ELU", integer=1),
+    Unary.RSQRT: _Kind("RSQRT"),
+    Unary.SQRT: _Kind("SQRT", integer=0),
+    Unary.EXP: _Kind("EXP", "ExpOptions"),
+    Unary.LOG: _Kind("LOG", integer=2),
+    Unary.ABS: _Kind("ABS", "AbsOptions"),
+    Unary.NEG: _Kind("NEG", "NegOptions", integer=0),
+}
+
+REDUCTION: Mapping[Reduction, _Kind] = {
+    Reduction.MEAN: _Kind("MEAN", "ReducerOptions"),
+    Reduction.SUM: _Kind("SUM", "ReducerOptions"),
+    Reduction.MAX: _Kind("REDUCE_MAX", "ReducerOptions"),
+    Reduction.MIN: _Kind("REDUCE_MIN", "ReducerOptions"),
+}
+
+
+def write_elementwise(operation: Elementwise, step: Step, draft: Draft) -> None:
+    """ADD and its like."""
+    kind = BINARY[operation.kind]
+    add_bounded(
+        draft,
+        kind.code,
+        step.inputs,
+        step.outputs[0],
+        operation.bounds,
+        options=Options(kind.options),
+        version=_version(kind, step),
+        fusable=kind.fusable,
+    )
+
+
+def write_function(operation: Function, step: Step, draft: Draft) -> None:
+    """Functions of one operand."""
+    data, output = data_of(step), step.outputs[0]
+    if operation.kind is Unary.CLAMP:
+        add_clamp(draft, data, output, operation.bounds)
+        return
+    if operation.kind is Unary.RECIPROCAL and output.encoding is None:
+        one = draft.constant(f"{step.name}/one", np.ones((), np.float32))
+        add_bounded(
+            draft, "DIV", (one, data), output, operation.bounds, options=Options("DivOptions")
+        )
+        return
+    if operation.kind not in UNARY:
+        raise RefusedError(f"TFLite has no operator for {operation.kind}")
+    kind = UNARY[operation.kind]
+    options = Options(kind.options, kind.fields) if kind.options else None
+    if operation.kind is Unary.LEAKY_RELU and options is not None:
+        options = options.extended(alpha=operation.parameter)
+    if operation.kind is Unary.ELU and operation.parameter not in (0.0, 1.0):
+        raise RefusedError(f"alpha of {operation.parameter}: TFLite's ELU has 1")
+    add_bounded(
+        draft,
+        kind.code,
+        (data,),
+        output,
+        operation.bounds,
+        options=options,
+        version=_version(kind, step),
+        fusable=False,
+    )
+
+
+def write_prelu(_: PRelu, step: Step, draft: Draft) -> None:
+    """PRELU."""
+    draft.operator("PRELU", step.inputs, step.outputs)
+
+
+def write_softmax(operation: Softmax, step: Step, draft: Draft) -> None:
+    """SOFTMAX or LOG_SOFTMAX over the last axis, to which another is brought first."""
+    data, output = data_of(step), step.outputs[0]
+    rank = len(data.shape)
+    axis = operation.axis % rank
+    source, result = data, output
+    swap = list(range(rank))
+    swap[axis], swap[-1] = swap[-1], swap[axis]
+    if axis != rank - 1:
+        shape = tuple(data.shape[k] for k in swap)
+        source = draft.intermediate(f"{data.name}_swapped", shape, data.encoding)
+        result = draft.intermediate(f"{output.name}_swapped", shape, output.encoding)
+        add_transpose(draft, data, source, swap)
+    if operation.log:
+        code, options = "LOG_SOFTMAX", Options("LogSoftmaxOptions")
+    else:
+        code, options = "SOFTMAX", Options("SoftmaxOptions", {"beta": 1.0})
+    draft.operator(code, (source,), (result,), options, version=version_of(output))
+    if result is not output:
+        add_transpose(draft, result, output, swap)
+
+
+def write_reduce(operation: Reduce, step: Step, draft: Draft) -> None:
+    """MEAN and its like."""
+    kind = REDUCTION[operation.kind]
+    axes = draft.integers(f"{step.name}/axes", operation.axes)
+    options = Options(kind.options, {"keepDims": operation.keep_dims})
+    version = version_of(step.outputs[0])
+    draft.operator(kind.code, (step.inputs[0], axes), step.outputs, options, version=version)
+
+
+def write_fully_connected(operation: FullyConnected, step: Step, draft: Draft) -> None:
+    """FULLY_CONNECTED; the version of per-channel weights is the 12th."""
+    data, weight, bias = (*step.inputs, None)[:3]
+    if data is None or weight is None:
+        raise RefusedError("data or weight is missing")
+    bias = bias_or_zeros(draft, step, data, weight, bias)
+    keeps = len(data.shape) != 2
+    per_channel = weight.encoding is not None and weight.encoding.axis is not None
+    version = 5 if keeps else 1 if data.encoding is None else 4
+    add_bounded(
+        draft,
+        "FULLY_CONNECTED",
+        (data, weight, bias),
+        step.outputs[0],
+        operation.bounds,
+        options=Options("FullyConnectedOptions", {"keepNumDims": keeps}),
+        version=12 if per_channel else version,
+    )
+
+
+def write_batch_matmul(operation: BatchMatMul, step: Step, draft: Draft) -> None:
+    """BATCH_MATMUL."""
+    add_bounded(
+        draft,
+        "BATCH_MATMUL",
+        step.inputs,
+        step.outputs[0],
+        operation.bounds,
+        options=Options("BatchMatMulOptions"),
+        version=version_of(step.outputs[0]),
+        fusable=False,
+    )
+
+
+def write_quantize(_: Quantize, step: Step, draft: Draft) -> None:
+    """QUANTIZE of floats."""
+    draft.operator("QUANTIZE", (data_of(step),), step.outputs, Options("QuantizeOptions"))
+
+
+def write_requantize(_: Requantize, step: Step, draft: Draft) -> None:
+    """QUANTIZE of codes."""
+    options = Options("QuantizeOptions")
+    draft.operator("QUANTIZE", (data_of(step),), step.outputs, options, version=2)
+
+
+def write_dequantize(_: Dequantize, step: Step, draft: Draft) -> None:
+    """DEQUANTIZE."""
+    options = Options("DequantizeOptions")
+    draft.operator("DEQUANTIZE", (data_of(step),), step.outputs, options, version=2)
+
+
+def _version(kind: _Kind, step: Step) -> int:
+    if step.outputs[0].encoding is None:
+        return 1
+    if not kind.integer:
+        raise RefusedError(f"TFLite computes {kind.code} in float only")
+    return kind.integer

@@ -1,0 +1,188 @@
+"""Sums and differences of codes of two scales, as hardware brings them to one."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import ConfigError
+from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
+from intact.program import Array, Encoding
+from intact.program.operations import Bounds
+from intact.run.integer.fixed import multiply_fixed
+from intact.run.integer.operands import Compute
+from intact.run.integer.reals import Reals, round_codes
+from intact.run.integer.requantize import Requantizer
+from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+
+_WIDEST_SHIFT = 40
+"""Scales that lie further apart than this many bits would leave 64 bits with 16-bit codes."""
+
+
+def addition(
+    arithmetic: Arithmetic,
+    first: Encoding,
+    second: Encoding,
+    output: Encoding,
+    bounds: Bounds,
+    *,
+    sign: int,
+) -> Compute | None:
+    """Return ``first + sign * second`` between codes that broadcast; all have one scale.
+
+    None where the arithmetic dequantises, adds and quantises: an operator that is not fused.
+
+    Args:
+        arithmetic: How.
+        first: Of the first operand.
+        second: Of the second operand.
+        output: Of the result.
+        bounds: What it is clamped to.
+        sign: 1 or -1.
+    """
+    method = arithmetic.requantize
+    if method is Requantize.FLOAT32 and arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
+        return _folded_floats(arithmetic, first, second, output, bounds, sign)
+    if method in (Requantize.FLOAT32, Requantize.FLOAT64):
+        return None
+    if method is Requantize.FIXED_POINT_SINGLE:
+        return _common_exponent(arithmetic, first, second, output, bounds, sign)
+    sides, unit = _on_one_scale(arithmetic, first, second)
+    requantize = Requantizer(arithmetic, unit / np.float64(output.scale.item()), output, bounds)
+    return lambda left, right: requantize(sides[0](left) + sign * sides[1](right))
+
+
+def squared_difference(
+    arithmetic: Arithmetic, first: Encoding, second: Encoding, output: Encoding, bounds: Bounds
+) -> Compute | None:
+    """Return the square of a difference, computed as :func:`addition` computes the difference.
+
+    None where the arithmetic computes it on real numbers.
+    """
+    if arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
+        return None
+    sides, unit = _on_one_scale(arithmetic, first, second)
+    requantize = Requantizer(arithmetic, unit**2 / np.float64(output.scale.item()), output, bounds)
+    return lambda left, right: requantize((sides[0](left) - sides[1](right)) ** 2)
+
+
+def _on_one_scale(
+    arithmetic: Arithmetic, first: Encoding, second: Encoding
+) -> tuple[tuple[Compute, Compute], float]:
+    """Return what turns codes into integers of one scale, for each operand, and that scale."""
+    if arithmetic.requantize is Requantize.SHIFT:
+        return _aligned(first, second)
+    return _shifted(arithmetic, first, second)
+
+
+def _shifted(
+    arithmetic: Arithmetic, first: Encoding, second: Encoding
+) -> tuple[tuple[Compute, Compute], float]:
+    """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD).
+
+    An operand and its multiplier are below one half, so that their sum stays in 32 bits.
+    """
+    real = np.float64 if arithmetic.multiplier_precision is ScalePrecision.FLOAT64 else np.float32
+    twice = real(2) * max(real(first.scale.item()), real(second.scale.item()))
+    shift = arithmetic.addition_shift
+
+    def side(encoding: Encoding) -> Compute:
+        multiplier, exponent = quantize_multiplier(real(encoding.scale.item()) / twice)
+        zero_point = encoding.zero_point.item()
+
+        def scaled(codes: Array) -> Array:
+            steps = (codes.astype(np.int64) - zero_point) << shift
+            return multiply_fixed(arithmetic, steps, multiplier, exponent)
+
+        return scaled
+
+    return (side(first), side(second)), float(twice) * 2.0**-shift
+
+
+def _aligned(first: Encoding, second: Encoding) -> tuple[tuple[Compute, Compute], float]:
+    """Shift the operand of the coarser power of two to the finer one."""
+    exponents = [int(power_of_two_exponent(encoding.scale).item()) for encoding in (first, second)]
+    finer = min(exponents)
+    if max(exponents) - finer > _WIDEST_SHIFT:
+        raise ConfigError(
+            f"scales of 2**{exponents[0]} and 2**{exponents[1]} are too far apart to be added",
+            remedy="quantise both operands to scales that are nearer to each other",
+        )
+
+    def side(encoding: Encoding, exponent: int) -> Compute:
+        zero_point = encoding.zero_point.item()
+        return lambda codes: (codes.astype(np.int64) - zero_point) << (exponent - finer)
+
+    return (side(first, exponents[0]), side(second, exponents[1])), 2.0**finer
+
+
+def _common_exponent(
+    arithmetic: Arithmetic,
+    first: Encoding,
+    second: Encoding,
+    output: Encoding,
+    bounds: Bounds,
+    sign: int,
+) -> Compute:
+    """Multiply both by integers of one exponent, add, shift once, half up (XNNPACK's add).
+
+    Measured with LiteRT 2.3.0: 0 of 24 * 65536 code pairs differ.
+    """
+    ratios = [
+        float(np.float32(e.scale.item()) / np.float32(output.scale.item())) for e in (first, second)
+    ]
+    bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
+    multipliers = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
+    zeros = first.zero_point.item(), second.zero_point.item()
+    requantize = Requantizer(arithmetic, math.ldexp(1.0, -bits), output, bounds)
+
+    def compute(left: Array, right: Array) -> Array:
+        scaled = (left.astype(np.int64) - zeros[0]) * multipliers[0]
+        return requantize(scaled + sign * ((right.astype(np.int64) - zeros[1]) * multipliers[1]))
+
+    return compute
+
+
+def _folded_floats(
+    arithmetic: Arithmetic,
+    first: Encoding,
+    second: Encoding,
+    output: Encoding,
+    bounds: Bounds,
+    sign: int,
+) -> Compute:
+    """Add codes times ratios to a constant that holds every zero point (ONNX Runtime's x86 code).
+
+    ``fma(a, s_a / s_y, fma(b, s_b / s_y, z_y - fma(s_a / s_y, z_a, s_b / s_y * z_b)))`` in
+    float32, where an operand of one element counts as ``b``. Measured with onnxruntime 1.31.1: 0
+    of 400 * 65536 code pairs differ; without the fused multiplications 1 of 2000, without that of
+    the zero points 74 of them all.
+    """
+    ratios = [np.float32(e.scale.item()) / np.float32(output.scale.item()) for e in (first, second)]
+    ratios[1] = ratios[1] * np.float32(sign)
+    zeros = [np.float32(e.zero_point.item()) for e in (first, second)]
+    zero_point = np.float32(output.zero_point.item())
+
+    def compute(left: Array, right: Array) -> Array:
+        operands = [(left, ratios[0], zeros[0]), (right, ratios[1], zeros[1])]
+        if left.size == 1:
+            operands.reverse()
+        (a, ratio_a, zero_a), (b, ratio_b, zero_b) = operands
+        constant = zero_point - _fused(zero_a, ratio_a, ratio_b * zero_b)
+        inner = _fused(b, ratio_b, constant)
+        return round_codes(_fused(a, ratio_a, inner), arithmetic, output, bounds)
+
+    return compute
+
+
+def _fused(codes: npt.ArrayLike, factor: np.float32, addend: Reals | np.float32) -> Reals:
+    """Return ``codes * factor + addend`` rounded to float32 once.
+
+    The product is exact in float64; the sum is but for exponents that lie 13 bits apart.
+    """
+    product = np.asarray(codes, np.float64) * np.float64(factor)
+    wide = product + np.asarray(addend, np.float64)
+    sums: Reals = np.asarray(wide, np.float32)
+    return sums

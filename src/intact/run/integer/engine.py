@@ -1,0 +1,119 @@
+"""The integer engine: a program run on the integers that the hardware holds.
+
+Every kernel is composed from the step's ``Arithmetic``; what hardware it is for is nowhere asked.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError
+from intact.program import Array, Program, Step, Tensor
+from intact.run.integer.kernel import Kernel, Overflow, Overflows
+from intact.run.integer.kernels import prepare
+
+
+@dataclass(frozen=True)
+class IntegerRun:
+    """What one batch gave.
+
+    Attributes:
+        outputs: By the model's output names.
+        tensors: The observed ones, by the names of the program's tensors: codes in their
+            encoding's dtype, or floats, with axes as the program stores them.
+    """
+
+    outputs: dict[str, Array]
+    tensors: dict[str, Array]
+
+
+class IntegerEngine:
+    """A program made ready to run.
+
+    Args:
+        program: What is computed.
+        threads: Threads of float islands; 0 lets their runtime choose.
+
+    Attributes:
+        program: As given.
+    """
+
+    def __init__(self, program: Program, *, threads: int = 0) -> None:
+        self.program = program
+        self._overflows = Overflows()
+        self._kernels = [prepare(step, self._overflows, threads) for step in program.steps]
+
+    @property
+    def overflows(self) -> Mapping[str, Overflow]:
+        """Sums that left their accumulators in all runs so far, by step; only where counted."""
+        return self._overflows.by_step
+
+    def run(
+        self,
+        feeds: Mapping[str, npt.NDArray[Any]],
+        observe: Collection[str] = (),
+        forced: Mapping[str, Array] | None = None,
+    ) -> IntegerRun:
+        """Run one batch.
+
+        Args:
+            feeds: The model's inputs by name. An input that the program holds in integers takes
+                its codes, and only those.
+            observe: Names of tensors to return; for all of them, those of ``program.tensors()``.
+            forced: Arrays that take the place of what the program computed for these tensors,
+                for all that reads them: teacher forcing. What was computed is what is observed.
+
+        Raises:
+            DataError: A feed is missing or has the wrong type.
+        """
+        forced = forced or {}
+        wanted = set(observe)
+        values = {t.name: _fed(name, t, feeds) for name, t in self.program.inputs.items()}
+        tensors = {name: array for name, array in values.items() if name in wanted}
+        values |= {name: array for name, array in forced.items() if name in values}
+        last_uses = self._last_uses()
+        for index, (step, kernel) in enumerate(self._pairs()):
+            results = kernel(*(values[tensor.name] for tensor in step.activations))
+            for tensor, array in zip(step.outputs, results, strict=True):
+                if tensor.name in wanted:
+                    tensors[tensor.name] = array
+                values[tensor.name] = forced.get(tensor.name, array)
+            for name in last_uses[index]:
+                values.pop(name, None)
+        outputs = {
+            name: t.data if t.data is not None else values[t.name]
+            for name, t in self.program.outputs.items()
+        }
+        return IntegerRun(outputs, tensors)
+
+    def _pairs(self) -> Iterator[tuple[Step, Kernel]]:
+        return zip(self.program.steps, self._kernels, strict=True)
+
+    def _last_uses(self) -> list[list[str]]:
+        """Return for each step the tensors that nothing reads after it."""
+        kept = {tensor.name for tensor in self.program.outputs.values()}
+        readers = Counter(t.name for step in self.program.steps for t in step.activations)
+        dead: list[list[str]] = []
+        for step in self.program.steps:
+            readers.subtract(t.name for t in step.activations)
+            touched = (*step.activations, *step.outputs)
+            dead.append([t.name for t in touched if readers[t.name] <= 0 and t.name not in kept])
+        return dead
+
+
+def _fed(name: str, tensor: Tensor, feeds: Mapping[str, npt.NDArray[Any]]) -> Array:
+    if name not in feeds:
+        raise DataError(f"input {name!r} is missing", remedy="give an array of that name")
+    array = np.asarray(feeds[name])
+    if array.dtype != tensor.dtype:
+        raise DataError(
+            f"input {name!r} is {array.dtype}, the program takes {tensor.dtype}",
+            remedy="give it in that type",
+        )
+    return array

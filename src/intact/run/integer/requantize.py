@@ -1,0 +1,187 @@
+"""From accumulators to codes of the output, as a step's arithmetic says."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.config import Rounding
+from intact.errors import ConfigError
+from intact.numerics import fixed_point_kernel as loops
+from intact.numerics.fixed_point import (
+    Integers,
+    power_of_two_exponent,
+    quantize_multiplier,
+    saturate_single,
+)
+from intact.numerics.rounding import round_to_integer
+from intact.program import Array, Encoding
+from intact.program.operations import Bounds
+from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+
+_FIXED_POINT = (
+    Requantize.FIXED_POINT_DOUBLE,
+    Requantize.FIXED_POINT_SINGLE,
+    Requantize.FIXED_POINT_8BIT,
+)
+_LARGEST_SHIFT = 62
+_FRACTION_BITS = 8
+"""Of multipliers of :attr:`Requantize.FIXED_POINT_8BIT`."""
+
+
+class Requantizer:
+    """Brings accumulators to an output's codes: multiply, round, add the zero point, clamp.
+
+    Args:
+        arithmetic: How.
+        multiplier: ``accumulator scale / output scale``, ``[]`` or ``[channels]`` (the last axis),
+            as `real_multiplier` computes it.
+        output: Of the result.
+        bounds: Real numbers that the result is clamped to.
+        bias: Integers at the accumulators' scale, ``[channels]`` or ``[]``, that are added to them
+            first; None adds nothing.
+
+    Raises:
+        ConfigError: If a multiplier is not finite, or no power of two where only shifts are.
+    """
+
+    def __init__(
+        self,
+        arithmetic: Arithmetic,
+        multiplier: npt.ArrayLike,
+        output: Encoding,
+        bounds: Bounds = Bounds(),  # noqa: B008
+        *,
+        bias: npt.ArrayLike | None = None,
+    ) -> None:
+        self.output = output
+        self.low, self.high = code_bounds(arithmetic, output, bounds)
+        factors = np.asarray(multiplier)
+        added = np.asarray(0 if bias is None else bias, np.int64)
+        channels = np.broadcast_shapes(factors.shape, added.shape, output.zero_point.shape) or (1,)
+        if len(channels) != 1:
+            raise ConfigError(
+                f"multipliers of shape {list(channels)} are no channels",
+                remedy="give one number, or one for each channel of the last axis",
+            )
+
+        self._channels = channels[0]
+        self._add = _per_channel(added, channels)
+        self._factors = _per_channel(factors, channels)
+        self._zero = _per_channel(output.zero_point, channels)
+        self._prepare(arithmetic)
+
+    def __call__(self, accumulators: Array) -> Array:
+        """Return codes of ``output.dtype``, of the accumulators' shape.
+
+        Accumulators are int32, int64, or float32 or float64 that hold integers exactly.
+        """
+        codes = np.empty(accumulators.shape, self.output.dtype)
+        if codes.size == 0:
+            return codes
+        rows = (-1, self._channels) if self._channels > 1 else (1, -1)
+        sums = np.ascontiguousarray(accumulators).reshape(rows)
+        self._loop(sums, *self._parameters, codes.reshape(rows))
+        return codes
+
+    def _prepare(self, arithmetic: Arithmetic) -> None:
+        """Choose the loop, and its arguments between the accumulators and the codes."""
+        kind = arithmetic.requantize
+        rounding = loops.ROUNDING_CODES[arithmetic.rounding]
+        before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
+        zero_before = self._zero if before else np.zeros_like(self._zero)
+        zero_after = self._zero - zero_before
+        self._loop: Any
+        self._parameters: tuple[Any, ...]
+        if kind in _FIXED_POINT:
+            multiplier, shift, which = _fixed_point(arithmetic, self._factors)
+            self._loop = loops.requantize_fixed_point
+            last = (self._zero, self.low, self.high, which)
+            self._parameters = (self._add, multiplier, shift, *last)
+        elif kind is Requantize.SHIFT:
+            shift = np.clip(-power_of_two_exponent(self._factors), -_LARGEST_SHIFT, _LARGEST_SHIFT)
+            self._loop = loops.requantize_shift
+            last = (zero_after, self.low, self.high, rounding)
+            self._parameters = (self._add, shift, zero_before, *last)
+        else:
+            real = np.float32 if kind is Requantize.FLOAT32 else np.float64
+            factors = _finite(self._factors, real)
+            self._loop = loops.requantize_float
+            bias, after = self._add.astype(np.float64), zero_after.astype(np.float64)
+            limits = (float(self.low), float(self.high))
+            self._parameters = (bias, factors, zero_before.astype(real), after, *limits, rounding)
+
+
+def _per_channel(values: Array, channels: tuple[int, ...]) -> Array:
+    return np.ascontiguousarray(np.broadcast_to(values, channels))
+
+
+def _fixed_point(arithmetic: Arithmetic, factors: Array) -> tuple[Integers, Integers, int]:
+    """Return multipliers, shifts and which multiplication takes them."""
+    if arithmetic.requantize is Requantize.FIXED_POINT_8BIT:
+        multiplier = np.rint(_finite(factors, np.float32) * np.float32(2**_FRACTION_BITS))
+        limited = np.clip(multiplier.astype(np.float64), -(2.0**31), 2.0**31 - 1).astype(np.int64)
+        return limited, np.full(limited.shape, 31 - _FRACTION_BITS, np.int64), loops.SINGLE
+    multiplier, shift = quantize_multiplier(factors)
+    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+        return *saturate_single(multiplier, shift), loops.SINGLE
+    half_up = arithmetic.rounding is Rounding.HALF_UP
+    return multiplier, shift, loops.DOUBLE_HALF_UP if half_up else loops.DOUBLE_HALF_AWAY
+
+
+def _finite(factors: Array, real: type[np.floating[Any]]) -> Array:
+    with np.errstate(over="ignore"):
+        converted = factors.astype(real)
+    if not np.isfinite(converted).all():
+        raise ConfigError(
+            "a multiplier is not finite", remedy="check the scales: they are positive and finite"
+        )
+    return converted
+
+
+def real_multiplier(
+    arithmetic: Arithmetic, factors: Sequence[npt.ArrayLike], output: Encoding
+) -> Array:
+    """Return the product of ``factors`` (scales) over the output's scale.
+
+    It is computed from left to right in the precision that ``arithmetic.multiplier_precision``
+    says, from float32 scales either way.
+
+    Returns:
+        float32 or float64 of the shape that the scales broadcast to.
+    """
+    precision = arithmetic.multiplier_precision
+    real = np.float64 if precision is ScalePrecision.FLOAT64 else np.float32
+    product = np.ones((), real)
+    for factor in factors:
+        product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
+    if precision is ScalePrecision.FLOAT32_PRODUCT:
+        real = np.float64
+    with np.errstate(over="ignore", divide="ignore"):
+        return np.asarray(product.astype(real) / np.asarray(output.scale, np.float32).astype(real))
+
+
+def code_bounds(arithmetic: Arithmetic, output: Encoding, bounds: Bounds) -> tuple[int, int]:
+    """Return the lowest and highest code that a fused activation leaves.
+
+    A bound over the scale is rounded, in float32, and the zero point added; fixed-point hardware
+    rounds it half away from zero (TFLite's ``CalculateActivationRangeQuantized``), other hardware
+    as it rounds results.
+    """
+    fixed = arithmetic.requantize in _FIXED_POINT
+    rounding = Rounding.HALF_AWAY_FROM_ZERO if fixed else arithmetic.rounding
+    scale, zero = np.float32(output.scale.flat[0]), int(output.zero_point.flat[0])
+
+    def code(bound: float) -> int:
+        if math.isinf(bound):
+            return output.quant_min if bound < 0 else output.quant_max
+        with np.errstate(over="ignore"):
+            steps = round_to_integer(np.asarray(np.float32(bound) / scale), rounding)
+        nearest = zero + int(np.clip(np.float64(steps), -(2.0**40), 2.0**40))
+        return min(max(nearest, output.quant_min), output.quant_max)
+
+    return code(bounds.low), code(bounds.high)

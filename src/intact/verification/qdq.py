@@ -1,0 +1,113 @@
+"""A written QDQ model in ONNX Runtime against the integer engine, and against the simulation."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.formats.onnx_qdq.runtime import RUNTIME, QdqRuntime, float_leftovers
+from intact.formats.onnx_qdq.write import QdqModel
+from intact.plan import QuantizedGraph, TensorEnd
+from intact.program import Program, Tensor
+from intact.program.lower import lower
+from intact.run.cpu import detect_cpu
+from intact.run.limits import limits_of_simulation
+from intact.run.session import Feeds
+from intact.run.simulate import Simulator
+from intact.verification.beside import EngineBeside
+from intact.verification.comparison import LayerComparison, OutputComparer, activations
+from intact.verification.report import Verification, overflow_reports, sqnr_by_name
+
+_NOT_IN_THE_PROGRAM = "the plan's steps hold no integers there"
+
+
+def verify_qdq(
+    plan: QuantizedGraph, exported: QdqModel, batches: Iterable[Feeds], *, threads: int = 0
+) -> Verification:
+    """Compare a written model in ONNX Runtime with the integers that its plan says.
+
+    Args:
+        plan: The plan.
+        exported: What was written from it.
+        batches: Inputs by name; every activation of a batch is held, several times.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Raises:
+        ExportError: The runtime refuses the model, or fails on it.
+        DataError: The model gives other shapes than the plan.
+    """
+    program = lower(plan)
+    tensors = _tensors_by_end(program, exported)
+    beside = EngineBeside(program, tensors.values(), threads=threads)
+    simulation = _Simulation(plan, threads)
+    as_used = QdqRuntime(exported.model, threads=threads)
+    codes = {e: exported.codes[e] for e in exported.codes if e in tensors or e in simulation.ends}
+    watched = QdqRuntime(exported.model, codes, threads=threads)
+    outputs = OutputComparer()
+    samples = 0
+    for feeds in batches:
+        deployed, _ = as_used.run(feeds)
+        _, integers = watched.run(feeds)
+        stored = {tensor.name: tensor.as_stored(integers[end]) for end, tensor in tensors.items()}
+        computed = beside.add(feeds, stored)
+        simulation.add(feeds, integers)
+        for name, array in deployed.items():
+            outputs.add(name, array, computed[name])
+        samples += len(next(iter(feeds.values())))
+    return Verification(
+        target=plan.target.name,
+        runtime=RUNTIME,
+        cpu=detect_cpu(),
+        samples=samples,
+        layers=beside.layers,
+        end_to_end=beside.end_to_end,
+        simulation=simulation.layers,
+        outputs=outputs.found(),
+        outputs_sqnr_db=sqnr_by_name(outputs.found()),
+        float_nodes=float_leftovers(
+            exported.model, [n for n, d in plan.decisions.items() if d.quantized]
+        ),
+        in_float=dict(program.in_float),
+        not_compared={
+            str(end): _NOT_IN_THE_PROGRAM for end in exported.codes if end not in tensors
+        },
+        overflows=overflow_reports(beside.engine),
+        not_simulated=limits_of_simulation(plan),
+    )
+
+
+def _tensors_by_end(program: Program, exported: QdqModel) -> dict[TensorEnd, Tensor]:
+    """Return the tensor of each quantisation point that both sides hold, in the steps' order."""
+    found: dict[TensorEnd, Tensor] = {}
+    for tensor in activations(program):
+        if tensor.encoding is not None and tensor.end in exported.codes:
+            found.setdefault(tensor.end, tensor)
+    return found
+
+
+class _Simulation:
+    """The float simulation, teacher-forced like the engine."""
+
+    def __init__(self, plan: QuantizedGraph, threads: int) -> None:
+        self._plan = plan
+        self._simulator = Simulator(plan, threads=threads, teacher_forced=True)
+        self.ends = tuple(self._simulator.points)
+        self._found = {end: LayerComparison(str(end)) for end in self.ends}
+
+    @property
+    def layers(self) -> list[LayerComparison]:
+        return list(self._found.values())
+
+    def add(self, feeds: Feeds, integers: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
+        """Compare one batch of the runtime's integers."""
+        values = {
+            name: self._plan.configs[end].dequantize(integers[end].astype(np.int64))
+            for end, name in self._simulator.teacher_inputs.items()
+        }
+        _, simulated = self._simulator.run(feeds | values, observe=self.ends)
+        for end, array in simulated.items():
+            codes = self._plan.configs[end].quantize(array).astype(np.int64)
+            self._found[end].add(integers[end].astype(np.int64), codes)

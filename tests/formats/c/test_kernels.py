@@ -1,0 +1,67 @@
+"""Every C kernel against the integer engine's, compiled with all warnings and sanitizers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+
+from intact.formats.c.runtime import CRuntime
+from intact.formats.c.write import write_c
+from intact.program import Array, Program, Step
+from intact.program.operations import Function
+from intact.run.integer import IntegerEngine
+from intact.run.integer.functions import function_of_codes
+from tests.formats.c import cases
+
+STRICT = (
+    *("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow"),
+    *("-Wpedantic", "-Werror"),
+)
+SANITIZED = (*STRICT, "-g", "-fsanitize=undefined,address", "-fno-sanitize-recover=all")
+
+
+def table_of(step: Step) -> Array:
+    operation, data = step.operation, step.inputs[0]
+    assert isinstance(operation, Function)
+    assert data is not None
+    assert data.encoding is not None
+    output = step.outputs[0].encoding
+    assert output is not None
+    codes = np.arange(-128, 128)
+    return function_of_codes(operation, step.arithmetic, codes, data.encoding, output)
+
+
+def differences(programs: Mapping[str, Program], count: int = 20) -> dict[str, int]:
+    """Run all as one C program; return how many codes differ from the engine's, where any do."""
+    program = cases.joined(programs)
+    fed = cases.feeds(program, count)
+    with CRuntime(write_c(program, function_table=table_of), flags=SANITIZED) as runtime:
+        found = runtime.run(fed)
+    wanted = IntegerEngine(program).run(fed).outputs
+    wrong = {}
+    for name, codes in wanted.items():
+        assert found[name].shape == codes.shape, name
+        if not np.array_equal(found[name], codes):
+            wrong[name] = int(np.count_nonzero(found[name] != codes))
+        assert len(np.unique(codes)) > 3, f"{name} can hardly fail"
+    return wrong
+
+
+@pytest.mark.parametrize("make", [cases.convolutions, cases.pairs, cases.windows])
+def test_fixed_point(make: object) -> None:
+    assert callable(make)
+    assert differences(make(cases.DOUBLE, cases.Scales())) == {}
+
+
+@pytest.mark.parametrize("make", [cases.convolutions, cases.pairs, cases.windows])
+def test_shifts(make: object) -> None:
+    assert callable(make)
+    assert differences(make(cases.SHIFT, cases.Scales(powers=True))) == {}
+
+
+@pytest.mark.parametrize("make", [cases.moves, cases.functions])
+def test_moves_and_functions(make: object) -> None:
+    assert callable(make)
+    assert differences(make()) == {}

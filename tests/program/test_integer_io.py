@@ -1,0 +1,131 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from intact.errors import ExportError
+from intact.program import Encoding, Program, Step, Tensor
+from intact.program.integer_io import integer_io
+from intact.program.operations import (
+    Binary,
+    Dequantize,
+    Elementwise,
+    Function,
+    Quantize,
+    Transpose,
+    Unary,
+)
+from intact.targets import Arithmetic
+from intact.targets.arithmetic import Requantize
+from tests.program.one_step import int8
+
+ARITHMETIC = Arithmetic(requantize=Requantize.FLOAT32)
+A, B = int8(0.1, 3), int8(0.2)
+
+
+def tensor(name: str, encoding: Encoding | None = None) -> Tensor:
+    return Tensor(name, (None, 4), encoding)
+
+
+def step(name: str, operation: Any, inputs: list[Tensor], output: Tensor) -> Step:
+    return Step(name, operation, tuple(inputs), (output,), ARITHMETIC)
+
+
+X, QX, QY, Y = tensor("x"), tensor("qx", A), tensor("qy", B), tensor("y")
+TANH = Function(Unary.TANH)
+QUANTIZE = step("q", Quantize(), [X], QX)
+DEQUANTIZE = step("d", Dequantize(), [QY], Y)
+PLAIN = Program({"x": X}, {"y": Y}, (QUANTIZE, step("t", TANH, [QX], QY), DEQUANTIZE))
+
+
+def test_quantise_and_dequantise_at_the_ends_are_left_out() -> None:
+    found = integer_io(PLAIN)
+    assert [each.name for each in found.steps] == ["t"]
+    assert found.inputs == {"x": QX}
+    assert found.outputs == {"y": QY}
+
+
+def test_the_program_given_is_not_changed() -> None:
+    integer_io(PLAIN)
+    assert PLAIN.inputs == {"x": X}
+    assert len(PLAIN.steps) == 3
+
+
+def test_it_can_be_done_twice() -> None:
+    once = integer_io(PLAIN)
+    twice = integer_io(once)
+    assert (twice.inputs, twice.outputs) == (once.inputs, once.outputs)
+    assert [each.name for each in twice.steps] == ["t"]
+
+
+def test_two_equal_quantisers_become_one_input() -> None:
+    again = tensor("again", int8(0.1, 3))
+    add = step("a", Elementwise(Binary.ADD), [QX, again], QY)
+    steps = (QUANTIZE, step("q2", Quantize(), [X], again), add, DEQUANTIZE)
+    found = integer_io(Program({"x": X}, {"y": Y}, steps))
+    assert [each.name for each in found.steps] == ["a"]
+    assert found.steps[0].inputs == (QX, QX)
+
+
+def test_a_dequantise_that_others_read_stays() -> None:
+    late = step("t2", TANH, [Y], tensor("z"))
+    back = step("q3", Quantize(), [tensor("z")], tensor("qz", A))
+    end = step("d3", Dequantize(), [tensor("qz", A)], tensor("z_out"))
+    program = Program({"x": X}, {"y": Y, "z": tensor("z_out")}, (*PLAIN.steps, late, back, end))
+    found = integer_io(program)
+    assert [each.name for each in found.steps] == ["t", "d", "t2", "q3"]
+    assert {name: each.name for name, each in found.outputs.items()} == {"y": "qy", "z": "qz"}
+
+
+def test_an_input_handed_on_after_quantisation() -> None:
+    out = tensor("out")
+    steps = (QUANTIZE, step("d", Dequantize(), [QX], out))
+    found = integer_io(Program({"x": X}, {"out": out}, steps))
+    assert found.steps == ()
+    assert found.inputs == {"x": QX}
+    assert found.outputs == {"out": QX}
+
+
+def test_one_tensor_may_be_two_outputs() -> None:
+    found = integer_io(Program({"x": X}, {"y": Y, "again": Y}, PLAIN.steps))
+    assert found.outputs == {"y": QY, "again": QY}
+
+
+def test_an_input_that_nothing_reads_stays() -> None:
+    idle = tensor("idle")
+    found = integer_io(Program({"x": X, "idle": idle}, {"y": Y}, PLAIN.steps))
+    assert found.inputs == {"x": QX, "idle": idle}
+
+
+MOVED = step("m", Transpose((1, 0)), [X], tensor("moved"))
+OTHER = step("q2", Quantize(), [X], tensor("qx2", B))
+
+
+@pytest.mark.parametrize(
+    ("program", "message"),
+    [
+        (
+            Program({"x": X}, {"y": Y}, (*PLAIN.steps, MOVED)),
+            r"input 'x' is read as floats by 'm'",
+        ),
+        (Program({"x": X}, {"y": Y}, (*PLAIN.steps, OTHER)), r"input 'x' is quantised in two ways"),
+        (Program({"x": X}, {"y": Y, "x2": X}, PLAIN.steps), r"input 'x' is an output too"),
+        (
+            Program(
+                {"x": X}, {"y": tensor("f")}, (*PLAIN.steps, step("f", TANH, [Y], tensor("f")))
+            ),
+            r"output 'y' is made in float by 'f'",
+        ),
+        (Program({"x": X}, {"x": X}, ()), r"output 'x' is made in float outside"),
+    ],
+)
+def test_floats_at_the_ends_are_named(program: Program, message: str) -> None:
+    with pytest.raises(ExportError, match=rf"{message}.*--io float"):
+        integer_io(program)
+
+
+def test_all_that_is_wrong_is_listed() -> None:
+    program = Program({"x": X}, {"y": Y, "m": MOVED.outputs[0]}, (*PLAIN.steps, MOVED))
+    with pytest.raises(ExportError, match=r"input 'x' is read .*; output 'm' is made"):
+        integer_io(program)
