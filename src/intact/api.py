@@ -21,6 +21,7 @@ from intact.formats.tflite.read import is_tflite, read_tflite
 from intact.formats.tflite.write import Io
 from intact.graph import load_model, normalize
 from intact.graph.expand import expand as expand_operators
+from intact.graph.join_gelu import join_gelu
 from intact.pipeline import (
     Calibration,
     DataSource,
@@ -111,6 +112,8 @@ def quantize(
             "the model is quantised already", remedy="`intact import` reads it, and completes it"
         )
     graph = expand_operators(normalize(loaded), expand)
+    if described.describes("Gelu"):
+        graph = join_gelu(graph)
     given = given_scales(scales, loaded, graph)
     del loaded
     plan = build_plan(graph, described, overrides)

@@ -223,6 +223,29 @@ def _read_quantized(path: Path) -> None:
     write_qdq(plan)
 
 
+def _tflite_models(_folder: Path) -> list[bytes]:
+    from tests.formats.tflite.read_cases import CASES, build
+
+    return [build(name) for name in CASES]
+
+
+def _mutate_tflite(data: bytes, other: bytes, random: Random) -> bytes:
+    from tests.fuzz.mutate.flatbuffer import mutate_flatbuffer
+
+    return mutate_flatbuffer(data, other, random)
+
+
+def _read_tflite(path: Path) -> None:
+    from intact.formats.tflite.read import read_tflite
+    from intact.plan import plan_to_json
+    from intact.program.lower import lower
+    from intact.targets import load_target
+
+    plan = read_tflite(path, load_target("tflite"))
+    plan_to_json(plan)
+    lower(plan)
+
+
 def _tables(_folder: Path) -> list[bytes]:
     from tests.fuzz.seeds import scale_tables
 
@@ -298,6 +321,7 @@ KINDS: Mapping[str, Kind] = {
     "onnx": Kind("model.onnx", _models, _mutate_onnx, _read_model),
     "quantize": Kind("model.onnx", _quantizable_models, _mutate_onnx, _quantize),
     "quantized": Kind("model.onnx", _quantized_models, _mutate_onnx, _read_quantized),
+    "tflite": Kind("model.tflite", _tflite_models, _mutate_tflite, _read_tflite),
     "npz": Kind("samples.npz", _samples, mutate_archive, _read_samples),
     "image": Kind("images/0.png", _images, mutate_bytes, _read_images),
     "labels": Kind("labels.csv", _labels, mutate_text, _read_labels),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from intact.errors import ExportError
@@ -9,10 +10,14 @@ from intact.program.operations import Dequantize, Quantize
 from intact.program.program import Program, Step, Tensor
 
 
-def integer_io(program: Program) -> Program:
+def integer_io(program: Program, names: Collection[str] | None = None) -> Program:
     """Return a program whose inputs and outputs are the integers.
 
     Inputs and outputs that are integers already, and inputs that nothing reads, stay as they are.
+
+    Args:
+        program: The program; not changed.
+        names: Inputs and outputs that are made integers; None takes all.
 
     Raises:
         ExportError: An input that something reads as floats or through two quantisers that
@@ -23,7 +28,7 @@ def integer_io(program: Program) -> Program:
     renamed: dict[str, Tensor] = {}
     for name, tensor in program.inputs.items():
         inputs[name] = tensor
-        if tensor.encoding is not None:
+        if tensor.encoding is not None or _is_left(name, names):
             continue
         readers = [step for step in program.steps if tensor in step.inputs]
         reason = _why_not(tensor, readers, program)
@@ -41,7 +46,7 @@ def integer_io(program: Program) -> Program:
     for name, tensor in program.outputs.items():
         outputs[name] = renamed.get(tensor.name, tensor)
         maker = makers.get(tensor.name)
-        if outputs[name].encoding is not None:
+        if outputs[name].encoding is not None or _is_left(name, names):
             continue
         if maker is None or not isinstance(maker.operation, Dequantize):
             made = f"by {maker.name!r}" if maker else "outside of the steps"
@@ -57,6 +62,10 @@ def integer_io(program: Program) -> Program:
     used |= {tensor.name for step in steps for tensor in step.activations}
     left = (step for step in steps if not _is_idle(step, used))
     return replace(program, inputs=inputs, outputs=outputs, steps=tuple(left))
+
+
+def _is_left(name: str, names: Collection[str] | None) -> bool:
+    return names is not None and name not in names
 
 
 def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:

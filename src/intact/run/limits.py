@@ -56,7 +56,7 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
 
 
 def _foreign_fields(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
-    arithmetic = plan.target.arithmetic_for(node.op_type)
+    arithmetic = plan.target.arithmetic_of(node)
     rule = plan.target.rule_for(node)
     if arithmetic.requantize is not Requantize.FLOAT32:
         yield f"requantize = {arithmetic.requantize}"

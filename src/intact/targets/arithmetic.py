@@ -6,10 +6,12 @@ An integer engine composes itself from these fields; no field names a runtime.
 from __future__ import annotations
 
 import enum
+from collections.abc import Callable
 
 import msgspec
 
 from intact.config import Rounding
+from intact.targets.rules import Condition
 
 
 class Requantize(enum.StrEnum):
@@ -19,9 +21,6 @@ class Requantize(enum.StrEnum):
     """Saturating doubling high multiply, rounded, then a rounding shift: rounds twice."""
     FIXED_POINT_SINGLE = "fixed_point_single"
     """64-bit product with an int32 multiplier, shifted and rounded once."""
-    FIXED_POINT_8BIT = "fixed_point_8bit"
-    """Product with a multiplier of 8 fraction bits, shifted and rounded once, half up (XNNPACK's
-    leaky relu and conversions between scales)."""
     FLOAT32 = "float32"
     """Multiplied by a float32 factor and rounded once."""
     FLOAT64 = "float64"
@@ -71,9 +70,10 @@ class Functions(enum.StrEnum):
 
 
 class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What some operators compute differently; later entries win."""
+    """What some operators, on some condition, compute differently; later entries win."""
 
     ops: tuple[str, ...]
+    when: Condition | None = None
     requantize: Requantize | None = None
     rounding: Rounding | None = None
     zero_point: ZeroPointOrder | None = None
@@ -101,8 +101,9 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             before they are brought to one scale, twice the larger of theirs. With
             ``fixed_point_single``: bits behind the point of the larger of two multipliers that
             share an exponent (XNNPACK).
-        multiplier_bits: Bits behind the point that the fixed-point multiplier of a conversion
-            between codes is rounded to first; None keeps the 31 of its mantissa.
+        multiplier_bits: Bits behind the point that fixed-point multipliers are rounded to, half to
+            even (8 in XNNPACK's leaky relu and conversions between codes); None keeps the 31 of
+            the mantissa.
         reciprocal_scale: A float is quantised by multiplying it with the float32 reciprocal of
             the scale, not by dividing it by the scale.
     """
@@ -121,11 +122,16 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     reciprocal_scale: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()
 
-    def for_op(self, op_type: str) -> Arithmetic:
-        """Return the arithmetic of one operator, without overrides left."""
+    def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:
+        """Return the arithmetic of one operator, without overrides left.
+
+        Args:
+            op_type: The operator.
+            holds: Tells whether a condition holds for it.
+        """
         result = msgspec.structs.replace(self, overrides=())
         for override in self.overrides:
-            if op_type in override.ops:
+            if op_type in override.ops and (override.when is None or holds(override.when)):
                 result = msgspec.structs.replace(result, **_given(override))
         if result.accumulator_overflow is not Overflow.PAIR_SATURATE:
             result = msgspec.structs.replace(result, pair_bits=None)
@@ -133,5 +139,5 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _given(override: ArithmeticOverride) -> dict[str, object]:
-    fields = (name for name in ArithmeticOverride.__struct_fields__ if name != "ops")
+    fields = (name for name in ArithmeticOverride.__struct_fields__ if name not in ("ops", "when"))
     return {name: value for name in fields if (value := getattr(override, name)) is not None}

@@ -50,14 +50,15 @@ def _check_all_arithmetic(target: Target, file: str) -> None:
     for override in target.arithmetic.overrides:
         where = "[arithmetic] overrides"
         check_ops(override.ops, file, where)
-        given = [name for name in override.__struct_fields__ if name != "ops"]
+        given = [name for name in override.__struct_fields__ if name not in ("ops", "when")]
         if all(getattr(override, name) is None for name in given):
             raise TargetError(
                 f"{file}: {where} for {', '.join(override.ops)} changes nothing",
                 remedy="give a key or remove the entry",
             )
         for op_type in override.ops:
-            _check_arithmetic(target.arithmetic_for(op_type), file, f"{where} for {op_type}")
+            arithmetic = target.arithmetic.for_op(op_type, lambda _: True)
+            _check_arithmetic(arithmetic, file, f"{where} for {op_type}")
     shifts = target.arithmetic.requantize is Requantize.SHIFT
     linear = (target.activation, target.weight)
     if shifts and not all(scheme.power_of_two or scheme.is_float for scheme in linear):

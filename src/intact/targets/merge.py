@@ -57,10 +57,6 @@ def _op_subject(entry: Table) -> bytes:
     return _key([_as_set(entry.get("ops")), entry.get("when")])
 
 
-def _override_subject(entry: Table) -> bytes:
-    return _key(_as_set(entry.get("ops")))
-
-
 def _fusion_subject(entry: Table) -> bytes:
     return _key(entry.get("pattern"))
 
@@ -80,5 +76,5 @@ def _key(value: object) -> bytes:
 _SUBJECT: Mapping[tuple[str, ...], Callable[[Table], bytes]] = {
     ("op",): _op_subject,
     ("fusion",): _fusion_subject,
-    ("arithmetic", "overrides"): _override_subject,
+    ("arithmetic", "overrides"): _op_subject,
 }

@@ -92,6 +92,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
                 return rule
         return None
 
+    def describes(self, op_type: str) -> bool:
+        """Tell whether the target computes some operators of a type with integers."""
+        return any(op_type in rule.ops and rule.quantize for rule in self.rules)
+
     def activation_scheme(self, rule: OpRule) -> TensorScheme:
         """Return how the activations of a rule's operators are quantised."""
         return self.activation.overridden(rule.activation)
@@ -101,8 +105,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.weight.overridden(rule.weight)
 
     def arithmetic_for(self, op_type: str) -> Arithmetic:
-        """Return the arithmetic of one operator."""
-        return self.arithmetic.for_op(op_type)
+        """Return the arithmetic of an operator, where no condition holds."""
+        return self.arithmetic.for_op(op_type, lambda _: False)
+
+    def arithmetic_of(self, node: ir.Node) -> Arithmetic:
+        """Return the arithmetic of one node."""
+        return self.arithmetic.for_op(node.op_type, lambda when: matches(when, node))
 
     def cost_of(self, op_type: str, dtype: DType, rule: OpRule | None = None) -> float:
         """Return the relative cost of an operator in a data type; 1.0 where nothing is said."""

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import numpy as np
 import numpy.typing as npt
 
 from intact.program import Array, Program, Tensor
 from intact.run.integer.engine import IntegerEngine
-from intact.verification.comparison import LayerComparison, codes_of, comparisons
+from intact.verification.comparison import LayerComparison, as_held, comparisons
 
 
 class EngineBeside:
@@ -59,10 +58,7 @@ class EngineBeside:
         Returns:
             The engine's outputs, end to end.
         """
-        forced = {
-            name: np.ascontiguousarray(codes_of(array, self._tensors[name]))
-            for name, array in deployed.items()
-        }
+        forced = {name: as_held(array, self._tensors[name]) for name, array in deployed.items()}
         taught = self.engine.run(feeds, forced, forced)
         before = sum(each.mismatches for each in self.layers)
         for name, array in taught.tensors.items():

@@ -175,8 +175,9 @@ def activations(program: Program) -> list[Tensor]:
     return [tensor for step in program.steps for tensor in step.outputs]
 
 
-def codes_of(array: Array, tensor: Tensor) -> Array:
-    """Return integers of any type in the type that the program holds them in."""
+def as_held(array: Array, tensor: Tensor) -> Array:
+    """Return an array in the type that the program holds a tensor in, saturated."""
     if tensor.encoding is None:
-        return np.asarray(array)
-    return np.asarray(array).astype(tensor.encoding.dtype, copy=False)
+        return np.ascontiguousarray(array)
+    kind = np.iinfo(tensor.encoding.dtype)
+    return np.ascontiguousarray(np.clip(array, kind.min, kind.max), tensor.encoding.dtype)

@@ -50,7 +50,8 @@ def verify_qdq(
     samples = 0
     for feeds in batches:
         deployed, _ = as_used.run(feeds)
-        _, integers = watched.run(feeds)
+        _, seen = watched.run(feeds)
+        integers = {end: _plain(array) for end, array in seen.items()}
         stored = {tensor.name: tensor.as_stored(integers[end]) for end, tensor in tensors.items()}
         computed = beside.add(feeds, stored)
         simulation.add(feeds, integers)
@@ -86,6 +87,11 @@ def _tensors_by_end(program: Program, exported: QdqModel) -> dict[TensorEnd, Ten
         if tensor.encoding is not None and tensor.end in exported.codes:
             found.setdefault(tensor.end, tensor)
     return found
+
+
+def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Return codes of a type that NumPy lacks (int4, uint4) in one that it has."""
+    return codes if codes.dtype.kind in "iu" else codes.astype(np.int64)
 
 
 class _Simulation:

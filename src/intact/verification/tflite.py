@@ -7,31 +7,26 @@ instead and fed with the engine's integers.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 
 import numpy as np
 
-from intact.errors import DataError, ExportError
-from intact.formats.tflite.runtime import Kernels, TfliteRuntime, litert_version
-from intact.formats.tflite.write import program_to_tflite
+from intact.errors import DataError
+from intact.formats.tflite.read import TfliteModel
+from intact.formats.tflite.runtime import Kernels, Port, TfliteRuntime, litert_version
 from intact.plan import QuantizedGraph
-from intact.program import Array, Program
-from intact.program.cut import one_op_programs
+from intact.program import Program, Tensor
 from intact.program.integer_io import integer_io
 from intact.program.layout import Layout
 from intact.program.lower import lower
 from intact.run.cpu import detect_cpu
-from intact.run.integer.engine import IntegerEngine
 from intact.run.session import Feeds
-from intact.verification.beside import EngineBeside
-from intact.verification.comparison import (
-    LayerComparison,
-    OutputComparer,
-    activations,
-    comparisons,
-)
+from intact.verification.comparison import OutputComparer, activations
 from intact.verification.feeding import stored_feeds
 from intact.verification.report import Verification, overflow_reports, sqnr_by_name
+from intact.verification.tflite_layers import AllTensors, DeployedFile, Layers, Shown, StepByStep
+
+_OTHER_PLAN = "compare a file with the plan that it was written from"
 
 
 def verify_tflite(
@@ -42,12 +37,12 @@ def verify_tflite(
     *,
     threads: int = 1,
 ) -> Verification:
-    """Compare a written (or read) ``.tflite`` in LiteRT with the integers that its plan says.
+    """Compare a written ``.tflite`` in LiteRT with the integers that its plan says.
 
     Args:
-        plan: The plan that was written, or that was read from the file.
+        plan: The plan that was written.
         content: The file.
-        batches: Inputs by name, with axes as the model has them; floats, or codes for an integer
+        batches: Inputs by name, with axes as the model has them: floats, or codes for an integer
             input of the file.
         kernels: Which of LiteRT's kernels run.
         threads: Threads inside one operator.
@@ -58,12 +53,67 @@ def verify_tflite(
         MissingExtraError: ai-edge-litert is not installed.
     """
     runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
-    program = _program_of(plan, runtime)
-    compared: _AllTensors | _StepByStep
+    program = lower(plan, layout=Layout.CHANNELS_LAST)
+    _refuse_others("inputs", program.inputs, runtime.inputs)
+    _refuse_others("outputs", program.outputs, runtime.outputs)
+    ports = runtime.inputs | runtime.outputs
+    program = integer_io(program, {name for name, port in ports.items() if _is_integer(port)})
+    names = set(runtime.tensor_names())
+    shown = [Shown(tensor, tensor.name) for tensor in _integers(program) if tensor.name in names]
+    file = DeployedFile(
+        runtime, {name: name for name in runtime.inputs}, {name: name for name in runtime.outputs}
+    )
+    return _verify(plan, program, file, shown, batches, kernels, threads)
+
+
+def verify_read_tflite(
+    model: TfliteModel,
+    content: bytes,
+    batches: Iterable[Feeds],
+    kernels: Kernels = Kernels.REF,
+    *,
+    threads: int = 1,
+) -> Verification:
+    """Compare a ``.tflite`` that others made, and that was read, with LiteRT, tensor by tensor.
+
+    Args:
+        model: What was read.
+        content: The file that it was read from.
+        batches: As of :func:`verify_tflite`.
+        kernels: Which of LiteRT's kernels run.
+        threads: Threads inside one operator.
+
+    Raises:
+        ExportError: LiteRT refuses the file, or fails on it.
+        DataError: The plan was read from another file.
+        MissingExtraError: ai-edge-litert is not installed.
+    """
+    runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
+    program = lower(model.plan, layout=Layout.CHANNELS_LAST)
+    inputs = _matched(program.inputs, runtime.inputs, model, model.inputs)
+    outputs = _matched(program.outputs, runtime.outputs, model, model.outputs)
+    integers = {name for name, other in inputs.items() if _is_integer(runtime.inputs[other])}
+    integers |= {name for name, other in outputs.items() if _is_integer(runtime.outputs[other])}
+    program = integer_io(program, integers)
+    file = DeployedFile(runtime, inputs, outputs)
+    shown = list(_shown_of_read(model, program))
+    return _verify(model.plan, program, file, shown, batches, kernels, threads)
+
+
+def _verify(
+    plan: QuantizedGraph,
+    program: Program,
+    file: DeployedFile,
+    shown: list[Shown],
+    batches: Iterable[Feeds],
+    kernels: Kernels,
+    threads: int,
+) -> Verification:
+    compared: Layers
     if kernels is Kernels.REF:
-        compared = _AllTensors(program, runtime, threads)
+        compared = AllTensors(program, file, shown, threads)
     else:
-        compared = _StepByStep(program, runtime, kernels, threads)
+        compared = StepByStep(program, file, kernels, threads)
     outputs = OutputComparer()
     samples = 0
     for feeds in batches:
@@ -86,93 +136,48 @@ def verify_tflite(
     )
 
 
-def _program_of(plan: QuantizedGraph, runtime: TfliteRuntime) -> Program:
-    """Return the plan as steps between what the file takes and gives."""
-    program = lower(plan, layout=Layout.CHANNELS_LAST)
-    if any(
-        port.dtype.kind in "iu" for port in (*runtime.inputs.values(), *runtime.outputs.values())
-    ):
-        program = integer_io(program)
-    for side, named, ports in (
-        ("inputs", program.inputs, runtime.inputs),
-        ("outputs", program.outputs, runtime.outputs),
-    ):
-        if set(named) != set(ports):
-            raise DataError(
-                f"the {side} of the file are {', '.join(ports)}, of its plan {', '.join(named)}",
-                remedy="compare a file with the plan that it was written from",
-            )
-    return program
+def _is_integer(port: Port) -> bool:
+    return port.dtype.kind in "iu"
 
 
-class _AllTensors:
-    """Every tensor of the file, each layer computed from the runtime's own."""
-
-    def __init__(self, program: Program, runtime: TfliteRuntime, threads: int) -> None:
-        self._runtime = runtime
-        shown = set(runtime.tensor_names())
-        integers = [tensor for tensor in activations(program) if tensor.encoding is not None]
-        self._seen = [tensor for tensor in integers if tensor.name in shown]
-        self.not_compared = {
-            tensor.name: "the file has no such tensor"
-            for tensor in integers
-            if tensor.name not in shown
-        }
-        self._beside = EngineBeside(program, self._seen, threads=threads)
-        self.engine = self._beside.engine
-
-    @property
-    def layers(self) -> list[LayerComparison]:
-        return self._beside.layers
-
-    @property
-    def end_to_end(self) -> list[LayerComparison]:
-        return self._beside.end_to_end
-
-    def add(self, feeds: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Compare one batch; return the outputs of the runtime and the engine's."""
-        outputs, seen = self._runtime.run(feeds, [tensor.name for tensor in self._seen])
-        return outputs, self._beside.add(feeds, seen)
+def _integers(program: Program) -> Iterator[Tensor]:
+    return (tensor for tensor in activations(program) if tensor.encoding is not None)
 
 
-class _StepByStep:
-    """Each step as a model of its own, fed with the engine's integers."""
-
-    def __init__(
-        self, program: Program, runtime: TfliteRuntime, kernels: Kernels, threads: int
-    ) -> None:
-        self._runtime = runtime
-        self.engine = IntegerEngine(program, threads=threads)
-        self.end_to_end: list[LayerComparison] = []
-        self.not_compared: dict[str, str] = {}
-        self._cut: list[tuple[Program, TfliteRuntime]] = []
-        for step, small in one_op_programs(program):
-            try:
-                one = TfliteRuntime(program_to_tflite(small), kernels=kernels, threads=threads)
-            except ExportError as error:
-                self.not_compared |= {tensor.name: str(error) for tensor in step.outputs}
-            else:
-                self._cut.append((small, one))
-        self._layers = comparisons(
-            program, [tensor for small, _ in self._cut for tensor in small.outputs.values()]
+def _refuse_others(side: str, named: Mapping[str, Tensor], ports: Mapping[str, Port]) -> None:
+    if set(named) != set(ports):
+        raise DataError(
+            f"the {side} of the file are {', '.join(ports)}, of its plan {', '.join(named)}",
+            remedy=_OTHER_PLAN,
         )
-        self._observed = {name for small, _ in self._cut for name in _ends(small)}
-
-    @property
-    def layers(self) -> list[LayerComparison]:
-        return list(self._layers.values())
-
-    def add(self, feeds: dict[str, Array]) -> tuple[dict[str, Array], dict[str, Array]]:
-        """Compare one batch; return the outputs of the runtime and the engine's."""
-        own = self.engine.run(feeds, self._observed)
-        for small, runtime in self._cut:
-            given = {name: np.ascontiguousarray(own.tensors[name]) for name in small.inputs}
-            results, _ = runtime.run(given)
-            for name, array in results.items():
-                self._layers[name].add(array, own.tensors[name])
-        outputs, _ = self._runtime.run(feeds)
-        return outputs, own.outputs
 
 
-def _ends(program: Program) -> list[str]:
-    return [*program.inputs, *program.outputs]
+def _matched(
+    named: Mapping[str, Tensor],
+    ports: Mapping[str, Port],
+    model: TfliteModel,
+    numbers: tuple[int, ...],
+) -> dict[str, str]:
+    """Return how the runtime calls an input or output, by the plan's name; by their tensors."""
+    by_tensor = {port.tensor: name for name, port in ports.items()}
+    tensors = [model.tensors[number].name if number in model.tensors else "" for number in numbers]
+    if len(named) != len(tensors) or not set(tensors) <= set(by_tensor):
+        raise DataError("the plan was read from another file", remedy=_OTHER_PLAN)
+    return {name: by_tensor[tensor] for name, tensor in zip(named, tensors, strict=True)}
+
+
+def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[Shown]:
+    """Yield the tensors of steps that are tensors of the file, each once."""
+    by_value: dict[str, Tensor] = {}
+    for tensor in _integers(program):
+        by_value.setdefault(tensor.value, tensor)
+    for number, place in model.tensors.items():
+        found = by_value.get(place.value)
+        if found is None or found.encoding is None or found.encoding.dtype != place.element:
+            continue
+        del by_value[place.value]
+        rank = len(found.shape)
+        in_file = place.permutation or tuple(range(rank))
+        stored = found.permutation or tuple(range(rank))
+        order = tuple(int(np.argsort(in_file)[axis]) for axis in stored)
+        yield Shown(found, number, None if order == tuple(range(rank)) else order)

@@ -43,6 +43,7 @@ from tests.formats.tflite.cases import (
     CASES,
     OUT,
     X,
+    codes_for,
     convolution,
     on_data,
     transposed,
@@ -352,6 +353,46 @@ SYMMETRIC = Encoding(np.asarray(0.1, np.float32), np.asarray(0, np.int64), -127,
 VOLUME = Convolution((1,) * 3, ((0, 0),) * 3, (1,) * 3)
 DEPTHWISE_UP = TransposedConvolution((1, 1), ((0, 0), (0, 0)), (1, 1), (0, 0), 2)
 DILATED_UP = TransposedConvolution((1, 1), ((0, 0), (0, 0)), (2, 2), (0, 0))
+
+
+def scaled(name: str, factor: float) -> Program:
+    """Return a case with other scales of its activations' inputs."""
+    program = CASES[name]
+    (step,) = program.steps
+
+    def coarser(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or tensor.is_constant or tensor.encoding is None:
+            return tensor
+        scale = (tensor.encoding.scale * np.float32(factor)).astype(np.float32)
+        return replace(tensor, encoding=replace(tensor.encoding, scale=scale))
+
+    step = replace(step, inputs=tuple(coarser(each) for each in step.inputs))
+    return Program({t.name: t for t in step.activations}, program.outputs, (step,))
+
+
+LIMITS: dict[str, float] = {
+    "add": 0.09 / 0.05 * 2**19,
+    "squared_difference": (0.4 / 0.05**2 * 2**12) ** 0.5,
+    "conv_no_bias": 0.09 / (0.05 * 0.0035) * 256,
+    "fully_connected_3d": 0.09 / (0.05 * 0.003) * 256,
+    "hard_swish": 0.09 / 0.05 * 128,
+    "softmax": 2**-26 / 0.05,
+    "log_softmax": 2**-26 / 0.05,
+}
+"""Factors of the inputs' scales at which a kernel gives up."""
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_scales_too_far_apart_are_refused(name: str) -> None:
+    """LiteRT would end the process for some of them, so that only the other side is run."""
+    outward = -1 if "softmax" in name else 1
+    with pytest.raises(ExportError, match="too far apart"):
+        program_to_tflite(scaled(name, LIMITS[name] * 1.001**outward))
+    inside = scaled(name, LIMITS[name] / 1.001**outward)
+    content = program_to_tflite(inside)
+    for kernels in Kernels:
+        TfliteRuntime(content, kernels=kernels).run(codes_for(inside))
+
 
 REFUSED: dict[str, tuple[Program, str]] = {
     "uint8": (of(Reshape((1, 2)), (1, 2), uint8(0.1, 128)), "0..255"),

@@ -60,7 +60,7 @@ PRODUCTS = [
     Ends((0.5, 0), (0.25, -3), (8.0, 5)),
     Ends((0.013, 5), (0.021, -7), (0.00821, 3)),
     # Found by search: the multiplier's precision shows in a few pairs.
-    Ends((0.0123, -128), (0.31, 127), (0.31, -17)),
+    Ends((0.018722575157880783, 0), (0.004108948167413473, 0), (0.0038450390566140413, 0)),
 ]
 
 
@@ -93,6 +93,11 @@ def test_products_are_those_of_the_runtimes(ends: Ends) -> None:
     np.testing.assert_array_equal(ours, micro(model, FIRST, SECOND))
     ours, _ = _both(Binary.MUL, AFTER, ends, Bounds())
     np.testing.assert_array_equal(ours, litert(model, FIRST, SECOND, kernels=XNNPACK))
+
+
+def test_the_precision_of_multipliers_shows() -> None:
+    found = [_both(Binary.MUL, each, PRODUCTS[-1], Bounds())[0] for each in (DOUBLE, IN_FLOAT32)]
+    assert np.count_nonzero(found[0] != found[1]) == 24
 
 
 @pytest.mark.parametrize("ends", PRODUCTS)

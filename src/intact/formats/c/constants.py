@@ -1,4 +1,4 @@
-"""Constant arrays as C text; equal ones are written once."""
+"""Constant arrays as C text; large ones that are equal are written once."""
 
 from __future__ import annotations
 
@@ -14,6 +14,9 @@ _TYPES = {
     np.dtype(np.int16): "int16_t",
     np.dtype(np.int32): "int32_t",
 }
+
+_WORTH_SHARING = 64
+"""Bytes below which a layer has an array of its own, for the reader's sake."""
 
 _WIDTH = 100
 """Columns of a line of numbers."""
@@ -36,7 +39,7 @@ class Constants:
         self._texts: list[str] = []
 
     def add(self, array: npt.NDArray[Any], name: str, suffix: str, note: str) -> str:
-        """Return the identifier of an array of these numbers: a new one or an equal one.
+        """Return the identifier of an array of these numbers: new, or of a large one that is equal.
 
         Args:
             array: int8, int16 or int32, any shape, not empty.
@@ -46,7 +49,7 @@ class Constants:
         """
         array = np.ascontiguousarray(array)
         key = (array.dtype.str, array.tobytes())
-        if key in self._names:
+        if array.nbytes >= _WORTH_SHARING and key in self._names:
             return self._names[key]
         known = self._names[key] = self._identifiers.unique(name, suffix)
         self.flash += array.nbytes

@@ -27,9 +27,13 @@ def header_file(
     return f"""\
 /* {name}.h: {origin}
 
-   {name}_run reads its inputs, writes its outputs and uses {arena} bytes of static memory besides.
-   Nothing is allocated. Inputs and outputs belong to the caller and must not overlap. Calls must
-   not run at the same time, since they share that memory. */
+   {name}_run reads its inputs, writes its outputs and uses {arena} bytes of static memory besides:
+
+{_example(name, inputs, outputs)}
+
+   A code stands for (code - zero point) * scale; to make one of a number, divide it by the scale,
+   round, add the zero point and clamp to -128..127. Nothing is allocated. Inputs and outputs belong
+   to the caller and must not overlap. Calls share the static memory: one at a time. */
 
 #ifndef {prefix}_H
 #define {prefix}_H
@@ -55,6 +59,17 @@ extern "C" {{
 """
 
 
+def _example(name: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> str:
+    """Return how the function is called, for the header's head."""
+    ports = (*inputs, *outputs)
+    lines = [
+        f"static int8_t {port.parameter}[{name.upper()}_{port.parameter.upper()}_SIZE];"
+        for port in ports
+    ]
+    lines.append(f"{name}_run({', '.join(port.parameter for port in ports)});")
+    return "\n".join(f"       {line}" for line in lines)
+
+
 def _port(prefix: str, what: str, port: Port) -> str:
     encoding = encoding_of(port.tensor)
     macro = f"{prefix}_{port.parameter.upper()}"
@@ -63,8 +78,7 @@ def _port(prefix: str, what: str, port: Port) -> str:
         "" if order is None else f", its axes those of the model in the order {shape_text(order)}"
     )
     return f"""\
-/* {what} {comment(repr(port.name))}: int8 {shape_text(port.shape)}{axes};
-   real = (code - zero point) * scale */
+/* {what} {comment(repr(port.name))}: int8 {shape_text(port.shape)}{axes} */
 #define {macro}_SIZE {port.size}
 #define {macro}_SCALE {scale_text(encoding.scale.reshape(-1)[0])}
 #define {macro}_ZERO_POINT ({zero_point(encoding)})

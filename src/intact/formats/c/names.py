@@ -15,7 +15,7 @@ _WORDS = """
     static_cast template this thread_local throw true try typeid typename using virtual wchar_t
     xor xor_eq
     asm fortran near far huge interrupt main linux unix mips sparc sun vax
-    arena memcpy memset memmove string stdint stddef limits
+    arena memory memcpy memset memmove string stdint stddef limits
 """
 
 RESERVED = frozenset(_WORDS.split())

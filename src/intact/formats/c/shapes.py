@@ -27,7 +27,7 @@ def static_shapes(program: Program) -> dict[str, Lengths]:
     """Return the shape of each tensor for one sample: an open first axis, the batch, is 1.
 
     Raises:
-        OpenShapes: Another axis is open, or a tensor is too large for an int32 index.
+        OpenShapes: Another axis is open, or a tensor is empty or too large for an int32 index.
     """
     shapes: dict[str, Lengths] = {}
     faults: dict[str, str] = {}
@@ -36,7 +36,7 @@ def static_shapes(program: Program) -> dict[str, Lengths]:
         lengths = _lengths(tensor, makers.get(tensor.name), shapes)
         if lengths is None:
             faults[tensor.name] = f"the length of an axis is open ({_text(tensor.shape)})"
-        elif math.prod(lengths) > _MOST_ELEMENTS:
+        elif not 0 < math.prod(lengths) <= _MOST_ELEMENTS:
             faults[tensor.name] = f"it has {math.prod(lengths)} elements"
         else:
             shapes[tensor.name] = lengths

@@ -11,17 +11,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from intact.errors import ExportError
+from intact.formats.c.faults import Faults
 from intact.formats.c.files import data_file, header_file, origin, source_file
 from intact.formats.c.layer import FunctionTable, Layer, Sources, encoding_of
-from intact.formats.c.layers.table import is_held, write_layer
+from intact.formats.c.layers.table import is_held, no_kernel, write_layer
 from intact.formats.c.names import Identifiers, identifier
 from intact.formats.c.ports import Port, ports_of
 from intact.formats.c.refusal import Refusal
 from intact.formats.c.shapes import Lengths, OpenShapes, shape_text, static_shapes
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
-from intact.program import Program, Step
+from intact.program import Program
 
 
 @dataclass(frozen=True)
@@ -81,7 +81,7 @@ def write_c(
     )
     identifiers = Identifiers(port.parameter for port in (*inputs, *outputs))
     sources = Sources(shapes, places, identifiers, function_table)
-    _refuse([*_float_ends(program), *_write_steps(program, sources)])
+    _write_steps(program, sources)
     _copy_out(sources, outputs)
     return _program(name, origin(target), inputs, outputs, sources)
 
@@ -113,57 +113,50 @@ def _shapes(program: Program) -> dict[str, Lengths]:
     try:
         return static_shapes(program)
     except OpenShapes as wrong:
-        faults = [f"tensor {name!r}: {reason}" for name, reason in wrong.tensors.items()]
-        faults += [
-            _fault(step, Refusal("C has no kernel for it", "compute it outside of the model"))
-            for step in program.steps
-            if not is_held(step)
-        ]
-        raise ExportError(
-            f"C cannot hold {'; '.join(faults)}", remedy="fix all axes but the batch"
-        ) from wrong
+        faults = Faults(program)
+        for name, reason in wrong.tensors.items():
+            faults.add(f"tensor {name!r}", Refusal(reason, "fix all axes but the batch"))
+        for step in program.steps:
+            if not is_held(step):
+                faults.add_step(step, no_kernel(step))
+        raise faults.error() from wrong
 
 
-def _write_steps(program: Program, sources: Sources) -> list[str]:
-    """Write every step; return why some cannot be."""
-    refused = []
-    for number, step in enumerate(program.steps):
-        layer = Layer(number, step, sources)
-        mark = len(sources.calls)
-        try:
-            write_layer(layer)
-        except Refusal as refusal:
-            refused.append(_fault(step, refusal))
-            continue
-        kind = type(step.operation).__name__
-        ins = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.activations)
-        outs = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.outputs)
-        still = " (in place)" if len(sources.calls) == mark else ""
-        written, sources.calls[mark:] = sources.calls[mark:], []
-        layer.say(f"{number}: {kind} {step.name!r}: {ins} -> {outs}{still}")
-        sources.calls += written
-    return refused
+def _write_steps(program: Program, sources: Sources) -> None:
+    """Write every step.
 
-
-def _fault(step: Step, refusal: Refusal) -> str:
-    return f"{step.name!r}: {refusal.reason} ({refusal.remedy})"
-
-
-def _refuse(faults: list[str]) -> None:
-    if faults:
-        raise ExportError(f"C cannot hold {'; '.join(faults)}", remedy="mend each as it says")
-
-
-def _float_ends(program: Program) -> list[str]:
-    """Return what is wrong with inputs and outputs."""
-    faults = []
+    Raises:
+        ExportError: Some cannot be.
+    """
+    faults = Faults(program)
     for what, ends in (("input", program.inputs), ("output", program.outputs)):
         for name, tensor in ends.items():
             try:
                 encoding_of(tensor)
             except Refusal as refusal:
-                faults.append(f"{what} {name!r}: {refusal.reason} ({refusal.remedy})")
-    return faults
+                faults.add(f"{what} {name!r}", refusal)
+    for number, step in enumerate(program.steps):
+        layer, mark = Layer(number, step, sources), len(sources.calls)
+        try:
+            write_layer(layer)
+        except Refusal as refusal:
+            faults.add_step(step, refusal)
+        else:
+            _say(layer, number, sources, mark)
+    if faults:
+        raise faults.error()
+
+
+def _say(layer: Layer, number: int, sources: Sources, mark: int) -> None:
+    """Put a comment before the calls of a layer, which begin at ``mark``."""
+    step = layer.step
+    ins = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.activations)
+    outs = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.outputs)
+    still = " (in place)" if len(sources.calls) == mark else ""
+    written, sources.calls[mark:] = sources.calls[mark:], []
+    kind = type(step.operation).__name__
+    layer.say(f"{number}: {kind} {step.name!r}: {ins} -> {outs}{still}")
+    sources.calls += written
 
 
 def _copy_out(sources: Sources, outputs: tuple[Port, ...]) -> None:

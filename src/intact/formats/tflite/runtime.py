@@ -5,7 +5,7 @@ from __future__ import annotations
 import enum
 from collections.abc import Iterable, Mapping
 from importlib import metadata
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -13,6 +13,8 @@ from intact.errors import DataError, ExportError, MissingExtraError
 from intact.program import Array
 
 Arrays: TypeAlias = dict[str, Array]
+Key = TypeVar("Key", bound=str | int)
+"""A tensor's name or number."""
 
 
 class Kernels(enum.StrEnum):
@@ -88,15 +90,18 @@ class TfliteRuntime:
         self.inputs = {name: self._port(place) for name, place in self._input_places.items()}
         self.outputs = {name: self._port(place) for name, place in self._output_places.items()}
 
-    def run(self, feeds: Mapping[str, Array], observe: Iterable[str] = ()) -> tuple[Arrays, Arrays]:
+    def run(
+        self, feeds: Mapping[str, Array], observe: Iterable[Key] = ()
+    ) -> tuple[Arrays, dict[Key, Array]]:
         """Run one batch, of any size if the file leaves the batch open.
 
         Args:
             feeds: By input name, in the types of ``inputs``.
-            observe: Names of tensors between operators to hand out too.
+            observe: Tensors between operators to hand out too: by name, or by number where names
+                are missing or not unique.
 
         Returns:
-            The outputs by name, and the observed tensors by name.
+            The outputs by name, and the observed tensors as they were asked for.
 
         Raises:
             DataError: Feeds that are not what the file takes.
@@ -200,7 +205,7 @@ class TfliteRuntime:
         except (RuntimeError, ValueError) as error:
             raise ExportError(f"{litert_version()}: {_in_one_line(error)}") from error
 
-    def _invoked(self, arrays: Arrays, observe: tuple[str, ...]) -> tuple[Arrays, Arrays]:
+    def _invoked(self, arrays: Arrays, observe: tuple[Key, ...]) -> tuple[Arrays, dict[Key, Array]]:
         interpreter = self._interpreter
         try:
             for name, array in arrays.items():
@@ -211,13 +216,17 @@ class TfliteRuntime:
         outputs = {n: interpreter.get_tensor(place) for n, place in self._output_places.items()}
         if not observe:
             return outputs, {}
-        by_name = {each["name"]: each["index"] for each in interpreter.get_tensor_details()}
-        unknown = [name for name in observe if name not in by_name]
+        places: dict[str | int, int] = {}
+        for each in interpreter.get_tensor_details():
+            places |= {each["index"]: each["index"], each["name"]: each["index"]}
+        unknown = [key for key in observe if key not in places]
         if unknown:
             raise ExportError(f"the file has no tensor {', '.join(map(repr, unknown[:5]))}")
-        return outputs, {name: interpreter.get_tensor(by_name[name]) for name in observe}
+        return outputs, {key: interpreter.get_tensor(places[key]) for key in observe}
 
-    def _one_by_one(self, arrays: Arrays, observe: tuple[str, ...]) -> tuple[Arrays, Arrays]:
+    def _one_by_one(
+        self, arrays: Arrays, observe: tuple[Key, ...]
+    ) -> tuple[Arrays, dict[Key, Array]]:
         counts = {len(array) // max(self._current_shape(n)[0], 1) for n, array in arrays.items()}
         sizes = {name: self._current_shape(name)[0] for name in arrays}
         if len(counts) != 1 or any(len(arrays[n]) % sizes[n] for n in arrays) or 0 in counts:
@@ -235,7 +244,7 @@ class TfliteRuntime:
         return _joined([outputs for outputs, _ in found]), _joined([seen for _, seen in found])
 
 
-def _joined(parts: list[Arrays]) -> Arrays:
+def _joined(parts: list[dict[Key, Array]]) -> dict[Key, Array]:
     return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
 
 

@@ -156,7 +156,11 @@ class Builder:
         op_type: str = "",
     ) -> None:
         """Add a step; its arithmetic is that of the first node, or of ``op_type``."""
-        kind = op_type or (nodes[0].op_type if nodes else CONVERSION)
+        target = self.plan.target
+        if nodes and not op_type:
+            arithmetic = target.arithmetic_of(nodes[0])
+        else:
+            arithmetic = target.arithmetic_for(op_type or CONVERSION)
         name = str(nodes[0].name) if nodes else outputs[0].name
         self.steps.append(
             Step(
@@ -164,7 +168,7 @@ class Builder:
                 operation,
                 tuple(inputs),
                 tuple(outputs),
-                self.plan.target.arithmetic_for(kind),
+                arithmetic,
                 tuple(str(node.name) for node in nodes),
             )
         )

@@ -115,16 +115,17 @@ def _in_table(
     """Compute in float32 what fixed-point hardware finds in a table; codes are not yet clamped.
 
     TFLite's ``LUTPopulate`` multiplies by the inverse of the output's scale and rounds half away
-    from zero. The square root alone ends in a cast to integers instead: measured with LiteRT 2.3.
+    from zero. The square root alone divides and is cast to an integer: measured with LiteRT 2.3.
     """
     real = real_function(
         operation.kind, _dequantized(steps, data), operation.parameter, for_table=True
     )
+    scale, is_cast = np.float32(output.scale), operation.kind is Unary.SQRT
     with np.errstate(all="ignore"):
-        counted = real * (np.float32(1) / np.float32(output.scale))
+        counted = real / scale if is_cast else real * (np.float32(1) / scale)
     limit = 2.0**31
     finite = np.nan_to_num(counted.astype(np.float64), nan=-limit, posinf=limit, neginf=-limit)
-    if operation.kind is Unary.SQRT:
+    if is_cast:
         return np.trunc(finite) + float(output.zero_point)
     return round_to_integer(finite, Rounding.HALF_AWAY_FROM_ZERO) + float(output.zero_point)
 
@@ -143,7 +144,7 @@ def _table_kernel(data: Encoding, evaluate: _Evaluate) -> Kernel:
     table = evaluate(every.astype(np.int64))
 
     def kernel(codes: Array) -> tuple[Array]:
-        return (np.take(table, codes.view(unsigned)),)
+        return (np.asarray(np.take(table, codes.view(unsigned))),)
 
     return kernel
 

@@ -23,14 +23,8 @@ from intact.program import Array, Encoding
 from intact.program.operations import Bounds
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 
-_FIXED_POINT = (
-    Requantize.FIXED_POINT_DOUBLE,
-    Requantize.FIXED_POINT_SINGLE,
-    Requantize.FIXED_POINT_8BIT,
-)
+_FIXED_POINT = (Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE)
 _LARGEST_SHIFT = 62
-_FRACTION_BITS = 8
-"""Of multipliers of :attr:`Requantize.FIXED_POINT_8BIT`."""
 
 
 class Requantizer:
@@ -122,10 +116,6 @@ def _per_channel(values: Array, channels: tuple[int, ...]) -> Array:
 
 def _fixed_point(arithmetic: Arithmetic, factors: Array) -> tuple[Integers, Integers, int]:
     """Return multipliers, shifts and which multiplication takes them."""
-    if arithmetic.requantize is Requantize.FIXED_POINT_8BIT:
-        multiplier = np.rint(_finite(factors, np.float32) * np.float32(2**_FRACTION_BITS))
-        limited = np.clip(multiplier.astype(np.float64), -(2.0**31), 2.0**31 - 1).astype(np.int64)
-        return limited, np.full(limited.shape, 31 - _FRACTION_BITS, np.int64), loops.SINGLE
     multiplier, shift = quantize_multiplier(factors)
     if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
         return *saturate_single(multiplier, shift), loops.SINGLE
@@ -149,7 +139,8 @@ def real_multiplier(
     """Return the product of ``factors`` (scales) over the output's scale.
 
     It is computed from left to right in the precision that ``arithmetic.multiplier_precision``
-    says, from float32 scales either way.
+    says, from float32 scales either way, and rounded to ``arithmetic.multiplier_bits`` if those
+    are given.
 
     Returns:
         float32 or float64 of the shape that the scales broadcast to.
@@ -162,7 +153,11 @@ def real_multiplier(
     if precision is ScalePrecision.FLOAT32_PRODUCT:
         real = np.float64
     with np.errstate(over="ignore", divide="ignore"):
-        return np.asarray(product.astype(real) / np.asarray(output.scale, np.float32).astype(real))
+        ratio = product.astype(real) / np.asarray(output.scale, np.float32).astype(real)
+        if arithmetic.multiplier_bits is not None:
+            bits = arithmetic.multiplier_bits
+            ratio = np.ldexp(np.rint(np.ldexp(ratio, bits)), -bits)
+    return np.asarray(ratio)
 
 
 def code_bounds(arithmetic: Arithmetic, output: Encoding, bounds: Bounds) -> tuple[int, int]:

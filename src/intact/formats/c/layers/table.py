@@ -8,12 +8,9 @@ from intact.formats.c.refusal import Refusal
 from intact.program import Step
 from intact.program.operations import Dequantize, FloatNodes, Quantize
 
-_FLOAT = "the node computes in float"
-_QUANTIZED = "quantise it, or cut the model before it and compute it in your own code"
 
-
-def _refuse_float(_: Layer) -> None:
-    raise Refusal(_FLOAT, _QUANTIZED)
+def _refuse(layer: Layer) -> None:
+    raise no_kernel(layer.step)
 
 
 WRITERS: dict[type, Write] = {
@@ -23,21 +20,28 @@ WRITERS: dict[type, Write] = {
     **pooling.WRITERS,
     **products.WRITERS,
     **resizing.WRITERS,
-    Quantize: _refuse_float,
-    Dequantize: _refuse_float,
-    FloatNodes: _refuse_float,
+    Quantize: _refuse,
+    Dequantize: _refuse,
+    FloatNodes: _refuse,
 }
 
 
 def is_held(step: Step) -> bool:
     """Tell whether there is a kernel for a step's operation at all."""
-    return WRITERS.get(type(step.operation), _refuse_float) is not _refuse_float
+    return WRITERS.get(type(step.operation), _refuse) is not _refuse
+
+
+def no_kernel(step: Step) -> Refusal:
+    """Return why there is no kernel for a step's operation."""
+    if isinstance(step.operation, FloatNodes | Quantize | Dequantize):
+        return Refusal(
+            "it computes in float",
+            "quantise it, or cut the model there and compute it in code of your own",
+        )
+    kind = type(step.operation).__name__
+    return Refusal(f"there is no C kernel for {kind}", "keep it out of the part on the chip")
 
 
 def write_layer(layer: Layer) -> None:
     """Write one layer, or raise a Refusal."""
-    writer = WRITERS.get(type(layer.step.operation))
-    if writer is None:
-        kind = type(layer.step.operation).__name__
-        raise Refusal(f"there is no C kernel for {kind}", "keep the node out of the part on chip")
-    writer(layer)
+    WRITERS.get(type(layer.step.operation), _refuse)(layer)

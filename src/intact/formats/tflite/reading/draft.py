@@ -273,8 +273,6 @@ class Draft(Canvas):
         return value
 
     def _relaid(self, drawn: Drawn, source: Operand, layout: Layout) -> ir.Value:
-        if drawn.is_flat:
-            return self.reshaped(source, arranged(drawn.tensor.shape, layout)).value
         order = channels_first(drawn.tensor.rank)
         order = order if layout is Layout.FIRST else inverse(order)
         return self.moved("Transpose", [source], {"perm": order}, ()).value

@@ -92,6 +92,7 @@ def refusals_of(step: Step) -> Iterator[str]:
         for tensor in step.inputs:
             if tensor is not None and tensor.is_constant:
                 yield from _about_constant(tensor)
+    yield from _about_multiplier(step)
     yield from _about_fixed_scale(step)
     if wants_same_scale(step.operation):
         yield from _about_same_scale(step)
@@ -182,6 +183,44 @@ def _about_bias(bias: Tensor, data: Encoding, weight: Encoding) -> Iterator[str]
         yield f"bias {bias.name!r} has not the scale of data times weight"
     if np.any(bias.encoding.zero_point):
         yield f"bias {bias.name!r} has a zero point that is not 0"
+
+
+def _about_multiplier(step: Step) -> Iterator[str]:
+    """Yield scales so far apart that a kernel refuses to start, or ends the whole process."""
+    factor = _multiplier(step)
+    if factor is not None and not factor < 1:
+        yield (
+            f"the scales of its inputs and output lie too far apart (by {factor:.3g} times): was it "
+            "calibrated on data that leaves it at 0?"
+        )
+
+
+def _multiplier(step: Step) -> float | None:
+    """Return what a kernel checks to be below 1, where it does.
+
+    All limits were found by bisection with LiteRT 2.3.0. ADD, SQUARED_DIFFERENCE and SOFTMAX
+    abort the process, HARD_SWISH fails to load, XNNPACK loads no weighted operator whose
+    accumulators grow 256 times or more.
+    """
+    scales = [
+        float(np.max(tensor.encoding.scale))
+        for tensor in (*step.inputs, step.outputs[0])
+        if tensor is not None and tensor.encoding is not None
+    ]
+    first, last = scales[0], scales[-1]
+    match step.operation:
+        case Elementwise(kind=Binary.ADD):
+            return max(scales[:-1]) / last / 2**19
+        case Elementwise(kind=Binary.SQUARED_DIFFERENCE):
+            return max(scales[:-1]) ** 2 / last / 2**12
+        case Softmax():
+            return 2**-26 / first
+        case Function(kind=Unary.HARD_SWISH):
+            return first / last / 128
+        case Convolution() | TransposedConvolution() | FullyConnected():
+            return first * scales[1] / last / 256
+        case _:
+            return None
 
 
 def _fixed_scale(operation: Operation) -> tuple[float, int] | None:

@@ -1,0 +1,118 @@
+"""Programs for microcontrollers against the integer engine: they show their outputs only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from intact.errors import DataError, MissingExtraError
+from intact.formats.c.runtime import CRuntime
+from intact.formats.c.write import CProgram
+from intact.plan import QuantizedGraph
+from intact.program import Array, Program
+from intact.program.integer_io import integer_io
+from intact.program.layout import Layout
+from intact.program.lower import lower
+from intact.run.cpu import detect_cpu
+from intact.run.integer.engine import IntegerEngine
+from intact.run.session import Feeds
+from intact.verification.comparison import OutputComparer
+from intact.verification.feeding import stored_feeds
+from intact.verification.report import Verification, overflow_reports, sqnr_by_name
+
+_HIDDEN = "the program keeps it to itself"
+
+_Run = Callable[[dict[str, Array]], Mapping[str, Array]]
+
+
+def verify_c(plan: QuantizedGraph, written: CProgram, batches: Iterable[Feeds]) -> Verification:
+    """Compare a C program, compiled for this machine, with the integers that its plan says.
+
+    Args:
+        plan: What was written.
+        written: The program.
+        batches: Inputs by name, with axes as the model has them: floats, or int8 codes.
+
+    Raises:
+        MissingExtraError: There is no C compiler.
+        ExportError: It refuses the program, or the program fails.
+        DataError: The program was written from another plan.
+    """
+    with CRuntime(written) as runtime:
+        return _verify(plan, "C99 program, compiled for this machine", runtime.run, batches)
+
+
+def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds]) -> Verification:
+    """Compare a ``.tflite`` in the interpreter of TensorFlow Lite Micro with its plan's integers.
+
+    Args:
+        plan: What was written.
+        content: The file, with integer inputs and outputs.
+        batches: As of :func:`verify_c`.
+
+    Raises:
+        MissingExtraError: The package tflite-micro is not installed.
+        DataError: The file was written from another plan.
+    """
+    try:
+        from tflite_micro.python.tflite_micro import runtime as micro
+    except ImportError as error:
+        raise MissingExtraError(
+            "TensorFlow Lite Micro needs tflite-micro, which is not installed",
+            remedy="pip install tflite-micro",
+        ) from error
+    program = _integers(plan)
+    interpreter = micro.Interpreter.from_bytes(content)
+    name = f"TensorFlow Lite Micro {metadata.version('tflite-micro')}"
+    return _verify(plan, name, lambda feeds: _run_micro(interpreter, program, feeds), batches)
+
+
+def _run_micro(interpreter: Any, program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
+    """Run a batch sample by sample: the memory is planned for the batch in the file."""
+    found: dict[str, list[Array]] = {name: [] for name in program.outputs}
+    for row in range(len(next(iter(feeds.values())))):
+        for slot, name in enumerate(program.inputs):
+            interpreter.set_input(np.ascontiguousarray(feeds[name][row : row + 1]), slot)
+        interpreter.invoke()
+        for slot, name in enumerate(program.outputs):
+            found[name].append(np.array(interpreter.get_output(slot)))
+    return {name: np.concatenate(rows) for name, rows in found.items()}
+
+
+def _integers(plan: QuantizedGraph) -> Program:
+    return integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+
+
+def _verify(plan: QuantizedGraph, name: str, run: _Run, batches: Iterable[Feeds]) -> Verification:
+    program = _integers(plan)
+    engine = IntegerEngine(program)
+    outputs = OutputComparer()
+    samples = 0
+    for feeds in batches:
+        given = stored_feeds(program, feeds)
+        deployed, computed = run(given), engine.run(given).outputs
+        if set(deployed) != set(computed):
+            raise DataError(
+                f"the program gives {', '.join(deployed)}, its plan {', '.join(computed)}",
+                remedy="compare a program with the plan that it was written from",
+            )
+        for output, tensor in program.outputs.items():
+            outputs.add(output, deployed[output], computed[output], tensor)
+        samples += len(next(iter(given.values())))
+    made = [tensor for step in program.steps for tensor in step.outputs]
+    shown = {tensor.name for tensor in program.outputs.values()}
+    return Verification(
+        target=plan.target.name,
+        runtime=name,
+        cpu=detect_cpu(),
+        samples=samples,
+        layers=[],
+        outputs=outputs.found(),
+        outputs_sqnr_db=sqnr_by_name(outputs.found()),
+        in_float=dict(program.in_float),
+        not_compared={each.name: _HIDDEN for each in made if each.name not in shown},
+        overflows=overflow_reports(engine),
+    )

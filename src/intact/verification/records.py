@@ -1,0 +1,162 @@
+"""Recorded tensors: which of the program's they are, how their axes lie, which codes they hold."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError, nearest
+from intact.plan import QuantizedGraph
+from intact.program import Array, Program, Shape, Tensor
+from intact.program.lowering.forms import moved_last
+from intact.program.reordering import inverse
+from intact.verification.comparison import activations, differences
+
+_FAR = 2.0**40
+"""Steps beyond any code, for what is no number."""
+
+
+class Named(NamedTuple):
+    """What recorded names stand for.
+
+    Attributes:
+        tensors: By recorded name.
+        unheld: Names of tensors of the model that no step hands out, with the reason.
+    """
+
+    tensors: dict[str, Tensor]
+    unheld: dict[str, str]
+
+
+class Record(NamedTuple):
+    """A recorded tensor.
+
+    Attributes:
+        codes: Of all samples, as the program stores the tensor; int64, or floats where the program
+            holds floats.
+        layout: How the axes were taken to lie.
+    """
+
+    codes: Array
+    layout: str
+
+
+def named(plan: QuantizedGraph, program: Program, names: Iterable[str]) -> Named:
+    """Return the tensors that names of the model's tensors, or of the program's, stand for.
+
+    Raises:
+        DataError: A name that is in neither, with the nearest that is; that of a constant; or two
+            names of one tensor.
+    """
+    made = [*program.inputs.values(), *activations(program)]
+    by_name = {tensor.name: tensor for tensor in made}
+    for tensor in made:
+        by_name.setdefault(tensor.value or tensor.name, tensor)
+    inside = {str(value.name) for node in plan.graph.nodes for value in node.outputs if value.name}
+    constants = {t.value or t.name for t in program.tensors() if t.is_constant}
+    found = Named({}, {})
+    for name in names:
+        if name in by_name:
+            found.tensors[name] = by_name[name]
+        elif name in inside:
+            found.unheld[name] = "it exists only inside of a fused operation"
+        elif name in constants:
+            raise DataError(
+                f"recorded tensor {name!r} is a constant of the model",
+                remedy="leave it out: what is computed is compared",
+            )
+        else:
+            raise DataError(
+                f"recorded tensor {name!r} is not in the plan",
+                remedy=nearest(name, {*by_name, *inside}),
+            )
+    _refuse_twins(found.tensors)
+    return found
+
+
+def _refuse_twins(tensors: Mapping[str, Tensor]) -> None:
+    first: dict[str, str] = {}
+    for name, tensor in tensors.items():
+        other = first.setdefault(tensor.name, name)
+        if other != name:
+            raise DataError(
+                f"recorded tensors {other!r} and {name!r} are one tensor of the plan",
+                remedy="keep one of them",
+            )
+
+
+def recorded(
+    name: str, array: npt.NDArray[Any], tensor: Tensor, expected: Array, count: int
+) -> Record:
+    """Return a recorded array as codes of a tensor, in the layout that agrees best.
+
+    Args:
+        name: What it was recorded as.
+        array: Integers are codes; floats are numbers, each of which counts as the nearest code.
+            A batch of one may lack its axis.
+        tensor: Of the program.
+        expected: What the engine gives there for the first samples, to choose between layouts.
+        count: Samples that were recorded.
+
+    Raises:
+        DataError: The array fits no layout, or holds neither integers nor floats.
+    """
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"recorded tensor {name!r} is {array.dtype}", remedy="record numbers")
+    open_batch = bool(tensor.shape) and tensor.shape[0] is None
+    shape = (count, *expected.shape[1:]) if open_batch else expected.shape
+    views = _layouts(array, tensor, shape)
+    if not views:
+        raise DataError(
+            f"recorded tensor {name!r} has shape {list(array.shape)}, the plan's {list(shape)}",
+            remedy="record all samples, with axes as in the model or with channels last",
+        )
+    codes = {layout: _codes(view, tensor) for layout, view in views.items()}
+    first = len(expected) if expected.ndim else None
+
+    def off(layout: str) -> int:
+        part = codes[layout][:first] if expected.ndim else codes[layout]
+        return differences(part, expected)[0]
+
+    best = min(codes, key=off)  # the first of equals: as the program stores it
+    others = " and ".join(layout for layout in codes if layout != best)
+    return Record(codes[best], f"{best}; {others} fits too" if others else best)
+
+
+def _layouts(array: Array, tensor: Tensor, shape: Shape) -> dict[str, Array]:
+    """Return the array as the program stores it, by each layout that it can have been in."""
+    rank = len(shape)
+    if array.ndim + 1 == rank and shape[0] == 1:
+        array = array[None]
+    if array.ndim != rank:
+        return {}
+    as_it_is = tuple(range(rank))
+    orders = {"as in the model": as_it_is, "channels last": moved_last(rank) if rank > 2 else ()}
+    stored = tensor.permutation or as_it_is
+    found: dict[str, Array] = {}
+    for layout in sorted(orders, key=lambda layout: orders[layout] != stored):
+        if len(orders[layout]) != rank:
+            continue
+        view = tensor.as_stored(array.transpose(inverse(orders[layout])))
+        same = any(view.strides == other.strides for other in found.values())
+        if view.shape == shape and not same:
+            found[layout] = view
+    return found
+
+
+def _codes(array: Array, tensor: Tensor) -> Array:
+    """Return integers as they are, and numbers as the nearest codes, beyond the range too."""
+    encoding = tensor.encoding
+    if encoding is None or array.dtype.kind != "f":
+        return np.ascontiguousarray(array)
+    scale, zero = (
+        each
+        if encoding.axis is None
+        else each.reshape([-1 if k == encoding.axis else 1 for k in range(array.ndim)])
+        for each in (encoding.scale.astype(np.float64), encoding.zero_point)
+    )
+    steps = np.rint(array.astype(np.float64) / scale)
+    return np.asarray(np.clip(np.nan_to_num(steps, nan=_FAR), -_FAR, _FAR).astype(np.int64) + zero)
