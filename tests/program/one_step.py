@@ -22,7 +22,7 @@ def int8(scale: npt.ArrayLike, zero_point: npt.ArrayLike = 0, axis: int | None =
 
 def uint8(scale: npt.ArrayLike, zero_point: int = 0) -> Encoding:
     """Codes 0..255."""
-    return Encoding(np.float32(scale), np.int64(zero_point), 0, 255)
+    return Encoding(np.asarray(scale, np.float32), np.asarray(zero_point, np.int64), 0, 255)
 
 
 def int32(scale: npt.ArrayLike, axis: int | None = None) -> Encoding:

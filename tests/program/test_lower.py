@@ -7,6 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 import numpy as np
+import onnx
 import pytest
 
 from intact.graph import normalize
@@ -102,7 +103,9 @@ def test_a_program_hangs_together(name: str, plans: Plans) -> None:
 
 
 @pytest.mark.parametrize("build", [residual_net, depthwise_net, transposed_net])
-def test_nothing_is_transposed_inside_a_convolutional_network(build: Callable) -> None:
+def test_nothing_is_transposed_inside_a_convolutional_network(
+    build: Callable[[], onnx.ModelProto],
+) -> None:
     model = build()
     program = lower(calibrated(model, "tflite"), layout=Layout.CHANNELS_LAST)
     assert types(program)[Transpose] == 0
@@ -185,7 +188,7 @@ def axis_work(b: ModelBuilder) -> str:
     x = b.node("Pad", x, b.ints(0, 0, 1, 2, 0, 0, 3, 4))
     x = b.node("Slice", x, b.ints(1, 0), b.ints(9, 100), b.ints(2, 3), b.ints(2, 1))
     x = b.node("Gather", x, b.ints(5, 0, 3, 3), axis=1)
-    x = b.node("Mul", x, b.constant(np.float32([0.5, 1, 2, 3]).reshape(4, 1, 1)))
+    x = b.node("Mul", x, b.constant(np.array([0.5, 1, 2, 3], np.float32).reshape(4, 1, 1)))
     x = b.node("Tile", x, b.ints(1, 1, 1, 2))
     x = b.node("Add", x, b.mean(x, [3], keepdims=1))
     x = b.node("MaxPool", x, kernel_shape=[2, 2])
@@ -212,7 +215,9 @@ def test_axes_are_renumbered() -> None:
 def test_what_has_no_operation_runs_in_float_and_is_named() -> None:
     b = ModelBuilder(13)
     x = b.conv(b.input("image", ["batch", 4, 6, 6]), 4, 4)
-    x = b.node("Resize", x, "", b.constant(np.float32([1, 1, 2, 2])), mode="cubic", name="cubic")
+    x = b.node(
+        "Resize", x, "", b.constant(np.array([1, 1, 2, 2], np.float32)), mode="cubic", name="cubic"
+    )
     b.conv(x, 4, 4)
     b.nodes[-1].output[0] = "y"
     b.output("y")

@@ -122,6 +122,21 @@ accumulator_bits = 32
     assert conv_arithmetic.overrides == add.overrides == ()
 
 
+def test_arithmetic_on_a_condition(tmp_path: Path) -> None:
+    text = """
+[[arithmetic.overrides]]
+ops = ["MatMul"]
+when = { weight_ranks = [2] }
+requantize = "float64"
+"""
+    made = target(tmp_path, text)
+    dense = node("MatMul", value("x", [2, 3]), constant("w", [3, 4]))
+    both = node("MatMul", value("x", [2, 3]), value("w", [3, 4]))
+    assert made.arithmetic_of(dense).requantize == "float64"
+    assert made.arithmetic_of(both).requantize == "float32"
+    assert made.arithmetic_for("MatMul").requantize == "float32"
+
+
 def test_fusions(tmp_path: Path) -> None:
     text = """
 [[fusion]]

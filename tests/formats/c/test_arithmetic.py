@@ -1,9 +1,8 @@
-"""The arithmetic of the kernels in C against that of ``numerics``, on random and extreme numbers."""
+"""The kernels' arithmetic in C against that of ``numerics``, on random and extreme numbers."""
 
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
 from fractions import Fraction
 from pathlib import Path
 
@@ -12,7 +11,7 @@ import numpy.typing as npt
 import pytest
 
 from intact.config import Rounding
-from intact.formats.c.kinds import _SHIFTS, DIVISIONS
+from intact.formats.c.kinds import DIVISIONS, SHIFTS
 from intact.formats.c.library import Library
 from intact.numerics.fixed_point import (
     multiply_by_quantized_multiplier,
@@ -20,7 +19,7 @@ from intact.numerics.fixed_point import (
     saturating_rounding_doubling_high_mul,
 )
 from intact.numerics.fixed_point_functions import one_over_one_plus_x
-from intact.run.integer.division import divide_rounded
+from intact.numerics.rounding import round_to_integer
 from tests.formats.c.test_kernels import SANITIZED
 
 CALLS = {
@@ -29,15 +28,13 @@ CALLS = {
     "double_half_up": ("requantize_double_half_up", "a, b, c"),
     "single": ("requantize_single", "a, b, c"),
     "reciprocal": ("one_over_one_plus", "a"),
-    **{kind.name: (f"requantize_{kind.name}", "a, c") for kind in _SHIFTS.values()},
+    **{kind.name: (f"requantize_{kind.name}", "a, c") for kind in SHIFTS.values()},
     **{f"by_{kind.name}": (f"divide_{kind.name}", "a, b") for kind in DIVISIONS.values()},
 }
 
-Run = dict[str, npt.NDArray[np.int32]]
-
 
 @pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with a program that applies the function of a number to triples."""
     library = Library()
     cases = []
@@ -123,19 +120,19 @@ def test_fixed_point(folder: Path, name: str) -> None:
     assert np.array_equal(run(folder, name, values, multipliers, shifts), wanted)
 
 
-@pytest.mark.parametrize("rounding", list(_SHIFTS))
+@pytest.mark.parametrize("rounding", list(SHIFTS))
 def test_shifts(folder: Path, rounding: Rounding) -> None:
     values, shifts = numbers(6), np.random.default_rng(7).integers(-31, 40, 4000)
     wanted = rounding_right_shift(values, shifts, rounding).clip(-(2**31), 2**31 - 1)
     zeros = np.zeros_like(values)
-    found = run(folder, _SHIFTS[rounding].name, values, zeros, shifts)
+    found = run(folder, SHIFTS[rounding].name, values, zeros, shifts)
     assert np.array_equal(found, wanted)
 
 
 @pytest.mark.parametrize("rounding", list(DIVISIONS))
 def test_quotients(folder: Path, rounding: Rounding) -> None:
     sums, counts = numbers(8, bits=29), np.random.default_rng(9).integers(1, 130, 4000)
-    wanted = divide_rounded(sums, counts, rounding)
+    wanted = round_to_integer(sums / counts, rounding)  # exact: ties are, and the rest is far
     found = run(folder, f"by_{DIVISIONS[rounding].name}", sums, counts)
     assert np.array_equal(found, wanted)
 

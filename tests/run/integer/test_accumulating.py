@@ -58,6 +58,8 @@ def run(
     program: Any, *arrays: Array, expect_overflows: bool = False
 ) -> tuple[Array, IntegerEngine]:
     engine = IntegerEngine(program)
+    for array in arrays:
+        array.setflags(write=False)
     feeds = dict(zip(program.inputs, arrays, strict=True))
     result = engine.run(feeds).outputs["out0"]
     assert bool(engine.overflows) == expect_overflows
@@ -399,3 +401,46 @@ def test_large_layers_are_cut_into_parts_that_fit_the_cache() -> None:
         expected = np.einsum("nhwcij,oijc->nhwo", windows, weights.astype(np.int64))
         result, _ = run(program, data)
         np.testing.assert_array_equal(result, expected)
+
+
+@pytest.mark.parametrize("groups", [1, 4])
+def test_negative_pads_cut_off(groups: int) -> None:
+    rng = np.random.default_rng(9)
+    data, weights = codes(rng, "int8", (2, 7, 8, 4)), codes(rng, "int8", (4, 2, 2, 4 // groups))
+    operation = Convolution((1, 2), ((-1, 1), (2, -3)), (1, 1), groups)
+    program = one_step(
+        operation,
+        plain(),
+        [(data.shape, encoding("int8", 11)), (weights, encoding("int8")), None],
+        [((2, 6, 3, 4), ACCUMULATORS)],
+    )
+    uncut = Convolution((1, 2), ((0, 1), (2, 0)), (1, 1), groups)
+    values = data[:, 1:, :-3].astype(np.int64) - 11
+    result, _ = run(program, data)
+    np.testing.assert_array_equal(result, convolve(uncut, values, weights.astype(np.int64)))
+
+
+@pytest.mark.parametrize("groups", [1, 6])
+def test_data_may_lie_anyhow(groups: int) -> None:
+    """A transposed view of the model's layout gives what a copy of it gives."""
+    rng = np.random.default_rng(10)
+    data = codes(rng, "uint8", (2, 6, 5, 7)).transpose(0, 2, 3, 1)
+    weights = codes(rng, "int8", (6, 3, 1, 6 // groups))
+    program = one_step(
+        Convolution((1, 1), ((1, 1), (0, 0)), (1, 1), groups),
+        plain(),
+        [(data.shape, encoding("uint8", 200)), (weights, encoding("int8")), None],
+        [((2, 5, 7, 6), ACCUMULATORS)],
+    )
+    result, _ = run(program, data)
+    np.testing.assert_array_equal(result, run(program, data.copy())[0])
+
+
+def test_constant_data() -> None:
+    """A step may have nothing but constants."""
+    weights = np.array([[1, 2, 3]], np.int8)
+    inputs: list[Any] = [
+        (np.array([[4, 5, 6]], np.int8), encoding("int8", 1)), (weights, encoding("int8")), None
+    ]  # fmt: skip
+    program = one_step(FullyConnected(), plain(), inputs, [((1, 1), ACCUMULATORS)])
+    assert IntegerEngine(program).run({}).outputs["out0"].tolist() == [[3 + 8 + 15]]

@@ -370,7 +370,9 @@ def test_strides_are_indifferent() -> None:
 @pytest.mark.parametrize("encoding", [None, int8([0.1, 0.2], axis=1)])
 def test_codes_of_one_scale_are_needed(encoding: Encoding | None) -> None:
     program = one_step(Function(Unary.TANH), TABLES, [((1, 2), encoding)], [((1, 2), TANH_END)])
-    with pytest.raises(IntactError, match=r"'step'.*one scale"):
+    with pytest.raises(
+        IntactError, match=r"'step' (takes codes of one scale|computes on integers)"
+    ):
         functions.prepare_function(program.steps[0], Overflows())
 
 
@@ -415,8 +417,16 @@ def test_prelu_of_hardware_with_floats() -> None:
     assert prelu(FLOATS, codes[:0], slope, ends).shape == (0, 16)
 
 
-def test_prelu_needs_a_constant_slope() -> None:
+def test_prelu_takes_a_computed_slope_too() -> None:
     end = int8(0.1)
-    program = one_step(PRelu(), TABLES, [((1, 2), end), ((2,), end)], [((1, 2), end)])
-    with pytest.raises(IntactError, match="slope of PRelu"):
+    program = one_step(PRelu(), TABLES, [((2, 2), end), ((2,), end)], [((2, 2), end)])
+    kernel = functions.prepare_prelu(program.steps[0], Overflows())
+    codes, slope = np.array([[-50, -50], [50, 7]], np.int8), np.array([20, -10], np.int8)
+    assert kernel(codes, slope)[0].tolist() == [[-100, 50], [50, 7]]
+
+
+def test_prelu_needs_one_scale_for_the_slope() -> None:
+    slope = np.ones(2, np.int8), int8([0.1, 0.2], axis=0)
+    program = one_step(PRelu(), TABLES, [((1, 2), int8(0.1)), slope], [((1, 2), int8(0.1))])
+    with pytest.raises(IntactError, match="'in1' has one a channel"):
         functions.prepare_prelu(program.steps[0], Overflows())

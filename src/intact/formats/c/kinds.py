@@ -52,7 +52,7 @@ def kind_of(arithmetic: Arithmetic) -> Kind:
                 "the zero point is added before rounding",
                 "choose a target with zero_point = after_rounding",
             )
-        return _SHIFTS[arithmetic.rounding]
+        return SHIFTS[arithmetic.rounding]
     raise Refusal(
         f"results are requantised with {arithmetic.requantize}",
         "choose a target that does so in integers, such as one with fixed_point_double",
@@ -94,7 +94,7 @@ def _shift(name: str, words: str, nudge: str) -> Kind:
 
 
 _EVEN = _shift("shift_even", "half to even", "half - 1 + ((value >> shift) & 1)")
-_SHIFTS = {
+SHIFTS = {
     Rounding.HALF_UP: _shift("shift", "half up", "half"),
     Rounding.HALF_AWAY_FROM_ZERO: _shift("shift_away", "half away from zero", "half - (value < 0)"),
     Rounding.HALF_EVEN: _EVEN,
@@ -103,6 +103,7 @@ _SHIFTS = {
     Rounding.HALF_TOWARD_ZERO: _shift("shift_zero", "half to zero", "half - (value >= 0)"),
     Rounding.UP: _shift("shift_up", "up", "2 * half - 1"),
 }
+"""Ways to round a shift."""
 
 
 def _division(name: str, words: str, is_up: str) -> Kind:
@@ -125,7 +126,7 @@ DIVISIONS = {
 }
 """Ways to round the quotient of a sum and a count."""
 
-_REQUANTISING = (_DOUBLE, _DOUBLE_HALF_UP, _SINGLE, *_SHIFTS.values())
+_REQUANTISING = (_DOUBLE, _DOUBLE_HALF_UP, _SINGLE, *SHIFTS.values())
 
 KINDS = {kind.name: kind for kind in (*_REQUANTISING, *DIVISIONS.values())}
 """By name."""

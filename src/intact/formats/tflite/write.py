@@ -10,7 +10,8 @@ from intact.errors import ExportError
 from intact.formats.tflite.writing.bounds import add_rescaled
 from intact.formats.tflite.writing.draft import Draft, RefusedError
 from intact.formats.tflite.writing.flatbuffer import serialize
-from intact.formats.tflite.writing.refusals import moves_codes, open_axes, refusals_of
+from intact.formats.tflite.writing.refusals import open_axes, refusals_of
+from intact.formats.tflite.writing.scale_rules import moves_codes
 from intact.formats.tflite.writing.table import WRITERS
 from intact.program import Program, Step, Tensor
 from intact.program.integer_io import integer_io

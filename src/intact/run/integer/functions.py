@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -12,34 +11,35 @@ from intact.config import Rounding
 from intact.errors import PlanError
 from intact.numerics.fixed_point import Integers
 from intact.numerics.rounding import round_to_integer
-from intact.program import Array, Encoding, Step
+from intact.program import Array, Encoding, Step, Tensor
 from intact.program.operations import Function, PRelu, Unary
 from intact.run.integer.fixed_functions import fixed_function
 from intact.run.integer.float_functions import real_function
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
-from intact.run.integer.reals import to_codes
+from intact.run.integer.operands import Compute, encoding_of, kernel_of, operation_of
+from intact.run.integer.reals import real_type, to_codes, to_reals
 from intact.run.integer.requantize import Requantizer, code_bounds, real_multiplier
+from intact.run.integer.tables import every_code, look_up, table_bits
 from intact.targets import Arithmetic, Functions, Requantize
 
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 _STRAIGHT = (Unary.CLAMP, Unary.LEAKY_RELU, Unary.ABS, Unary.NEG)
 """Functions that are straight on both sides of 0: integer hardware requantises each side."""
-_TABLE_BITS = 16
-
-_Evaluate = Callable[[Integers], Array]
 
 
 def prepare_function(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`Function`."""
-    operation = step.operation
-    if not isinstance(operation, Function):
-        raise TypeError(step.name)
-    data, output = _encoding(step, step.inputs[0]), _encoding(step, step.outputs[0])
+    operation = operation_of(step, Function)
+    data, output = one_scale(step, step.inputs[0]), one_scale(step, step.outputs[0])
 
-    def evaluate(codes: Integers) -> Array:
-        return function_of_codes(operation, step.arithmetic, codes, data, output)
+    def evaluate(codes: Array) -> Array:
+        wide = codes.astype(np.int64)
+        return function_of_codes(operation, step.arithmetic, wide, data, output)
 
-    return _table_kernel(data, evaluate)
+    if not table_bits(data):
+        return kernel_of(step, evaluate)
+    table = evaluate(every_code(data))
+    return kernel_of(step, lambda codes: look_up(table, codes))
 
 
 def function_of_codes(
@@ -134,68 +134,49 @@ def _dequantized(steps: Integers, encoding: Encoding) -> npt.NDArray[np.float32]
     return np.asarray(steps.astype(np.float32) * np.float32(encoding.scale))
 
 
-def _table_kernel(data: Encoding, evaluate: _Evaluate) -> Kernel:
-    """Return a kernel that looks codes up, or computes them where there are too many."""
-    dtype = data.dtype
-    if dtype.itemsize * 8 > _TABLE_BITS:
-        return lambda codes: (evaluate(codes.astype(np.int64)),)
-    unsigned = np.dtype(f"u{dtype.itemsize}")
-    every = np.arange(2 ** (8 * dtype.itemsize)).astype(unsigned).view(dtype)
-    table = evaluate(every.astype(np.int64))
-
-    def kernel(codes: Array) -> tuple[Array]:
-        return (np.asarray(np.take(table, codes.view(unsigned))),)
-
-    return kernel
-
-
 def prepare_prelu(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`PRelu`: products with the slope below 0, else the data."""
-    slope = step.inputs[1]
-    if slope is None or slope.data is None:
-        raise PlanError(
-            f"step {step.name!r}: the slope of PRelu is computed", remedy="make it a constant"
-        )
     arithmetic = step.arithmetic
-    data, output = _encoding(step, step.inputs[0]), _encoding(step, step.outputs[0])
-    slopes = _encoding(step, slope)
-    steps_of_slope = slope.data.astype(np.int64) - int(slopes.zero_point)
+    data, output = one_scale(step, step.inputs[0]), one_scale(step, step.outputs[0])
+    slopes = one_scale(step, step.inputs[1])
     if arithmetic.requantize in _FLOATS:
-        return _prelu_in_float(arithmetic, data, output, steps_of_slope, slopes)
+        return kernel_of(step, _prelu_in_float(arithmetic, data, slopes, output))
     above = Requantizer(arithmetic, real_multiplier(arithmetic, [data.scale], output), output)
     factors = [data.scale, slopes.scale]
     below = Requantizer(arithmetic, real_multiplier(arithmetic, factors, output), output)
 
-    def kernel(codes: Array) -> tuple[Array]:
+    def compute(codes: Array, slope: Array) -> Array:
         steps = codes.astype(np.int64) - int(data.zero_point)
-        return (np.where(steps < 0, below(steps * steps_of_slope), above(steps)),)
+        slope_steps = slope.astype(np.int64) - int(slopes.zero_point)
+        return np.where(steps < 0, below(steps * slope_steps), above(steps))
 
-    return kernel
+    return kernel_of(step, compute)
 
 
 def _prelu_in_float(
-    arithmetic: Arithmetic,
-    data: Encoding,
-    output: Encoding,
-    steps_of_slope: Integers,
-    slopes: Encoding,
-) -> Kernel:
-    slope = _dequantized(steps_of_slope, slopes)
+    arithmetic: Arithmetic, data: Encoding, slopes: Encoding, output: Encoding
+) -> Compute:
+    kind = real_type(arithmetic)
 
-    def kernel(codes: Array) -> tuple[Array]:
-        real = _dequantized(codes.astype(np.int64) - int(data.zero_point), data)
-        return (to_codes(np.where(real < 0, real * slope, real), arithmetic, output),)
+    def compute(codes: Array, slope: Array) -> Array:
+        real = to_reals(codes, data, kind)
+        sloped = np.where(real < 0, real * to_reals(slope, slopes, kind), real)
+        return to_codes(sloped, arithmetic, output)
 
-    return kernel
+    return compute
 
 
-def _encoding(step: Step, tensor: Any) -> Encoding:
-    """Return how a tensor is encoded: with one scale."""
-    encoding = None if tensor is None else tensor.encoding
-    if not isinstance(encoding, Encoding) or encoding.axis is not None:
+def one_scale(step: Step, tensor: Tensor | None) -> Encoding:
+    """Return what a tensor's codes stand for.
+
+    Raises:
+        PlanError: It is absent or float, or has a scale for each channel.
+    """
+    encoding = encoding_of(step, tensor)
+    if encoding.axis is not None:
+        name = "" if tensor is None else tensor.name
         raise PlanError(
-            f"step {step.name!r}: an operand of {type(step.operation).__name__} has no codes of "
-            "one scale",
+            f"step {step.name!r} takes codes of one scale, but {name!r} has one a channel",
             remedy="quantise it per tensor",
         )
     return encoding

@@ -56,7 +56,6 @@ def padded(
     lengths[2] += -lengths[2] % multiple
     if not any((*windows.begins, *windows.ends)) and lengths[2] == sizes[2]:
         return codes.astype(dtype)
-    floats = np.full((codes.shape[0], *lengths, codes.shape[4]), pad, dtype)
     # A negative pad cuts off; what is left goes to where it lies in the result.
     outer = [
         slice(max(-b, 0), max(n - max(-e, 0), 0)) for (b, e), n in zip(pairs, sizes, strict=True)
@@ -65,6 +64,11 @@ def padded(
         slice(max(begin, 0), max(begin, 0) + max(cut.stop - cut.start, 0))
         for (begin, _), cut in zip(pairs, outer, strict=True)
     ]
+    floats = np.empty((codes.shape[0], *lengths, codes.shape[4]), dtype)
+    for axis, cut in enumerate(inner, start=1):
+        before = (slice(None),) * axis
+        floats[(*before, slice(cut.start))] = pad
+        floats[(*before, slice(cut.stop, None))] = pad
     floats[:, inner[0], inner[1], inner[2]] = codes[:, outer[0], outer[1], outer[2]]
     return floats
 

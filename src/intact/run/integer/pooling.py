@@ -2,20 +2,29 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from typing import Any
 
 import numpy as np
+from numba import njit
 
+from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.program import Array, Encoding, Step
 from intact.program.operations import Pool, PoolKind
 from intact.run.integer import reductions
-from intact.run.integer.conversions import recoder
-from intact.run.integer.division import divide_rounded
+from intact.run.integer.conversions import dequantizer, recoder
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import kernel_of, operation_of, per_tensor
-from intact.run.integer.reals import real_type, to_codes, to_reals
+from intact.run.integer.reals import real_type, to_codes
 from intact.run.integer.requantize import Requantizer, code_bounds, real_multiplier
-from intact.run.integer.taps import each_tap, pooled_lengths, reduce_windows, window_counts
+from intact.run.integer.taps import (
+    divisors,
+    each_tap,
+    pooled_lengths,
+    reduce_windows,
+    window_counts,
+)
 from intact.targets import Arithmetic, Requantize, ZeroPointOrder
 
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
@@ -28,10 +37,7 @@ def _pool(step: Step, _: Overflows) -> Kernel:
     source, target = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
     if operation.kind is PoolKind.MAX:
         recode = recoder(step.arithmetic, source, target, operation.bounds)
-        lowest = np.iinfo(source.dtype).min
-        return kernel_of(
-            step, lambda codes: recode(reduce_windows(codes, operation, np.maximum, lowest))
-        )
+        return kernel_of(step, lambda codes: recode(reduce_windows(codes, operation, np.maximum)))
     if step.arithmetic.requantize in _FLOATS:
         return kernel_of(step, _float_average(operation, step.arithmetic, source, target))
     if source.same_as(target):
@@ -47,14 +53,15 @@ def _float_average(
     Float sums depend on their order. Measured with onnxruntime 1.31.1: no code differs.
     """
     kind = real_type(arithmetic)
+    dequantize = dequantizer(source, kind)
 
     def average(codes: Array) -> Array:
-        reals = to_reals(codes, source, kind)
+        reals = dequantize(codes)
         lengths = pooled_lengths(codes.shape, operation)
         sums = np.zeros((codes.shape[0], *lengths, codes.shape[-1]), kind)
         for outputs, inputs in each_tap(codes.shape, operation):
             sums[outputs] += reals[inputs]
-        sums /= window_counts(codes.shape, operation)[..., None].astype(kind)
+        sums /= divisors(codes.shape, operation)[..., None].astype(kind)
         return to_codes(sums, arithmetic, target, operation.bounds)
 
     return average
@@ -68,19 +75,25 @@ def _integer_average(operation: Pool, arithmetic: Arithmetic, encoding: Encoding
     """
     zero_point = encoding.zero_point.item()
     before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
-    low, high = code_bounds(arithmetic, encoding, operation.bounds)
+    limits = code_bounds(arithmetic, encoding, operation.bounds)
+    rounding = ROUNDING_CODES[arithmetic.rounding]
 
     def average(codes: Array) -> Array:
         sums, counts, elements = _sums(operation, codes)
-        if before:
-            sums += (counts - elements) * zero_point  # pads that count hold the zero point
-        else:
-            sums -= elements * zero_point
-        quotients = divide_rounded(sums, counts, arithmetic.rounding)
-        if not before:
-            quotients += zero_point
-        clamped: Array = np.clip(quotients, low, high).astype(encoding.dtype)
-        return clamped
+        # Pads that count hold the zero point.
+        offsets = (counts - elements if before else -elements) * zero_point
+        results = np.empty(sums.shape, encoding.dtype)
+        shape = (sums.shape[0], counts.size, sums.shape[-1])
+        _divide(
+            sums.reshape(shape),
+            counts.reshape(-1),
+            offsets.reshape(-1),
+            rounding,
+            0 if before else zero_point,
+            limits,
+            results.reshape(shape),
+        )
+        return results
 
     return average
 
@@ -94,24 +107,52 @@ def _rescaled_average(
 
     def average(codes: Array) -> Array:
         sums, counts, elements = _sums(operation, codes)
-        sums -= elements * zero_point
+        steps = sums - elements[..., None] * zero_point
         results = np.empty(sums.shape, target.dtype)
-        everywhere = np.broadcast_to(counts, sums.shape)
+        everywhere = np.broadcast_to(counts[..., None], sums.shape)
         for count in np.unique(counts):
             here = everywhere == count
             requantize = Requantizer(arithmetic, ratio / count, target, operation.bounds)
-            results[here] = requantize(sums[here])
+            results[here] = requantize(steps[here])
         return results
 
     return average
 
 
 def _sums(operation: Pool, codes: Array) -> tuple[Array, Array, Array]:
-    """Return sums of windows, int64, what they are divided by, and their elements but pads."""
-    sums = reduce_windows(codes.astype(np.int32), operation, np.add, 0).astype(np.int64)
-    counts = window_counts(codes.shape, operation)[..., None]
-    elements = window_counts(codes.shape, operation, with_pads=False)[..., None]
-    return sums, counts, elements
+    """Return sums of windows, what each is divided by, and how many elements but pads it has."""
+    largest = math.prod(operation.kernel) * (1 << 8 * codes.dtype.itemsize)
+    fitting = [kind for kind in (np.int16, np.int32, np.int64) if largest < np.iinfo(kind).max]
+    sums = reduce_windows(codes.astype(fitting[0]), operation, np.add)
+    elements = window_counts(codes.shape, operation, with_pads=False)
+    return sums, divisors(codes.shape, operation), elements
+
+
+@njit(cache=True, nogil=True)
+def _divide(
+    sums: Any, counts: Any, offsets: Any, rounding: int, zero: int, limits: Any, codes: Any
+) -> None:
+    """Fill ``codes`` with ``(sum + offset) / count + zero``, rounded and clamped.
+
+    A quotient in float64 is a tie only if the exact one is: sums are far below 2**51.
+
+    Args:
+        sums: Integers ``[N, windows, C]``.
+        counts: Positive integers ``[windows]``.
+        offsets: Integers ``[windows]``.
+        rounding: A mode of ``ROUNDING_CODES``.
+        zero: Added after rounding.
+        limits: Smallest and largest code.
+        codes: ``[N, windows, C]``, written.
+    """
+    low, high = limits
+    for sample in range(sums.shape[0]):
+        for window in range(sums.shape[1]):
+            offset, count = offsets[window], np.float64(counts[window])
+            for channel in range(sums.shape[2]):
+                mean = np.float64(sums[sample, window, channel] + offset) / count
+                code = np.int64(round_float(mean, rounding)) + zero
+                codes[sample, window, channel] = min(max(code, low), high)
 
 
 KERNELS: dict[type, Prepare] = {Pool: _pool, **reductions.KERNELS}

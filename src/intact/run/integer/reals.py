@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from numba import njit
 
+from intact.config import Rounding
+from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding
 from intact.program.operations import Bounds
@@ -47,25 +51,39 @@ def to_codes(
     arithmetic: Arithmetic,
     encoding: Encoding,
     bounds: Bounds = Bounds(),  # noqa: B008
+    *,
+    rounding: Rounding | None = None,
 ) -> Array:
-    """Return the codes of real numbers: divide by the scale, round, clamp.
+    """Return the codes of real numbers: divide by the scale, round, clamp; all in their floats.
 
     The zero point is added before or after rounding as the arithmetic says. What is no number
-    becomes the lowest code.
+    becomes the lowest code, as in ONNX Runtime's vector code; on hardware it may become anything.
+
+    Args:
+        reals: float32 or float64, any shape.
+        arithmetic: How.
+        encoding: Of the codes.
+        bounds: What they are clamped to.
+        rounding: Another rounding than that of the arithmetic.
     """
+    low, high = code_bounds(arithmetic, encoding, bounds)
     kind = reals.dtype.type
-    zero = shaped(encoding.zero_point, encoding, reals.ndim)
+    scales = np.atleast_1d(encoding.scale).astype(kind)
+    zeros = np.atleast_1d(encoding.zero_point).astype(np.float64)
     before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
-    with np.errstate(over="ignore", invalid="ignore"):
-        steps = np.asarray(reals / shaped(encoding.scale, encoding, reals.ndim).astype(kind))
-    if before:
-        return round_codes(steps + zero.astype(kind), arithmetic, encoding, bounds)
-    return _clamped(
-        round_to_integer(steps, arithmetic.rounding).astype(np.float64) + zero,
-        arithmetic,
-        encoding,
-        bounds,
+    codes = np.empty(reals.shape, encoding.dtype)
+    shape = _around(reals.shape, encoding.axis)
+    _quantize(
+        np.ascontiguousarray(reals).reshape(shape),
+        kind(1) / scales if arithmetic.reciprocal_scale else scales,
+        zeros.astype(kind) if before else np.zeros_like(scales),
+        np.zeros_like(zeros) if before else zeros,
+        (float(low), float(high)),
+        ROUNDING_CODES[rounding or arithmetic.rounding],
+        arithmetic.reciprocal_scale,
+        codes.reshape(shape),
     )
+    return codes
 
 
 def round_codes(
@@ -75,11 +93,52 @@ def round_codes(
     bounds: Bounds = Bounds(),  # noqa: B008
 ) -> Array:
     """Return the codes of what is counted in the output's steps, zero point included."""
-    return _clamped(round_to_integer(steps, arithmetic.rounding), arithmetic, encoding, bounds)
-
-
-def _clamped(nearest: Reals, arithmetic: Arithmetic, encoding: Encoding, bounds: Bounds) -> Array:
     low, high = code_bounds(arithmetic, encoding, bounds)
+    nearest = round_to_integer(steps, arithmetic.rounding)
     # fmax prefers the number where the other is NaN.
     codes: Array = np.fmin(np.fmax(nearest, low), high).astype(encoding.dtype)
     return codes
+
+
+def _around(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
+    """Return ``[before, channels, after]`` of a tensor; one channel where it has no such axis."""
+    if axis is None:
+        return 1, 1, math.prod(shape)
+    axis %= len(shape)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
+
+
+@njit(cache=True, nogil=True)
+def _quantize(
+    reals: Any,
+    factors: Any,
+    zeros_before: Any,
+    zeros_after: Any,
+    limits: Any,
+    rounding: int,
+    reciprocal: bool,
+    codes: Any,
+) -> None:
+    """Fill ``codes`` with those of ``reals``, both ``[before, channels, after]``.
+
+    Args:
+        reals: float32 or float64.
+        factors: Of the same type, ``[channels]``: scales or their reciprocals.
+        zeros_before: Of the same type, ``[channels]``, added before rounding.
+        zeros_after: float64 ``[channels]``, added after rounding.
+        limits: Smallest and largest code.
+        rounding: A mode of ``ROUNDING_CODES``.
+        reciprocal: Multiply by the factor, not divide.
+        codes: Written.
+    """
+    low, high = limits
+    for outer in range(reals.shape[0]):
+        for channel in range(reals.shape[1]):
+            factor, after = factors[channel], zeros_after[channel]
+            before = zeros_before[channel]
+            for inner in range(reals.shape[2]):
+                real = reals[outer, channel, inner]
+                steps = real * factor if reciprocal else real / factor
+                code = np.float64(round_float(steps + before, rounding)) + after
+                inside = min(code, high) if code > low else low
+                codes[outer, channel, inner] = np.int64(inside)

@@ -7,10 +7,10 @@ from typing import Any
 import numpy as np
 
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
+from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
 from intact.program.operations import Reduce, Reduction
 from intact.run.integer.conversions import Recode, recoder
-from intact.run.integer.division import divide_rounded
 from intact.run.integer.fixed import multiply_fixed
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import kernel_of, operation_of, per_tensor
@@ -109,8 +109,10 @@ def _shifted_mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, co
     zero_point = target.zero_point.item()
 
     def mean(sums: Array) -> Array:
-        quotients = divide_rounded(sums << left, count << right, arithmetic.rounding)
-        return _clamped(quotients + zero_point, target)
+        # Far below 2**51, a quotient in float64 is a tie only if the exact one is.
+        quotients = (sums << left) / np.float64(count << right)
+        nearest = round_to_integer(quotients, arithmetic.rounding)
+        return _clamped(nearest + zero_point, target)
 
     return mean
 

@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.config import Rounding
-from intact.numerics.fixed_point import rounding_right_shift
 from intact.program import Array, Encoding, Step
 from intact.program.operations import Resize, ResizeMode
 from intact.run.integer.conversions import recoder
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import encoding_of, kernel_of, operation_of
 from intact.run.integer.reals import real_type, to_codes, to_reals
+from intact.run.integer.requantize import Requantizer
 from intact.targets import Arithmetic, Requantize
 
 Positions: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]
@@ -42,7 +43,7 @@ def _resize(step: Step, _: Overflows) -> Kernel:
     if step.arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
         output = encoding_of(step, step.outputs[0])
         return kernel_of(step, _linear_floats(operation, step.arithmetic, encoding, output))
-    linear = _linear_codes(operation, step.arithmetic)
+    linear = _linear_codes(operation, step.arithmetic, encoding)
     return kernel_of(step, lambda array: recode(linear(array)))
 
 
@@ -71,7 +72,9 @@ def _step(operation: Resize, length: int, size: int) -> np.float32:
     return np.float32(length) / np.float32(size)
 
 
-def _linear_codes(operation: Resize, arithmetic: Arithmetic) -> Callable[[Array], Array]:
+def _linear_codes(
+    operation: Resize, arithmetic: Arithmetic, encoding: Encoding
+) -> Callable[[Array], Array]:
     """Return what interpolates codes with integer weights and rounds once at the end.
 
     Zero points need no attention: the weights of an element add up to one.
@@ -82,13 +85,17 @@ def _linear_codes(operation: Resize, arithmetic: Arithmetic) -> Callable[[Array]
     rounding = Rounding.HALF_UP if fine else Rounding.HALF_AWAY_FROM_ZERO
     if arithmetic.requantize is Requantize.SHIFT:
         rounding = arithmetic.rounding
+    shift = bits * len(operation.sizes)
+    fits = shift + 8 * encoding.dtype.itemsize < 32
+    once = Arithmetic(requantize=Requantize.SHIFT, rounding=rounding)
+    back = Requantizer(once, 2.0**-shift, replace(encoding, zero_point=np.zeros((), np.int64)))
 
     def resize(codes: Array) -> Array:
-        sums = codes.astype(np.int64)
+        sums = codes.astype(np.int32 if fits else np.int64)
         for axis, size in enumerate(operation.sizes, 1):
-            sums = _blend(sums, sample(operation, codes.shape[axis], size), axis, 1 << bits)
-        shift = bits * len(operation.sizes)
-        return rounding_right_shift(sums, shift, rounding).astype(codes.dtype)
+            first, second, weights = sample(operation, codes.shape[axis], size)
+            sums = _blend(sums, (first, second, weights.astype(sums.dtype)), axis, 1 << bits)
+        return back(sums)
 
     return resize
 
@@ -149,7 +156,7 @@ def _blend(array: Array, positions: Positions, axis: int, one: int) -> Array:
     """Return ``(one - fraction) * first + fraction * second`` along an axis."""
     first, second, fractions = positions
     weights = fractions.reshape(_along(axis, array.ndim))
-    blended: Array = array.take(first, axis=axis) * (one - weights)
+    blended: Array = array.take(first, axis=axis) * (array.dtype.type(one) - weights)
     blended += array.take(second, axis=axis) * weights
     return blended
 

@@ -30,7 +30,9 @@ from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
 from intact.program.operations import Softmax
 from intact.run.integer.fixed_functions import input_multiplier
+from intact.run.integer.functions import one_scale
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
+from intact.run.integer.operands import kernel_of, operation_of
 from intact.targets import Arithmetic, Functions, Requantize
 
 _DIFFERENCE_BITS = 5
@@ -50,40 +52,28 @@ Rows: TypeAlias = Callable[[Array], npt.NDArray[Any]]
 
 def prepare_softmax(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`Softmax`."""
-    operation = step.operation
-    if not isinstance(operation, Softmax):
-        raise TypeError(step.name)
-    data, output = _encodings(step)
-    rows = _rows(operation, step.arithmetic, data, output)
-
-    def kernel(codes: Array) -> tuple[Array]:
-        moved = np.moveaxis(codes, operation.axis, -1)
-        flat = moved.reshape(-1, moved.shape[-1]) if codes.size else moved.reshape(0, 1)
-        result = np.empty(flat.shape, output.dtype)
-        count = max(1, _BLOCK // max(1, flat.shape[-1]))
-        for start in range(0, flat.shape[0], count):
-            found = rows(flat[start : start + count])
-            result[start : start + count] = np.clip(found, output.quant_min, output.quant_max)
-        return (np.moveaxis(result.reshape(moved.shape), -1, operation.axis),)
-
-    return kernel
-
-
-def _encodings(step: Step) -> tuple[Encoding, Encoding]:
-    first = step.inputs[0]
-    data = None if first is None else first.encoding
-    output = step.outputs[0].encoding
-    if data is None or output is None or data.axis is not None or output.axis is not None:
-        raise PlanError(
-            f"step {step.name!r}: an operand of Softmax has no codes of one scale",
-            remedy="quantise it per tensor",
-        )
+    operation = operation_of(step, Softmax)
+    data, output = one_scale(step, step.inputs[0]), one_scale(step, step.outputs[0])
     if data.dtype.itemsize > _WIDEST:
         raise PlanError(
             f"step {step.name!r}: there is no Softmax of {data.dtype}",
             remedy="quantise its input to 8 or 16 bits",
         )
-    return data, output
+    rows = _rows(operation, step.arithmetic, data, output)
+
+    def compute(codes: Array) -> Array:
+        moved = np.moveaxis(codes, operation.axis, -1)
+        result = np.empty(moved.shape, output.dtype)
+        if result.size == 0:
+            return np.moveaxis(result, -1, operation.axis)
+        flat, written = moved.reshape(-1, moved.shape[-1]), result.reshape(-1, moved.shape[-1])
+        count = max(1, _BLOCK // flat.shape[1])
+        for start in range(0, flat.shape[0], count):
+            found = rows(flat[start : start + count])
+            written[start : start + count] = np.clip(found, output.quant_min, output.quant_max)
+        return np.moveaxis(result, -1, operation.axis)
+
+    return kernel_of(step, compute)
 
 
 def _rows(operation: Softmax, arithmetic: Arithmetic, data: Encoding, output: Encoding) -> Rows:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator
-from typing import Any, TypeAlias
+from collections.abc import Iterator
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,17 +25,17 @@ def pooled_lengths(shape: tuple[int, ...], operation: Pool) -> tuple[int, ...]:
     )
 
 
-def reduce_windows(array: Array, operation: Pool, combine: Callable[..., Any], start: int) -> Array:
+def reduce_windows(array: Array, operation: Pool, combine: np.ufunc) -> Array:
     """Reduce each window ``[N, *S, C]`` with a function of two arrays, one axis after the other.
 
     Args:
         array: Integers; the result has their dtype.
         operation: Which windows.
-        combine: A ufunc for which the order of elements does not matter.
-        start: What leaves the other operand as it is.
+        combine: ``np.add`` or ``np.maximum``. A window without elements has 0 or the lowest
+            number.
     """
-    lengths = pooled_lengths(array.shape, operation)
-    for axis, length in enumerate(lengths, 1):
+    start = 0 if combine is np.add else np.iinfo(array.dtype).min
+    for axis, length in enumerate(pooled_lengths(array.shape, operation), 1):
         shape = (*array.shape[:axis], length, *array.shape[axis + 1 :])
         result = np.full(shape, start, array.dtype)
         for outputs, inputs in _axis_taps(array.shape[axis], length, operation, axis - 1):
@@ -62,27 +62,25 @@ def each_tap(shape: tuple[int, ...], operation: Pool) -> Iterator[tuple[Slices, 
 
 
 def window_counts(
-    shape: tuple[int, ...], operation: Pool, *, with_pads: bool | None = None
+    shape: tuple[int, ...], operation: Pool, *, with_pads: bool
 ) -> npt.NDArray[np.int64]:
-    """Return how many elements each window has, ``[*S of the output]``; at least one.
-
-    Args:
-        shape: Of the data.
-        operation: Which windows.
-        with_pads: Count pads; None asks the operation.
-    """
-    counted = operation.count_pads if with_pads is None else with_pads
+    """Return how many elements each window has, ``[*S of the output]``, pads included or not."""
     lengths = pooled_lengths(shape, operation)
     counts = np.ones(lengths, np.int64)
     for axis, length in enumerate(lengths):
         along = np.zeros(length, np.int64)
-        if counted:
+        if with_pads:
             along += operation.kernel[axis]
         else:
             for outputs, _ in _axis_taps(shape[axis + 1], length, operation, axis):
                 along[outputs] += 1
         counts *= along.reshape([-1 if at == axis else 1 for at in range(len(lengths))])
-    return np.maximum(counts, 1 if counted else 0)
+    return counts
+
+
+def divisors(shape: tuple[int, ...], operation: Pool) -> npt.NDArray[np.int64]:
+    """Return what the sum of each window is divided by for its mean; at least one."""
+    return np.maximum(window_counts(shape, operation, with_pads=operation.count_pads), 1)
 
 
 def _axis_taps(

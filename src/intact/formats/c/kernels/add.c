@@ -5,7 +5,8 @@ static int8_t add_@KIND@(const elementwise_params *p, int8_t first, int8_t secon
                                             p->first_multiplier, p->first_shift);
     const int32_t b = scaled_operand_@KIND@(second + p->second_offset, p->left_shift,
                                             p->second_multiplier, p->second_shift);
-    const int32_t scaled = @RESCALE(a + b)@;
+    const int32_t scaled =
+        @RESCALE(a + b)@;
     return clamp_code(scaled, p->output_offset, p->activation_min,
                       p->activation_max);
 }

@@ -12,7 +12,8 @@ static void batch_matmul_@KIND@(const batch_matmul_params *p, const int8_t *firs
                     sum += (uint32_t)((a[row * p->depth + index] + p->first_offset) *
                                       (b[index * p->columns + column] + p->second_offset));
                 }
-                const int32_t scaled = @RESCALE(signed_bits(sum))@;
+                const int32_t scaled =
+                    @RESCALE(signed_bits(sum))@;
                 *output++ = clamp_code(scaled, p->output_offset, p->activation_min,
                                        p->activation_max);
             }

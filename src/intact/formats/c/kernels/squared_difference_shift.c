@@ -3,7 +3,8 @@ static int8_t squared_difference_@KIND@(const elementwise_params *p, int8_t firs
 {
     const int64_t a = (first + p->first_offset) * ((int64_t)1 << p->first_shift);
     const int64_t b = (second + p->second_offset) * ((int64_t)1 << p->second_shift);
-    const int32_t scaled = @RESCALE((a - b) * (a - b))@;
+    const int32_t scaled =
+        @RESCALE((a - b) * (a - b))@;
     return clamp_code(scaled, p->output_offset, p->activation_min,
                       p->activation_max);
 }

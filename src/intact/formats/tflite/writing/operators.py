@@ -10,7 +10,7 @@ import numpy as np
 from intact.formats.tflite.writing.bounds import add_bounded, add_clamp
 from intact.formats.tflite.writing.draft import Draft, Options, RefusedError, data_of
 from intact.formats.tflite.writing.moving import add_transpose, version_of
-from intact.formats.tflite.writing.spatial import bias_or_zeros
+from intact.formats.tflite.writing.weights import bias_or_zeros, weighted_inputs
 from intact.program import Step
 from intact.program.operations import (
     BatchMatMul,
@@ -167,9 +167,7 @@ def write_reduce(operation: Reduce, step: Step, draft: Draft) -> None:
 
 def write_fully_connected(operation: FullyConnected, step: Step, draft: Draft) -> None:
     """FULLY_CONNECTED; the version of per-channel weights is the 12th."""
-    data, weight, bias = (*step.inputs, None)[:3]
-    if data is None or weight is None:
-        raise RefusedError("data or weight is missing")
+    data, weight, bias = weighted_inputs(step)
     bias = bias_or_zeros(draft, step, data, weight, bias)
     keeps = len(data.shape) != 2
     per_channel = weight.encoding is not None and weight.encoding.axis is not None

@@ -11,56 +11,22 @@ from typing import Any
 
 import numpy as np
 
+from intact.formats.tflite.writing.scale_rules import scale_refusals
 from intact.program import Encoding, Step, Tensor
 from intact.program.operations import (
     BatchMatMul,
-    Binary,
-    Concat,
     Convolution,
-    DepthToSpace,
     Dequantize,
-    Elementwise,
-    Expand,
     FloatNodes,
     FullyConnected,
-    Function,
-    Gather,
     Operation,
     Pad,
-    Pool,
-    PoolKind,
     Quantize,
-    Reduce,
-    Reduction,
-    Reshape,
-    Resize,
-    Slice,
-    Softmax,
-    SpaceToDepth,
-    Split,
-    Tile,
-    Transpose,
     TransposedConvolution,
-    Unary,
 )
 
 WEIGHTED = (Convolution, TransposedConvolution, FullyConnected)
 """Operations whose second input is a constant weight, and whose third a bias."""
-
-MOVING = (
-    Concat,
-    DepthToSpace,
-    Expand,
-    Gather,
-    Pad,
-    Reshape,
-    Slice,
-    SpaceToDepth,
-    Split,
-    Tile,
-    Transpose,
-)
-"""Operations that move codes and nothing else."""
 
 _INT8 = (-128, 127)
 _WEIGHTS = (-127, 127)
@@ -85,6 +51,8 @@ def refusals_of(step: Step) -> Iterator[str]:
         yield "floats and codes among its inputs and outputs"
         return
     if step.outputs[0].encoding is None:
+        if any(tensor is not None and tensor.encoding is not None for tensor in step.inputs):
+            yield "codes among the constants of what is computed in float"
         return
     if isinstance(step.operation, WEIGHTED):
         yield from _about_weights(step)
@@ -92,32 +60,7 @@ def refusals_of(step: Step) -> Iterator[str]:
         for tensor in step.inputs:
             if tensor is not None and tensor.is_constant:
                 yield from _about_constant(tensor)
-    yield from _about_multiplier(step)
-    yield from _about_fixed_scale(step)
-    if wants_same_scale(step.operation):
-        yield from _about_same_scale(step)
-
-
-def wants_same_scale(operation: Operation) -> bool:
-    """Whether kernels take the output's codes for those of the inputs, without rescaling."""
-    match operation:
-        case Pool() | Resize():
-            return True
-        case Reduce(kind=Reduction.MAX | Reduction.MIN):
-            return True
-        case Elementwise(kind=Binary.MINIMUM | Binary.MAXIMUM):
-            return True
-        case _:
-            return isinstance(operation, MOVING)
-
-
-def moves_codes(operation: Operation) -> bool:
-    """Whether the codes of the result are codes of the data: rescaling may then go first."""
-    match operation:
-        case Pool(kind=PoolKind.MAX) | Reduce(kind=Reduction.MAX | Reduction.MIN):
-            return True
-        case _:
-            return isinstance(operation, MOVING)
+    yield from scale_refusals(step)
 
 
 def open_axes(tensor: Tensor) -> str:
@@ -183,83 +126,6 @@ def _about_bias(bias: Tensor, data: Encoding, weight: Encoding) -> Iterator[str]
         yield f"bias {bias.name!r} has not the scale of data times weight"
     if np.any(bias.encoding.zero_point):
         yield f"bias {bias.name!r} has a zero point that is not 0"
-
-
-def _about_multiplier(step: Step) -> Iterator[str]:
-    """Yield scales so far apart that a kernel refuses to start, or ends the whole process."""
-    factor = _multiplier(step)
-    if factor is not None and not factor < 1:
-        yield (
-            f"the scales of its inputs and output lie too far apart (by {factor:.3g} times): was it "
-            "calibrated on data that leaves it at 0?"
-        )
-
-
-def _multiplier(step: Step) -> float | None:
-    """Return what a kernel checks to be below 1, where it does.
-
-    All limits were found by bisection with LiteRT 2.3.0. ADD, SQUARED_DIFFERENCE and SOFTMAX
-    abort the process, HARD_SWISH fails to load, XNNPACK loads no weighted operator whose
-    accumulators grow 256 times or more.
-    """
-    scales = [
-        float(np.max(tensor.encoding.scale))
-        for tensor in (*step.inputs, step.outputs[0])
-        if tensor is not None and tensor.encoding is not None
-    ]
-    first, last = scales[0], scales[-1]
-    match step.operation:
-        case Elementwise(kind=Binary.ADD):
-            return max(scales[:-1]) / last / 2**19
-        case Elementwise(kind=Binary.SQUARED_DIFFERENCE):
-            return max(scales[:-1]) ** 2 / last / 2**12
-        case Softmax():
-            return 2**-26 / first
-        case Function(kind=Unary.HARD_SWISH):
-            return first / last / 128
-        case Convolution() | TransposedConvolution() | FullyConnected():
-            return first * scales[1] / last / 256
-        case _:
-            return None
-
-
-def _fixed_scale(operation: Operation) -> tuple[float, int] | None:
-    """Return scale and zero point that a kernel's output must have."""
-    match operation:
-        case Softmax(log=False) | Function(kind=Unary.SIGMOID):
-            return 1 / 256, -128
-        case Softmax(log=True):
-            return 16 / 256, 127
-        case Function(kind=Unary.TANH):
-            return 1 / 128, 0
-        case _:
-            return None
-
-
-def _about_fixed_scale(step: Step) -> Iterator[str]:
-    fixed, encoding = _fixed_scale(step.operation), step.outputs[0].encoding
-    if fixed is None or encoding is None:
-        return
-    found = (float(encoding.scale.reshape(-1)[0]), int(encoding.zero_point.reshape(-1)[0]))
-    if found != fixed:
-        yield (
-            f"{step.outputs[0].name!r} has scale {found[0]:.9g} and zero point {found[1]}, "
-            f"the kernel's are {fixed[0]:.9g} and {fixed[1]}"
-        )
-
-
-def _about_same_scale(step: Step) -> Iterator[str]:
-    ends = [tensor for tensor in (*step.inputs, *step.outputs) if tensor is not None]
-    first = step.outputs[0]
-    if moves_codes(step.operation) and all(_same(first, each) for each in step.outputs):
-        return  # the writer rescales the inputs first
-    others = [tensor.name for tensor in ends if not _same(first, tensor)]
-    if others:
-        yield f"{', '.join(map(repr, others))} and {first.name!r} differ in scale or zero point"
-
-
-def _same(tensor: Tensor, other: Tensor) -> bool:
-    return tensor.encoding is None or tensor.encoding.same_as(other.encoding)
 
 
 def _span(codes: tuple[int, int]) -> str:

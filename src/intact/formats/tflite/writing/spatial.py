@@ -14,19 +14,31 @@ import numpy as np
 from intact.formats.tflite.writing.bounds import add_bounded
 from intact.formats.tflite.writing.draft import Draft, Options, RefusedError, data_of
 from intact.formats.tflite.writing.moving import add_reshape
+from intact.formats.tflite.writing.padding import (
+    SAME,
+    VALID,
+    extents,
+    is_same,
+    named_padding,
+    padded,
+    spatial_lengths,
+    used_pads,
+)
+from intact.formats.tflite.writing.weights import (
+    bias_or_zeros,
+    constant_data,
+    last_axis,
+    weighted_inputs,
+)
 from intact.program import Encoding, Shape, Step, Tensor
 from intact.program.operations import (
     Convolution,
-    Pads,
     Pool,
     PoolKind,
     Resize,
     ResizeMode,
     TransposedConvolution,
 )
-
-_SAME, _VALID = 0, 1
-"""``Padding`` of the schema."""
 
 
 def in_plane(write: Callable[[Any, Step, Draft], None]) -> Callable[[Any, Step, Draft], None]:
@@ -39,7 +51,7 @@ def in_plane(write: Callable[[Any, Step, Draft], None]) -> Callable[[Any, Step, 
             return
         if len(data.shape) != 3:
             raise RefusedError(
-                f"TFLite has it for one or two spatial axes, not {len(data.shape) - 2}"
+                f"the kernels have one or two spatial axes, not {len(data.shape) - 2}"
             )
         plane = draft.intermediate(f"{data.name}_plane", _with_row(data.shape), data.encoding)
         add_reshape(draft, data, plane)
@@ -85,11 +97,11 @@ def _operation_with_row(operation: Any) -> Any:
 
 def write_convolution(operation: Convolution, step: Step, draft: Draft) -> None:
     """CONV_2D or DEPTHWISE_CONV_2D, after a PAD where neither SAME nor VALID says the pads."""
-    data, weight, bias = _weighted_inputs(step)
-    weights = _data(weight)
+    data, weight, bias = weighted_inputs(step)
+    weights = constant_data(weight)
     channels = data.shape[-1]
-    extent = _extent(weights.shape[1:3], operation.dilations)
-    padding, data = _padded(draft, data, step.outputs[0], operation.pads, extent, operation.strides)
+    extent = extents(weights.shape[1:3], operation.dilations)
+    padding, data = padded(draft, data, step.outputs[0], operation.pads, extent, operation.strides)
     fields = {
         "padding": padding,
         "strideH": operation.strides[0],
@@ -104,7 +116,7 @@ def write_convolution(operation: Convolution, step: Step, draft: Draft) -> None:
         dilated = any(each != 1 for each in operation.dilations)
         code, version = "DEPTHWISE_CONV_2D", 3 if integer else 2 if dilated else 1
         kernel = draft.constant(
-            f"{weight.name}_depthwise", weights.transpose(3, 1, 2, 0), _last(weight.encoding)
+            f"{weight.name}_depthwise", weights.transpose(3, 1, 2, 0), last_axis(weight.encoding)
         )
     else:
         grouped = operation.groups > 1
@@ -128,23 +140,25 @@ def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft)
         raise RefusedError("TFLite's transposed convolution has no groups")
     if any(each != 1 for each in operation.dilations):
         raise RefusedError("TFLite's transposed convolution has no dilations")
-    data, weight, bias = _weighted_inputs(step)
+    data, weight, bias = weighted_inputs(step)
     output = step.outputs[0]
     bias = bias_or_zeros(draft, step, data, weight, bias)
-    kernel, lengths = _data(weight).shape[1:3], _lengths(data)
+    kernel, lengths = constant_data(weight).shape[1:3], spatial_lengths(data)
     same = all(
-        _is_same(wanted, length, extent, stride, pads)
+        is_same(wanted, length, extent, stride, pads)
         for wanted, length, extent, stride, pads in zip(
-            lengths, _lengths(output), kernel, operation.strides, operation.pads, strict=True
+            lengths, spatial_lengths(output), kernel, operation.strides, operation.pads, strict=True
         )
     )
     full = output
     if not same and any(map(any, operation.pads)):
-        grown = [n + sum(pads) for n, pads in zip(_lengths(output), operation.pads, strict=True)]
+        grown = [
+            n + sum(pads) for n, pads in zip(spatial_lengths(output), operation.pads, strict=True)
+        ]
         shape = (output.shape[0], *grown, output.shape[-1])
         full = draft.intermediate(f"{output.name}_full", shape, output.encoding)
     fields = {
-        "padding": _SAME if same else _VALID,
+        "padding": SAME if same else VALID,
         "strideH": operation.strides[0],
         "strideW": operation.strides[1],
     }
@@ -163,7 +177,7 @@ def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft)
     )
     if full is not output:
         begins = [0, *(before for before, _ in operation.pads), 0]
-        sizes = [-1, *_lengths(output), -1]
+        sizes = [-1, *spatial_lengths(output), -1]
         draft.operator(
             "SLICE",
             (
@@ -183,7 +197,7 @@ def write_pool(operation: Pool, step: Step, draft: Draft) -> None:
     maximum = operation.kind is PoolKind.MAX
     if maximum or operation.count_pads:
         fill = None if not maximum else _lowest(data.encoding)
-        padding, data = _padded(
+        padding, data = padded(
             draft,
             data,
             output,
@@ -194,8 +208,8 @@ def write_pool(operation: Pool, step: Step, draft: Draft) -> None:
             may_be_same=maximum,
         )
     else:
-        used = _used_pads(data, output, operation.pads, operation.kernel, operation.strides)
-        padding = _named(data, output, used, operation.kernel, operation.strides)
+        used = used_pads(data, output, operation.pads, operation.kernel, operation.strides)
+        padding = named_padding(data, output, used, operation.kernel, operation.strides)
         if padding is None:
             raise RefusedError(
                 f"an average that leaves out pads of {operation.pads} is neither SAME nor VALID"
@@ -233,129 +247,5 @@ def write_resize(operation: Resize, step: Step, draft: Draft) -> None:
     )
 
 
-def bias_or_zeros(
-    draft: Draft, step: Step, data: Tensor, weight: Tensor, bias: Tensor | None
-) -> Tensor:
-    """Return the bias with the scales that kernels expect: ``data scale * weight scale``.
-
-    Kernels of microcontrollers read a bias always, so that a missing one is written as zeros.
-    """
-    count = _data(weight).shape[0]
-    values = np.zeros(count, np.int64) if bias is None else _data(bias).reshape(-1)
-    name = f"{step.name}/bias"
-    if data.encoding is None or weight.encoding is None:
-        return draft.constant(name, values.astype(np.float32)) if bias is None else bias
-    scale = np.float32(data.encoding.scale) * weight.encoding.scale.astype(np.float32)
-    axis = None if np.ndim(scale) == 0 else 0
-    zeros = np.zeros(np.shape(scale), np.int64)
-    encoding = Encoding(scale, zeros, -(1 << 31), (1 << 31) - 1, axis)
-    if bias is not None and encoding.same_as(bias.encoding):
-        return bias
-    return draft.constant(name, values.astype(np.int32), encoding)
-
-
-def _weighted_inputs(step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
-    data, weight, bias = (*step.inputs, None)[:3]
-    if data is None or weight is None:
-        raise RefusedError("data or weight is missing")
-    return data, weight, bias
-
-
-def _data(tensor: Tensor) -> np.ndarray[Any, Any]:
-    if tensor.data is None:
-        raise RefusedError(f"{tensor.name!r} is computed, TFLite wants a constant")
-    return tensor.data
-
-
-def _last(encoding: Encoding | None) -> Encoding | None:
-    """Return the encoding of a weight whose first axis was moved to the end."""
-    return encoding if encoding is None or encoding.axis is None else replace(encoding, axis=3)
-
-
-def _lengths(tensor: Tensor) -> tuple[int, ...]:
-    """Return the lengths of the spatial axes."""
-    found = tensor.shape[1:-1]
-    if None in found:
-        raise RefusedError(f"{tensor.name!r} has open spatial axes")
-    return tuple(length for length in found if length is not None)
-
-
 def _lowest(encoding: Encoding | None) -> float:
     return float(np.finfo(np.float32).min) if encoding is None else encoding.quant_min
-
-
-def _extent(kernel: tuple[int, ...], dilations: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-
-
-def _used_pads(
-    data: Tensor, output: Tensor, pads: Pads, extent: tuple[int, ...], strides: tuple[int, ...]
-) -> Pads:
-    """Return the pads less what no window reaches behind the data."""
-    used = []
-    axes = zip(_lengths(data), _lengths(output), pads, extent, strides, strict=True)
-    for length, count, (before, after), reach, stride in axes:
-        needed = (count - 1) * stride + reach - length - before
-        if min(before, after) < 0 or needed > after:
-            raise RefusedError(f"pads of {pads} do not give its output shape")
-        used.append((before, max(needed, 0)))
-    return tuple(used)
-
-
-def _is_same(count: int, length: int, extent: int, stride: int, pads: tuple[int, int]) -> bool:
-    """Whether pads are those of SAME: half of what ceil(length / stride) windows lack, first."""
-    lack = max((count - 1) * stride + extent - length, 0)
-    return count == -(-length // stride) and pads == (lack // 2, lack - lack // 2)
-
-
-def _named(
-    data: Tensor, output: Tensor, pads: Pads, extent: tuple[int, ...], strides: tuple[int, ...]
-) -> int | None:
-    """Return VALID or SAME where the pads are those, else None."""
-    if not any(map(any, pads)):
-        return _VALID
-    axes = zip(_lengths(output), _lengths(data), extent, strides, pads, strict=True)
-    return _SAME if all(_is_same(*each) for each in axes) else None
-
-
-def _padded(
-    draft: Draft,
-    data: Tensor,
-    output: Tensor,
-    pads: Pads,
-    extent: tuple[int, ...],
-    strides: tuple[int, ...],
-    *,
-    fill: float | None = None,
-    may_be_same: bool = True,
-) -> tuple[int, Tensor]:
-    """Return the schema's padding and the data, padded explicitly where need be.
-
-    Args:
-        draft: Where the PAD goes.
-        data: What is padded.
-        output: The operator's result.
-        pads: By spatial axis.
-        extent: Elements that a window spans.
-        strides: By spatial axis.
-        fill: Code or float to pad with; None is real 0.
-        may_be_same: Whether SAME means these pads if they are of its lengths.
-    """
-    used = _used_pads(data, output, pads, extent, strides)
-    named = _named(data, output, used, extent, strides)
-    if named is not None and (may_be_same or named == _VALID):
-        return named, data
-    lengths = tuple(n + sum(each) for n, each in zip(_lengths(data), used, strict=True))
-    shape = (data.shape[0], *lengths, data.shape[-1])
-    result = draft.intermediate(f"{data.name}_padded", shape, data.encoding)
-    table = draft.constant(f"{output.name}_pads", np.asarray([(0, 0), *used, (0, 0)], np.int32))
-    version = 1 if data.encoding is None else 2
-    if fill is None:
-        draft.operator("PAD", (data, table), (result,), Options("PadOptions"), version=version)
-        return _VALID, result
-    kind = np.float32 if data.encoding is None else data.encoding.dtype
-    value = draft.constant(f"{output.name}_fill", np.asarray([fill], kind), data.encoding)
-    draft.operator(
-        "PADV2", (data, table, value), (result,), Options("PadV2Options"), version=version
-    )
-    return _VALID, result

@@ -1,0 +1,244 @@
+"""The written files: what they declare, what is refused, and that no name gets out of its place."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+
+import msgspec
+import numpy as np
+import pytest
+
+from intact.config import Rounding
+from intact.errors import ExportError
+from intact.formats.c.runtime import CRuntime
+from intact.formats.c.write import write_c
+from intact.program import Program, Tensor
+from intact.program import operations as ops
+from intact.program.operations import Binary, Unary
+from intact.run.integer import IntegerEngine
+from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
+from tests.formats.c import cases
+from tests.formats.c.random_programs import random_program
+from tests.formats.c.test_kernels import SANITIZED, STRICT, table_of
+from tests.formats.c.test_names import HOSTILE
+from tests.program.one_step import int8, int32, one_step, uint8
+
+SMALL = cases.convolutions(cases.DOUBLE, cases.Scales())["plain"]
+
+
+def refusal(program: Program) -> str:
+    with pytest.raises(ExportError) as caught:
+        write_c(program)
+    return str(caught.value)
+
+
+def with_arithmetic(**fields: object) -> Program:
+    arithmetic = msgspec.structs.replace(cases.DOUBLE, **fields)
+    return SMALL.with_steps(tuple(replace(step, arithmetic=arithmetic) for step in SMALL.steps))
+
+
+def test_equal_programs_give_equal_bytes() -> None:
+    assert write_c(random_program(3)).files == write_c(random_program(3)).files
+
+
+def test_the_header_says_what_callers_need() -> None:
+    header = write_c(SMALL, "net", target="some-chip").files["net.h"]
+    for line in (
+        "#define NET_ARENA_BYTES 0",
+        "#define NET_IN0_SIZE 60",
+        "#define NET_IN0_SCALE 0.05f",
+        "#define NET_IN0_ZERO_POINT (3)",
+        "#define NET_OUT0_SIZE 120",
+        "void net_run(const int8_t *in0, int8_t *out0);",
+    ):
+        assert line in header.splitlines()
+    assert "some-chip" in header
+    assert "net_run(in0, out0);" in header
+
+
+def test_notes_and_macros_count_memory() -> None:
+    written = write_c(random_program(7))
+    assert f"#define MODEL_ARENA_BYTES {written.arena_bytes}\n" in written.files["model.h"]
+    assert str(written.arena_bytes) in written.notes[0].message
+    assert str(written.flash_bytes) in written.notes[0].message
+    layer = write_c(SMALL)
+    assert layer.flash_bytes == 6 * 27 + 6 * 4 * 3 + 4 * layer.files["model.c"].count("\n    .")
+
+
+def test_weights_lie_as_cmsis_nn_wants_them() -> None:
+    program = cases.convolutions(cases.DOUBLE, cases.Scales())["depthwise"]
+    weight = program.steps[0].inputs[1]
+    assert weight is not None
+    assert weight.data is not None
+    first = weight.data[:, 0, 0, 0]  # the channels of one tap lie together
+    data = write_c(program).files["model_data.h"]
+    numbers = data.partition("_weights[45] = {")[2].split("}")[0].replace("\n", " ").split(",")
+    assert [int(each) for each in numbers[:5]] == first.tolist()
+    assert ".input_offset = -3," in write_c(program).files["model.c"]
+    assert ".output_offset = -5," in write_c(program).files["model.c"]
+
+
+def test_hostile_names_stay_in_their_places() -> None:
+    programs = {}
+    for index, name in enumerate(HOSTILE):
+        program = random_program(index, 3)
+        steps = tuple(replace(step, name=name) for step in program.steps)
+        programs[f"{index}{name}"] = program.with_steps(steps)
+    joined = cases.joined(programs)
+    named = dict(zip(HOSTILE, joined.inputs.values(), strict=False))
+    rest = list(joined.inputs.items())[len(HOSTILE) :]
+    outputs = {f"{name}*/": tensor for name, tensor in joined.outputs.items()}
+    program = Program(named | dict(rest), outputs, joined.steps)
+    fed = cases.feeds(program, 2)
+    with CRuntime(write_c(program, "*/ int"), flags=STRICT) as runtime:
+        found = runtime.run(fed)
+    for name, codes in IntegerEngine(program).run(fed).outputs.items():
+        assert np.array_equal(found[name], codes), name
+
+
+@pytest.mark.parametrize("name", ["int", "string", "STDINT", "a b", "*/", "copy", "9"])
+def test_prefixes_become_identifiers(name: str) -> None:
+    with CRuntime(write_c(SMALL, name), flags=STRICT) as runtime:
+        assert runtime.warnings == ""
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="needs a C++ compiler")
+def test_the_header_is_read_by_cpp(tmp_path: Path) -> None:
+    written = write_c(SMALL)
+    (tmp_path / "model.h").write_text(written.files["model.h"])
+    (tmp_path / "a.cpp").write_text('#include "model.h"\nint main() { return MODEL_IN0_SIZE; }\n')
+    command = ["g++", "-Wall", "-Wextra", "-Werror", "-fsyntax-only", "a.cpp"]
+    subprocess.run(command, cwd=tmp_path, check=True)
+
+
+def test_no_kernel_needs_more_than_memcpy_and_memset() -> None:
+    everything = cases.joined(
+        {
+            **cases.convolutions(cases.DOUBLE, cases.Scales()),
+            **cases.pairs(cases.DOUBLE, cases.Scales()),
+            **cases.windows(cases.DOUBLE, cases.Scales()),
+            **cases.moves(),
+            **cases.functions(),
+        }
+    )
+    source = write_c(everything, function_table=table_of).files["model.c"]
+    included = [line for line in source.splitlines() if line.startswith("#include")]
+    assert included == ['#include "model.h"', "#include <string.h>", '#include "model_data.h"']
+    code = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
+    assert not set(re.findall(r"\w+", code)) & {"malloc", "free", "float", "double", "printf"}
+    assert set(re.findall(r"\bmem\w+(?=\()", code)) == {"memcpy", "memset"}
+    assert not re.search(r"@[A-Z]", source)
+    assert [line for line in code.splitlines() if len(line) > 100] == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"requantize": Requantize.FLOAT32}, "float32"),
+        ({"requantize": Requantize.FLOAT64}, "float64"),
+        ({"accumulator_overflow": Overflow.PAIR_SATURATE, "pair_bits": 16}, "pairs"),
+        ({"accumulator_overflow": Overflow.WRAP, "accumulator_bits": 24}, "24 bits"),
+    ],
+)
+def test_other_arithmetic_is_refused(fields: dict[str, object], reason: str) -> None:
+    message = refusal(with_arithmetic(**fields))
+    assert reason in message
+    assert "'step'" in message
+
+
+def shifting(**fields: object) -> Arithmetic:
+    return msgspec.structs.replace(cases.SHIFT, **fields)
+
+
+def test_shifts_need_powers_of_two() -> None:
+    program = cases.convolutions(cases.SHIFT, cases.Scales())["plain"]
+    assert "no power of two" in refusal(program)
+    early = shifting(zero_point=ZeroPointOrder.BEFORE_ROUNDING)
+    powers = cases.convolutions(early, cases.Scales(powers=True))["plain"]
+    assert "zero point is added before rounding" in refusal(powers)
+
+
+@pytest.mark.parametrize("rounding", [Rounding.HALF_EVEN, Rounding.HALF_AWAY_FROM_ZERO])
+def test_shifts_round_as_the_target_says(rounding: Rounding) -> None:
+    scales = cases.Scales(powers=True)
+    arithmetic = shifting(rounding=rounding)
+    some = {
+        "plain": cases.convolutions(arithmetic, scales)["plain"],
+        **{name: cases.pairs(arithmetic, scales)[name] for name in ("add_same", "mul_channel")},
+        **{name: cases.windows(arithmetic, scales)[name] for name in ("mean_pool", "linear_half")},
+    }
+    program = cases.joined(some)
+    fed = cases.feeds(program, 30)
+    with CRuntime(write_c(program), flags=SANITIZED) as runtime:
+        found = runtime.run(fed)
+    for name, codes in IntegerEngine(program).run(fed).outputs.items():
+        assert np.array_equal(found[name], codes), name
+
+
+def test_a_bias_of_its_own_scale_is_shifted() -> None:
+    weights = np.arange(-9, 9, dtype=np.int8).reshape(2, 9)
+    bias = np.array([40, -3], np.int32)
+
+    def dense(codes: np.ndarray, scale: float) -> Program:
+        slots = [((None, 9), int8(0.25)), (weights, int8(0.125)), (codes, int32(scale))]
+        return one_step(ops.FullyConnected(), cases.SHIFT, slots, [((None, 2), int8(2.0))])
+
+    coarse, fine = dense(bias, 0.25), dense(bias * 8, 0.03125)
+    fed = cases.feeds(fine, 50)
+    with CRuntime(write_c(coarse)) as one, CRuntime(write_c(fine)) as other:
+        found = one.run(fed)["out0"]
+        assert np.array_equal(found, other.run(fed)["out0"])
+    assert np.array_equal(found, IntegerEngine(fine).run(fed).outputs["out0"])
+    assert "finer than the sums" in refusal(dense(bias, 2.0**-9))
+
+
+def test_all_that_is_refused_is_told_at_once() -> None:
+    other = Tensor("z", (None, 4), uint8(0.1))
+    floats = Tensor("f", (None, 4))
+    x, y = ((None, 4), int8(0.1)), ((None, 4), int8(0.2))
+    refused: list[tuple[ops.Operation, int]] = [
+        (ops.Function(Unary.RSQRT), 1),
+        (ops.Elementwise(Binary.DIV), 2),
+        (ops.Softmax(1), 1),
+        (ops.Softmax(1, log=True), 1),
+    ]
+    steps = [one_step(each, cases.DOUBLE, [x] * count, [x]) for each, count in refused]
+    steps.append(one_step(ops.Concat(1), cases.DOUBLE, [x, y], [((None, 8), int8(0.1))]))
+    program = cases.joined({f"n{at}": each for at, each in enumerate(steps)})
+    program = replace(program, inputs={**program.inputs, "z": other, "f": floats})
+    message = refusal(program)
+    for word in (
+        "n0.step",
+        "n1.step",
+        "n2.step",
+        "n3.step",
+        "n4.step",
+        "'z' is uint8",
+        "'f' is float",
+    ):
+        assert word in message
+    assert "remedy" not in message or "(" in message
+
+
+@pytest.mark.parametrize(
+    ("shape", "reason"),
+    [
+        ((None, None, 4), "open (?x?x4)"),
+        ((None, 0, 4), "0 elements"),
+        ((1, 2**16, 2**15), "elements"),
+    ],
+)
+def test_shapes_must_be_known_and_small(shape: tuple[int | None, ...], reason: str) -> None:
+    x = int8(0.1)
+    negate = ops.Function(Unary.NEG)
+    message = refusal(one_step(negate, cases.DOUBLE, [(shape, x)], [(shape, x)]))
+    assert reason in message
+    assert "tensor 'in0'" in message
+
+
+def test_functions_need_their_tables() -> None:
+    assert "function_table" in refusal(cases.functions()["tanh"])

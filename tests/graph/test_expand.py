@@ -1,0 +1,78 @@
+"""Taking operators apart: the same numbers, other operators."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from intact.errors import UsageError
+from intact.graph import Graph, normalize
+from intact.graph.expand import expand
+from intact.run.float import FloatModel
+from tests.models import OPSETS, ModelBuilder
+
+SINCE = 17
+
+
+def normed(opset: int, *, axis: int = -1, bias: bool = True, twice: bool = False) -> Graph:
+    b = ModelBuilder(opset)
+    x = b.input("x", ["batch", 5, 8])
+    size = (8,) if axis in (-1, 2) else (5, 8)
+    extra = [b.weight(*size)] if bias else []
+    y = b.node("LayerNormalization", x, b.weight(*size), *extra, axis=axis, epsilon=1e-3, name="ln")
+    if twice:
+        y = b.node("LayerNormalization", y, b.weight(8), name="ln_again")
+    b.node("Relu", y, out="y")
+    b.output("y", ["batch", 5, 8])
+    return normalize(b.build())
+
+
+def types(graph: Graph) -> Counter[str]:
+    return Counter(node.op_type for node in graph.nodes)
+
+
+@pytest.mark.parametrize("opset", [opset for opset in OPSETS if opset >= SINCE])
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("axis", [-1, 1])
+def test_layer_norm_computes_the_same(opset: int, bias: bool, axis: int) -> None:
+    graph = normed(opset, axis=axis, bias=bias, twice=True)
+    taken_apart = expand(graph, ["LayerNormalization"])
+    assert types(taken_apart)["LayerNormalization"] == 0
+    assert types(taken_apart)["ReduceMean"] == 4
+    x = {"x": np.random.default_rng(0).normal(2, 3, (4, 5, 8)).astype(np.float32)}
+    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(taken_apart, threads=1).run(x)
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-6)
+
+
+def test_names_and_shapes_survive_and_the_source_does_not_change() -> None:
+    graph = normed(17)
+    before = graph.hash
+    taken_apart = expand(graph, ["LayerNormalization"])
+    assert graph.hash == before
+    names = {str(value.name) for value in graph.values if value.producer() is not None}
+    assert names <= {str(value.name) for value in taken_apart.values}
+    assert all(value.shape is not None for value in taken_apart.values)
+    normalize(taken_apart.model)
+
+
+def test_what_hands_out_its_mean_stays() -> None:
+    b = ModelBuilder(17)
+    x = b.input("x", ["batch", 8])
+    b.node("LayerNormalization", x, b.weight(8), out="y", name="ln")
+    b.nodes[-1].output.append("mean")
+    b.output("y")
+    b.output("mean")
+    graph = normalize(b.build())
+    assert types(expand(graph, ["LayerNormalization"])) == {"LayerNormalization": 1}
+
+
+def test_nothing_to_do_is_nothing_done() -> None:
+    graph = normed(17)
+    assert expand(graph, []) is graph
+
+
+def test_an_unknown_type_is_refused() -> None:
+    with pytest.raises(UsageError, match="LayerNormalisation.*LayerNormalization"):
+        expand(normed(17), ["LayerNormalisation"])

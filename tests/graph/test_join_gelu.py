@@ -1,0 +1,78 @@
+"""Gelu written out, in every order that exporters write, and near misses."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import pytest
+
+from intact.graph import normalize
+from intact.graph.join_gelu import join_gelu
+from intact.run.float import FloatModel
+from tests.models import ModelBuilder
+
+FORMS = ("half last", "half first", "half on the data", "operands exchanged")
+
+
+def written_out(
+    form: str,
+    opset: int = 17,
+    *,
+    root: float = math.sqrt(2),
+    half: float = 0.5,
+    one: float = 1.0,
+) -> ModelBuilder:
+    b = ModelBuilder(opset)
+    x = b.node("MatMul", b.input("x", ["batch", 8]), b.weight(8, 8))
+    if form == "operands exchanged":
+        erf = b.node("Erf", b.node("Mul", b.scalar(1 / root), x))
+        b.node("Mul", b.scalar(half), b.node("Mul", b.node("Add", b.scalar(one), erf), x), out="y")
+    else:
+        erf = b.node("Erf", b.node("Div", x, b.scalar(root)), out="erf")
+        added = b.node("Add", erf, b.scalar(one))
+        if form == "half last":
+            b.node("Mul", b.node("Mul", x, added), b.scalar(half), out="y")
+        elif form == "half first":
+            b.node("Mul", x, b.node("Mul", added, b.scalar(half)), out="y")
+        else:
+            b.node("Mul", b.node("Mul", x, b.scalar(half)), added, out="y")
+    b.output("y", ["batch", 8])
+    return b
+
+
+def types(builder: ModelBuilder) -> list[str]:
+    return [node.op_type for node in join_gelu(normalize(builder.build())).nodes]
+
+
+@pytest.mark.parametrize("opset", [13, 17, 20, 21])
+@pytest.mark.parametrize("form", FORMS)
+def test_every_form_is_joined(form: str, opset: int) -> None:
+    graph = normalize(written_out(form, opset).build())
+    joined = join_gelu(graph)
+    assert [node.op_type for node in joined.nodes] == ["MatMul", "Gelu"]
+    assert joined.opset == max(opset, 20)
+    x = {"x": np.random.default_rng(1).normal(0, 2, (16, 8)).astype(np.float32)}
+    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(joined, threads=1).run(x)
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("wrong", [{"root": 1.5}, {"half": 0.4}, {"one": 1.1}])
+@pytest.mark.parametrize("form", FORMS)
+def test_other_constants_are_another_function(form: str, wrong: dict[str, float]) -> None:
+    assert "Erf" in types(written_out(form, 17, **wrong))
+
+
+def test_what_others_see_stays() -> None:
+    b = written_out("half last")
+    b.output("erf")
+    assert "Erf" in types(b)
+    b = written_out("half last")
+    b.node("Relu", "erf", out="z")
+    b.output("z")
+    assert "Gelu" not in types(b)
+
+
+def test_a_graph_without_any_is_returned_as_it_is() -> None:
+    graph = normalize(written_out("half last", one=2.0).build())
+    assert join_gelu(graph) is graph
