@@ -258,7 +258,9 @@ class Resize:
     Where an output element ``o`` samples the input: ``o * (in - 1) / (out - 1)`` with
     ``align_corners``, ``(o + 0.5) * in / out - 0.5`` with ``half_pixel``, else ``o * in / out``.
     Nearest takes the floor of that without ``half_pixel`` and ``align_corners``, and rounds half
-    up otherwise.
+    up otherwise, computed in float32. Linear samples no further out than the outermost elements.
+    Integer kernels round: TFLite's every step between samples and so every weight to 10 bits
+    behind the point, XNNPACK's the weights of float32 samples to 11.
     """
 
     mode: ResizeMode

@@ -9,7 +9,7 @@ from intact.verification.devices import verify_c, verify_micro
 from intact.verification.observed import verify_observed
 from intact.verification.qdq import verify_qdq
 from intact.verification.report import OverflowReport, Verification
-from intact.verification.tflite import verify_tflite
+from intact.verification.tflite import verify_read_tflite, verify_tflite
 
 __all__ = [
     "LayerComparison",
@@ -20,5 +20,6 @@ __all__ = [
     "verify_micro",
     "verify_observed",
     "verify_qdq",
+    "verify_read_tflite",
     "verify_tflite",
 ]

@@ -10,7 +10,7 @@ import numpy.typing as npt
 
 from intact.formats.onnx_qdq.runtime import RUNTIME, QdqRuntime, float_leftovers
 from intact.formats.onnx_qdq.write import QdqModel
-from intact.plan import QuantizedGraph, TensorEnd
+from intact.plan import QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
 from intact.program.lower import lower
 from intact.run.cpu import detect_cpu
@@ -21,7 +21,8 @@ from intact.verification.beside import EngineBeside
 from intact.verification.comparison import LayerComparison, OutputComparer, activations
 from intact.verification.report import Verification, overflow_reports, sqnr_by_name
 
-_NOT_IN_THE_PROGRAM = "the plan's steps hold no integers there"
+_MOVED = "it only moves integers, which are compared where they are made"
+_IN_FLOAT = "it is computed in float"
 
 
 def verify_qdq(
@@ -73,7 +74,9 @@ def verify_qdq(
         ),
         in_float=dict(program.in_float),
         not_compared={
-            str(end): _NOT_IN_THE_PROGRAM for end in exported.codes if end not in tensors
+            str(point.end): _MOVED if point.is_passed_on else _IN_FLOAT
+            for point in quantization_points(plan)
+            if point.end in exported.codes and point.end not in tensors
         },
         overflows=overflow_reports(beside.engine),
         not_simulated=limits_of_simulation(plan),

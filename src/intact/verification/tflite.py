@@ -1,15 +1,14 @@
 """A ``.tflite`` file in LiteRT against the integer engine.
 
 The reference kernels show every tensor, so each layer is computed from the runtime's own integers.
-The others fuse and overwrite what lies between operators: each step is cut into a model of its own
-instead and fed with the engine's integers.
+The others fuse and overwrite what lies between operators: each step of the plan is written as a
+model of its own instead, and fed with the engine's integers. A fault of the file itself then shows
+in the final outputs.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-
-import numpy as np
 
 from intact.errors import DataError
 from intact.formats.tflite.read import TfliteModel
@@ -24,7 +23,7 @@ from intact.run.session import Feeds
 from intact.verification.comparison import OutputComparer, activations
 from intact.verification.feeding import stored_feeds
 from intact.verification.report import Verification, overflow_reports, sqnr_by_name
-from intact.verification.tflite_layers import AllTensors, DeployedFile, Layers, Shown, StepByStep
+from intact.verification.tflite_layers import AllTensors, DeployedFile, Layers, Place, StepByStep
 
 _OTHER_PLAN = "compare a file with the plan that it was written from"
 
@@ -53,17 +52,20 @@ def verify_tflite(
         MissingExtraError: ai-edge-litert is not installed.
     """
     runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
-    program = lower(plan, layout=Layout.CHANNELS_LAST)
+    ports = runtime.inputs | runtime.outputs
+    integers = {name for name, port in ports.items() if _is_integer(port)}
+    program = integer_io(lower(plan, layout=Layout.CHANNELS_LAST), integers)
+    written = lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
+    written = integer_io(written, integers)
     _refuse_others("inputs", program.inputs, runtime.inputs)
     _refuse_others("outputs", program.outputs, runtime.outputs)
-    ports = runtime.inputs | runtime.outputs
-    program = integer_io(program, {name for name, port in ports.items() if _is_integer(port)})
-    names = set(runtime.tensor_names())
-    shown = [Shown(tensor, tensor.name) for tensor in _integers(program) if tensor.name in names]
     file = DeployedFile(
-        runtime, {name: name for name in runtime.inputs}, {name: name for name in runtime.outputs}
+        runtime,
+        {n: Place.of(n, t, written.inputs[n].permutation) for n, t in program.inputs.items()},
+        {n: Place.of(n, t, written.outputs[n].permutation) for n, t in program.outputs.items()},
+        dict(_shown_of_written(program, written, set(runtime.tensor_names()))),
     )
-    return _verify(plan, program, file, shown, batches, kernels, threads)
+    return _verify(plan, program, file, batches, kernels, threads)
 
 
 def verify_read_tflite(
@@ -95,23 +97,26 @@ def verify_read_tflite(
     integers = {name for name, other in inputs.items() if _is_integer(runtime.inputs[other])}
     integers |= {name for name, other in outputs.items() if _is_integer(runtime.outputs[other])}
     program = integer_io(program, integers)
-    file = DeployedFile(runtime, inputs, outputs)
-    shown = list(_shown_of_read(model, program))
-    return _verify(model.plan, program, file, shown, batches, kernels, threads)
+    file = DeployedFile(
+        runtime,
+        {n: Place.of(inputs[n], t, None) for n, t in program.inputs.items()},
+        {n: Place.of(outputs[n], t, None) for n, t in program.outputs.items()},
+        dict(_shown_of_read(model, program)),
+    )
+    return _verify(model.plan, program, file, batches, kernels, threads)
 
 
 def _verify(
     plan: QuantizedGraph,
     program: Program,
     file: DeployedFile,
-    shown: list[Shown],
     batches: Iterable[Feeds],
     kernels: Kernels,
     threads: int,
 ) -> Verification:
     compared: Layers
     if kernels is Kernels.REF:
-        compared = AllTensors(program, file, shown, threads)
+        compared = AllTensors(program, file, threads)
     else:
         compared = StepByStep(program, file, kernels, threads)
     outputs = OutputComparer()
@@ -166,7 +171,35 @@ def _matched(
     return {name: by_tensor[tensor] for name, tensor in zip(named, tensors, strict=True)}
 
 
-def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[Shown]:
+def _shown_of_written(
+    program: Program, written: Program, names: set[str]
+) -> Iterator[tuple[str, Place]]:
+    """Yield the tensors that a program shares with the one that was written, with their places.
+
+    Float operations that the file holds can change how the axes of integers beside them lie, and
+    which form of a value is named first.
+    """
+    theirs = [tensor for tensor in _integers(written) if tensor.name in names]
+    for tensor in _integers(program):
+        for other in theirs:
+            alike = (other.value, other.end) == (tensor.value, tensor.end)
+            if alike and _same_levels(tensor, other):
+                theirs.remove(other)
+                yield tensor.name, Place.of(other.name, tensor, other.permutation)
+                break
+
+
+def _same_levels(tensor: Tensor, other: Tensor) -> bool:
+    first, second = tensor.encoding, other.encoding
+    return (
+        first is not None
+        and second is not None
+        and (first.axis is not None or first.same_as(second))
+        and len(tensor.shape) == len(other.shape)
+    )
+
+
+def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[tuple[str, Place]]:
     """Yield the tensors of steps that are tensors of the file, each once."""
     by_value: dict[str, Tensor] = {}
     for tensor in _integers(program):
@@ -176,8 +209,4 @@ def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[Shown]:
         if found is None or found.encoding is None or found.encoding.dtype != place.element:
             continue
         del by_value[place.value]
-        rank = len(found.shape)
-        in_file = place.permutation or tuple(range(rank))
-        stored = found.permutation or tuple(range(rank))
-        order = tuple(int(np.argsort(in_file)[axis]) for axis in stored)
-        yield Shown(found, number, None if order == tuple(range(rank)) else order)
+        yield found.name, Place.of(number, found, place.permutation)

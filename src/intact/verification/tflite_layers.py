@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -13,56 +13,75 @@ from intact.formats.tflite.runtime import Kernels, TfliteRuntime
 from intact.formats.tflite.write import program_to_tflite
 from intact.program import Array, Program, Tensor
 from intact.program.cut import one_op_programs
+from intact.program.reordering import inverse
 from intact.run.integer.engine import IntegerEngine
 from intact.verification.beside import EngineBeside
-from intact.verification.comparison import LayerComparison, comparisons
+from intact.verification.comparison import LayerComparison, activations, comparisons
 
 Arrays = dict[str, Array]
 
 
 @dataclass(frozen=True)
-class Shown:
-    """A tensor that program and file both hold.
+class Place:
+    """Where a tensor of the program is in the file.
 
     Attributes:
-        tensor: The program's.
-        key: Its name or number in the file.
+        key: Its name or number there.
         order: Axis ``k`` of what the program stores is axis ``order[k]`` in the file; None where
             they lie alike.
     """
 
-    tensor: Tensor
     key: str | int
     order: tuple[int, ...] | None = None
 
+    @staticmethod
+    def of(key: str | int, tensor: Tensor, in_file: tuple[int, ...] | None) -> Place:
+        """Return the place of a tensor whose axis ``k`` is the model's ``in_file[k]`` there."""
+        as_it_is = tuple(range(len(tensor.shape)))
+        there = inverse(in_file or as_it_is)
+        order = tuple(there[axis] for axis in tensor.permutation or as_it_is)
+        return Place(key, None if order == as_it_is else order)
+
+    def as_stored(self, array: Array) -> Array:
+        """Return an array of the file as the program stores it."""
+        return array if self.order is None else array.transpose(self.order)
+
+    def as_in_file(self, array: Array) -> Array:
+        """Return an array of the program as it is in the file."""
+        moved = array if self.order is None else array.transpose(inverse(self.order))
+        return np.ascontiguousarray(moved)
+
 
 class DeployedFile:
-    """A file made ready to run, spoken to in the names of a program.
+    """A file made ready to run, spoken to in the names and the layout of a program.
 
     Args:
         runtime: The file.
-        inputs: The file's input names by the program's.
-        outputs: Likewise.
+        inputs: By the program's input names.
+        outputs: By the program's output names.
+        shown: Tensors between, by the program's names, that both hold.
     """
 
     def __init__(
-        self, runtime: TfliteRuntime, inputs: Mapping[str, str], outputs: Mapping[str, str]
+        self,
+        runtime: TfliteRuntime,
+        inputs: Mapping[str, Place],
+        outputs: Mapping[str, Place],
+        shown: Mapping[str, Place],
     ) -> None:
-        self.runtime = runtime
-        self._inputs, self._outputs = inputs, outputs
+        self.shown = shown
+        self._runtime, self._inputs, self._outputs = runtime, inputs, outputs
 
-    def run(self, feeds: Arrays, shown: Sequence[Shown] = ()) -> tuple[Arrays, Arrays]:
-        """Return the outputs, and the shown tensors as the program stores them, by its names."""
-        given = {self._inputs[name]: array for name, array in feeds.items()}
-        results, seen = self.runtime.run(given, [each.key for each in shown])
-        outputs = {name: results[other] for name, other in self._outputs.items()}
-        stored = {
-            each.tensor.name: seen[each.key]
-            if each.order is None
-            else seen[each.key].transpose(each.order)
-            for each in shown
+    def run(self, feeds: Arrays, observe: Iterable[str] = ()) -> tuple[Arrays, Arrays]:
+        """Return the outputs, and some of the shown tensors, as the program stores them."""
+        given = {
+            str(self._inputs[name].key): self._inputs[name].as_in_file(array)
+            for name, array in feeds.items()
         }
-        return outputs, stored
+        wanted = {name: self.shown[name] for name in observe}
+        results, seen = self._runtime.run(given, [place.key for place in wanted.values()])
+        outputs = {n: each.as_stored(results[str(each.key)]) for n, each in self._outputs.items()}
+        return outputs, {name: each.as_stored(seen[each.key]) for name, each in wanted.items()}
 
 
 class Layers(Protocol):
@@ -86,18 +105,16 @@ class Layers(Protocol):
 class AllTensors:
     """Every tensor of one run of the file, each layer computed from the runtime's own."""
 
-    def __init__(
-        self, program: Program, file: DeployedFile, shown: Sequence[Shown], threads: int
-    ) -> None:
-        self._file, self._shown = file, shown
-        self._beside = EngineBeside(program, [each.tensor for each in shown], threads=threads)
+    def __init__(self, program: Program, file: DeployedFile, threads: int) -> None:
+        self._file = file
+        made = [tensor for tensor in activations(program) if tensor.encoding is not None]
+        shown = [tensor for tensor in made if tensor.name in file.shown]
+        self._beside = EngineBeside(program, shown, threads=threads)
         self.engine = self._beside.engine
-        held = {each.tensor.name for each in shown}
         self.not_compared = {
             tensor.name: "the file has no such tensor"
-            for step in program.steps
-            for tensor in step.outputs
-            if tensor.encoding is not None and tensor.name not in held
+            for tensor in made
+            if tensor.name not in file.shown
         }
 
     @property
@@ -112,7 +129,7 @@ class AllTensors:
 
     def add(self, feeds: Arrays) -> tuple[Arrays, Arrays]:
         """Compare one batch; return the outputs of the runtime and the engine's."""
-        outputs, seen = self._file.run(feeds, self._shown)
+        outputs, seen = self._file.run(feeds, [layer.tensor for layer in self.layers])
         return outputs, self._beside.add(feeds, seen)
 
 

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+import msgspec
 import numpy as np
 import pytest
 
+from intact.config import Rounding
 from intact.formats.c.runtime import CRuntime
 from intact.formats.c.write import write_c
 from intact.program import Array, Program, Step
 from intact.program.operations import Function
 from intact.run.integer import IntegerEngine
 from intact.run.integer.functions import function_of_codes
-from tests.formats.c import cases
+from intact.targets import Requantize, ScalePrecision, ZeroPointOrder
+from tests.formats.c import cases, window_cases
 
 STRICT = (
     *("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow"),
@@ -49,19 +52,34 @@ def differences(programs: Mapping[str, Program], count: int = 20) -> dict[str, i
     return wrong
 
 
-@pytest.mark.parametrize("make", [cases.convolutions, cases.pairs, cases.windows])
+@pytest.mark.parametrize("make", [cases.convolutions, cases.pairs, window_cases.windows])
 def test_fixed_point(make: object) -> None:
     assert callable(make)
     assert differences(make(cases.DOUBLE, cases.Scales())) == {}
 
 
-@pytest.mark.parametrize("make", [cases.convolutions, cases.pairs, cases.windows])
+@pytest.mark.parametrize("make", [cases.convolutions, cases.pairs, window_cases.windows])
 def test_shifts(make: object) -> None:
     assert callable(make)
     assert differences(make(cases.SHIFT, cases.Scales(powers=True))) == {}
 
 
-@pytest.mark.parametrize("make", [cases.moves, cases.functions])
+@pytest.mark.parametrize(
+    ("make", "fields"),
+    [
+        (window_cases.windows, {"zero_point": ZeroPointOrder.BEFORE_ROUNDING}),
+        (cases.convolutions, {"rounding": Rounding.HALF_UP}),
+        (cases.convolutions, {"requantize": Requantize.FIXED_POINT_SINGLE}),
+        (cases.convolutions, {"multiplier_precision": ScalePrecision.FLOAT32}),
+    ],
+)
+def test_other_arithmetic(make: object, fields: dict[str, object]) -> None:
+    assert callable(make)
+    arithmetic = msgspec.structs.replace(cases.DOUBLE, **fields)
+    assert differences(make(arithmetic, cases.Scales())) == {}
+
+
+@pytest.mark.parametrize("make", [window_cases.moves, window_cases.functions])
 def test_moves_and_functions(make: object) -> None:
     assert callable(make)
     assert differences(make()) == {}

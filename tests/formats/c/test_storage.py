@@ -14,7 +14,7 @@ from intact.program.operations import Binary
 from intact.run.integer import IntegerEngine
 from tests.formats.c import cases
 from tests.formats.c.random_programs import ENCODING, random_program
-from tests.formats.c.test_kernels import SANITIZED
+from tests.formats.c.test_kernels import SANITIZED, table_of
 
 
 def chain(
@@ -107,6 +107,27 @@ def test_an_output_that_is_a_view_of_the_input_is_copied() -> None:
     written = write_c(program)
     assert "memcpy(y, x, 24);" in written.files["model.c"]
     assert written.arena_bytes == 0
+
+
+def test_ends_that_no_step_makes() -> None:
+    """An input handed out, one tensor handed out twice, and a constant."""
+    held = Tensor("k", (1, 3), ENCODING, np.array([[1, -2, 3]], np.int8))
+    program = chain(
+        (FLAT, ("x",), ("a",)), (NEGATE, ("a",), ("y",)), x=(None, 4, 6), a=(None, 24), y=(None, 24)
+    )
+    x, y = program.inputs["x"], program.outputs["y"]
+    unread = Tensor("u", (None, 2), ENCODING)
+    ends = {"one": y, "two": y, "same": x, "held": held}
+    program = Program({"x": x, "u": unread}, ends, program.steps)
+    fed = cases.feeds(program, 4)
+    with CRuntime(write_c(program, function_table=table_of), flags=SANITIZED) as runtime:
+        found = runtime.run(fed)
+    assert np.array_equal(found["same"], fed["x"])
+    assert np.array_equal(found["one"], found["two"])
+    assert np.array_equal(found["one"], IntegerEngine(program).run(fed).outputs["one"])
+    assert found["held"].tolist() == [[1, -2, 3]] * 4
+    empty = write_c(Program({"x": x}, {"y": x}, ()))
+    assert empty.arena_bytes == empty.flash_bytes == 0
 
 
 def test_random_networks_compute_what_the_engine_computes() -> None:

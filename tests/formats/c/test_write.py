@@ -21,7 +21,7 @@ from intact.program import operations as ops
 from intact.program.operations import Binary, Unary
 from intact.run.integer import IntegerEngine
 from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
-from tests.formats.c import cases
+from tests.formats.c import cases, window_cases
 from tests.formats.c.random_programs import random_program
 from tests.formats.c.test_kernels import SANITIZED, STRICT, table_of
 from tests.formats.c.test_names import HOSTILE
@@ -120,9 +120,9 @@ def test_no_kernel_needs_more_than_memcpy_and_memset() -> None:
         {
             **cases.convolutions(cases.DOUBLE, cases.Scales()),
             **cases.pairs(cases.DOUBLE, cases.Scales()),
-            **cases.windows(cases.DOUBLE, cases.Scales()),
-            **cases.moves(),
-            **cases.functions(),
+            **window_cases.windows(cases.DOUBLE, cases.Scales()),
+            **window_cases.moves(),
+            **window_cases.functions(),
         }
     )
     source = write_c(everything, function_table=table_of).files["model.c"]
@@ -169,7 +169,10 @@ def test_shifts_round_as_the_target_says(rounding: Rounding) -> None:
     some = {
         "plain": cases.convolutions(arithmetic, scales)["plain"],
         **{name: cases.pairs(arithmetic, scales)[name] for name in ("add_same", "mul_channel")},
-        **{name: cases.windows(arithmetic, scales)[name] for name in ("mean_pool", "linear_half")},
+        **{
+            name: window_cases.windows(arithmetic, scales)[name]
+            for name in ("mean_pool", "linear_half")
+        },
     }
     program = cases.joined(some)
     fed = cases.feeds(program, 30)
@@ -241,4 +244,4 @@ def test_shapes_must_be_known_and_small(shape: tuple[int | None, ...], reason: s
 
 
 def test_functions_need_their_tables() -> None:
-    assert "function_table" in refusal(cases.functions()["tanh"])
+    assert "function_table" in refusal(window_cases.functions()["tanh"])

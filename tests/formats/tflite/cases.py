@@ -107,12 +107,19 @@ def transposed(
     pads: tuple[int, int],
     *,
     output_padding: int = 0,
+    dilations: int = 1,
+    groups: int = 1,
     bounds: Bounds = FREE,
 ) -> Program:
     """Return a transposed convolution that is alike along every spatial axis."""
     axes = len(weight) - 2
     operation = TransposedConvolution(
-        (strides,) * axes, (pads,) * axes, (1,) * axes, (output_padding,) * axes, 1, bounds
+        (strides,) * axes,
+        (pads,) * axes,
+        (dilations,) * axes,
+        (output_padding,) * axes,
+        groups,
+        bounds,
     )
     return weighted(operation, data, weight, output)
 
@@ -199,6 +206,7 @@ CASES: dict[str, Program] = {
     ),
     "depthwise_1d": convolution((1, 9, 3), (3, 3, 1), (1, 9, 3), pads=(1, 1), groups=3),
     "transposed": transposed((1, 3, 4, 3), (2, 2, 2, 3), (1, 6, 8, 2), 2, (0, 0)),
+    "transposed_valid": transposed((1, 3, 4, 3), (2, 3, 3, 3), (1, 7, 9, 2), 2, (0, 0)),
     "transposed_same": transposed((1, 3, 4, 3), (2, 4, 4, 3), (1, 6, 8, 2), 2, (1, 1)),
     "transposed_same_upper": transposed((1, 3, 4, 3), (2, 3, 3, 3), (1, 6, 8, 2), 2, (0, 1)),
     "transposed_before": transposed((1, 3, 4, 3), (2, 3, 3, 3), (1, 6, 8, 2), 2, (1, 0)),
@@ -208,6 +216,15 @@ CASES: dict[str, Program] = {
     ),
     "transposed_relu": transposed(
         (1, 3, 4, 3), (2, 2, 2, 3), (1, 6, 8, 2), 2, (0, 0), bounds=RELU
+    ),
+    "transposed_grouped": transposed(
+        (1, 3, 4, 4), (6, 2, 2, 2), (1, 6, 8, 6), 2, (0, 0), groups=2
+    ),
+    "transposed_depthwise": transposed(
+        (1, 3, 4, 3), (3, 4, 4, 1), (1, 6, 8, 3), 2, (1, 1), groups=3
+    ),
+    "transposed_dilated": transposed(
+        (1, 3, 4, 3), (2, 2, 2, 3), (1, 7, 9, 2), 2, (0, 0), dilations=2
     ),
     "transposed_1d": transposed((1, 5, 3), (2, 4, 3), (1, 10, 2), 2, (1, 1)),
     "fully_connected": weighted(
@@ -287,6 +304,7 @@ CASES: dict[str, Program] = {
     "max_pool": _pool(MAX, (1, 6, 7, 3), (1, 3, 3, 3), 2, 2, ((0, 0), (0, 0))),
     "max_pool_same": _pool(MAX, (1, 7, 7, 3), (1, 4, 4, 3), 3, 2, ((1, 1), (1, 1))),
     "max_pool_before": _pool(MAX, (1, 6, 8, 3), (1, 3, 4, 3), 3, 2, ((1, 0), (1, 0))),
+    "max_pool_corner": _pool(MAX, (1, 6, 8, 3), (1, 4, 5, 3), 2, 2, ((1, 1), (1, 1))),
     "max_pool_relu": _pool(
         MAX, (1, 6, 7, 3), (1, 3, 3, 3), 2, 2, ((0, 0), (0, 0)), bounds=RELU
     ),

@@ -204,11 +204,19 @@ def _transposed(
 ) -> Floats:
     full = [n + sum(p) for n, p in zip((n or 0 for n in lengths), operation.pads, strict=True)]
     result: Floats = np.zeros((data.shape[0], *full, weight.shape[0]))
+    inputs = np.split(np.arange(data.shape[-1]), operation.groups)
+    outputs = np.split(np.arange(weight.shape[0]), operation.groups)
     for place in itertools.product(*map(range, data.shape[1:-1])):
         for tap in itertools.product(*map(range, weight.shape[1:-1])):
-            to = tuple(p * s + t for p, s, t in zip(place, operation.strides, tap, strict=True))
-            part = data[(slice(None), *place)] @ weight[(slice(None), *tap)].T
-            result[(slice(None), *to)] += part
+            to = tuple(
+                p * s + t * d
+                for p, s, t, d in zip(
+                    place, operation.strides, tap, operation.dilations, strict=True
+                )
+            )
+            for read, written in zip(inputs, outputs, strict=True):
+                taps = weight[(written, *tap)]
+                result[(slice(None), *to, written)] += data[(slice(None), *place)][:, read] @ taps.T
     cut = tuple(
         slice(before, before + (n or 0))
         for (before, _), n in zip(operation.pads, lengths, strict=True)

@@ -15,7 +15,7 @@ from intact.formats.tflite.write import Io, program_to_tflite, write_tflite
 from intact.program import Program, Tensor
 from intact.program.operations import Reshape
 from tests.formats.tflite.cases import CASES, X, codes_for, on_data
-from tests.formats.tflite.test_write import classifier
+from tests.formats.tflite.classifier import classifier
 
 IMAGE = np.random.default_rng(5).integers(-128, 128, (2, 6, 6, 2)).astype(np.int8)
 

@@ -1,15 +1,18 @@
-"""Convolutions and products in plain integers, slowly: what the kernels are held against."""
+"""Convolutions in plain integers, slowly, and cases for them: what kernels are held against."""
 
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from hypothesis import strategies as st
 
 from intact.config import Rounding
 from intact.program import Array, Encoding
 from intact.program.operations import Convolution, TransposedConvolution
+from intact.run.integer import IntegerEngine
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Overflow, Requantize
 
@@ -114,3 +117,62 @@ def wrap(sums: Integers, bits: int) -> Array:
     """Return sums modulo the range of a signed register."""
     half = 1 << (bits - 1)
     return np.asarray((sums + half) % (2 * half) - half)
+
+
+RANGES = {"int8": (-128, 127), "uint8": (0, 255), "int16": (-32768, 32767), "uint16": (0, 65535)}
+
+
+def encoding(dtype: str, zero: Any = 0, axis: int | None = None) -> Encoding:
+    low, high = RANGES[dtype]
+    zeros = np.asarray(zero, np.int64)
+    return Encoding(np.ones(zeros.shape, np.float32), zeros, low, high, axis)
+
+
+def codes(rng: np.random.Generator, dtype: str, shape: tuple[int, ...]) -> Array:
+    """Return random codes, among them many at the ends of the range."""
+    low, high = RANGES[dtype]
+    drawn = rng.integers(low, high + 1, shape)
+    ends = rng.choice([low, high], shape)
+    return np.where(rng.random(shape) < 0.3, ends, drawn).astype(dtype)
+
+
+def run(
+    program: Any, *arrays: Array, expect_overflows: bool = False
+) -> tuple[Array, IntegerEngine]:
+    engine = IntegerEngine(program)
+    for array in arrays:
+        array.setflags(write=False)
+    feeds = dict(zip(program.inputs, arrays, strict=True))
+    result = engine.run(feeds).outputs["out0"]
+    assert bool(engine.overflows) == expect_overflows
+    return result, engine
+
+
+@st.composite
+def data_kinds(draw: st.DrawFn) -> tuple[str, int]:
+    dtype = draw(st.sampled_from(sorted(RANGES)))
+    low, high = RANGES[dtype]
+    return dtype, draw(st.sampled_from([low, high, 0, min(7, high)]))
+
+
+@st.composite
+def convolutions(draw: st.DrawFn, transposed: bool = False) -> Any:
+    """Return an operation with shapes of data and weight."""
+    axes = draw(st.integers(1, 3))
+    small = st.integers(1, 3)
+
+    def several(strategy: st.SearchStrategy[int]) -> tuple[int, ...]:
+        return tuple(draw(strategy) for _ in range(axes))
+
+    kernel, strides, dilations = several(small), several(small), several(st.integers(1, 2))
+    groups = draw(st.sampled_from([1, 1, 2, 3]))
+    inputs = draw(st.integers(1, 3))
+    outputs = draw(st.integers(1, 3))
+    sizes = several(st.integers(1, 5))
+    shape = (draw(st.integers(0, 3)), *sizes, groups * inputs)
+    pads = tuple((draw(st.integers(0, 2)), draw(st.integers(0, 2))) for _ in range(axes))
+    weight = (groups * outputs, *kernel, inputs)
+    if transposed:
+        extra = tuple(draw(st.integers(0, s - 1)) for s in strides)
+        return TransposedConvolution(strides, pads, dilations, extra, groups), shape, weight
+    return Convolution(strides, pads, dilations, groups), shape, weight

@@ -68,7 +68,6 @@ def test_nodes_run_with_their_constants_for_any_batch(batch: int) -> None:
 
 def test_an_island_is_a_step_of_a_program() -> None:
     step = _step(_model(PRODUCT), ["x"], ["y"])
-    program = Program({"x": step.outputs[0]}, {"y": step.outputs[0]}, ())
     tensor = next(tensor for tensor in step.inputs if tensor is not None)
     program = Program({"x": tensor}, {"y": step.outputs[0]}, (step,))
     result = IntegerEngine(program, threads=1).run({"x": np.zeros((1, 2), np.float32)})

@@ -87,6 +87,17 @@ def test_averages_are_those_of_onnxruntime(case: Case, count_pads: bool, output:
     np.testing.assert_array_equal(ours.transpose(0, 3, 1, 2), theirs)
 
 
+def test_a_window_that_is_the_whole_input_is_a_global_average_in_onnxruntime() -> None:
+    source = uint8(0.0371, 107)
+    codes = random_codes((2, 2, 2, 500), source)
+    operation = Pool(PoolKind.AVERAGE, (2, 2), (2, 2), ((0, 0), (0, 0)))
+    ours = run_step(operation, BEFORE, [(codes.shape, source)], ((2, 1, 1, 500), source), codes)
+    channels_first = np.ascontiguousarray(codes.transpose(0, 3, 1, 2))
+    attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    theirs = onnxruntime("AveragePool", [(channels_first, source)], source, attributes)
+    np.testing.assert_array_equal(ours.transpose(0, 3, 1, 2), theirs)
+
+
 def _windows(codes: Array, operation: Pool) -> dict[tuple[int, ...], list[Fraction]]:
     """Return the real steps from the zero point that each window holds, pads where they count."""
     shape = codes.shape

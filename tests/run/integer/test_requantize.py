@@ -36,13 +36,9 @@ def rational(number: float) -> Fraction:
 
 
 def rounded(number: Fraction, mode: Rounding) -> int:
-    """Round a rational of few bits: exact in float64."""
-    floor = math.floor(number)
-    return (
-        floor
-        + int(round_to_integer(np.array([float(number - floor) + floor % 2]), mode)[0])
-        - (floor % 2)
-    )
+    """Round a rational of few bits: float64 holds it exactly."""
+    assert Fraction(float(number)) == number
+    return int(round_to_integer(np.array([float(number)]), mode)[0])
 
 
 def test_fixed_point_double_is_multiply_by_quantized_multiplier() -> None:
@@ -255,6 +251,25 @@ def test_multipliers_are_computed_in_the_precision_that_is_asked_for() -> None:
     assert wide.dtype == np.float64
     assert np.allclose(wide, exact, rtol=1e-15, atol=0)
     assert not np.array_equal(wide, narrow)
+
+
+def test_products_in_float32_are_divided_in_float64() -> None:
+    arithmetic = Arithmetic(
+        requantize=Requantize.FLOAT32, multiplier_precision=ScalePrecision.FLOAT32_PRODUCT
+    )
+    left, right = np.array(0.012, np.float32), np.array(0.3, np.float32)
+    found = real_multiplier(arithmetic, [left, right], int8(0.011))
+    assert found.dtype == np.float64
+    assert float(found) == float(left * right) / float(np.float32(0.011))
+
+
+def test_multipliers_may_have_few_bits() -> None:
+    arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_SINGLE, multiplier_bits=8)
+    scales = np.array([0.3, 0.5 / 256, 1.5 / 256, -0.3], np.float32)  # two ties, to even
+    multiplier = real_multiplier(arithmetic, [scales], int8(1))
+    assert (multiplier * 256).tolist() == [77, 0, 2, -77]
+    found = Requantizer(arithmetic, multiplier, int8(1, 5))(np.full((1, 4), 64, np.int32))
+    assert found.tolist() == [[24, 5, 6, -14]]  # 19.25, 0, 0.5 up, -19.25
 
 
 def test_channels_are_one_axis() -> None:

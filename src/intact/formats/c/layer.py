@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.formats.c.constants import Constants
+from intact.formats.c.inference import Lengths
 from intact.formats.c.kinds import Kind, kind_of
 from intact.formats.c.library import AXES, Library
 from intact.formats.c.names import Identifiers, comment, identifier
 from intact.formats.c.refusal import Refusal
-from intact.formats.c.shapes import Lengths
 from intact.formats.c.storage import Places
 from intact.program import Array, Encoding, Step, Tensor
 

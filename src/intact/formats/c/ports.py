@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from intact.formats.c.inference import Lengths
 from intact.formats.c.library import reserved
 from intact.formats.c.names import Identifiers, identifier
-from intact.formats.c.shapes import Lengths
 from intact.program import Program, Tensor
 
 

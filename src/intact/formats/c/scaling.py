@@ -22,18 +22,27 @@ from intact.program.operations import Bounds
 from intact.targets import Arithmetic, Requantize, ScalePrecision
 
 
-def real_multiplier(arithmetic: Arithmetic, factors: Sequence[Array], output: Encoding) -> Array:
+def real_multiplier(
+    arithmetic: Arithmetic, factors: Sequence[npt.ArrayLike], output: Encoding
+) -> Array:
     """Return the product of ``factors`` (scales) over the output's scale.
 
     It is computed from left to right in the precision that ``arithmetic.multiplier_precision``
-    says, from float32 scales either way.
+    says, from float32 scales either way, and rounded to ``arithmetic.multiplier_bits`` if those
+    are given.
     """
-    wide = arithmetic.multiplier_precision is ScalePrecision.FLOAT64
-    real = np.float64 if wide else np.float32
+    precision, bits = arithmetic.multiplier_precision, arithmetic.multiplier_bits
+    real = np.float64 if precision is ScalePrecision.FLOAT64 else np.float32
     product = np.ones((), real)
-    for factor in factors:
-        product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
-    return np.asarray(product / np.asarray(output.scale, np.float32).astype(real))
+    with np.errstate(over="ignore", divide="ignore"):
+        for factor in factors:
+            product = np.asarray(product * np.asarray(factor, np.float32).astype(real))
+        if precision is ScalePrecision.FLOAT32_PRODUCT:
+            real = np.float64
+        ratio = product.astype(real) / np.asarray(output.scale, np.float32).astype(real)
+        if bits is not None:
+            ratio = np.ldexp(np.rint(np.ldexp(ratio, bits)), -bits)
+    return np.asarray(ratio)
 
 
 def fixed_point(arithmetic: Arithmetic, real: npt.ArrayLike) -> tuple[Array, Array]:

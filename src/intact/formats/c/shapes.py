@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Sequence
-from typing import TypeAlias
+from collections.abc import Mapping, Sequence
 
-from intact.program import Program, Step, Tensor
-from intact.program.operations import Reshape
-
-Lengths: TypeAlias = tuple[int, ...]
+from intact.formats.c.inference import Lengths, output_shapes
+from intact.program import Program, Shape, Step, Tensor
 
 _MOST_ELEMENTS = 2**31 - 1
 """What an int32 index reaches."""
@@ -24,50 +22,60 @@ class OpenShapes(Exception):  # noqa: N818 - it never leaves the exporter
 
 
 def static_shapes(program: Program) -> dict[str, Lengths]:
-    """Return the shape of each tensor for one sample: an open first axis, the batch, is 1.
+    """Return the shape of each tensor for one sample: an open first axis of an input is 1.
 
     Raises:
         OpenShapes: Another axis is open, or a tensor is empty or too large for an int32 index.
     """
     shapes: dict[str, Lengths] = {}
     faults: dict[str, str] = {}
-    makers = {tensor.name: step for step in program.steps for tensor in step.outputs}
-    for tensor in program.tensors():
-        lengths = _lengths(tensor, makers.get(tensor.name), shapes)
-        if lengths is None:
-            faults[tensor.name] = f"the length of an axis is open ({_text(tensor.shape)})"
-        elif not 0 < math.prod(lengths) <= _MOST_ELEMENTS:
-            faults[tensor.name] = f"it has {math.prod(lengths)} elements"
-        else:
-            shapes[tensor.name] = lengths
+    for tensor in (*program.inputs.values(), *_constants(program)):
+        _note(tensor, _as_declared(tensor.shape), shapes, faults)
+    for step in program.steps:
+        for tensor, lengths in zip(step.outputs, _made(step, shapes), strict=True):
+            _note(tensor, lengths, shapes, faults)
     if faults:
         raise OpenShapes(faults)
     return shapes
 
 
-def _lengths(tensor: Tensor, maker: Step | None, shapes: dict[str, Lengths]) -> Lengths | None:
-    if tensor.data is not None:
-        return tuple(tensor.data.shape)
-    if maker is not None and isinstance(maker.operation, Reshape):
-        return _reshaped(maker, shapes)
-    known = tuple(1 if length is None and axis == 0 else length for axis, length in _axes(tensor))
-    return None if None in known else tuple(int(length) for length in known if length is not None)
+def _constants(program: Program) -> list[Tensor]:
+    candidates = itertools.chain(program.tensors(), program.outputs.values())
+    return [tensor for tensor in candidates if tensor.is_constant]
 
 
-def _axes(tensor: Tensor) -> list[tuple[int, int | None]]:
-    return list(enumerate(tensor.shape))
+def _made(step: Step, shapes: Mapping[str, Lengths]) -> list[Shape]:
+    """Return the shapes of a step's results: computed, or as declared where they cannot be."""
+    inputs = [None if tensor is None else shapes.get(tensor.name) for tensor in step.inputs]
+    present = [tensor is None or tensor.name in shapes for tensor in step.inputs]
+    computed = output_shapes(step, inputs) if all(present) else None
+    if computed is not None and len(computed) == len(step.outputs):
+        return list(computed)
+    return [_as_declared(tensor.shape) for tensor in step.outputs]
 
 
-def _reshaped(step: Step, shapes: dict[str, Lengths]) -> Lengths | None:
-    """Return the shape after a Reshape: it may fold the batch into another axis."""
-    operation, source = step.operation, step.inputs[0]
-    if not isinstance(operation, Reshape) or source is None or source.name not in shapes:
-        return None
-    size = math.prod(shapes[source.name])
-    known = math.prod(length for length in operation.shape if length >= 0)
-    rest = size // known if known else 0
-    lengths = tuple(rest if length < 0 else length for length in operation.shape)
-    return lengths if math.prod(lengths) == size else None
+def _as_declared(shape: Shape) -> Shape:
+    return tuple(1 if length is None and axis == 0 else length for axis, length in enumerate(shape))
+
+
+def _note(
+    tensor: Tensor, lengths: Shape, shapes: dict[str, Lengths], faults: dict[str, str]
+) -> None:
+    known = tuple(length for length in lengths if length is not None)
+    if len(known) < len(lengths):
+        faults[tensor.name] = f"the length of an axis is open ({_text(tensor.shape)})"
+    elif not 0 < math.prod(known) <= _MOST_ELEMENTS:
+        faults[tensor.name] = f"it has {math.prod(known)} elements"
+    elif not _agree(known, tensor.shape):
+        faults[tensor.name] = f"it is {_text(known)}, not {_text(tensor.shape)}"
+    else:
+        shapes[tensor.name] = known
+
+
+def _agree(lengths: Lengths, declared: Shape) -> bool:
+    return len(lengths) == len(declared) and all(
+        wanted is None or wanted == length for length, wanted in zip(lengths, declared, strict=True)
+    )
 
 
 def _text(shape: Sequence[int | None]) -> str:

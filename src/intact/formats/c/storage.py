@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from intact.formats.c.arena import Arena, Buffer, plan_arena
+from intact.formats.c.inference import Lengths
 from intact.formats.c.moves import view_of
-from intact.formats.c.shapes import Lengths
 from intact.program import Program, Step, Tensor
 from intact.program.operations import Elementwise, Function, PRelu, Requantize, Softmax
 

@@ -11,8 +11,9 @@ from pathlib import Path
 
 from intact.formats.tflite.reading.assemble import assemble
 from intact.formats.tflite.reading.configure import configure
-from intact.formats.tflite.reading.draft import Draft, Layout, channels_first, inverse
-from intact.formats.tflite.reading.file import is_tflite, open_tflite
+from intact.formats.tflite.reading.decode import is_tflite, open_tflite
+from intact.formats.tflite.reading.draft import Draft
+from intact.formats.tflite.reading.layouts import Layout, channels_first, inverse
 from intact.formats.tflite.reading.operators import draw
 from intact.formats.tflite.reading.schema import Element
 from intact.plan import READ_SOURCE, QuantizedGraph

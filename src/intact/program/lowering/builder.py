@@ -23,7 +23,7 @@ from intact.program.lowering.forms import (
 from intact.program.operations import Dequantize, Operation, Quantize, Requantize, Transpose
 from intact.program.program import Array, Encoding, Shape, Step, Tensor
 
-CONVERSION = "QuantizeLinear"
+_CONVERSION = "QuantizeLinear"
 """The operator whose arithmetic conversions between numbers and codes follow."""
 
 
@@ -153,14 +153,10 @@ class Builder:
         operation: Operation,
         inputs: Sequence[Tensor | None],
         outputs: Sequence[Tensor],
-        op_type: str = "",
     ) -> None:
-        """Add a step; its arithmetic is that of the first node, or of ``op_type``."""
+        """Add a step; its arithmetic is that of the first node, or of a conversion."""
         target = self.plan.target
-        if nodes and not op_type:
-            arithmetic = target.arithmetic_of(nodes[0])
-        else:
-            arithmetic = target.arithmetic_for(op_type or CONVERSION)
+        arithmetic = target.arithmetic_of(nodes[0]) if nodes else target.arithmetic_for(_CONVERSION)
         name = str(nodes[0].name) if nodes else outputs[0].name
         self.steps.append(
             Step(
@@ -185,13 +181,12 @@ class Builder:
             return self.tensor(value, None)
         return self.tensor(value, encoding_of(point), point.end)
 
-    def hand_out(self, value: ir.Value, tensor: Tensor, op_type: str = CONVERSION) -> None:
+    def hand_out(self, value: ir.Value, tensor: Tensor) -> None:
         """Let a tensor be what a node hands out, converted to the plan's codes where it is not.
 
         Args:
             value: The node's output.
             tensor: Floats, or codes of any encoding, as they lie in the model.
-            op_type: Whose arithmetic a requantisation follows.
         """
         point = self.points.at_output.get(value)
         if point is None:
@@ -200,16 +195,10 @@ class Builder:
         encoding = encoding_of(point)
         if tensor.encoding is None or not encoding.same_as(tensor.encoding):
             tensor = replace(tensor, value=str(value.name))
-            tensor = self.convert(tensor, encoding, point.end, op_type)
+            tensor = self.convert(tensor, encoding, point.end)
         self._forms[value, point.end] = tensor
 
-    def convert(
-        self,
-        source: Tensor,
-        encoding: Encoding | None,
-        end: TensorEnd | None,
-        op_type: str = CONVERSION,
-    ) -> Tensor:
+    def convert(self, source: Tensor, encoding: Encoding | None, end: TensorEnd | None) -> Tensor:
         """Add a Quantize, Dequantize or Requantize step; return its result."""
         operation: Operation = Requantize()
         if source.encoding is None:
@@ -218,10 +207,10 @@ class Builder:
             operation = Dequantize()
         name = self._fresh(f"{source.value or source.name}")
         result = replace(source, name=name, encoding=encoding, end=end)
-        self.emit((), operation, (source,), (result,), op_type)
+        self.emit((), operation, (source,), (result,))
         return result
 
-    def in_encoding(self, tensor: Tensor, encoding: Encoding, op_type: str) -> Tensor:
+    def in_encoding(self, tensor: Tensor, encoding: Encoding) -> Tensor:
         """Return codes in another encoding.
 
         Raises:
@@ -231,7 +220,7 @@ class Builder:
             return tensor
         if tensor.is_constant:
             raise Untranslatable("a constant operand has another scale than the result")
-        return self.convert(tensor, encoding, None, op_type)
+        return self.convert(tensor, encoding, None)
 
     def channels_last(self, tensor: Tensor) -> Tensor:
         """Return an activation ``[N, C, *S]`` with its channels moved to the end."""

@@ -78,7 +78,7 @@ def finish(
     builder.emit(chain, operation, inputs, (result,))
     if channels_last:
         result = builder.channels_first(result)
-    builder.hand_out(value, result, chain[0].op_type)
+    builder.hand_out(value, result)
 
 
 def finish_move(
@@ -112,4 +112,4 @@ def finish_move(
     builder.emit(chain, operation, inputs, results)
     for value, result in zip(chain[0].outputs, results, strict=True):
         back = builder.channels_first(result) if channels_last else result
-        builder.hand_out(value, back, chain[0].op_type)
+        builder.hand_out(value, back)

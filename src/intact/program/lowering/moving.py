@@ -38,7 +38,7 @@ def identity(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     if len(chain) > 1 or len([value for value in node.outputs if value.name]) > 1:
         raise Untranslatable("something is fused behind it, or it hands out a mask")
-    builder.hand_out(node.outputs[0], builder.read(node, 0), node.op_type)
+    builder.hand_out(node.outputs[0], builder.read(node, 0))
 
 
 def reshape(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
@@ -67,7 +67,7 @@ def concat(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     if wanted is None or any(tensor.encoding is None for tensor in operands):
         operands = [builder.dequantized(tensor) for tensor in operands]
     else:
-        operands = [builder.in_encoding(tensor, wanted, "Concat") for tensor in operands]
+        operands = [builder.in_encoding(tensor, wanted) for tensor in operands]
     finish_move(builder, chain, Concat(axis_of(node, rank, 0)), operands)
 
 
@@ -212,10 +212,12 @@ def resize(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     transform = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     if mode not in {"nearest", "linear"} or transform not in _TRANSFORMS:
         raise Untranslatable(f"its mode is {mode} with {transform}")
-    if node.attributes.get_int("antialias", 0) or "axes" in node.attributes:
-        raise Untranslatable("it has antialias or axes")
+    if node.attributes.get_int("antialias", 0):
+        raise Untranslatable("it has antialias")
     if len(shape) != rank or shape[:2] != data.shape[:2] or None in shape[2:]:
         raise Untranslatable("it resizes other axes than the spatial ones, or to unknown lengths")
+    if not _scales_exactly(node, data.shape, shape):
+        raise Untranslatable("its factors are not those of its lengths")
     corners = _TRANSFORMS[str(transform)]
     if mode == "nearest":
         nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor")
@@ -226,6 +228,25 @@ def resize(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     sizes = tuple(size for size in shape[2:] if size is not None)
     operation = Resize(ResizeMode(str(mode)), sizes, *corners)
     finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
+
+
+def _scales_exactly(node: ir.Node, old: Shape, new: Shape) -> bool:
+    """Tell whether the factors that sample the input are the ratios of the lengths.
+
+    Where factors are given, ONNX samples with them and not with the lengths that they round to.
+    """
+    scales = constant_input(node, 2)
+    if scales is None or scales.size == 0:
+        return True
+    axes = integers(node, "axes") or tuple(range(len(old)))
+    for axis, factor in zip(axes, scales.reshape(-1), strict=True):
+        before, after = old[axis], new[axis]
+        if before is None or after is None:
+            if factor != 1.0:
+                return False
+        elif before * float(factor) != after:
+            return False
+    return True
 
 
 def _free_of_ties(corners: tuple[bool, bool], old: Shape, new: Shape) -> set[str]:

@@ -67,7 +67,7 @@ def binary(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
         raise Untranslatable("an operand has one scale a channel")
     wanted = builder.wanted(chain[-1].outputs[0])
     if kind in _SELECTING and wanted is not None and len(encoded) == len(operands):
-        operands = [builder.in_encoding(t, wanted, node.op_type) for t in operands]
+        operands = [builder.in_encoding(t, wanted) for t in operands]
     finish(builder, chain, Elementwise(kind, bounds), operands)
 
 

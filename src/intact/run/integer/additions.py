@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -17,6 +18,9 @@ from intact.run.integer.reals import Reals, round_codes
 from intact.run.integer.requantize import Requantizer
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 
+_SQUARE_BITS = 30
+"""Operands are scaled to at most half their size, so that a difference is no longer than one."""
+
 _WIDEST_SHIFT = 40
 """Scales that lie further apart than this many bits would leave 64 bits with 16-bit codes."""
 
@@ -29,6 +33,7 @@ def addition(
     bounds: Bounds,
     *,
     sign: int,
+    repeats_first: bool = False,
 ) -> Compute | None:
     """Return ``first + sign * second`` between codes that broadcast; all have one scale.
 
@@ -41,10 +46,14 @@ def addition(
         output: Of the result.
         bounds: What it is clamped to.
         sign: 1 or -1.
+        repeats_first: Neighbours in memory meet one element of the first operand, where the
+            runtime has them: it takes the operands in the other order then.
     """
     method = arithmetic.requantize
     if method is Requantize.FLOAT32 and arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
-        return _folded_floats(arithmetic, first, second, output, bounds, sign)
+        return _folded_floats(
+            arithmetic, first, second, output, bounds, sign, repeats_first=repeats_first
+        )
     if method in (Requantize.FLOAT32, Requantize.FLOAT64):
         return None
     if method is Requantize.FIXED_POINT_SINGLE:
@@ -59,11 +68,15 @@ def squared_difference(
 ) -> Compute | None:
     """Return the square of a difference, computed as :func:`addition` computes the difference.
 
-    None where the arithmetic computes it on real numbers.
+    Operands are shifted left no further than leaves a square of 31 bits: by 7 for 8-bit codes,
+    which is TFLite's number. None where the arithmetic computes it on real numbers.
     """
     if arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64):
         return None
-    sides, unit = _on_one_scale(arithmetic, first, second)
+    widest = 8 * max(first.dtype.itemsize, second.dtype.itemsize)
+    shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
+    narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
+    sides, unit = _on_one_scale(narrowed, first, second)
     requantize = Requantizer(arithmetic, unit**2 / np.float64(output.scale.item()), output, bounds)
     return lambda left, right: requantize((sides[0](left) - sides[1](right)) ** 2)
 
@@ -84,7 +97,8 @@ def _shifted(
 
     An operand and its multiplier are below one half, so that their sum stays in 32 bits.
     """
-    real = np.float64 if arithmetic.multiplier_precision is ScalePrecision.FLOAT64 else np.float32
+    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    real = np.float32 if narrow else np.float64
     twice = real(2) * max(real(first.scale.item()), real(second.scale.item()))
     shift = arithmetic.addition_shift
 
@@ -152,11 +166,13 @@ def _folded_floats(
     output: Encoding,
     bounds: Bounds,
     sign: int,
+    *,
+    repeats_first: bool,
 ) -> Compute:
     """Add codes times ratios to a constant that holds every zero point (ONNX Runtime's x86 code).
 
     ``fma(a, s_a / s_y, fma(b, s_b / s_y, z_y - fma(s_a / s_y, z_a, s_b / s_y * z_b)))`` in
-    float32, where an operand of one element counts as ``b``. Measured with onnxruntime 1.31.1: 0
+    float32, where an operand that is repeated counts as ``b``. Measured with onnxruntime 1.31.1: 0
     of 400 * 65536 code pairs differ; without the fused multiplications 1 of 2000, without that of
     the zero points 74 of them all.
     """
@@ -167,7 +183,7 @@ def _folded_floats(
 
     def compute(left: Array, right: Array) -> Array:
         operands = [(left, ratios[0], zeros[0]), (right, ratios[1], zeros[1])]
-        if left.size == 1:
+        if repeats_first:
             operands.reverse()
         (a, ratio_a, zero_a), (b, ratio_b, zero_b) = operands
         constant = zero_point - _fused(zero_a, ratio_a, ratio_b * zero_b)

@@ -45,15 +45,17 @@ def _windowed(
     product = ExactProduct(grouped(layer.weights, groups), layer.largest_code)
     epilogue = layer.epilogue(operation.bounds, overflows)
     counted = overflows.of(layer.step) if pairs is not None else None
-    axes = layer.weights.ndim - 2
+    # The function must not keep the layer alive: its weights are many times larger than the codes.
+    step, zero, largest = layer.step, layer.zero, layer.largest_sum
+    axes, inputs = layer.weights.ndim - 2, groups * layer.weights.shape[-1]
 
     def run(data: Array) -> Array:
-        sizes = spatial_lengths(layer.step, data.shape, axes, groups * layer.weights.shape[-1])
+        sizes = spatial_lengths(step, data.shape, axes, inputs)
         codes = signed(data).reshape(len(data), *sizes, data.shape[-1])
         outputs = windows.output_of(sizes)
-        results = output_array(layer.step, (len(data), *outputs, channels))
+        results = output_array(step, (len(data), *outputs, channels))
         for images, lines in _chunks(len(data), outputs, product.length * groups + channels):
-            floats = padded(codes[images], windows, layer.zero, product.dtype)
+            floats = padded(codes[images], windows, zero, product.dtype)
             view = window_view(floats, windows, outputs, groups)
             for part in lines:
                 rows = np.ascontiguousarray(view[(slice(None), slice(None), *part)])
@@ -63,10 +65,10 @@ def _windowed(
                     products = pairs.apply(rows, products, counted)
                 target = results[(images, *part)]
                 flat = products.transpose(1, 0, 2).reshape(-1, channels)
-                target[...] = epilogue(flat, layer.largest_sum).reshape(target.shape)
+                target[...] = epilogue(flat, largest).reshape(target.shape)
         return results.reshape(len(data), *outputs[3 - axes :], channels)
 
-    return on_data(layer.step, run)
+    return on_data(step, run)
 
 
 def _depthwise(
@@ -77,29 +79,30 @@ def _depthwise(
     taps = layer.weights.reshape(groups, channels // groups, windows.taps).transpose(1, 2, 0)
     taps = taps.astype(layer.exact_type)
     epilogue = layer.epilogue(operation.bounds, overflows)
+    step, zero, largest = layer.step, layer.zero, layer.largest_sum
     axes = layer.weights.ndim - 2
 
     def run(data: Array) -> Array:
-        sizes = spatial_lengths(layer.step, data.shape, axes, groups)
+        sizes = spatial_lengths(step, data.shape, axes, groups)
         codes = signed(data).reshape(len(data), *sizes, groups)
         outputs = windows.output_of(sizes)
         positions = outputs[0] * outputs[1] * outputs[2]
-        results = output_array(layer.step, (len(data), *outputs, channels))
+        results = output_array(step, (len(data), *outputs, channels))
         at_once = max(ROWS_IN_CACHE // max(codes[:1].size + positions * channels, 1), 1)
         weights = np.tile(taps, (1, 1, outputs[2]))
         geometry = (outputs, windows.kernel, windows.strides, windows.dilations)
         for start in range(0, len(data) if positions else 0, at_once):
             part = codes[start : start + at_once]
-            floats = padded(part, windows, layer.zero, taps.dtype, windows.strides[2])
+            floats = padded(part, windows, zero, taps.dtype, windows.strides[2])
             lines = len(floats) * outputs[0] * outputs[1]
             products = np.empty((lines, outputs[2] * groups, channels // groups), taps.dtype)
             depthwise(phases_of(floats, windows.strides[2]), weights, *geometry, products)
             flat = products.reshape(-1, channels)
             target = results[start : start + at_once]
-            target[...] = epilogue(flat, layer.largest_sum).reshape(target.shape)
+            target[...] = epilogue(flat, largest).reshape(target.shape)
         return results.reshape(len(data), *outputs[3 - axes :], channels)
 
-    return on_data(layer.step, run)
+    return on_data(step, run)
 
 
 def _chunks(

@@ -41,6 +41,7 @@ class _Operation:
     second: Encoding
     output: Encoding
     bounds: Bounds
+    repeats_first: bool
 
     @property
     def per_channel(self) -> bool:
@@ -53,11 +54,25 @@ def _elementwise(step: Step, _: Overflows) -> Kernel:
     first, second = (encoding_of(step, tensor) for tensor in step.inputs)
     output = encoding_of(step, step.outputs[0])
     kind, bounds = operation.kind, operation.bounds
-    compute = _compute(_Operation(kind, step.arithmetic, first, second, output, bounds))
+    ends = (first, second, output, bounds)
+    compute = _compute(_Operation(kind, step.arithmetic, *ends, _repeats_first(step)))
     if not table_bits(first) == table_bits(second) == 8 or output.axis is not None:
         return kernel_of(step, compute)
     table = compute(every_code(first)[:, None], every_code(second)[None, :])
     return kernel_of(step, lambda left, right: look_up_pairs(table, left, right))
+
+
+def _repeats_first(step: Step) -> bool:
+    """Tell whether the first operand is repeated along the model's last axis that is not 1 long."""
+    output = step.outputs[0]
+    rank = len(output.shape)
+    shapes = [(1,) * (rank - len(tensor.shape)) + tensor.shape for tensor in step.inputs if tensor]
+    order = range(rank) if output.permutation is None else np.argsort(output.permutation)
+    for axis in reversed(order):
+        lengths = shapes[0][axis], shapes[1][axis]
+        if lengths != (1, 1):
+            return bool(lengths[0] == 1)
+    return False
 
 
 def _compute(operation: _Operation) -> Compute:
@@ -72,7 +87,8 @@ def _compute(operation: _Operation) -> Compute:
     arguments = (operation.first, operation.second, operation.output, operation.bounds)
     if kind in (Binary.ADD, Binary.SUB):
         sign = 1 if kind is Binary.ADD else -1
-        added = addition(operation.arithmetic, *arguments, sign=sign)
+        repeats = operation.repeats_first
+        added = addition(operation.arithmetic, *arguments, sign=sign, repeats_first=repeats)
         return added or _on_reals(operation)
     return squared_difference(operation.arithmetic, *arguments) or _on_reals(operation)
 

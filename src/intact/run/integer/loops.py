@@ -1,4 +1,8 @@
-"""The compiled loops of convolutions: what is too thin for matrix products, or follows them."""
+"""The compiled loops of convolutions: what is too thin for matrix products, or follows them.
+
+They are compiled when a program first needs them, for the float type that its sums need: their
+arrays are all made by the callers, so that no more than two types ever come.
+"""
 
 from __future__ import annotations
 

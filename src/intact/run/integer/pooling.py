@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import msgspec
 import numpy as np
 from numba import njit
 
@@ -21,6 +22,7 @@ from intact.run.integer.requantize import Requantizer, code_bounds, real_multipl
 from intact.run.integer.taps import (
     divisors,
     each_tap,
+    is_global,
     pooled_lengths,
     reduce_windows,
     window_counts,
@@ -50,12 +52,17 @@ def _float_average(
 ) -> Average:
     """Add dequantised elements tap by tap, row by row, divide, quantise (ONNX Runtime).
 
-    Float sums depend on their order. Measured with onnxruntime 1.31.1: no code differs.
+    Float sums depend on their order. A fused kernel, which adds the zero point before rounding,
+    leaves a window that is the whole input to that of GlobalAveragePool, which sums integers.
+    Measured with onnxruntime 1.31.1: no code differs.
     """
+    fused = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
     kind = real_type(arithmetic)
     dequantize = dequantizer(source, kind)
 
     def average(codes: Array) -> Array:
+        if fused and is_global(codes.shape, operation):
+            return global_average(codes)
         reals = dequantize(codes)
         lengths = pooled_lengths(codes.shape, operation)
         sums = np.zeros((codes.shape[0], *lengths, codes.shape[-1]), kind)
@@ -63,6 +70,14 @@ def _float_average(
             sums[outputs] += reals[inputs]
         sums /= divisors(codes.shape, operation)[..., None].astype(kind)
         return to_codes(sums, arithmetic, target, operation.bounds)
+
+    def global_average(codes: Array) -> Array:
+        spatial = tuple(range(1, codes.ndim - 1))
+        sums = codes.sum(axis=spatial, keepdims=True, dtype=np.int64)
+        count = math.prod(operation.kernel)
+        after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
+        mean = reductions.float_mean(after, source, target, count, operation.bounds)
+        return mean(sums - count * source.zero_point.item())
 
     return average
 

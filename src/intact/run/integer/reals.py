@@ -140,5 +140,5 @@ def _quantize(
                 real = reals[outer, channel, inner]
                 steps = real * factor if reciprocal else real / factor
                 code = np.float64(round_float(steps + before, rounding)) + after
-                inside = min(code, high) if code > low else low
-                codes[outer, channel, inner] = np.int64(inside)
+                code = code if code > low else low
+                codes[outer, channel, inner] = np.int32(code if code < high else high)

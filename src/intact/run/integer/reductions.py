@@ -9,7 +9,7 @@ import numpy as np
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
 from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
-from intact.program.operations import Reduce, Reduction
+from intact.program.operations import Bounds, Reduce, Reduction
 from intact.run.integer.conversions import Recode, recoder
 from intact.run.integer.fixed import multiply_fixed
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
@@ -44,22 +44,38 @@ def _reduce(step: Step, _: Overflows) -> Kernel:
 
 
 def _mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, count: int) -> Recode:
-    """Return what makes means of sums of ``count`` codes less their zero points.
-
-    With floats and the zero point after rounding, ``s_in / (s_out * count)`` is the multiplier of
-    ONNX Runtime's GlobalAveragePool: 0 of a million codes differ with onnxruntime 1.31.1.
-    """
+    """Return what makes means of sums of ``count`` codes less their zero points."""
     if arithmetic.requantize is Requantize.SHIFT:
         return _shifted_mean(arithmetic, source, target, count)
     if arithmetic.requantize not in _FLOATS:
         return _fixed_point_mean(arithmetic, source, target, count)
-    wide = arithmetic.multiplier_precision is ScalePrecision.FLOAT64
-    real = np.float64 if wide else np.float32
-    scales, divisor = (real(source.scale.item()), real(target.scale.item())), real(count)
     if arithmetic.zero_point is ZeroPointOrder.AFTER_ROUNDING:
-        return Requantizer(arithmetic, scales[0] / (scales[1] * divisor), target)
-    multiplier = scales[0] / scales[1] * (real(1) / divisor)
+        return float_mean(arithmetic, source, target, count)
+    real = _multiplier_type(arithmetic)
+    ratio = real(source.scale.item()) / real(target.scale.item())
+    multiplier = ratio * (real(1) / real(count))
     return _folded_mean(arithmetic, multiplier, count * source.zero_point.item(), target)
+
+
+def float_mean(
+    arithmetic: Arithmetic,
+    source: Encoding,
+    target: Encoding,
+    count: int,
+    bounds: Bounds = Bounds(),  # noqa: B008
+) -> Requantizer:
+    """Return what multiplies sums less their zero points by ``s_in / (s_out * count)``.
+
+    ONNX Runtime's GlobalAveragePool: 0 of a million codes differ with onnxruntime 1.31.1.
+    """
+    real = _multiplier_type(arithmetic)
+    divisor = real(target.scale.item()) * real(count)
+    return Requantizer(arithmetic, real(source.scale.item()) / divisor, target, bounds)
+
+
+def _multiplier_type(arithmetic: Arithmetic) -> type[np.floating[Any]]:
+    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    return np.float32 if narrow else np.float64
 
 
 def _folded_mean(

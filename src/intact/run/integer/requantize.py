@@ -30,6 +30,9 @@ _LARGEST_SHIFT = 62
 class Requantizer:
     """Brings accumulators to an output's codes: multiply, round, add the zero point, clamp.
 
+    Fixed-point multiplications wrap accumulators to 32 bits, and add the zero point after rounding
+    whatever the arithmetic says; their second rounding is half up or else half away from zero.
+
     Args:
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, ``[]`` or ``[channels]`` (the last axis),

@@ -33,25 +33,26 @@ def multiply_rows(
     product = ExactProduct(layer.weights.reshape(channels, -1).T[None], layer.largest_code)
     epilogue = layer.epilogue(bounds, overflows)
     counted = overflows.of(layer.step) if pairs is not None else None
+    step, largest = layer.step, layer.largest_sum
     at_once = max(ROWS_IN_CACHE // max(product.length + channels, 1), 1)
 
     def run(data: Array) -> Array:
         if data.shape[-1] != product.length:
             raise DataError(
-                f"step {layer.step.name!r} takes {product.length} channels, not {data.shape[-1]}",
+                f"step {step.name!r} takes {product.length} channels, not {data.shape[-1]}",
                 remedy="feed data of the model's shape",
             )
         codes = signed(data).reshape(-1, product.length)
-        results = output_array(layer.step, (len(codes), channels))
+        results = output_array(step, (len(codes), channels))
         for start in range(0, len(codes), at_once):
             rows = codes[start : start + at_once].astype(product.dtype)[None]
             products = product(rows)
             if pairs is not None and counted is not None:
                 products = pairs.apply(rows, products, counted)
-            results[start : start + at_once] = epilogue(products[0], layer.largest_sum)
+            results[start : start + at_once] = epilogue(products[0], largest)
         return results.reshape(*data.shape[:-1], channels)
 
-    return on_data(layer.step, run)
+    return on_data(step, run)
 
 
 def output_array(step: Step, shape: tuple[int, ...]) -> npt.NDArray[Any]:

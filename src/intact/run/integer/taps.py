@@ -25,6 +25,11 @@ def pooled_lengths(shape: tuple[int, ...], operation: Pool) -> tuple[int, ...]:
     )
 
 
+def is_global(shape: tuple[int, ...], operation: Pool) -> bool:
+    """Tell whether the only window is the whole input, without pads."""
+    return operation.kernel == shape[1:-1] and not any(map(any, operation.pads))
+
+
 def reduce_windows(array: Array, operation: Pool, combine: np.ufunc) -> Array:
     """Reduce each window ``[N, *S, C]`` with a function of two arrays, one axis after the other.
 

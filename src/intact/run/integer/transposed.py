@@ -32,7 +32,7 @@ def transposed_convolution(step: Step, overflows: Overflows) -> Kernel:
     )
     counted = overflows.of(step) if pairs is not None else None
     epilogue = layer.epilogue(operation.bounds, overflows, centred=False)
-    axes = layer.weights.ndim - 2
+    zero, largest, axes = layer.zero, layer.largest_sum, layer.weights.ndim - 2
 
     def run(data: Array) -> Array:
         sizes = spatial_lengths(step, data.shape, axes, groups * product.length)
@@ -44,7 +44,7 @@ def transposed_convolution(step: Step, overflows: Overflows) -> Kernel:
         at_once = max(ROWS_IN_CACHE // max(elements, 1), 1)
         for start in range(0, len(data) if positions else 0, at_once):
             part = codes[start : start + at_once]
-            values = part.reshape(-1, groups, product.length).astype(product.dtype) - layer.zero
+            values = part.reshape(-1, groups, product.length).astype(product.dtype) - zero
             rows = np.ascontiguousarray(values.transpose(1, 0, 2).astype(product.dtype, copy=False))
             products = product(rows)
             if pairs is not None and counted is not None:
@@ -54,7 +54,7 @@ def transposed_convolution(step: Step, overflows: Overflows) -> Kernel:
             scatter(products, sizes, outputs, *geometry, sums)
             target = results[start : start + at_once]
             flat = sums.reshape(-1, channels)
-            target[...] = epilogue(flat, layer.largest_sum).reshape(target.shape)
+            target[...] = epilogue(flat, largest).reshape(target.shape)
         return results.reshape(len(data), *outputs[3 - axes :], channels)
 
     return on_data(step, run)

@@ -28,6 +28,9 @@ _EXTREMES = (Binary.MINIMUM, Binary.MAXIMUM)
 _FURTHEST = 20
 """Bits that two power-of-two scales may lie apart, so that squared differences fit 64 bits."""
 
+_WIDEST_SHIFT = 23
+"""Bits that a difference of two 8-bit codes can go to the left inside 32."""
+
 
 def write_elementwise(layer: Layer) -> None:
     """Write a sum, difference, product, squared difference, minimum or maximum."""
@@ -103,7 +106,10 @@ def _shifted(arithmetic: Arithmetic, sides: Sequence[Encoding]) -> tuple[dict[st
     """Return shares of twice the larger scale, which is the common one (TFLite's ADD)."""
     if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
         raise Refusal("it adds with one rounding", "use a target with fixed_point_double")
-    real = np.float64 if arithmetic.multiplier_precision is ScalePrecision.FLOAT64 else np.float32
+    if arithmetic.addition_shift > _WIDEST_SHIFT:
+        raise Refusal(f"its operands go left by {arithmetic.addition_shift} bits", "use fewer")
+    narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
+    real = np.float32 if narrow else np.float64
     scales = [real(side.scale.item()) for side in sides]
     twice = real(2) * max(scales)
     (first, first_shift), (second, second_shift) = (
@@ -133,10 +139,6 @@ def write_requantize(layer: Layer) -> None:
     """Write a conversion of codes to another scale."""
     arithmetic, source = layer.step.arithmetic, encoding_of(layer.input())
     output = encoding_of(layer.output)
-    if arithmetic.multiplier_bits is not None:
-        raise Refusal(
-            f"its multiplier keeps {arithmetic.multiplier_bits} bits", "use another target"
-        )
     real = real_multiplier(arithmetic, [source.scale], output)
     params = layer.params(
         "requantize",

@@ -165,6 +165,9 @@ def _weights(layer: Layer) -> Array:
             f"the weights are {tensor.encoding.dtype} with a zero point",
             "use a target with symmetric int8 weights",
         )
+    outputs, axis = len(tensor.data), tensor.encoding.axis
+    if tensor.encoding.scale.size not in (1, outputs) or axis not in (0, None):
+        raise Refusal(f"the weights have scales along axis {axis}", "use one an output channel")
     return tensor.data
 
 

@@ -8,8 +8,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from intact.formats.tflite.reading.draft import Draft, FixesBatch, Layout
+from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import FileTensor, Operator
+from intact.formats.tflite.reading.layouts import Layout
 from intact.formats.tflite.reading.parameters import Unreadable
 from intact.formats.tflite.reading.schema import Element, Fused, Padding
 

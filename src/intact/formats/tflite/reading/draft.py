@@ -1,4 +1,4 @@
-"""The tensors of the file in the graph that is made: layouts, constants, ports.
+"""Activations of the file in the graph that is made: their layouts, and the graph's ports.
 
 TFLite keeps channels last; the float graph has them first wherever an operator is spatial. A
 tensor exists in the layouts that were asked for, and the other one is made when it is needed.
@@ -6,29 +6,19 @@ tensor exists in the layouts that were asked for, and the other one is made when
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
-import numpy as np
 import onnx_ir as ir
 
-from intact.formats.tflite.reading.canvas import Array, Canvas, Operand
-from intact.formats.tflite.reading.file import FileTensor, TfliteFile
-from intact.formats.tflite.reading.parameters import (
-    Parameters,
-    Unreadable,
-    constant_of,
-    parameters_of,
-)
+from intact.formats.tflite.reading.canvas import Operand
+from intact.formats.tflite.reading.file import TfliteFile
+from intact.formats.tflite.reading.layouts import Drawn, Layout, arranged, channels_first, inverse
+from intact.formats.tflite.reading.parameters import Unreadable
 from intact.formats.tflite.reading.schema import Element
+from intact.formats.tflite.reading.tensors import Tensors
 
 BATCH = "batch"
 """Name of the open first dimension."""
-_COPIES = 16
-"""Elements of constants made for each byte of the file, at most: tensors may share their data."""
-_SLACK = 1 << 20
-_MOST_INTEGERS = 1 << 16
 
 DATA_TYPES: Mapping[Element, ir.DataType] = {
     Element.FLOAT32: ir.DataType.FLOAT,
@@ -44,55 +34,8 @@ class FixesBatch(Exception):  # noqa: N818 - an answer
     """An operator mixes the samples of a batch: the model runs with the batch of the file."""
 
 
-class Layout(enum.Enum):
-    """Where the channels of a tensor of three or more dimensions lie; others have one layout."""
-
-    FILE = "channels_last"
-    FIRST = "channels_first"
-
-
-def channels_first(rank: int) -> tuple[int, ...]:
-    """Return the permutation that moves the last axis behind the first."""
-    return (0, rank - 1, *range(1, rank - 1)) if rank > 2 else tuple(range(rank))
-
-
-def inverse(permutation: Sequence[int]) -> tuple[int, ...]:
-    """Return the permutation that undoes one."""
-    return tuple(int(axis) for axis in np.argsort(permutation))
-
-
-def arranged(items: Sequence[int], layout: Layout) -> tuple[int, ...]:
-    """Return what belongs to the axes of the file in the order of a layout's axes."""
-    order = channels_first(len(items)) if layout is Layout.FIRST else range(len(items))
-    return tuple(items[axis] for axis in order)
-
-
-@dataclass(eq=False)
-class Drawn:
-    """An activation of the file in the graph.
-
-    Attributes:
-        values: What exists, by layout.
-        sources: How to make a layout without a Transpose.
-    """
-
-    tensor: FileTensor
-    parameters: Parameters | None
-    values: dict[Layout, ir.Value] = field(default_factory=dict)
-    sources: dict[Layout, Callable[[], ir.Value]] = field(default_factory=dict)
-
-    @property
-    def is_flat(self) -> bool:
-        """Whether both layouts have their elements in the same order."""
-        return self.tensor.rank <= 2 or all(length == 1 for length in self.tensor.shape[1:-1])
-
-    def has(self, layout: Layout) -> bool:
-        """Tell whether a layout costs no Transpose."""
-        return self.is_flat or layout in self.values or layout in self.sources
-
-
-class Draft(Canvas):
-    """A canvas that knows the tensors of a file.
+class Draft(Tensors):
+    """A float graph that grows operator by operator.
 
     Args:
         file: What is read.
@@ -101,81 +44,25 @@ class Draft(Canvas):
 
     Attributes:
         drawn: The activations that exist so far, by number.
-        known: Integers that follow from shapes, by number of tensor.
         inputs: The graph's inputs.
         shapes: The lengths that the file has for a value.
+
+    Raises:
+        Unreadable: An input of the graph is of a kind that is not read.
+        FixesBatch: An input has no batch of one.
     """
 
     def __init__(self, file: TfliteFile, *, batch: bool, alias: Mapping[int, int]) -> None:
-        super().__init__()
-        self.file, self.batch, self.alias = file, batch, alias
+        super().__init__(file, alias)
+        self.batch = batch
         self.drawn: dict[int, Drawn] = {}
-        self.known: dict[int, Array] = {}
         self.inputs: list[ir.Value] = []
         self.shapes: dict[ir.Value, tuple[int, ...]] = {}
-        self._constants: dict[tuple[object, ...], Operand] = {}
-        self._elements = _COPIES * file.size + _SLACK
         self._outputs = {alias.get(index, index) for index in file.outputs}
-        self._names = self._named()
-        self._unclaimed = set(self._names)
         for index in file.inputs:
             self._add_input(index)
 
     # ---- tensors -----------------------------------------------------------------------------
-
-    def tensor(self, index: int) -> FileTensor:
-        """Return a tensor that can be used.
-
-        Raises:
-            Unreadable: It is absent, or of a shape or kind that is not read.
-        """
-        if index < 0:
-            raise Unreadable("an input that it needs is absent")
-        tensor = self.file.tensors[index]
-        if tensor.odd:
-            raise Unreadable(f"tensor {tensor.name!r}: {tensor.odd}")
-        return tensor
-
-    def is_constant(self, index: int) -> bool:
-        """Tell whether a tensor is stored in the file, or follows from shapes."""
-        return index in self.known or self.tensor(index).data is not None
-
-    def array(self, index: int) -> Array:
-        """Return the numbers or codes of a constant.
-
-        Raises:
-            Unreadable: It is computed, or its data does not fit its shape.
-        """
-        if not self.is_constant(index):
-            raise Unreadable(f"its input {self.tensor(index).name!r} is computed")
-        return self.known[index] if index in self.known else constant_of(self.tensor(index))
-
-    def list_of(self, index: int) -> tuple[int, ...]:
-        """Return a constant list of integers: axes, sizes, pads.
-
-        Raises:
-            Unreadable: It is computed, or no list of integers.
-        """
-        array = self.array(index)
-        if array.dtype.kind != "i" or array.size > _MOST_INTEGERS:
-            raise Unreadable(f"its input {self.tensor(index).name!r} is no list of integers")
-        return tuple(int(number) for number in array.reshape(-1))
-
-    def parameters(self, index: int) -> Parameters | None:
-        """Return how an operand of activations is quantised; None for floats and indices.
-
-        Raises:
-            Unreadable: It is of a type that activations do not have here.
-        """
-        tensor = self.tensor(index)
-        if tensor.element in (Element.FLOAT32, Element.FLOAT16, Element.INT32, Element.INT64):
-            return None
-        if tensor.element not in (Element.INT8, Element.UINT8):
-            raise Unreadable(f"tensor {tensor.name!r} is {tensor.element.name.lower()}")
-        found = parameters_of(tensor)
-        if found is None:
-            raise Unreadable(f"tensor {tensor.name!r} has integers without a scale")
-        return found
 
     def operand(self, index: int, layout: Layout = Layout.FILE) -> Operand:
         """Return a tensor, activation or constant, in a layout.
@@ -191,49 +78,6 @@ class Draft(Canvas):
         if self.is_constant(index):
             return self.constant(index, layout)
         raise Unreadable(f"tensor {self.tensor(index).name!r} is read before it is computed")
-
-    def constant(
-        self, index: int, layout: Layout = Layout.FILE, rank: int | None = None
-    ) -> Operand:
-        """Return a stored operand of activations, with ones before its lengths up to a rank."""
-        tensor, parameters = self.tensor(index), self.parameters(index)
-        wanted = max(tensor.rank, rank or 0)
-        ahead = (1,) * (wanted - tensor.rank)
-        order = arranged(range(wanted), layout)
-        if parameters is not None and parameters.axis is not None:
-            parameters = parameters.along(order.index(parameters.axis + len(ahead)))
-        return self.rearranged(
-            index,
-            (order, "operand"),
-            lambda array: array.reshape(*ahead, *array.shape).transpose(order),
-            parameters,
-        )
-
-    def rearranged(
-        self,
-        index: int,
-        form: tuple[object, ...],
-        arrange: Callable[[Array], Array],
-        parameters: Parameters | None,
-    ) -> Operand:
-        """Return a constant whose array was rearranged; those who ask for one form share it.
-
-        Raises:
-            Unreadable: More constants are made of the file than it can mean.
-        """
-        if (index, form) not in self._constants:
-            array = np.ascontiguousarray(arrange(self.array(index)))
-            self._elements -= array.size
-            if self._elements < 0:
-                raise Unreadable("its constants share their data too often")
-            numbers = array if parameters is None else parameters.numbers(array)
-            if numbers.dtype == np.float16:
-                numbers = numbers.astype(np.float32)
-            value = self.initializer(self.claim(index), numbers)
-            codes = None if parameters is None else array
-            operand = Operand(value, array.shape, parameters, codes)
-            self._constants[index, form] = operand
-        return self._constants[index, form]
 
     def in_file_order(self, index: int) -> Operand:
         """Return a tensor with its elements in the order of the file, whatever its axes are."""
@@ -323,25 +167,6 @@ class Draft(Canvas):
             self.writes[value] = drawn.parameters
 
     # ---- names and ports ---------------------------------------------------------------------
-
-    def claim(self, index: int) -> str:
-        """Return the name of a tensor, which is free once; later ones get a number."""
-        if index in self._unclaimed:
-            self._unclaimed.discard(index)
-            return self._names[index]
-        return self.fresh(self._names[index])
-
-    def _named(self) -> dict[int, str]:
-        """Return a name for each tensor: ports first, the second of two equal ones a number."""
-        file = self.file
-        twin = {source: port for port, source in self.alias.items()}
-        names: dict[int, str] = {}
-        for index in dict.fromkeys((*file.inputs, *file.outputs, *range(len(file.tensors)))):
-            owner = self.alias.get(index, index)
-            if owner not in names:
-                called = file.tensors[twin.get(owner, owner)].name
-                names[owner] = self.fresh(called or f"tensor_{owner}")
-        return names
 
     def _add_input(self, index: int) -> None:
         tensor = self.tensor(index)

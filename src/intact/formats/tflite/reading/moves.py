@@ -16,11 +16,12 @@ from intact.formats.tflite.reading.common import (
     optional,
     slot,
 )
-from intact.formats.tflite.reading.draft import Draft, Layout, arranged, channels_first
+from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
+from intact.formats.tflite.reading.layouts import Layout, arranged, channels_first
 from intact.formats.tflite.reading.parameters import Unreadable
 
-_MOST_GATHERED = 1 << 20
+_MOST_GATHERED = 1 << 16
 """Elements of an axis that is mirrored."""
 
 
@@ -40,6 +41,8 @@ def reshape(draft: Draft, op: Operator) -> None:
         value = draft.reshaped(draft.operand(index), output.shape).value
         draft.write(op.outputs[0], value)
         return
+    if not drawn.values:  # no long chain is left to be made at once
+        draft.operand(index, next(iter(drawn.sources)))
     sources: dict[Layout, Callable[[], ir.Value]] = {}
     shape, first = output.shape, arranged(output.shape, Layout.FIRST)
     keeps_channels = min(data.rank, output.rank) > 2 and (
@@ -64,6 +67,7 @@ def transpose(draft: Draft, op: Operator) -> None:
         raise Unreadable(f"its permutation is {list(permutation)}")
     needs_shape(draft, output, [shape[axis] for axis in permutation])
     keeps_scale(draft, index, output)
+    permutation = _batch_in_front(permutation, shape) if draft.batch else permutation
     mixes_batch(draft, permutation[:1] != (0,))
     rank = len(shape)
     given, kept = draft.parameters(index), draft.parameters(output)
@@ -81,6 +85,17 @@ def transpose(draft: Draft, op: Operator) -> None:
     order = _composed(permutation, source, Layout.FILE)
     operand = draft.operand(index, source)
     draft.write(output, draft.node("Transpose", [operand], {"perm": order}))
+
+
+def _batch_in_front(permutation: tuple[int, ...], shape: tuple[int, ...]) -> tuple[int, ...]:
+    """Return a permutation that moves no data before the batch, if one does the same.
+
+    Among axes of one element any order is the same, and the first of them is taken for the batch.
+    """
+    ahead = permutation[: permutation.index(0)] if 0 in permutation else ()
+    if not all(shape[axis] == 1 for axis in ahead):
+        return permutation
+    return (0, *(axis for axis in permutation if axis != 0))
 
 
 def _composed(permutation: tuple[int, ...], source: Layout, target: Layout) -> tuple[int, ...]:
@@ -180,7 +195,7 @@ def mirror_pad(draft: Draft, op: Operator) -> None:
         if not (before or after):
             continue
         length = grown[axis]
-        if max(before, after) > length - (not with_edge) or 3 * length > _MOST_GATHERED:
+        if max(before, after) > length - (not with_edge) or length > _MOST_GATHERED:
             raise Unreadable(f"{before} and {after} elements are no mirror of {length}")
         start = 0 if with_edge else 1
         indices = [
@@ -188,6 +203,7 @@ def mirror_pad(draft: Draft, op: Operator) -> None:
             *range(length),
             *range(length - 1 - start, length - 1 - start - after, -1),
         ]
+        draft.charge(len(indices))
         grown[axis] = len(indices)
         inputs: list[Input] = [operand, draft.integers(*indices)]
         operand = draft.moved("Gather", inputs, {"axis": axis}, tuple(grown))
@@ -222,6 +238,7 @@ def requantize(draft: Draft, op: Operator) -> None:
         if op.name != "DEQUANTIZE":
             raise Unreadable("it quantises a constant")
         array = draft.array(index)
+        draft.charge(array.size)
         draft.known[output] = array if parameters is None else parameters.numbers(array)
         return
     drawn = draft.drawn.get(index)

@@ -6,7 +6,15 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from intact.errors import ModelError
-from intact.formats.tflite.reading import moves, parts, pointwise, products, sizes, spatial
+from intact.formats.tflite.reading import (
+    moves,
+    parts,
+    pointwise,
+    products,
+    reductions,
+    sizes,
+    spatial,
+)
 from intact.formats.tflite.reading.common import Read, one_kind
 from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import Operator, TfliteFile
@@ -16,6 +24,7 @@ TABLE: Mapping[str, Read] = {
     **products.TABLE,
     **spatial.TABLE,
     **pointwise.TABLE,
+    **reductions.TABLE,
     **moves.TABLE,
     **parts.TABLE,
 }

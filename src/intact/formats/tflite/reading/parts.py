@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from intact.formats.tflite.reading.canvas import Input
@@ -15,8 +14,9 @@ from intact.formats.tflite.reading.common import (
     needs_shape,
     slot,
 )
-from intact.formats.tflite.reading.draft import Draft, Layout, arranged
+from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
+from intact.formats.tflite.reading.layouts import Layout, arranged
 from intact.formats.tflite.reading.parameters import Unreadable
 from intact.formats.tflite.reading.schema import Element
 
@@ -116,7 +116,7 @@ def unpack(draft: Draft, op: Operator) -> None:
 
 
 @dataclass(frozen=True)
-class _Cut:
+class Cut:
     """What is kept of one axis; ``length`` elements from ``start`` in steps."""
 
     start: int
@@ -137,85 +137,85 @@ def slice_(draft: Draft, op: Operator) -> None:
     if not len(begin) == len(size) == len(shape):
         raise Unreadable(f"it begins at {list(begin)} and keeps {list(size)}")
     cuts = [
-        _Cut(start, 1, length - start if kept == -1 else kept)
+        Cut(start, 1, length - start if kept == -1 else kept)
         for start, kept, length in zip(begin, size, shape, strict=True)
     ]
     for cut, length in zip(cuts, shape, strict=True):
         if cut.start < 0 or cut.length < 1 or cut.start + cut.length > length:
             raise Unreadable(f"it begins at {list(begin)} and keeps {list(size)}")
+    needs_shape(draft, op.outputs[0], [cut.length for cut in cuts])
     _cut(draft, op, cuts)
 
 
 def strided_slice(draft: Draft, op: Operator) -> None:
     """STRIDED_SLICE, with all masks."""
-    if op.options["offset"]:
-        raise Unreadable("its ends are offsets")
-    _cut(draft, op, list(strided_cuts(draft, op)))
+    cuts, shape = strided_cuts(draft, op)
+    needs_shape(draft, op.outputs[0], shape)
+    _cut(draft, op, cuts)
 
 
-def strided_cuts(draft: Draft, op: Operator) -> Iterator[_Cut]:
-    """Yield what a STRIDED_SLICE keeps of each axis of its input."""
+def strided_cuts(draft: Draft, op: Operator) -> tuple[list[Cut], tuple[int, ...]]:
+    """Return what a STRIDED_SLICE keeps of each axis of its input, and its output's shape."""
     shape = draft.tensor(slot(op, 0)).shape
     begins, ends, steps = (draft.list_of(slot(op, number)) for number in (1, 2, 3))
-    if not len(begins) == len(ends) == len(steps):
-        raise Unreadable("its begins, ends and steps are of different lengths")
-    masks = {name: int(op.options[f"{name}_mask"]) for name in _MASKS}
-    fresh = sum(masks["new_axis"] >> k & 1 for k in range(len(begins)))
-    ellipses = sum(masks["ellipsis"] >> k & 1 for k in range(len(begins)))
-    if ellipses > 1:
-        raise Unreadable("it has more than one ellipsis")
-    axis = 0
-    for k, (begin, end, step) in enumerate(zip(begins, ends, steps, strict=True)):
-        if masks["ellipsis"] >> k & 1:
-            skipped = max(len(shape) - (len(begins) - fresh - 1), 0)
-            yield from (_Cut(0, 1, length) for length in shape[axis : axis + skipped])
-            axis += skipped
-            continue
-        if masks["new_axis"] >> k & 1:
-            continue
-        if axis >= len(shape) or step == 0:
-            raise Unreadable(f"it cuts {len(begins)} axes of {list(shape)} in steps {list(steps)}")
-        if masks["shrink_axis"] >> k & 1:
-            yield _Cut(axis_in(begin, shape[axis]), 1, 1)
-        else:
-            start = None if masks["begin"] >> k & 1 else begin
-            stop = None if masks["end"] >> k & 1 else end
-            kept = range(*slice(start, stop, step).indices(shape[axis]))
-            yield _Cut(kept.start, step, len(kept))
-        axis += 1
-    for length in shape[axis:] if not ellipses else ():
-        yield _Cut(0, 1, length)
+    if not len(begins) == len(ends) == len(steps) or op.options["offset"]:
+        raise Unreadable("its begins, ends and steps are of different lengths, or offsets")
+    kinds = [_kind(op, k) for k in range(len(begins))]
+    skipped = len(shape) - sum(kind in ("keep", "drop") for kind in kinds)
+    if skipped < 0 or kinds.count("ellipsis") > 1 or 0 in steps:
+        raise Unreadable(f"it cuts {len(begins)} axes of {list(shape)} in steps {list(steps)}")
+    if "ellipsis" not in kinds:
+        kinds.append("ellipsis")
+    cuts: list[Cut] = []
+    result: list[int] = []
+    for k, kind in enumerate(kinds):
+        axis = len(cuts)
+        match kind:
+            case "ellipsis":
+                cuts += (Cut(0, 1, length) for length in shape[axis : axis + skipped])
+                result += shape[axis : axis + skipped]
+            case "new":
+                result.append(1)
+            case "drop":
+                cuts.append(Cut(axis_in(begins[k], shape[axis]), 1, 1))
+            case _:
+                start = None if op.options["begin_mask"] >> k & 1 else begins[k]
+                stop = None if op.options["end_mask"] >> k & 1 else ends[k]
+                kept = range(*slice(start, stop, steps[k]).indices(shape[axis]))
+                cuts.append(Cut(kept.start, steps[k], len(kept)))
+                result.append(len(kept))
+    return cuts, tuple(result)
 
 
-_MASKS = ("begin", "end", "ellipsis", "new_axis", "shrink_axis")
+def _kind(op: Operator, position: int) -> str:
+    """Return what a position of a STRIDED_SLICE does with its axis."""
+    masks = {"ellipsis": "ellipsis_mask", "new": "new_axis_mask", "drop": "shrink_axis_mask"}
+    found = (kind for kind, mask in masks.items() if int(op.options[mask]) >> position & 1)
+    return next(found, "keep")
 
 
-def _cut(draft: Draft, op: Operator, cuts: list[_Cut]) -> None:
+def _cut(draft: Draft, op: Operator, cuts: list[Cut]) -> None:
+    """Add the Slice of an operator whose output has been held against its cuts."""
     index, output = slot(op, 0), op.outputs[0]
     shape, wanted = draft.tensor(index).shape, draft.tensor(output).shape
     kept = tuple(cut.length for cut in cuts)
-    if len(kept) != len(shape) or min(kept, default=1) < 1:
-        raise Unreadable(f"it keeps {list(kept)} of {list(shape)}")
-    if [n for n in kept if n != 1] != [n for n in wanted if n != 1]:
-        needs_shape(draft, output, kept)
     keeps_scale(draft, index, output)
-    whole = [cut == _Cut(0, 1, length) for cut, length in zip(cuts, shape, strict=True)]
+    whole = [cut == Cut(0, 1, length) for cut, length in zip(cuts, shape, strict=True)]
     mixes_batch(draft, not all(whole[:1]))
     same_rank = kept == wanted
     layout = draft.layout_of(index) if same_rank else Layout.FILE
     axes = [axis for axis, is_whole in enumerate(whole) if not is_whole]
     operand = draft.operand(index, layout)
-    if axes or same_rank:
+    if shape and (axes or same_rank):
         axes = axes or [len(shape) - 1]
-        places = [_place(axis, len(shape), layout) for axis in axes]
         lists = [
             draft.integers(*(cuts[axis].start for axis in axes)),
             draft.integers(*(cuts[axis].stop for axis in axes)),
-            draft.integers(*places),
+            draft.integers(*(_place(axis, len(shape), layout) for axis in axes)),
             draft.integers(*(cuts[axis].step for axis in axes)),
         ]
         operand = draft.moved("Slice", [operand, *lists], None, arranged(kept, layout))
-    if same_rank:
+    if same_rank and shape:
         draft.write(output, operand.value, layout)
     else:
         draft.write(output, draft.reshaped(operand, wanted).value)

@@ -17,8 +17,9 @@ from intact.formats.tflite.reading.common import (
     slot,
     window_pads,
 )
-from intact.formats.tflite.reading.draft import Draft, Layout
+from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
+from intact.formats.tflite.reading.layouts import Layout
 from intact.formats.tflite.reading.parameters import Parameters, Unreadable, parameters_of
 from intact.formats.tflite.reading.schema import Element, Padding
 
@@ -171,7 +172,7 @@ def _factor(draft: Draft, op: Operator, number: int) -> Operand:
             index,
             ("factor", is_adjoint, ahead),
             lambda array: (array.transpose(order) if is_adjoint else array).reshape(
-                *ahead, *(_swapped(array.shape) if is_adjoint else array.shape)
+                (*ahead, *(_swapped(array.shape) if is_adjoint else array.shape))
             ),
             parameters,
         )

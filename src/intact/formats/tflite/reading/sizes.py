@@ -55,12 +55,13 @@ def compute(draft: Draft, op: Operator) -> None:
             raise Unreadable(f"its integers do not fit together ({error})") from error
     if result.size != output.size:
         raise Unreadable(f"it gives {result.size} integers where its output has {output.size}")
+    draft.charge(result.size)
     draft.known[op.outputs[0]] = result.reshape(output.shape).astype(_INTEGERS[output.element])
 
 
 def _cut(draft: Draft, op: Operator) -> Array:
     array = draft.array(op.inputs[0])
-    for axis, cut in enumerate(strided_cuts(draft, op)):
+    for axis, cut in enumerate(strided_cuts(draft, op)[0]):
         kept = range(cut.start, cut.start + cut.step * cut.length, cut.step)
         array = np.take(array, list(kept), axis=axis)
     if array.size != draft.tensor(op.outputs[0]).size:

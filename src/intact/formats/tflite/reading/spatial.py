@@ -14,8 +14,9 @@ from intact.formats.tflite.reading.common import (
     slot,
     window_pads,
 )
-from intact.formats.tflite.reading.draft import Draft, Layout
+from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import FileTensor, Operator
+from intact.formats.tflite.reading.layouts import Layout
 from intact.formats.tflite.reading.parameters import Unreadable
 
 

@@ -57,9 +57,9 @@ def refusals_of(step: Step) -> Iterator[str]:
     if isinstance(step.operation, WEIGHTED):
         yield from _about_weights(step)
     else:
-        for tensor in step.inputs:
-            if tensor is not None and tensor.is_constant:
-                yield from _about_constant(tensor)
+        for each in step.inputs:
+            if each is not None and each.is_constant:
+                yield from _about_constant(each)
     yield from scale_refusals(step)
 
 

@@ -29,6 +29,7 @@ from intact.program.operations import (
     Reduction,
     Reshape,
     Resize,
+    ResizeMode,
     Slice,
     Softmax,
     SpaceToDepth,
@@ -79,7 +80,9 @@ def wants_same_scale(operation: Operation) -> bool:
 def moves_codes(operation: Operation) -> bool:
     """Whether the codes of the result are codes of the data: rescaling may then go first."""
     match operation:
-        case Pool(kind=PoolKind.MAX) | Reduce(kind=Reduction.MAX | Reduction.MIN):
+        case Pool(kind=PoolKind.MAX) | Resize(mode=ResizeMode.NEAREST):
+            return True
+        case Reduce(kind=Reduction.MAX | Reduction.MIN):
             return True
         case _:
             return isinstance(operation, MOVING)

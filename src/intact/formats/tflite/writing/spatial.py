@@ -27,6 +27,7 @@ from intact.formats.tflite.writing.padding import (
 from intact.formats.tflite.writing.weights import (
     bias_or_zeros,
     constant_data,
+    dense_kernel,
     last_axis,
     weighted_inputs,
 )
@@ -135,13 +136,16 @@ def write_convolution(operation: Convolution, step: Step, draft: Draft) -> None:
 
 
 def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft) -> None:
-    """TRANSPOSE_CONV; pads that SAME does not mean are cut off its full result."""
-    if operation.groups != 1:
-        raise RefusedError("TFLite's transposed convolution has no groups")
-    if any(each != 1 for each in operation.dilations):
-        raise RefusedError("TFLite's transposed convolution has no dilations")
+    """TRANSPOSE_CONV; pads that SAME does not mean are cut off its full result.
+
+    It has neither groups nor dilations: what they leave out of the kernel becomes zeros, which
+    change no sum.
+    """
     data, weight, bias = weighted_inputs(step)
     output = step.outputs[0]
+    if operation.groups != 1 or any(each != 1 for each in operation.dilations):
+        dense = dense_kernel(constant_data(weight), operation.groups, operation.dilations)
+        weight = draft.constant(f"{weight.name}_dense", dense, weight.encoding)
     bias = bias_or_zeros(draft, step, data, weight, bias)
     kernel, lengths = constant_data(weight).shape[1:3], spatial_lengths(data)
     same = all(
@@ -209,11 +213,12 @@ def write_pool(operation: Pool, step: Step, draft: Draft) -> None:
         )
     else:
         used = used_pads(data, output, operation.pads, operation.kernel, operation.strides)
-        padding = named_padding(data, output, used, operation.kernel, operation.strides)
-        if padding is None:
+        named = named_padding(data, output, used, operation.kernel, operation.strides)
+        if named is None:
             raise RefusedError(
                 f"an average that leaves out pads of {operation.pads} is neither SAME nor VALID"
             )
+        padding = named
     fields = {
         "padding": padding,
         "strideH": operation.strides[0],

@@ -50,3 +50,26 @@ def bias_or_zeros(
 def last_axis(encoding: Encoding | None) -> Encoding | None:
     """Return the encoding of a weight whose first axis was moved to the end."""
     return encoding if encoding is None or encoding.axis is None else replace(encoding, axis=3)
+
+
+def dense_kernel(
+    data: np.ndarray[Any, Any], groups: int, dilations: tuple[int, ...]
+) -> np.ndarray[Any, Any]:
+    """Return the kernel without groups and dilations that gives the same sums.
+
+    Args:
+        data: ``[O, *K, C / groups]``.
+        groups: Output channels ``O / groups`` at a time read their own ``C / groups`` inputs.
+        dilations: By spatial axis.
+
+    Returns:
+        ``[O, *((K - 1) * dilation + 1), C]``, zeros in between.
+    """
+    outputs, *kernel, depth = data.shape
+    spans = [(k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True)]
+    result = np.zeros((outputs, *spans, depth * groups), data.dtype)
+    spread = result[(slice(None), *(slice(None, None, each) for each in dilations))]
+    for channel in range(outputs):
+        first = channel * groups // outputs * depth
+        spread[channel, ..., first : first + depth] = data[channel]
+    return result

@@ -1,0 +1,194 @@
+"""From the bytes of a file to its tensors and operators, with every reference checked."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from intact.errors import ModelError
+from intact.formats.tflite.reading.file import FileTensor, Operator, Quantization, TfliteFile
+from intact.formats.tflite.reading.schema import IDENTIFIER, OPERATORS, OPTIONS, VERSION, Element
+from intact.formats.tflite.reading.wire import Table, Wire
+
+_MOST_ENTRIES = 1 << 16
+"""Tensors, operators or buffers; models have some thousand."""
+_MOST_ELEMENTS = 1 << 31
+"""Elements of one tensor."""
+_MOST_DIMENSIONS = 8
+_LARGEST_FILE = 2**31 - 1
+_NEWEST_CODES = 127
+"""Operator code from which on the first, one-byte field of it says only "see the other"."""
+
+
+def is_tflite(path: str | Path) -> bool:
+    """Tell whether a file says that it is a TFLite model; False where there is none."""
+    try:
+        with Path(path).open("rb") as file:
+            return file.read(8)[4:] == IDENTIFIER
+    except (OSError, ValueError):
+        return False
+
+
+def open_tflite(source: str | Path | bytes) -> TfliteFile:
+    """Read the main graph of a file.
+
+    Raises:
+        ModelError: The file cannot be read, is damaged, or is no TFLite model.
+    """
+    if isinstance(source, bytes):
+        return _decode(Wire(source, "TFLite model"))
+    path = Path(source)
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise ModelError(f"{str(path)!r} has {size} bytes", remedy="2 GiB at most are read")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {str(path)!r}: {error}") from error
+    return _decode(Wire(data, path.name))
+
+
+def _decode(wire: Wire) -> TfliteFile:
+    root = wire.root(IDENTIFIER)
+    version = root.integer(0, "<I")
+    if version != VERSION:
+        raise ModelError(f"{wire.source}: schema version {version}", remedy="version 3 is read")
+    graphs = root.tables(2, _MOST_ENTRIES)
+    if not graphs:
+        raise wire.damaged("it has no graph")
+    graph = graphs[0]
+    buffers = root.tables(4, _MOST_ENTRIES)
+    tensors = tuple(
+        _tensor(wire, index, table, buffers)
+        for index, table in enumerate(graph.tables(0, _MOST_ENTRIES))
+    )
+    codes = [_code(table) for table in root.tables(1, _MOST_ENTRIES)]
+    operators = tuple(
+        _operator(wire, index, table, codes, len(tensors))
+        for index, table in enumerate(graph.tables(3, _MOST_ENTRIES))
+    )
+    return TfliteFile(
+        wire.source,
+        len(wire.data),
+        root.text(3),
+        tensors,
+        operators,
+        _numbers(wire, graph, 1, len(tensors), "the graph's inputs"),
+        _numbers(wire, graph, 2, len(tensors), "the graph's outputs"),
+    )
+
+
+def _tensor(wire: Wire, index: int, table: Table, buffers: list[Table]) -> FileTensor:
+    shape = _lengths(table, 0)
+    signature = _lengths(table, 7) or shape
+    code = table.integer(1, "<b")
+    element = Element(code) if code in Element.__members__.values() else None
+    number = table.integer(2, "<I")
+    if number >= len(buffers):
+        raise wire.damaged(f"tensor {index} has buffer {number} of {len(buffers)}")
+    odd = _oddity(table, shape, code, element)
+    data = _data(wire, buffers[number])
+    if len(signature) != len(shape):
+        signature = shape
+    return FileTensor(
+        index,
+        table.text(3),
+        shape,
+        signature,
+        element or Element.FLOAT32,
+        _quantization(table.table(4)),
+        data,
+        odd,
+    )
+
+
+def _data(wire: Wire, buffer: Table) -> memoryview | None:
+    """Return what a buffer holds, inside the table or, in large files, behind all tables."""
+    offset, size = buffer.integer(1, "<Q"), buffer.integer(2, "<Q")
+    found = buffer.bytes(0)
+    if offset > 1:
+        if offset + size > len(wire.data):
+            raise wire.damaged(f"a buffer of {size} bytes at {offset} ends outside it")
+        found = wire.data[offset : offset + size]
+    return found if found is not None and len(found) else None
+
+
+def _lengths(table: Table, slot: int) -> tuple[int, ...]:
+    array = table.array(slot, np.int32)
+    if array is None:
+        return ()
+    if array.size > _MOST_DIMENSIONS:
+        return (0,)  # refused where it is used, as every empty tensor is
+    return tuple(int(length) for length in array)
+
+
+def _oddity(table: Table, shape: tuple[int, ...], code: int, element: Element | None) -> str:
+    if element is None:
+        return f"its element type is {code}"
+    if any(length <= 0 for length in shape) or math.prod(shape) > _MOST_ELEMENTS:
+        return f"its shape is {list(shape)}"
+    if table.has(6):
+        return "it is sparse"
+    if table.number(5, "<?", 0):
+        return "it is a variable that keeps its value from one run to the next"
+    if table.integer(10, "<I"):
+        return "its data lies in another file"
+    return ""
+
+
+def _quantization(table: Table | None) -> Quantization | None:
+    if table is None:
+        return None
+    scale, zero_point = table.array(2, np.float32), table.array(3, np.int64)
+    is_custom = table.integer(4, "<B") != 0
+    if (scale is None or not scale.size) and not is_custom:
+        return None
+    return Quantization(
+        np.zeros(0, np.float32) if scale is None else scale,
+        np.zeros(0, np.int64) if zero_point is None else zero_point,
+        table.integer(6, "<i"),
+        is_custom,
+    )
+
+
+def _code(table: Table) -> str:
+    old, new = table.integer(0, "<b"), table.integer(3, "<i")
+    code = new if old == _NEWEST_CODES else max(old, new)
+    if code == 32:
+        return f"CUSTOM {table.text(1)[:60]}".strip()
+    return OPERATORS.get(code, f"operator code {code}")
+
+
+def _operator(wire: Wire, index: int, table: Table, codes: list[str], tensors: int) -> Operator:
+    code = table.integer(0, "<I")
+    if code >= len(codes):
+        raise wire.damaged(f"operator {index} is of kind {code} of {len(codes)}")
+    name = codes[code]
+    fields = OPTIONS.get(name, {})
+    options = table.table(4) if fields else None
+    return Operator(
+        index,
+        name,
+        _numbers(wire, table, 1, tensors, f"operator {index} reads", optional=True),
+        _numbers(wire, table, 2, tensors, f"operator {index} writes"),
+        {
+            key: each.default
+            if options is None
+            else options.number(each.slot, each.form, each.default)
+            for key, each in fields.items()
+        },
+    )
+
+
+def _numbers(
+    wire: Wire, table: Table, slot: int, tensors: int, what: str, *, optional: bool = False
+) -> tuple[int, ...]:
+    """Return numbers of tensors."""
+    array = table.array(slot, np.int32)
+    numbers = () if array is None else tuple(int(number) for number in array)
+    for number in numbers:
+        if not (0 <= number < tensors or (optional and number == -1)):
+            raise wire.damaged(f"{what}: tensor {number} of {tensors}")
+    return numbers

@@ -1,0 +1,209 @@
+"""Everything that keeps a program from being written is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import onnx_ir as ir
+import pytest
+
+pytest.importorskip("ai_edge_litert")
+
+
+from intact.errors import ExportError
+from intact.formats.tflite.runtime import Kernels, TfliteRuntime
+from intact.formats.tflite.write import program_to_tflite, tflite_refusals
+from intact.program import Encoding, Program, Tensor
+from intact.program.operations import (
+    BatchMatMul,
+    Binary,
+    Convolution,
+    Elementwise,
+    FloatNodes,
+    Function,
+    Pad,
+    Pool,
+    PoolKind,
+    PRelu,
+    Reshape,
+    Resize,
+    ResizeMode,
+    Softmax,
+    Unary,
+)
+from tests.formats.tflite.cases import (
+    ARITHMETIC,
+    CASES,
+    OUT,
+    X,
+    codes_for,
+    on_data,
+    weighted,
+)
+from tests.program.one_step import int8, int32, one_step, uint8
+
+CONV = CASES["conv_relu"]
+
+
+def changed(program: Program, slot: int, **fields: Any) -> Program:
+    """Return a one-step program with another constant."""
+    (step,) = program.steps
+    inputs = list(step.inputs)
+    constant = inputs[slot]
+    assert constant is not None
+    inputs[slot] = replace(constant, **fields)
+    return program.with_steps((replace(step, inputs=tuple(inputs)),))
+
+
+def wide() -> Program:
+    codes = np.full((5, 7), -128, np.int8)
+    return changed(CASES["fully_connected"], 1, data=codes)
+
+
+def of(
+    operation: Any, shape: Any, encoding: Encoding = X, result: Encoding | None = None
+) -> Program:
+    return on_data(operation, shape, shape, encoding, result)
+
+
+def float_nodes() -> Program:
+    node = ir.Node("", "LSTM", [])
+    return on_data(FloatNodes((node,), (), ()), (1, 2), (1, 2))
+
+
+def pool_of_two_scales() -> Program:
+    pool = Pool(PoolKind.AVERAGE, (2, 2), (2, 2), ((0, 0), (0, 0)))
+    return on_data(pool, (1, 4, 4, 2), (1, 2, 2, 2), X, OUT)
+
+
+def uncounted_pads() -> Program:
+    pool = Pool(PoolKind.AVERAGE, (3, 3), (2, 2), ((1, 0), (1, 0)))
+    return on_data(pool, (1, 6, 6, 2), (1, 3, 3, 2))
+
+
+def two_scales(kind: Binary) -> Program:
+    return one_step(Elementwise(kind), ARITHMETIC, [((2,), X), ((2,), OUT)], [((2,), OUT)])
+
+
+SYMMETRIC = Encoding(np.asarray(0.1, np.float32), np.asarray(0, np.int64), -127, 127)
+VOLUME = Convolution((1,) * 3, ((0, 0),) * 3, (1,) * 3)
+
+
+def scaled(name: str, factor: float) -> Program:
+    """Return a case with other scales of its activations' inputs."""
+    program = CASES[name]
+    (step,) = program.steps
+
+    def coarser(tensor: Tensor | None) -> Tensor | None:
+        if tensor is None or tensor.is_constant or tensor.encoding is None:
+            return tensor
+        scale = (tensor.encoding.scale * np.float32(factor)).astype(np.float32)
+        return replace(tensor, encoding=replace(tensor.encoding, scale=scale))
+
+    step = replace(step, inputs=tuple(coarser(each) for each in step.inputs))
+    return Program({t.name: t for t in step.activations}, program.outputs, (step,))
+
+
+LIMITS: dict[str, float] = {
+    "add": 0.09 / 0.05 * 2**19,
+    "squared_difference": (0.4 / 0.05**2 * 2**12) ** 0.5,
+    "conv_no_bias": 0.09 / (0.05 * 0.0035) * 256,
+    "fully_connected_3d": 0.09 / (0.05 * 0.003) * 256,
+    "hard_swish": 0.09 / 0.05 * 128,
+    "softmax": 2**-26 / 0.05,
+    "log_softmax": 2**-26 / 0.05,
+}
+"""Factors of the inputs' scales at which a kernel gives up."""
+
+
+@pytest.mark.parametrize("name", LIMITS)
+def test_scales_too_far_apart_are_refused(name: str) -> None:
+    """LiteRT would end the process for some of them, so that only the other side is run."""
+    outward = -1 if "softmax" in name else 1
+    with pytest.raises(ExportError, match="too far apart"):
+        program_to_tflite(scaled(name, LIMITS[name] * 1.001**outward))
+    inside = scaled(name, LIMITS[name] / 1.001**outward)
+    content = program_to_tflite(inside)
+    for kernels in Kernels:
+        TfliteRuntime(content, kernels=kernels).run(codes_for(inside))
+
+
+REFUSED: dict[str, tuple[Program, str]] = {
+    "uint8": (of(Reshape((1, 2)), (1, 2), uint8(0.1, 128)), "0..255"),
+    "narrow": (of(Reshape((1, 2)), (1, 2), SYMMETRIC), "-127..127"),
+    "by channel": (of(Reshape((1, 2)), (1, 2), int8([0.1, 0.2], axis=1)), "by channel"),
+    "weight of -128": (wide(), "-128..-128 beyond -127..127"),
+    "weight zero point": (
+        changed(CASES["fully_connected"], 1, encoding=int8(0.003, 1)),
+        "zero point",
+    ),
+    "weight by input": (
+        changed(CASES["conv"], 1, encoding=int8([0.1, 0.2, 0.3], axis=3)),
+        "along axis 3",
+    ),
+    "bias scale": (
+        changed(CASES["fully_connected"], 2, encoding=int32(0.004)),
+        "data times weight",
+    ),
+    "softmax": (of(Softmax(1), (1, 4), X, OUT), "scale 0.0900000036 and zero point -11"),
+    "log_softmax": (of(Softmax(1, log=True), (1, 4), X, OUT), "0.0625 and 127"),
+    "sigmoid": (of(Function(Unary.SIGMOID), (1, 4), X, OUT), "0.00390625 and -128"),
+    "tanh": (of(Function(Unary.TANH), (1, 4), X, OUT), "0.0078125 and 0"),
+    "average": (pool_of_two_scales(), "differ in scale"),
+    "minimum": (two_scales(Binary.MINIMUM), "differ in scale"),
+    "linear": (
+        on_data(Resize(ResizeMode.LINEAR, (2, 2)), (1, 1, 1, 2), (1, 2, 2, 2), X, OUT),
+        "differ in scale",
+    ),
+    "uncounted pads": (uncounted_pads(), "neither SAME nor VALID"),
+    "volumes": (
+        weighted(VOLUME, (1, 4, 4, 4, 2), (2, 1, 1, 1, 2), (1, 4, 4, 4, 2)),
+        "not 3",
+    ),
+    "division": (two_scales(Binary.DIV), "in float only"),
+    "erf": (of(Function(Unary.ERF), (1, 4)), "no operator for erf"),
+    "reciprocal": (of(Function(Unary.RECIPROCAL), (1, 4)), "no operator for reciprocal"),
+    "elu": (of(Function(Unary.ELU, 0.5), (1, 4)), "alpha of 0.5"),
+    "float nodes": (float_nodes(), "LSTM"),
+    "negative pads": (on_data(Pad(((0, 0), (-1, 0))), (1, 4), (1, 3)), "negative pads"),
+    "axes": (of(BatchMatMul(), (1,) * 6), "6 axes"),
+    "open axes": (of(Softmax(2), (None, None, 4), X, int8(1 / 256, -128)), "[?, ?, 4]"),
+    "slope by channel": (
+        changed(CASES["prelu"], 1, encoding=int8([0.1, 0.2, 0.3], axis=2)),
+        "by channel",
+    ),
+    "slope of int32": (changed(CASES["prelu"], 1, encoding=int32(0.1)), "int32, not int8"),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_tflite_cannot_hold_is_refused(name: str) -> None:
+    program, reason = REFUSED[name]
+    with pytest.raises(ExportError, match=r"--keep-float") as caught:
+        program_to_tflite(program)
+    assert reason in str(caught.value)
+    assert any(reason in each.reason for each in tflite_refusals(program))
+
+
+def test_every_refusal_is_listed() -> None:
+    first, second = REFUSED["softmax"][0], REFUSED["weight of -128"][0]
+    steps = (replace(first.steps[0], name="one"), CONV.steps[0], second.steps[0])
+    program = Program(first.inputs, first.outputs, steps)
+    assert [each.step for each in tflite_refusals(program)] == ["one", "step"]
+    with pytest.raises(ExportError, match=r"one: .*; step: .*-128\.\.-128"):
+        program_to_tflite(program)
+
+
+def test_many_refusals_are_counted() -> None:
+    step = REFUSED["softmax"][0].steps[0]
+    program = Program({}, {}, tuple(replace(step, name=f"s{k}") for k in range(30)))
+    with pytest.raises(ExportError, match=r"30 things.*and 22 more"):
+        program_to_tflite(program)
+
+
+def test_a_slope_may_have_the_range_of_weights() -> None:
+    program = changed(CASES["prelu"], 1, encoding=SYMMETRIC)
+    assert isinstance(program.steps[0].operation, PRelu)
+    TfliteRuntime(program_to_tflite(program))
