@@ -20,6 +20,7 @@ from intact.plan import QuantizedGraph
 from intact.program.integer_io import integer_io
 from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.signed import signed
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -124,7 +125,7 @@ def c_program(plan: QuantizedGraph) -> CProgram:
     """Return a plan as C."""
     from intact.formats.c.write import write_c
 
-    program = integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+    program = integer_io(signed(lower(plan, layout=Layout.CHANNELS_LAST)))
     return write_c(program, "model", target=plan.target.name)
 
 
@@ -172,7 +173,7 @@ def _with_model(expected: QdqModel, model: ir.Model) -> QdqModel:
 
 
 def _write_tflite(plan: QuantizedGraph, io: Io) -> Exported:
-    program = lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
+    program = signed(lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST))
     return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io)})
 
 

@@ -67,6 +67,7 @@ def test_what_a_runtime_computes_is_what_the_engine_computes(
 def test_numbers_count_as_the_nearest_codes(plan: QuantizedGraph) -> None:
     feeds = images(4)
     numbers = recorded(plan, feeds, as_codes=False)
+    numbers["image_quantized"] = numbers.pop("image")  # "image" is what was fed
     assert wrong(verify_observed(plan, feeds, numbers).layers) == []
     config = plan.input_config(plan.graph.node("pointwise"), 0)
     assert config is not None
@@ -191,8 +192,9 @@ def test_constants_twins_and_texts_are_refused(plan: QuantizedGraph, dump: Dump)
     weight = str(plan.graph.node("stem").inputs[1].name)  # type: ignore[union-attr]
     with pytest.raises(DataError, match="is a constant of the model"):
         verify_observed(plan, images(COUNT), {weight: np.zeros(3)})
-    names = [t.name for t in lower(plan).tensors() if t.value == "logits" and t.name != "logits"]
-    assert names
+    twins = {"image": dump["image"], "image_quantized": dump["image"]}
+    with pytest.raises(DataError, match="'image' and 'image_quantized' are one tensor"):
+        verify_observed(plan, images(COUNT), twins)
     with pytest.raises(DataError, match="'sum' is <U1"):
         verify_observed(plan, images(COUNT), {"sum": np.array(["a"])})
     with pytest.raises(DataError, match="no recorded tensor"):

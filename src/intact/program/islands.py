@@ -52,6 +52,7 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
         if id(step) not in inside:
             outside |= {tensor.name for tensor in step.activations}
     nodes: list[ir.Node] = []
+    functions: tuple[ir.Function, ...] = ()
     inputs: dict[ir.Value, Tensor] = {}
     outputs: dict[ir.Value, Tensor] = {}
     made: set[str] = set()
@@ -60,6 +61,7 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
         if not isinstance(operation, FloatNodes):
             continue
         nodes += operation.nodes
+        functions = operation.functions
         for value, tensor in zip(operation.inputs, step.inputs, strict=True):
             if tensor is not None and tensor.name not in made:
                 inputs.setdefault(value, tensor)
@@ -70,7 +72,7 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
     return [
         Step(
             run[0].name,
-            FloatNodes(tuple(nodes), tuple(inputs), tuple(outputs)),
+            FloatNodes(tuple(nodes), tuple(inputs), tuple(outputs), functions),
             tuple(inputs.values()),
             tuple(outputs.values()),
             run[0].arithmetic,

@@ -95,11 +95,12 @@ def _as_it_is(builder: Builder, node: ir.Node) -> None:
         if value is not None and (is_quantized or not is_constant(value)):
             read.setdefault(value, builder.read_float(node, slot))
     for value in values_read_inside(node):
-        if not is_constant(value):
+        if value.graph is node.graph and not is_constant(value):  # not what a body makes itself
             read.setdefault(value, builder.floats_of(value))
     outputs = [value for value in node.outputs if value.name]
     results = [builder.tensor(value, None) for value in outputs]
-    operation = FloatNodes((node,), tuple(read), tuple(outputs))
+    functions = tuple(builder.plan.graph.model.functions.values())
+    operation = FloatNodes((node,), tuple(read), tuple(outputs), functions)
     builder.emit((node,), operation, tuple(read.values()), results)
     for value, result in zip(outputs, results, strict=True):
         builder.hand_out(value, result)

@@ -306,11 +306,13 @@ class FloatNodes:
         nodes: In topological order.
         inputs: The model's value that each input of the step stands for.
         outputs: Likewise for the outputs.
+        functions: Those of the model, which the nodes may call.
     """
 
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
+    functions: tuple[ir.Function, ...] = ()
 
 
 Operation: TypeAlias = (

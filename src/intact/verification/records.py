@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -44,23 +44,26 @@ class Record(NamedTuple):
     layout: str
 
 
-def named(plan: QuantizedGraph, program: Program, names: Iterable[str]) -> Named:
+def named(plan: QuantizedGraph, program: Program, dump: Mapping[str, npt.NDArray[Any]]) -> Named:
     """Return the tensors that names of the model's tensors, or of the program's, stand for.
+
+    A value of the model that the program holds as floats and as integers is what was recorded.
 
     Raises:
         DataError: A name that is in neither, with the nearest that is; that of a constant; or two
             names of one tensor.
     """
-    made = [*program.inputs.values(), *activations(program)]
-    by_name = {tensor.name: tensor for tensor in made}
-    for tensor in made:
-        by_name.setdefault(tensor.value or tensor.name, tensor)
+    forms = _forms(program)
     inside = {str(value.name) for node in plan.graph.nodes for value in node.outputs if value.name}
     constants = {t.value or t.name for t in program.tensors() if t.is_constant}
     found = Named({}, {})
-    for name in names:
-        if name in by_name:
-            found.tensors[name] = by_name[name]
+    for name, array in dump.items():
+        if name in forms:
+            is_codes = np.asarray(array).dtype.kind in "iu"
+            alike = [
+                tensor for tensor in forms[name] if tensor.encoding is not None or not is_codes
+            ]
+            found.tensors[name] = (alike or forms[name])[0]
         elif name in inside:
             found.unheld[name] = "it exists only inside of a fused operation"
         elif name in constants:
@@ -71,10 +74,20 @@ def named(plan: QuantizedGraph, program: Program, names: Iterable[str]) -> Named
         else:
             raise DataError(
                 f"recorded tensor {name!r} is not in the plan",
-                remedy=nearest(name, {*by_name, *inside}),
+                remedy=nearest(name, {*forms, *inside}),
             )
     _refuse_twins(found.tensors)
     return found
+
+
+def _forms(program: Program) -> dict[str, list[Tensor]]:
+    """Return the tensors that a name can mean: that of this name, then those of this value."""
+    made = [*program.inputs.values(), *activations(program)]
+    forms: dict[str, list[Tensor]] = {tensor.name: [tensor] for tensor in made}
+    for tensor in made:
+        if tensor.value and tensor.value != tensor.name:
+            forms.setdefault(tensor.value, []).append(tensor)
+    return forms
 
 
 def _refuse_twins(tensors: Mapping[str, Tensor]) -> None:

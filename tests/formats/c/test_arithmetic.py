@@ -18,7 +18,7 @@ from intact.numerics.fixed_point import (
     rounding_right_shift,
     saturating_rounding_doubling_high_mul,
 )
-from intact.numerics.fixed_point_functions import one_over_one_plus_x
+from intact.numerics.fixed_point_functions import log_of_at_least_one, one_over_one_plus_x
 from intact.numerics.rounding import round_to_integer
 from tests.formats.c.test_kernels import SANITIZED
 
@@ -28,6 +28,7 @@ CALLS = {
     "double_half_up": ("requantize_double_half_up", "a, b, c"),
     "single": ("requantize_single", "a, b, c"),
     "reciprocal": ("one_over_one_plus", "a"),
+    "logarithm": ("log_of_sum", "a"),
     **{kind.name: (f"requantize_{kind.name}", "a, c") for kind in SHIFTS.values()},
     **{f"by_{kind.name}": (f"divide_{kind.name}", "a, b") for kind in DIVISIONS.values()},
 }
@@ -140,3 +141,11 @@ def test_quotients(folder: Path, rounding: Rounding) -> None:
 def test_reciprocal(folder: Path) -> None:
     values = np.linspace(0, 2**31 - 1, 5000).astype(np.int64)
     assert np.array_equal(run(folder, "reciprocal", values), one_over_one_plus_x(values))
+
+
+def test_logarithm(folder: Path) -> None:
+    powers = 2 ** np.arange(19, 31, dtype=np.int64)
+    values = np.concatenate([np.geomspace(2**19, 2**31 - 1, 5000).astype(np.int64), powers])
+    found = run(folder, "logarithm", values)
+    assert np.array_equal(found, log_of_at_least_one(values, 12, 5))
+    assert np.abs(found / 2.0**26 - np.log(values / 2.0**19)).max() < 1e-6

@@ -131,16 +131,15 @@ def functions() -> dict[str, Program]:
             [((None, 500), int8(0.05, 3))],
             [((None, 500), output)],
         )
-    for name, scale, axis in (
-        ("fine", 0.005, 2),
-        ("coarse", 0.11, 2),
-        ("steep", 3.0, 2),
-        ("rows", 0.08, 1),
-    ):
-        found[f"softmax_{name}"] = one_step(
-            ops.Softmax(axis),
-            DOUBLE,
-            [((None, 5, 9), int8(scale, 4))],
-            [((None, 5, 9), int8(1 / 256, -128))],
-        )
+    encodings = {"softmax": int8(1 / 256, -128), "log_softmax": int8(1 / 16, 127)}
+    for name, output in encodings.items():
+        for part, scale, axis in (
+            ("fine", 0.005, 2),
+            ("middle", 0.04, 1),
+            ("coarse", 0.11, 2),
+            ("steep", 3.0, 2),
+        ):
+            operation = ops.Softmax(axis, log=name == "log_softmax")
+            slots = [((None, 5, 37), int8(scale, 4))]
+            found[f"{name}_{part}"] = one_step(operation, DOUBLE, slots, [((None, 5, 37), output)])
     return found

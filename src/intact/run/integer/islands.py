@@ -66,7 +66,8 @@ def _model(name: str, operation: FloatNodes) -> ir.Model:
         value.shape = None if rank is None else ir.Shape([None] * rank)
     for value in graph.inputs:
         value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
-    return ir.Model(graph, ir_version=_IR_VERSION)
+    functions = [function.clone() for function in operation.functions]
+    return ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
 
 
 def _constants(name: str, operation: FloatNodes) -> list[ir.Value]:

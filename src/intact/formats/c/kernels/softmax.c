@@ -1,5 +1,5 @@
-/* Softmax to codes of 1/256 from -128 on. exponentials[d] is exp(-d * input scale), a fraction of
-   2^31; rows sum up with 19 bits behind the point. Input and output may be one. */
+/* Softmax to codes of 1/256. exponentials[d] is exp(-d * input scale), a fraction of 2^31.
+   Input and output may be one. */
 static void softmax(const softmax_params *p, const int32_t *exponentials, const int8_t *input,
                     int8_t *output)
 {
@@ -7,27 +7,17 @@ static void softmax(const softmax_params *p, const int32_t *exponentials, const 
         const int32_t start = row / p->inner * p->length * p->inner + row % p->inner;
         const int8_t *from = input + start;
         int8_t *to = output + start;
-        int32_t largest = from[0];
-        for (int32_t index = 1; index < p->length; index++) {
-            const int32_t code = from[index * p->inner];
-            largest = (code > largest) ? code : largest;
-        }
-        int32_t sum = 0;
-        for (int32_t index = 0; index < p->length; index++) {
-            sum += (int32_t)divide_by_power(exponentials[largest - from[index * p->inner]], 12);
-        }
-        int32_t headroom = 0;
-        while (((uint32_t)sum << headroom) < 0x80000000U) {
-            headroom++;
-        }
+        const int32_t largest = row_largest(from, p->length, p->inner);
+        const int32_t sum = row_sum(from, p->length, p->inner, largest, exponentials);
+        const int32_t headroom = headroom_of(sum);
         const int32_t inverse =
             one_over_one_plus((int32_t)(((uint32_t)sum << headroom) - 0x80000000U));
         for (int32_t index = 0; index < p->length; index++) {
             const int32_t exponential = exponentials[largest - from[index * p->inner]];
             const int64_t share =
                 divide_by_power(high_multiply(inverse, exponential), 35 - headroom);
-            to[index * p->inner] =
-                clamp_code((int32_t)share, -128, p->activation_min, p->activation_max);
+            to[index * p->inner] = clamp_code((int32_t)share, p->output_offset,
+                                              p->activation_min, p->activation_max);
         }
     }
 }

@@ -67,38 +67,49 @@ def write_prelu(layer: Layer) -> None:
 
 
 def write_softmax(layer: Layer) -> None:
-    """Write a softmax in fixed point."""
+    """Write a softmax, or its logarithm, in fixed point."""
     operation = layer.step.operation
     if not isinstance(operation, Softmax):
         raise Refusal("it is no softmax", "")
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
-    if operation.log:
-        raise Refusal("C has no LogSoftmax", "leave it out: the largest stays the largest")
     if layer.step.arithmetic.functions is not Functions.FIXED_POINT:
         raise Refusal("its exponentials are floats", "use a target with functions = fixed_point")
-    if (float(output.scale.item()), zero_point(output)) != (2.0**-8, -128):
-        raise Refusal("its result is not on a scale of 1/256", "fix its output scale so")
+    wanted = (2.0**-4, 127) if operation.log else (2.0**-8, -128)
+    if (float(output.scale.item()), zero_point(output)) != wanted:
+        raise Refusal(
+            f"its result is not on a scale of {wanted[0]} with zero point {wanted[1]}",
+            "fix its output scale so",
+        )
     shape = layer.shape(layer.input())
     axis = operation.axis % len(shape)
-    if not 0 < shape[axis] <= _LONGEST_ROW:
+    if shape[axis] > _LONGEST_ROW:
         raise Refusal(f"its rows have {shape[axis]} elements", f"C holds {_LONGEST_ROW}")
+    differences, reach = _differences(source)
     params = layer.params(
         "softmax",
         {
             "outer": math.prod(shape[:axis]),
             "length": shape[axis],
             "inner": math.prod(shape[axis + 1 :]),
+            "reach": reach,
+            "output_offset": wanted[1],
             "activation_min": output.quant_min,
             "activation_max": output.quant_max,
         },
     )
+    exponentials = exp_on_negative_values(differences, _DIFFERENCE_BITS)
+    exponentials[reach:] = 0
     note = "exp(-d * scale) for differences d of 0 to 255, fractions of 2^31"
-    table = layer.array(_exponentials(source), "_exponentials", note)
-    layer.call("softmax", params, table, layer.pointer(layer.input()), layer.pointer(layer.output))
+    arguments = [params, layer.array(exponentials.astype(np.int32), "_exponentials", note)]
+    if operation.log:
+        note = "-d * scale for differences d of 0 to 255, 26 bits behind the point"
+        arguments.append(layer.array(differences.astype(np.int32), "_differences", note))
+    pointers = layer.pointer(layer.input()), layer.pointer(layer.output)
+    layer.call("log_softmax" if operation.log else "softmax", *arguments, *pointers)
 
 
-def _exponentials(source: Encoding) -> npt.NDArray[np.int32]:
-    """Return the exponentials of differences ``0, -1 ... -255``, fractions of 2**31.
+def _differences(source: Encoding) -> tuple[npt.NDArray[np.int64], int]:
+    """Return differences ``0, -1 ... -255`` in Q5, and how many of them are near enough to count.
 
     Scaled as TFLite's ``PreprocessSoftmaxScaling`` has it; beyond the radius of its
     ``CalculateInputRadius`` they are 0.
@@ -108,10 +119,8 @@ def _exponentials(source: Encoding) -> npt.NDArray[np.int32]:
     multiplier, shift = quantize_multiplier(real)
     radius = int(((1 << _DIFFERENCE_BITS) - 1) * 2.0 ** (whole - int(shift)))
     steps = np.arange(256, dtype=np.int64)
-    near = steps <= radius
-    scaled = multiply_by_quantized_multiplier(np.where(near, -steps, 0), multiplier, shift)
-    exponentials = np.where(near, exp_on_negative_values(scaled, _DIFFERENCE_BITS), 0)
-    return exponentials.astype(np.int32)
+    near = np.where(steps <= radius, -steps, 0)
+    return multiply_by_quantized_multiplier(near, multiplier, shift), min(radius + 1, 256)
 
 
 WRITERS: dict[type, Write] = {
