@@ -62,6 +62,7 @@ def finish(
     """
     value = chain[-1].outputs[0]
     result = builder.result(value)
+    _refuse_channels((*inputs, result))
     encoded = {tensor.encoding is not None for tensor in inputs if tensor is not None}
     if len(encoded) > 1:
         raise Untranslatable("it computes with integers and floats")
@@ -100,6 +101,7 @@ def finish_move(
     if len(chain) > 1:
         names = " and ".join(each.op_type for each in chain)
         raise Untranslatable(f"there is no one operation for {names}")
+    _refuse_channels(inputs)
     encoding = inputs[0].encoding
     results = []
     for value in chain[0].outputs:
@@ -113,3 +115,12 @@ def finish_move(
     for value, result in zip(chain[0].outputs, results, strict=True):
         back = builder.channels_first(result) if channels_last else result
         builder.hand_out(value, back)
+
+
+def _refuse_channels(tensors: Sequence[Tensor | None]) -> None:
+    """Refuse activations with one scale a channel: only conversions follow those."""
+    for tensor in tensors:
+        if tensor is None or tensor.is_constant or tensor.encoding is None:
+            continue
+        if tensor.encoding.axis is not None:
+            raise Untranslatable(f"{tensor.value!r} has one scale a channel")

@@ -8,6 +8,7 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from intact.formats.tflite.reading.canvas import Operand
 from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import FileTensor, Operator
 from intact.formats.tflite.reading.layouts import Layout
@@ -87,11 +88,11 @@ def window_pads(
     return tuple(before for before, _ in pads) + tuple(after for _, after in pads)
 
 
-def clamped(draft: Draft, value: ir.Value, activation: int) -> ir.Value:
-    """Return a value behind a fused activation."""
+def clamped(draft: Draft, value: Operand | ir.Value, activation: int) -> ir.Value:
+    """Return a value behind a fused activation; that of an operand is no part of its chain."""
     match activation:
         case Fused.NONE:
-            return value
+            return value.value if isinstance(value, Operand) else value
         case Fused.RELU:
             return draft.node("Relu", [value])
         case Fused.RELU6:
@@ -103,7 +104,9 @@ def clamped(draft: Draft, value: ir.Value, activation: int) -> ir.Value:
     raise Unreadable(f"its fused activation is {name}")
 
 
-def finish(draft: Draft, op: Operator, value: ir.Value, layout: Layout = Layout.FILE) -> None:
+def finish(
+    draft: Draft, op: Operator, value: Operand | ir.Value, layout: Layout = Layout.FILE
+) -> None:
     """Let a value, behind the operator's fused activation, be its output."""
     draft.write(op.outputs[0], clamped(draft, value, int(op.options.get("fused", 0))), layout)
 

@@ -81,10 +81,7 @@ def _clamp(activation: Fused) -> Read:
 
     def read(draft: Draft, op: Operator) -> None:
         layout, source = _source(draft, op)
-        value = clamped(draft, source.value, activation)
-        node = draft.nodes[-1]
-        draft.reads[node, 0] = source
-        draft.write(op.outputs[0], value, layout)
+        draft.write(op.outputs[0], clamped(draft, source, activation), layout)
 
     return read
 

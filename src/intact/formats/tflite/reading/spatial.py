@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intact.formats.tflite.reading.canvas import Input
+from intact.formats.tflite.reading.canvas import Attribute, Input
 from intact.formats.tflite.reading.common import (
     Read,
     finish,
@@ -16,7 +16,7 @@ from intact.formats.tflite.reading.common import (
 )
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import FileTensor, Operator
-from intact.formats.tflite.reading.layouts import Layout
+from intact.formats.tflite.reading.layouts import Layout, arranged
 from intact.formats.tflite.reading.parameters import Unreadable
 
 
@@ -34,8 +34,16 @@ def _pool(op_type: str) -> Read:
         needs_shape(draft, op.outputs[0], (data.shape[0], *sizes, data.shape[3]))
         keeps_scale(draft, slot(op, 0), op.outputs[0])
         source = draft.operand(slot(op, 0), Layout.FIRST)
-        attributes = {"kernel_shape": kernel, "strides": strides, "pads": pads}
-        finish(draft, op, draft.node(op_type, [source], attributes), Layout.FIRST)
+        attributes: dict[str, Attribute] = {
+            "kernel_shape": kernel,
+            "strides": strides,
+            "pads": pads,
+        }
+        if op_type == "MaxPool":  # it moves codes, which are clamped then
+            shape = arranged(output.shape, Layout.FIRST)
+            finish(draft, op, draft.moved(op_type, [source], attributes, shape), Layout.FIRST)
+        else:
+            finish(draft, op, draft.node(op_type, [source], attributes), Layout.FIRST)
 
     return read
 
