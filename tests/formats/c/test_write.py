@@ -7,6 +7,7 @@ import shutil
 import subprocess
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -187,7 +188,7 @@ def test_a_bias_of_its_own_scale_is_shifted() -> None:
     bias = np.array([40, -3], np.int32)
 
     def dense(codes: np.ndarray, scale: float) -> Program:
-        slots = [((None, 9), int8(0.25)), (weights, int8(0.125)), (codes, int32(scale))]
+        slots: list[Any] = [((None, 9), int8(0.25)), (weights, int8(0.125)), (codes, int32(scale))]
         return one_step(ops.FullyConnected(), cases.SHIFT, slots, [((None, 2), int8(2.0))])
 
     coarse, fine = dense(bias, 0.25), dense(bias * 8, 0.03125)

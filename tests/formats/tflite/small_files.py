@@ -130,6 +130,21 @@ class FileBuilder:
         self.graph.operators.append(operator)
         return int(operator.outputs[0])
 
+    def sign(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
+        """Give the graph a signature."""
+        signature = schema.SignatureDefT()
+        signature.signatureKey, signature.subgraphIndex = "serving_default", 0
+        maps = []
+        for names in (inputs, outputs):
+            tables = []
+            for name, number in names.items():
+                table = schema.TensorMapT()
+                table.name, table.tensorIndex = name, number
+                tables.append(table)
+            maps.append(tables)
+        signature.inputs, signature.outputs = maps
+        self.model.signatureDefs = [signature]
+
     def build(self, *outputs: int) -> bytes:
         """Return the file."""
         self.graph.outputs = list(outputs)

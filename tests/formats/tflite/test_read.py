@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from intact.config import QuantState, Rounding
-from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
+from intact.errors import ModelError
+from intact.formats.tflite.read import READ_FROM, is_tflite, read_tflite, read_tflite_model
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
 from intact.plan.complete import complete
@@ -100,6 +101,7 @@ def test_configs_say_what_the_file_says() -> None:
     np.testing.assert_array_equal(bias, np.frombuffer(bytes(b.model.buffers[2].data), np.int32))
     assert all(config.detail.get("fixed") for config in (image, last))
     assert plan.keeps_runtime
+    assert plan.provenance[READ_FROM] == "tflite"
 
 
 def test_the_bias_counts_in_products_of_scales_whatever_the_file_says_of_it() -> None:
@@ -182,6 +184,18 @@ def test_tensors_are_found_by_their_number() -> None:
     assert model.tensors[middle].permutation == (0, 2, 3, 1)
     assert model.tensors[middle].element == "int8"
     assert model.plan.graph.value(model.tensors[middle].value).shape is not None
+
+
+def test_a_signature_names_the_ports() -> None:
+    b = FileBuilder()
+    x = b.input((1, 4, 4, 2), scale=0.05)
+    out = conv(b, x, (1, 4, 4, 3))
+    b.sign({"image": x}, {"scores": out})
+    signature = read_tflite_model(b.build(out), TARGET).signature
+    assert (signature.inputs, signature.outputs) == ({"image": x}, {"scores": out})
+    b.sign({"image": 99}, {})
+    with pytest.raises(ModelError, match="its signature calls tensor 99"):
+        read_tflite(b.build(out), TARGET)
 
 
 def test_equal_and_empty_names_are_told_apart() -> None:

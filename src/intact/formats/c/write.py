@@ -102,8 +102,8 @@ def _program(
         f"{name}_data.h": data_file(name, source, sources),
     }
     memory = (
-        f"the arena takes {arena.size} bytes of RAM (no plan takes less than "
-        f"{arena.lower_bound}), inputs {sum(port.size for port in inputs)} and outputs "
+        f"the arena takes {arena.size} bytes of RAM ({arena.lower_bound} are alive at one time), "
+        f"inputs {sum(port.size for port in inputs)} and outputs "
         f"{sum(port.size for port in outputs)} besides; constants take {flash} bytes of flash"
     )
     notes = (Note(NoteKind.EXPORT, "", memory),)
@@ -155,7 +155,8 @@ def _say(layer: Layer, number: int, sources: Sources, mark: int) -> None:
     outs = ", ".join(shape_text(layer.shape(tensor)) for tensor in step.outputs)
     still = " (in place)" if len(sources.calls) == mark else ""
     written, sources.calls[mark:] = sources.calls[mark:], []
-    kind = type(step.operation).__name__
+    which = getattr(step.operation, "kind", "")
+    kind = f"{type(step.operation).__name__}{f' {which}' if which else ''}"
     layer.say(f"{number}: {kind} {step.name!r}: {ins} -> {outs}{still}")
     sources.calls += written
 

@@ -13,13 +13,25 @@ from intact.formats.tflite.reading.assemble import assemble
 from intact.formats.tflite.reading.configure import configure
 from intact.formats.tflite.reading.decode import is_tflite, open_tflite
 from intact.formats.tflite.reading.draft import Draft
+from intact.formats.tflite.reading.file import Signature
 from intact.formats.tflite.reading.layouts import Layout, channels_first, inverse
 from intact.formats.tflite.reading.operators import draw
 from intact.formats.tflite.reading.schema import Element
 from intact.plan import READ_SOURCE, QuantizedGraph
 from intact.targets import Target
 
-__all__ = ["TensorPlace", "TfliteModel", "is_tflite", "read_tflite", "read_tflite_model"]
+__all__ = [
+    "READ_FROM",
+    "TensorPlace",
+    "TfliteModel",
+    "is_tflite",
+    "read_tflite",
+    "read_tflite_model",
+]
+
+
+READ_FROM = "read_from"
+"""Key of the plan's provenance: ``tflite`` where inputs and outputs lie as in such a file."""
 
 
 @dataclass(frozen=True)
@@ -49,12 +61,14 @@ class TfliteModel:
         tensors: The activations that its plan has, by their number in the file.
         inputs: Numbers of the file's inputs, in the order of the graph's.
         outputs: Numbers of the file's outputs, in the order of the graph's.
+        signature: What callers of the file's signature call them; empty where it has none.
     """
 
     plan: QuantizedGraph
     tensors: Mapping[int, TensorPlace]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    signature: Signature
 
 
 def read_tflite(source: str | Path | bytes, target: Target) -> QuantizedGraph:
@@ -91,10 +105,10 @@ def read_tflite_model(source: str | Path | bytes, target: Target) -> TfliteModel
     draft = draw(file)
     graph = assemble(draft)
     plan = configure(graph, target, draft)
-    plan.provenance["source"] = READ_SOURCE
+    plan.provenance |= {"source": READ_SOURCE, READ_FROM: "tflite"}
     if file.description:
         plan.provenance["producer"] = file.description[:200]
-    return TfliteModel(plan, _places(draft), file.inputs, file.outputs)
+    return TfliteModel(plan, _places(draft), file.inputs, file.outputs, file.signature)
 
 
 def _places(draft: Draft) -> dict[int, TensorPlace]:

@@ -8,7 +8,13 @@ from pathlib import Path
 import numpy as np
 
 from intact.errors import ModelError
-from intact.formats.tflite.reading.file import FileTensor, Operator, Quantization, TfliteFile
+from intact.formats.tflite.reading.file import (
+    FileTensor,
+    Operator,
+    Quantization,
+    Signature,
+    TfliteFile,
+)
 from intact.formats.tflite.reading.schema import IDENTIFIER, OPERATORS, OPTIONS, VERSION, Element
 from intact.formats.tflite.reading.wire import Table, Wire
 
@@ -77,7 +83,26 @@ def _decode(wire: Wire) -> TfliteFile:
         operators,
         _numbers(wire, graph, 1, len(tensors), "the graph's inputs"),
         _numbers(wire, graph, 2, len(tensors), "the graph's outputs"),
+        _signature(wire, root, len(tensors)),
     )
+
+
+def _signature(wire: Wire, root: Table, tensors: int) -> Signature:
+    """Return the names of the first signature of the main graph."""
+    for table in root.tables(7, _MOST_ENTRIES):
+        if table.integer(4, "<I") == 0:
+            return Signature(_called(wire, table, 0, tensors), _called(wire, table, 1, tensors))
+    return Signature()
+
+
+def _called(wire: Wire, signature: Table, slot: int, tensors: int) -> dict[str, int]:
+    names = {}
+    for table in signature.tables(slot, _MOST_ENTRIES):
+        name, number = table.text(0), table.integer(1, "<I")
+        if number >= tensors:
+            raise wire.damaged(f"its signature calls tensor {number} of {tensors} {name!r}")
+        names[name] = number
+    return names
 
 
 def _tensor(wire: Wire, index: int, table: Table, buffers: list[Table]) -> FileTensor:

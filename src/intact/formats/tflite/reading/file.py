@@ -80,6 +80,19 @@ class Operator:
     options: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Signature:
+    """Names that callers use, which may differ from those of the tensors.
+
+    Attributes:
+        inputs: Numbers of tensors by name.
+        outputs: Likewise.
+    """
+
+    inputs: Mapping[str, int] = field(default_factory=dict)
+    outputs: Mapping[str, int] = field(default_factory=dict)
+
+
 @dataclass(frozen=True, eq=False)
 class TfliteFile:
     """The main graph of a file.
@@ -92,6 +105,7 @@ class TfliteFile:
         operators: In the order of execution.
         inputs: Numbers of tensors.
         outputs: Numbers of tensors.
+        signature: What callers of the graph's signature call its inputs and outputs, if it has one.
     """
 
     source: str
@@ -101,3 +115,4 @@ class TfliteFile:
     operators: tuple[Operator, ...]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
+    signature: Signature
