@@ -11,10 +11,8 @@ import pytest
 from intact.config import Rounding
 from intact.formats.c.runtime import CRuntime
 from intact.formats.c.write import write_c
-from intact.program import Array, Program, Step
-from intact.program.operations import Function
+from intact.program import Program
 from intact.run.integer import IntegerEngine
-from intact.run.integer.functions import function_of_codes
 from intact.targets import Requantize, ScalePrecision, ZeroPointOrder
 from tests.formats.c import cases, window_cases
 
@@ -25,22 +23,11 @@ STRICT = (
 SANITIZED = (*STRICT, "-g", "-fsanitize=undefined,address", "-fno-sanitize-recover=all")
 
 
-def table_of(step: Step) -> Array:
-    operation, data = step.operation, step.inputs[0]
-    assert isinstance(operation, Function)
-    assert data is not None
-    assert data.encoding is not None
-    output = step.outputs[0].encoding
-    assert output is not None
-    codes = np.arange(-128, 128)
-    return function_of_codes(operation, step.arithmetic, codes, data.encoding, output)
-
-
 def differences(programs: Mapping[str, Program], count: int = 20) -> dict[str, int]:
     """Run all as one C program; return how many codes differ from the engine's, where any do."""
     program = cases.joined(programs)
     fed = cases.feeds(program, count)
-    with CRuntime(write_c(program, function_table=table_of), flags=SANITIZED) as runtime:
+    with CRuntime(write_c(program), flags=SANITIZED) as runtime:
         found = runtime.run(fed)
     wanted = IntegerEngine(program).run(fed).outputs
     wrong = {}

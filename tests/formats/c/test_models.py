@@ -20,7 +20,7 @@ from intact.program.layout import Layout
 from intact.program.lower import lower
 from intact.run.integer import IntegerEngine
 from tests.formats.c import cases
-from tests.formats.c.test_kernels import SANITIZED, STRICT, table_of
+from tests.formats.c.test_kernels import SANITIZED, STRICT
 
 POOLS = """
 format = 1
@@ -64,7 +64,7 @@ def program_of(plan: QuantizedGraph) -> Program:
 
 def assert_bits(program: Program, count: int, flags: tuple[str, ...]) -> CProgram:
     """Compare every output with the engine's."""
-    written = write_c(program, function_table=table_of)
+    written = write_c(program)
     fed = cases.feeds(program, count)
     with CRuntime(written, flags=flags) as runtime:
         found = runtime.run(fed)
@@ -112,7 +112,7 @@ def test_the_microcontroller_runtime_gives_these_bits() -> None:
     lowered = lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
     interpreter = runtime.Interpreter.from_bytes(write_tflite(lowered))
     fed = cases.feeds(program, 30)
-    with CRuntime(write_c(program, function_table=table_of)) as compiled:
+    with CRuntime(write_c(program)) as compiled:
         (found,) = compiled.run(fed).values()
     (codes,) = fed.values()
     for sample, wanted in zip(codes, found, strict=True):

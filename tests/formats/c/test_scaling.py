@@ -7,16 +7,12 @@ import math
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.config import Rounding
 from intact.formats.c import scaling
 from intact.formats.c.refusal import Refusal
-from intact.program.operations import Bounds
-from intact.run.integer import requantize as engine
 from intact.targets import Arithmetic, Requantize, ScalePrecision
-from tests.program.one_step import int8
 
 KINDS = [Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE, Requantize.SHIFT]
 
@@ -28,30 +24,6 @@ arithmetics = st.builds(
     multiplier_bits=st.none() | st.integers(4, 20),
 )
 scales = st.floats(2.0**-20, 2.0**10, width=32)
-
-
-@given(arithmetics, st.lists(scales, min_size=1, max_size=2), scales)
-def test_multipliers(arithmetic: Arithmetic, factors: list[float], scale: float) -> None:
-    output = int8(scale)
-    given_scales = [np.array([factor, factor / 3], np.float32) for factor in factors]
-    found = scaling.real_multiplier(arithmetic, given_scales, output)
-    wanted = engine.real_multiplier(arithmetic, given_scales, output)
-    assert found.dtype == wanted.dtype
-    assert np.array_equal(found, wanted)
-
-
-@given(
-    arithmetics,
-    scales,
-    st.integers(-128, 127),
-    st.tuples(st.floats(-1e9, 1e9) | st.just(-math.inf), st.floats(-1e9, 1e9) | st.just(math.inf)),
-)
-def test_bounds(
-    arithmetic: Arithmetic, scale: float, zero_point: int, ends: tuple[float, float]
-) -> None:
-    output, bounds = int8(scale, zero_point), Bounds(min(ends), max(ends))
-    found = scaling.code_bounds(arithmetic, output, bounds)
-    assert found == engine.code_bounds(arithmetic, output, bounds)
 
 
 def test_what_leaves_32_bits_on_the_left_is_nothing() -> None:

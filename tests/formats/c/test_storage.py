@@ -14,7 +14,7 @@ from intact.program.operations import Binary
 from intact.run.integer import IntegerEngine
 from tests.formats.c import cases
 from tests.formats.c.random_programs import ENCODING, random_program
-from tests.formats.c.test_kernels import SANITIZED, table_of
+from tests.formats.c.test_kernels import SANITIZED
 
 
 def chain(
@@ -120,7 +120,7 @@ def test_ends_that_no_step_makes() -> None:
     ends = {"one": y, "two": y, "same": x, "held": held}
     program = Program({"x": x, "u": unread}, ends, program.steps)
     fed = cases.feeds(program, 4)
-    with CRuntime(write_c(program, function_table=table_of), flags=SANITIZED) as runtime:
+    with CRuntime(write_c(program), flags=SANITIZED) as runtime:
         found = runtime.run(fed)
     assert np.array_equal(found["same"], fed["x"])
     assert np.array_equal(found["one"], found["two"])

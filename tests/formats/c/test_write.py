@@ -24,7 +24,7 @@ from intact.run.integer import IntegerEngine
 from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
 from tests.formats.c import cases, window_cases
 from tests.formats.c.random_programs import random_program
-from tests.formats.c.test_kernels import SANITIZED, STRICT, table_of
+from tests.formats.c.test_kernels import SANITIZED, STRICT
 from tests.formats.c.test_names import HOSTILE
 from tests.program.one_step import int8, int32, one_step, uint8
 
@@ -126,7 +126,7 @@ def test_no_kernel_needs_more_than_memcpy_and_memset() -> None:
             **window_cases.functions(),
         }
     )
-    source = write_c(everything, function_table=table_of).files["model.c"]
+    source = write_c(everything).files["model.c"]
     included = [line for line in source.splitlines() if line.startswith("#include")]
     assert included == ['#include "model.h"', "#include <string.h>", '#include "model_data.h"']
     code = re.sub(r"/\*.*?\*/", "", source, flags=re.DOTALL)
@@ -205,7 +205,6 @@ def test_all_that_is_refused_is_told_at_once() -> None:
     floats = Tensor("f", (None, 4))
     x, y = ((None, 4), int8(0.1)), ((None, 4), int8(0.2))
     refused: list[tuple[ops.Operation, int]] = [
-        (ops.Function(Unary.RSQRT), 1),
         (ops.Elementwise(Binary.DIV), 2),
         (ops.Softmax(1), 1),
         (ops.Softmax(1, log=True), 1),
@@ -220,7 +219,6 @@ def test_all_that_is_refused_is_told_at_once() -> None:
         "n1.step",
         "n2.step",
         "n3.step",
-        "n4.step",
         "'z' is uint8",
         "'f' is float",
     ):
@@ -242,7 +240,3 @@ def test_shapes_must_be_known_and_small(shape: tuple[int | None, ...], reason: s
     message = refusal(one_step(negate, cases.DOUBLE, [(shape, x)], [(shape, x)]))
     assert reason in message
     assert "tensor 'in0'" in message
-
-
-def test_functions_need_their_tables() -> None:
-    assert "function_table" in refusal(window_cases.functions()["tanh"])

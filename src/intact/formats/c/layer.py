@@ -16,10 +16,7 @@ from intact.formats.c.library import AXES, Library
 from intact.formats.c.names import Identifiers, comment, identifier
 from intact.formats.c.refusal import Refusal
 from intact.formats.c.storage import Places
-from intact.program import Array, Encoding, Step, Tensor
-
-FunctionTable: TypeAlias = Callable[[Step], Array]
-"""Gives the codes ``[256]`` that a Function's step makes of the codes -128 to 127."""
+from intact.program import Encoding, Step, Tensor
 
 
 class Sources:
@@ -28,7 +25,6 @@ class Sources:
     Attributes:
         shapes: Of the tensors, by name.
         places: Where they lie.
-        function_table: Makes the table of a function's step.
         identifiers: Of the file.
         constants: Its arrays.
         library: Its kernels.
@@ -42,10 +38,8 @@ class Sources:
         shapes: Mapping[str, Lengths],
         places: Places,
         identifiers: Identifiers,
-        function_table: FunctionTable | None = None,
     ) -> None:
         self.shapes = shapes
-        self.function_table = function_table
         self.places = places
         self.identifiers = identifiers
         self.constants = Constants(identifiers)
@@ -101,16 +95,6 @@ class Layer:
     def output(self) -> Tensor:
         """The first output."""
         return self.step.outputs[0]
-
-    def function_table(self) -> Array:
-        """Return what a function makes of the codes -128 to 127."""
-        encoding_of(self.input())
-        encoding_of(self.output)
-        self.kind()
-        make = self._sources.function_table
-        if make is None:
-            raise Refusal("nothing was given that computes its table", "pass function_table")
-        return make(self.step)
 
     def array(self, values: npt.ArrayLike, suffix: str, note: str) -> str:
         """Return the identifier of a constant array of this layer, of its own dtype."""

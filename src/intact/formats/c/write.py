@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from intact.formats.c.faults import Faults
 from intact.formats.c.files import data_file, header_file, origin, source_file
 from intact.formats.c.inference import Lengths
-from intact.formats.c.layer import FunctionTable, Layer, Sources, encoding_of
+from intact.formats.c.layer import Layer, Sources, encoding_of
 from intact.formats.c.layers.table import is_held, no_kernel, write_layer
 from intact.formats.c.names import Identifiers, identifier
 from intact.formats.c.ports import Port, ports_of
@@ -56,7 +56,6 @@ def write_c(
     name: str = "model",
     *,
     target: str = "",
-    function_table: FunctionTable | None = None,
 ) -> CProgram:
     """Write a program whose inputs and outputs are integers; it is not changed.
 
@@ -65,8 +64,6 @@ def write_c(
             and behind them).
         name: Prefix of the files and of what the header declares; made an identifier.
         target: Of the plan, named in the files' head.
-        function_table: Computes the tables of functions (sigmoid, leaky relu ...); without it a
-            program that has some is refused.
 
     Raises:
         ExportError: C cannot hold some steps; all of them are listed, each with a remedy.
@@ -81,7 +78,7 @@ def write_c(
         {port.name: port.parameter for port in outputs},
     )
     identifiers = Identifiers(port.parameter for port in (*inputs, *outputs))
-    sources = Sources(shapes, places, identifiers, function_table)
+    sources = Sources(shapes, places, identifiers)
     _write_steps(program, sources)
     _copy_out(sources, outputs)
     return _program(name, origin(target), inputs, outputs, sources)

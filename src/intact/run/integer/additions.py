@@ -11,11 +11,11 @@ import numpy.typing as npt
 from intact.errors import ConfigError
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
 from intact.program import Array, Encoding
+from intact.program.arithmetic.fixed import multiply_fixed
+from intact.program.arithmetic.reals import Reals, round_codes
+from intact.program.arithmetic.requantize import Requantizer
 from intact.program.operations import Bounds
-from intact.run.integer.fixed import multiply_fixed
 from intact.run.integer.operands import Compute
-from intact.run.integer.reals import Reals, round_codes
-from intact.run.integer.requantize import Requantizer
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 
 _SQUARE_BITS = 30

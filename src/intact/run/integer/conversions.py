@@ -8,11 +8,11 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.reals import real_type, to_codes, to_reals
+from intact.program.arithmetic.requantize import Requantizer, real_multiplier
 from intact.program.operations import Bounds, Dequantize, Quantize, Requantize
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import encoding_of, kernel_of
-from intact.run.integer.reals import real_type, to_codes, to_reals
-from intact.run.integer.requantize import Requantizer, real_multiplier
 from intact.run.integer.tables import every_code, look_up, table_bits
 from intact.targets import Arithmetic
 from intact.targets import Requantize as Method

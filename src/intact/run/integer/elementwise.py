@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.reals import Reals, real_type, to_codes, to_reals
+from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Binary, Bounds, Elementwise
 from intact.run.integer.additions import addition, squared_difference
 from intact.run.integer.conversions import recoder
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import Compute, encoding_of, kernel_of, operation_of
-from intact.run.integer.reals import Reals, real_type, to_codes, to_reals
-from intact.run.integer.requantize import Requantizer, code_bounds, real_multiplier
 from intact.run.integer.tables import every_code, look_up_pairs, table_bits
 from intact.targets import Arithmetic, Requantize
 

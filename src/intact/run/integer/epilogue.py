@@ -9,10 +9,10 @@ import numpy.typing as npt
 
 from intact.errors import PlanError
 from intact.program import Array, Encoding, Step, Tensor
+from intact.program.arithmetic.requantize import Requantizer, real_multiplier
 from intact.program.operations import Bounds
 from intact.run.integer.kernel import Overflow, Overflows
 from intact.run.integer.patches import Floats
-from intact.run.integer.requantize import Requantizer, real_multiplier
 from intact.targets.arithmetic import Overflow as OverflowKind
 
 

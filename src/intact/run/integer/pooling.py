@@ -12,13 +12,13 @@ from numba import njit
 
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.reals import real_type, to_codes
+from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Pool, PoolKind
 from intact.run.integer import reductions
 from intact.run.integer.conversions import dequantizer, recoder
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import kernel_of, operation_of, per_tensor
-from intact.run.integer.reals import real_type, to_codes
-from intact.run.integer.requantize import Requantizer, code_bounds, real_multiplier
 from intact.run.integer.taps import (
     divisors,
     each_tap,

@@ -9,13 +9,13 @@ import numpy as np
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
 from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.fixed import multiply_fixed
+from intact.program.arithmetic.reals import real_type, round_codes
+from intact.program.arithmetic.requantize import Requantizer, real_multiplier
 from intact.program.operations import Bounds, Reduce, Reduction
 from intact.run.integer.conversions import Recode, recoder
-from intact.run.integer.fixed import multiply_fixed
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import kernel_of, operation_of, per_tensor
-from intact.run.integer.reals import real_type, round_codes
-from intact.run.integer.requantize import Requantizer, real_multiplier
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)

@@ -12,12 +12,12 @@ import numpy.typing as npt
 
 from intact.config import Rounding
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.reals import real_type, to_codes, to_reals
+from intact.program.arithmetic.requantize import Requantizer
 from intact.program.operations import Resize, ResizeMode
 from intact.run.integer.conversions import recoder
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import encoding_of, kernel_of, operation_of
-from intact.run.integer.reals import real_type, to_codes, to_reals
-from intact.run.integer.requantize import Requantizer
 from intact.targets import Arithmetic, Requantize
 
 Positions: TypeAlias = tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], Array]

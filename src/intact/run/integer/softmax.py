@@ -28,8 +28,8 @@ from intact.numerics.fixed_point_functions import (
 )
 from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.fixed_functions import input_multiplier
 from intact.program.operations import Softmax
-from intact.run.integer.fixed_functions import input_multiplier
 from intact.run.integer.functions import one_scale
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import kernel_of, operation_of

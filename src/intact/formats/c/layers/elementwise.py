@@ -10,14 +10,9 @@ from intact.formats.c.grids import broadcast_strides, contiguous, grid
 from intact.formats.c.layer import Layer, Write, encoding_of
 from intact.formats.c.layers.products import output_scale
 from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import (
-    code_bounds,
-    fixed_point,
-    real_multiplier,
-    right_shift,
-    zero_point,
-)
+from intact.formats.c.scaling import fixed_point, right_shift, zero_point
 from intact.program import Encoding
+from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import Binary, Elementwise, Requantize
 from intact.targets import Arithmetic, ScalePrecision
 from intact.targets import Requantize as Method

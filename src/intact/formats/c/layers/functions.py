@@ -10,7 +10,7 @@ import numpy.typing as npt
 from intact.formats.c.layer import Layer, Write, encoding_of
 from intact.formats.c.layers.elementwise import grid_fields
 from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import fixed_point, real_multiplier, right_shift, zero_point
+from intact.formats.c.scaling import fixed_point, right_shift, zero_point
 from intact.numerics.fixed_point import (
     INT32_MAX,
     multiply_by_quantized_multiplier,
@@ -18,6 +18,8 @@ from intact.numerics.fixed_point import (
 )
 from intact.numerics.fixed_point_functions import exp_on_negative_values
 from intact.program import Encoding
+from intact.program.arithmetic.functions import function_of_codes
+from intact.program.arithmetic.requantize import real_multiplier
 from intact.program.operations import Function, PRelu, Softmax
 from intact.targets import Functions
 
@@ -30,7 +32,13 @@ _LONGEST_ROW = 4095
 
 def write_function(layer: Layer) -> None:
     """Write a function of one code as a table of 256."""
-    table = layer.function_table()
+    data, output, operation = layer.input(), layer.output, layer.step.operation
+    if not isinstance(operation, Function):
+        return
+    encodings = encoding_of(data), encoding_of(output)
+    layer.kind()
+    every_code = np.arange(-128, 128)
+    table = function_of_codes(operation, layer.step.arithmetic, every_code, *encodings)
     name = layer.array(table.astype(np.int8), "_table", "codes of the function of -128 to 127")
     pointers = layer.pointer(layer.input()), layer.pointer(layer.output)
     layer.call("lookup", name, *pointers, layer.size(layer.output))

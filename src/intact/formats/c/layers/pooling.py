@@ -9,14 +9,9 @@ from intact.formats.c.kinds import DIVISIONS, Kind
 from intact.formats.c.layer import Layer, Write, encoding_of, image_of, plane_of
 from intact.formats.c.layers.products import output_scale
 from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import (
-    code_bounds,
-    fixed_point,
-    real_multiplier,
-    right_shift,
-    zero_point,
-)
+from intact.formats.c.scaling import fixed_point, right_shift, zero_point
 from intact.program import Encoding
+from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import Pool, PoolKind, Reduce, Reduction
 from intact.targets import ZeroPointOrder
 

@@ -9,14 +9,9 @@ from intact.formats.c.grids import broadcast_strides, grid
 from intact.formats.c.kinds import Kind
 from intact.formats.c.layer import Layer, Write, encoding_of, image_of, plane_of
 from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import (
-    code_bounds,
-    fixed_point,
-    real_multiplier,
-    right_shift,
-    zero_point,
-)
+from intact.formats.c.scaling import fixed_point, right_shift, zero_point
 from intact.program import Array, Tensor
+from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import (
     BatchMatMul,
     Bounds,

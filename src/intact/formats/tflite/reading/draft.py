@@ -162,6 +162,7 @@ class Draft(Tensors):
             name = self.claim(index) if first or layout is Layout.FILE else ""
             value.name = name or self.fresh(f"{self._names[index]}/{layout.value}")
         drawn.values[layout] = value
+        value.type = ir.TensorType(DATA_TYPES.get(drawn.tensor.element, ir.DataType.FLOAT))
         self.shapes[value] = arranged(drawn.tensor.shape, layout)
         if drawn.parameters is not None and value.producer() is not None:
             self.writes[value] = drawn.parameters

@@ -19,8 +19,8 @@ from intact.numerics.fixed_point import (
     saturate_single,
 )
 from intact.numerics.rounding import round_to_integer
-from intact.program import Array, Encoding
 from intact.program.operations import Bounds
+from intact.program.program import Array, Encoding
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 
 _FIXED_POINT = (Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE)

@@ -12,9 +12,9 @@ from numba import njit
 from intact.config import Rounding
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.rounding import round_to_integer
-from intact.program import Array, Encoding
+from intact.program.arithmetic.requantize import code_bounds
 from intact.program.operations import Bounds
-from intact.run.integer.requantize import code_bounds
+from intact.program.program import Array, Encoding
 from intact.targets import Arithmetic, Requantize, ZeroPointOrder
 
 Reals = npt.NDArray[np.floating[Any]]

@@ -18,7 +18,7 @@ from intact.numerics.fixed_point import multiply_by_quantized_multiplier, quanti
 from intact.numerics.rounding import round_to_integer
 from intact.program import Encoding
 from intact.program.operations import Bounds
-from intact.run.integer.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 from tests.program.one_step import int8, int32, uint8
 

@@ -1,0 +1,1 @@
+"""How a target computes with codes: what the integer engine runs and integer formats write down."""
