@@ -132,7 +132,7 @@ def evaluate_result(
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
-    is_deployed = FormatName.ONNX_QDQ in result.exports
+    is_deployed = next(iter(result.exports)) is FormatName.ONNX_QDQ
     quantized = _deployed(result, threads) if is_deployed else _integers(result, threads)
     seen = _Pass.of(float_model.outputs, metric)
     first: Batch = {}

@@ -199,3 +199,15 @@ def test_the_largest_sum_is_the_one_that_numpy_finds(tmp_path: Path) -> None:
     assert report.largest == sums.max()
     assert report.sums % 4 == 0
     assert report.overflows * 4 == report.sums * 2 * np.count_nonzero(sums > 2**15 - 1)
+
+
+def test_scales_that_the_hardware_cannot_compute_with_leave_the_simulation(tmp_path: Path) -> None:
+    shifting = NARROW.replace('"float32"', '"shift"').replace("accumulator_bits = 16", "")
+    target = own_target(tmp_path, "", header=shifting)
+    plan = calibrate(planned(network(), target), images(32, seed=1))
+    found = verify_qdq(plan, write_qdq(plan), batches(16), threads=1)
+    assert "no power of two" in found.no_engine
+    assert not (found.layers or found.end_to_end or found.overflows)
+    assert sum(layer.values for layer in found.simulation) > 1000
+    assert found.outputs[0].values == 80
+    assert found.outputs_sqnr_db["logits"] > 60

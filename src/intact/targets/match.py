@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.graph import data_slots, input_value, is_constant, weight_slot
+from intact.targets.means import averaged_elements
 from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
 
 _Actual: TypeAlias = bool | int | float | str | tuple[int, ...] | None
@@ -57,6 +58,10 @@ def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
             return False
     if condition.max_consumers is not None and _consumers(node) > condition.max_consumers:
         return False
+    if condition.power_of_two_window is not None:
+        count = averaged_elements(node)
+        if count is None or (count.bit_count() == 1) != condition.power_of_two_window:
+            return False
     if condition.opset_min is None:
         return True
     opset = _opset(node)

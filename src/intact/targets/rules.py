@@ -56,6 +56,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         weight_ranks: Allowed ranks of the constant weight.
         constant_input: Whether one of the data inputs is a constant of the model.
         max_consumers: Most readers of output 0; being a graph output counts as one.
+        power_of_two_window: Whether a mean is taken of 2, 4, 8 ... elements each time: a shift.
         opset_min: Lowest opset of the model.
     """
 
@@ -66,6 +67,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     weight_ranks: tuple[int, ...] | None = None
     constant_input: bool | None = None
     max_consumers: int | None = None
+    power_of_two_window: bool | None = None
     opset_min: int | None = None
 
 

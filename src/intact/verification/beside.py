@@ -36,6 +36,11 @@ class EngineBeside:
         self._end_to_end = comparisons(program, list(self._tensors.values()))
 
     @property
+    def engines(self) -> tuple[IntegerEngine, ...]:
+        """The engine, for what it counted."""
+        return (self.engine,)
+
+    @property
     def layers(self) -> list[LayerComparison]:
         """Each tensor, computed from the runtime's own."""
         return list(self._layers.values())

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from intact.errors import ConfigError, PlanError
 from intact.formats.onnx_qdq.runtime import RUNTIME, QdqRuntime, float_leftovers
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
@@ -16,10 +17,10 @@ from intact.program.lower import lower
 from intact.run.cpu import detect_cpu
 from intact.run.limits import limits_of_simulation
 from intact.run.session import Feeds
-from intact.run.simulate import Simulator
 from intact.verification.beside import EngineBeside
-from intact.verification.comparison import LayerComparison, OutputComparer, activations
+from intact.verification.comparison import OutputComparer, activations
 from intact.verification.report import Verification, overflow_reports, sqnr_by_name
+from intact.verification.simulated import FreeSimulation, SimulationBeside
 
 _MOVED = "it only moves integers, which are compared where they are made"
 _IN_FLOAT = "it is computed in float"
@@ -42,8 +43,8 @@ def verify_qdq(
     """
     program = lower(plan)
     tensors = _tensors_by_end(program, exported)
-    beside = EngineBeside(program, tensors.values(), threads=threads)
-    simulation = _Simulation(plan, threads)
+    beside, no_engine = _beside(plan, program, tensors.values(), threads)
+    simulation = SimulationBeside(plan, threads)
     as_used = QdqRuntime(exported.model, threads=threads)
     codes = {e: exported.codes[e] for e in exported.codes if e in tensors or e in simulation.ends}
     watched = QdqRuntime(exported.model, codes, threads=threads)
@@ -78,7 +79,8 @@ def verify_qdq(
             for point in quantization_points(plan)
             if point.end in exported.codes and point.end not in tensors
         },
-        overflows=overflow_reports(beside.engine),
+        overflows=overflow_reports(*beside.engines),
+        no_engine=no_engine,
         not_simulated=limits_of_simulation(plan),
     )
 
@@ -97,26 +99,14 @@ def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
     return codes if codes.dtype.kind in "iu" else codes.astype(np.int64)
 
 
-class _Simulation:
-    """The float simulation, teacher-forced like the engine."""
+def _beside(
+    plan: QuantizedGraph, program: Program, tensors: Iterable[Tensor], threads: int
+) -> tuple[EngineBeside | FreeSimulation, str]:
+    """Return the engine, or the simulation with the reason why there is no engine.
 
-    def __init__(self, plan: QuantizedGraph, threads: int) -> None:
-        self._plan = plan
-        self._simulator = Simulator(plan, threads=threads, teacher_forced=True)
-        self.ends = tuple(self._simulator.points)
-        self._found = {end: LayerComparison(str(end)) for end in self.ends}
-
-    @property
-    def layers(self) -> list[LayerComparison]:
-        return list(self._found.values())
-
-    def add(self, feeds: Feeds, integers: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
-        """Compare one batch of the runtime's integers."""
-        values = {
-            name: self._plan.configs[end].dequantize(integers[end].astype(np.int64))
-            for end, name in self._simulator.teacher_inputs.items()
-        }
-        _, simulated = self._simulator.run(feeds | values, observe=self.ends)
-        for end, array in simulated.items():
-            codes = self._plan.configs[end].quantize(array).astype(np.int64)
-            self._found[end].add(integers[end].astype(np.int64), codes)
+    A plan that was read can have scales that its target's arithmetic has no way to compute with.
+    """
+    try:
+        return EngineBeside(program, tensors, threads=threads), ""
+    except (ConfigError, PlanError) as error:
+        return FreeSimulation(plan, threads), str(error)

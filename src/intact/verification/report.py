@@ -49,6 +49,8 @@ class Verification:
         in_float: Nodes planned for integers that the engine computes in float, with the reason.
         not_compared: Tensors that the runtime does not show, with the reason.
         overflows: Steps of which sums left the accumulator.
+        no_engine: Why the engine cannot compute the plan, "" if it can: the outputs are compared
+            with those of the simulation then, and ``layers`` is empty.
         not_simulated: What the float32 simulation does not reproduce of the target's arithmetic.
     """
 
@@ -65,6 +67,7 @@ class Verification:
     in_float: dict[str, str] = field(default_factory=dict)
     not_compared: dict[str, str] = field(default_factory=dict)
     overflows: list[OverflowReport] = field(default_factory=list)
+    no_engine: str = ""
     not_simulated: tuple[str, ...] = ()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -154,3 +155,13 @@ _CURVES: Mapping[Unary, _Curve] = {
     Unary.RSQRT: _rsqrt,
     Unary.HARD_SWISH: _hard_swish,
 }
+
+
+def fraction_bits(scale: float) -> int | None:
+    """Return how many bits of a fraction of 1 codes of a scale hold, up to 8; None for others.
+
+    >>> fraction_bits(1 / 256), fraction_bits(0.01)
+    (8, None)
+    """
+    fraction, exponent = math.frexp(scale)
+    return 1 - exponent if fraction == 0.5 and 0 <= 1 - exponent <= 8 else None

@@ -28,7 +28,7 @@ from intact.numerics.fixed_point_functions import (
 )
 from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
-from intact.program.arithmetic.fixed_functions import input_multiplier
+from intact.program.arithmetic.fixed_functions import fraction_bits, input_multiplier
 from intact.program.operations import Softmax
 from intact.run.integer.functions import one_scale
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
@@ -77,7 +77,10 @@ def prepare_softmax(step: Step, _: Overflows) -> Kernel:
 
 
 def _rows(operation: Softmax, arithmetic: Arithmetic, data: Encoding, output: Encoding) -> Rows:
-    """Choose how rows are computed. Fixed-point kernels write 8 bits of one encoding only."""
+    """Choose how rows are computed.
+
+    Fixed-point kernels write 8 bits: shares of 1 in fractions of 2, logarithms in 16ths only.
+    """
     fixed = arithmetic.functions is Functions.FIXED_POINT
     scale, zero, largest = float(output.scale), int(output.zero_point), output.quant_max
     eight_bits = output.dtype.itemsize == 1
@@ -85,8 +88,8 @@ def _rows(operation: Softmax, arithmetic: Arithmetic, data: Encoding, output: En
         if fixed and eight_bits and (scale, zero) == (2.0**-_LOG_OUTPUT_BITS, largest):
             return _fixed_log_softmax(data, output)
         return _float_log_softmax(data, output)
-    if fixed and eight_bits and (scale, zero) == (2.0**-8, output.quant_min):
-        return _fixed_softmax(data, output)
+    if fixed and eight_bits and (fraction := fraction_bits(scale)) is not None:
+        return _fixed_softmax(data, output, fraction)
     return _float_softmax(arithmetic, data, output)
 
 
@@ -121,15 +124,15 @@ def _sum_of_exponentials(table: Integers, below: Integers) -> Integers:
     return np.asarray(wrap_int32(np.take(terms, below).sum(axis=1, keepdims=True)))
 
 
-def _fixed_softmax(data: Encoding, output: Encoding) -> Rows:
-    """TFLite's reference kernel."""
+def _fixed_softmax(data: Encoding, output: Encoding, fraction: int) -> Rows:
+    """TFLite's reference kernel, whose ``fraction`` is 8, for output scales of other powers too."""
     table = _fixed_exponentials(data)
 
     def rows(codes: Array) -> Integers:
         below = _below_largest(codes)
         inverse, bits = reciprocal_of_at_least_one(_sum_of_exponentials(table, below), _SUM_BITS)
         product = saturating_rounding_doubling_high_mul(inverse, np.take(table, below))
-        return np.asarray(rounding_divide_by_pot(product, bits + 31 - 8) + output.quant_min)
+        return np.asarray(rounding_divide_by_pot(product, bits + 31 - fraction) + output.zero_point)
 
     return rows
 

@@ -1,4 +1,4 @@
-/* Softmax to codes of 1/256. exponentials[d] is exp(-d * input scale), a fraction of 2^31.
+/* Softmax to codes of 1 / 2^fraction. exponentials[d] is exp(-d * input scale), a fraction of 2^31.
    Input and output may be one. */
 static void softmax(const softmax_params *p, const int32_t *exponentials, const int8_t *input,
                     int8_t *output)
@@ -15,7 +15,7 @@ static void softmax(const softmax_params *p, const int32_t *exponentials, const 
         for (int32_t index = 0; index < p->length; index++) {
             const int32_t exponential = exponentials[largest - from[index * p->inner]];
             const int64_t share =
-                divide_by_power(high_multiply(inverse, exponential), 35 - headroom);
+                divide_by_power(high_multiply(inverse, exponential), 43 - p->fraction - headroom);
             to[index * p->inner] = clamp_code((int32_t)share, p->output_offset,
                                               p->activation_min, p->activation_max);
         }

@@ -18,6 +18,7 @@ from intact.numerics.fixed_point import (
 )
 from intact.numerics.fixed_point_functions import exp_on_negative_values
 from intact.program import Encoding
+from intact.program.arithmetic.fixed_functions import fraction_bits
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.arithmetic.requantize import real_multiplier
 from intact.program.operations import Function, PRelu, Softmax
@@ -82,12 +83,15 @@ def write_softmax(layer: Layer) -> None:
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
     if layer.step.arithmetic.functions is not Functions.FIXED_POINT:
         raise Refusal("its exponentials are floats", "use a target with functions = fixed_point")
-    wanted = (2.0**-4, 127) if operation.log else (2.0**-8, -128)
-    if (float(output.scale.item()), zero_point(output)) != wanted:
+    scale, offset = float(output.scale.item()), zero_point(output)
+    fraction = fraction_bits(scale)
+    if operation.log and (scale, offset) != (2.0**-4, 127):
         raise Refusal(
-            f"its result is not on a scale of {wanted[0]} with zero point {wanted[1]}",
+            f"its result is not on a scale of {2.0**-4} with zero point 127",
             "fix its output scale so",
         )
+    if fraction is None:
+        raise Refusal("the scale of its result is no power of two up to 1", "fix it so")
     shape = layer.shape(layer.input())
     axis = operation.axis % len(shape)
     if shape[axis] > _LONGEST_ROW:
@@ -100,7 +104,8 @@ def write_softmax(layer: Layer) -> None:
             "length": shape[axis],
             "inner": math.prod(shape[axis + 1 :]),
             "reach": reach,
-            "output_offset": wanted[1],
+            "fraction": fraction,
+            "output_offset": offset,
             "activation_min": output.quant_min,
             "activation_max": output.quant_max,
         },
