@@ -328,3 +328,24 @@ def test_the_model_of_a_plan_is_not_changed() -> None:
     lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
     assert plan.graph.hash == before == normalize(plan.graph.model).hash
     assert Requantize not in types(lower(plan))
+
+
+def test_codes_are_moved_before_they_become_floats() -> None:
+    """So that a file of integers can hand them out; other readers keep what they read."""
+    model = transposed_net()
+    program = lower(calibrated(model, "tflite"))
+    last, before = program.steps[-1], program.steps[-2]
+    assert isinstance(last.operation, Dequantize)
+    assert isinstance(before.operation, Transpose)
+    assert program.outputs["pixels"] is last.outputs[0]
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 4, 6, 6]), 4, 4)
+    b.nodes[-1].output[0] = "seen"
+    b.node("Erf", "seen", out="curve")
+    b.output("seen")
+    b.output("curve")
+    assert x
+    plan, feeds = calibrated(b.build(), "tflite"), dict(random_inputs(b.build(), batch=2))
+    wanted, _ = Simulator(plan, threads=1).run(feeds)
+    for name, array in IntegerEngine(lower(plan), threads=1).run(feeds).outputs.items():
+        assert sqnr_db(wanted[name], array) > 30

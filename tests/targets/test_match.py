@@ -153,6 +153,34 @@ def test_opset() -> None:
     assert not holds(node("Relu", value("x", X), opset=11), opset_min=12)
 
 
+@pytest.mark.parametrize(
+    ("made", "expected"),
+    [
+        (node("GlobalAveragePool", value("x", ["batch", 3, 8, 8])), True),
+        (node("GlobalAveragePool", value("x", ["batch", 3, 3, 8])), False),
+        (node("GlobalAveragePool", value("x", ["batch", 3, "height", 8])), None),
+        (node("AveragePool", value("x", X), kernel_shape=[2, 4]), True),
+        (node("AveragePool", value("x", X), kernel_shape=[3, 3]), False),
+        (node("AveragePool", value("x", X), kernel_shape=[2, 2], pads=[1, 1, 0, 0]), None),
+        (
+            node(
+                "AveragePool", value("x", X), kernel_shape=[2, 2], pads=[1] * 4, count_include_pad=1
+            ),
+            True,
+        ),
+        (node("AveragePool", value("x", X), kernel_shape=[2, 2], ceil_mode=1), None),
+        (node("AveragePool", value("x", X), kernel_shape=[2, 2], auto_pad="SAME_UPPER"), None),
+        (node("ReduceMean", value("x", ["batch", 4, 6]), axes=[1]), True),
+        (node("ReduceMean", value("x", ["batch", 4, 6]), axes=[-1]), False),
+        (node("MaxPool", value("x", X), kernel_shape=[2, 2]), None),
+    ],
+)
+def test_means_of_a_power_of_two(made: object, expected: bool | None) -> None:
+    """Neither holds where some windows are smaller, or a length is not known."""
+    assert holds(made, power_of_two_window=True) is (expected is True)
+    assert holds(made, power_of_two_window=False) is (expected is False)
+
+
 def test_all_fields_must_hold() -> None:
     assert holds(conv(), kernel_shape=(3, 3), groups=Groups.ONE, ranks=(4,), opset_min=13)
     assert not holds(conv(), kernel_shape=(3, 3), groups=Groups.DEPTHWISE, ranks=(4,))

@@ -28,7 +28,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     renamed: dict[str, Tensor] = {}
     for name, tensor in program.inputs.items():
         inputs[name] = tensor
-        if tensor.encoding is not None or _is_left(name, names):
+        if not _is_float(tensor) or _is_left(name, names):
             continue
         readers = [step for step in program.steps if tensor in step.inputs]
         reason = _why_not(tensor, readers, program)
@@ -46,7 +46,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     for name, tensor in program.outputs.items():
         outputs[name] = renamed.get(tensor.name, tensor)
         maker = makers.get(tensor.name)
-        if outputs[name].encoding is not None or _is_left(name, names):
+        if not _is_float(outputs[name]) or _is_left(name, names):
             continue
         if maker is None or not isinstance(maker.operation, Dequantize):
             made = f"by {maker.name!r}" if maker else "outside of the steps"
@@ -62,6 +62,11 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     used |= {tensor.name for step in steps for tensor in step.activations}
     left = (step for step in steps if not _is_idle(step, used))
     return replace(program, inputs=inputs, outputs=outputs, steps=tuple(left))
+
+
+def _is_float(tensor: Tensor) -> bool:
+    """Tell whether a tensor holds numbers, and neither codes nor indices."""
+    return tensor.dtype.kind == "f"
 
 
 def _is_left(name: str, names: Collection[str] | None) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from intact.program.lowering.forms import moved_last, permuted
 from intact.program.naming import named_after_values
-from intact.program.operations import FullyConnected, Quantize, Reshape, Transpose
+from intact.program.operations import Dequantize, FullyConnected, Quantize, Reshape, Transpose
 from intact.program.program import Program, Step, Tensor
 from intact.program.reordering import Order, inverse, joined_reshape, reordered
 
@@ -98,7 +98,18 @@ class _Mover:
         rank = len(view.order)
         if layout is Layout.CHANNELS_LAST and rank > 2 and view.order == inverse(moved_last(rank)):
             return view.stored
-        return self._as_it_is(tensor)
+        return self._as_it_is(tensor) if view.is_plain else self._moved_codes(view)
+
+    def _moved_codes(self, view: View) -> Tensor:
+        """Store a view; of floats that are codes just dequantised, move the codes instead."""
+        for step in self.steps:
+            if isinstance(step.operation, Dequantize) and step.outputs[0] is view.stored:
+                codes = self._transposed(step.activations[0], view.order)
+                moved = replace(permuted(view.stored, view.order), name=f"{codes.name}_float")
+                name = f"{step.name}_moved"
+                self.steps.append(replace(step, name=name, inputs=(codes,), outputs=(moved,)))
+                return moved
+        return self._transposed(view.stored, view.order)
 
     def add(self, step: Step) -> None:
         """Add a step, or remember it where it is a transpose."""

@@ -17,8 +17,8 @@ from intact.errors import ConfigError
 from intact.numerics.fixed_point import multiply_by_quantized_multiplier, quantize_multiplier
 from intact.numerics.rounding import round_to_integer
 from intact.program import Encoding
-from intact.program.operations import Bounds
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.operations import Bounds
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 from tests.program.one_step import int8, int32, uint8
 
