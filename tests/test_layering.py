@@ -44,7 +44,19 @@ ROOMS: dict[str, tuple[str, ...]] = {
 
 # Packages that an extra brings: never imported when a module of ours is.
 OPTIONAL = frozenset(
-    {"PIL", "ai_edge_litert", "flatbuffers", "matplotlib", "ncnn", "openvino", "optuna", "ray", "tflite_micro", "torch", "tvm"}
+    [
+        "PIL",
+        "ai_edge_litert",
+        "flatbuffers",
+        "matplotlib",
+        "ncnn",
+        "openvino",
+        "optuna",
+        "ray",
+        "tflite_micro",
+        "torch",
+        "tvm",
+    ]
 )
 
 FILES = sorted(PACKAGE.rglob("*.py"))

@@ -56,6 +56,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         sources: Where the facts come from.
         extends: Shipped name or neighbouring file that this file was merged over.
         formats: Export formats, best first.
+        kernels: Which kernels of a format's runtime compute this arithmetic, by the name that
+            ``intact verify --kernels`` has for them; "" where a runtime has one kind only.
         activation: Default scheme of activations.
         weight: Default scheme of weights.
         bias: How biases are added.
@@ -73,6 +75,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     sources: tuple[str, ...] = ()
     extends: str = ""
     formats: tuple[str, ...] = ()
+    kernels: str = ""
     activation: TensorScheme
     weight: TensorScheme
     bias: BiasScheme = BiasScheme()
