@@ -34,6 +34,7 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "result": ("exporting", "calibrate"),
     "evaluation": ("result", "run"),
     "execution": ("run", "samples"),
+    "comparing": ("result", "verification"),
     "pipeline": ("result",),
     "demo": (),
     "api": (BELOW,),

@@ -2,24 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TypeAlias, TypeGuard
 
+import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
+from intact.comparing import Subject, compare, compare_observed
 from intact.errors import UsageError
 from intact.evaluation import Evaluation, evaluate_result
-from intact.execution import Executor, Run, run_float, run_integer, run_simulated
+from intact.execution import Executor, Run, run_float, run_integer, run_simulated, with_codes
 from intact.exporting import chosen_formats
 from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.formats.tflite.read import is_tflite, read_tflite
 from intact.formats.tflite.write import Io
-from intact.graph import load_model, normalize
+from intact.graph import Graph, load_model, normalize
 from intact.graph.expand import expand as expand_operators
 from intact.graph.join_gelu import join_gelu
 from intact.pipeline import (
@@ -33,18 +35,16 @@ from intact.pipeline import (
 from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.complete import complete
 from intact.plan.inspection import Inspection, inspect_plan
+from intact.program.lower import lower
 from intact.result import PLAN, Result, check_output
-from intact.samples.batching import Batch
 from intact.samples.metric import Metric, MetricFunction
 from intact.samples.opening import open_samples
 from intact.samples.preprocess import Preprocess
-from intact.samples.stream import Samples
 from intact.targets import Target, load_target
-from intact.verification import Verification, verify_qdq
+from intact.verification import Verification
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 DEFAULT_SAMPLES = 512
-_VERIFY_BATCH = 16  # every activation of a batch is held, twice
 
 
 def quantize(
@@ -344,30 +344,14 @@ def execute(
         raise UsageError(
             f"--{executor} hands out no intermediate tensors", remedy="take the integer engine"
         )
-    steps, graph, plan = Preprocess(), None, None
-    if isinstance(model, Result) or _is_result(model):
-        loaded = load_result(model)
-        steps, plan = loaded.preprocess, loaded.plan
-    elif _is_tflite(model):
-        plan = _read_plan(model, _target(target or "tflite"))
-    else:
-        source = load_model(model)
-        if is_quantized(source):
-            plan = read_qdq(source, _target(target or "onnxruntime"))
-        else:
-            graph = normalize(source)
+    graph, plan, steps = _runnable(model, target)
     if plan is None and executor != Executor.FLOAT:
         raise UsageError(
             f"--{executor}: the model is float, there is no plan to run",
             remedy="give the folder that `intact quantize` made of it, or --float",
         )
-    graph = plan.graph if plan is not None else graph
     opened = open_samples(
-        data,
-        graph,
-        preprocess=preprocess or steps,
-        limit=samples,
-        skip_bad=skip_bad,
+        data, graph, preprocess=preprocess or steps, limit=samples, skip_bad=skip_bad
     )
     opened = replace(opened, progress=progress)
     if plan is None or executor == Executor.FLOAT:
@@ -375,6 +359,24 @@ def execute(
     if executor == Executor.SIMULATE:
         return run_simulated(plan, opened, batch=batch, threads=threads)
     return run_integer(plan, opened, batch=batch, threads=threads, observe=observe)
+
+
+def _runnable(
+    model: Result | ModelSource, target: str | Path | Target | None
+) -> tuple[Graph, QuantizedGraph | None, Preprocess]:
+    """Return the float graph, the plan if there is one, and what is done to samples."""
+    if isinstance(model, Result) or _is_result(model):
+        loaded = load_result(model)
+        return loaded.plan.graph, loaded.plan, loaded.preprocess
+    described = _target_for(model) if target is None else target
+    if _is_tflite(model):
+        plan = _read_plan(model, _target(described))
+        return plan.graph, plan, Preprocess()
+    source = load_model(model)
+    if not is_quantized(source):
+        return normalize(source), None, Preprocess()
+    plan = read_qdq(source, _target(described))
+    return plan.graph, plan, Preprocess()
 
 
 def _is_result(model: ModelSource) -> TypeGuard[str | Path]:
@@ -385,18 +387,28 @@ def verify(
     result: Result | str | Path,
     data: DataSource | None = None,
     *,
+    kernels: str | None = None,
+    deployed: str | None = None,
+    observed: str | Path | Mapping[str, npt.ArrayLike] | None = None,
+    target: str | Path | Target | None = None,
     preprocess: Preprocess | None = None,
     samples: int = 64,
     skip_bad: bool = False,
     threads: int = 0,
     progress: Progress | None = None,
 ) -> Verification:
-    """Compare the deployed model with the simulation of its plan, layer by layer.
+    """Compare what was deployed with the integers that its plan says, layer by layer.
 
     Args:
-        result: A result or its folder.
+        result: A result or its folder, or a ``.tflite`` that others made.
         data: Samples; None draws inputs from the distribution that calibration saw, or where
             nothing was calibrated evenly from the ranges of the plan.
+        kernels: Of a ``.tflite``, which kernels run it: LiteRT's ``ref``, ``optimized`` or
+            ``xnnpack``, or ``micro`` for TensorFlow Lite Micro; None takes the target's.
+        deployed: Which format of the result; None takes its first.
+        observed: Tensors that were recorded on a device (arrays by name, or an ``.npz``): these are
+            compared instead of a runtime here.
+        target: The hardware of a ``.tflite`` of others; None takes ``tflite``.
         preprocess: What to do with the data; None takes what calibration did.
         samples: Use at most so many samples.
         skip_bad: Leave out images that cannot be read.
@@ -406,20 +418,35 @@ def verify(
     Raises:
         IntactError: The folder or the data is wrong.
     """
-    loaded = load_result(result)
-    if data is None:
-        opened = loaded.draw_samples(samples)
+    subject = _subject(result, target)
+    if data is None and observed is None:
+        opened = subject.draw_samples(samples)
+    elif data is None:
+        raise UsageError(
+            "--observed needs the inputs of the device", remedy="give them with --data"
+        )
     else:
         opened = open_samples(
             data,
-            loaded.plan.graph,
-            preprocess=preprocess or loaded.preprocess,
+            subject.plan.graph,
+            preprocess=preprocess or subject.preprocess,
             limit=samples,
             skip_bad=skip_bad,
-            unread=_mask(loaded),
+            unread=subject.unread,
         )
-    feeds = _feeds(replace(opened, progress=progress))
-    return verify_qdq(loaded.plan, loaded.exported, feeds, threads=threads)
+    opened = replace(with_codes(opened, lower(subject.plan))[0], progress=progress)
+    if observed is not None:
+        return compare_observed(subject.plan, opened, observed, threads=threads)
+    return compare(subject, opened, kernels=kernels, deployed=deployed, threads=threads)
+
+
+def _subject(result: Result | str | Path, target: str | Path | Target | None) -> Subject:
+    if not isinstance(result, Result) and _is_tflite(result):
+        described = _target("tflite" if target is None else target)
+        return Subject.of_tflite(Path(result), described)
+    if target is not None:
+        raise UsageError("--target is for a .tflite: a result has its own", remedy="leave it out")
+    return Subject.of_result(load_result(result))
 
 
 def load_result(result: Result | str | Path) -> Result:
@@ -470,10 +497,3 @@ def _refuse_without_samples(given: Mapping[str, object]) -> None:
 def _mask(result: Result) -> frozenset[str]:
     """Return the array that only calibration reads, which the same data holds again."""
     return frozenset({result.plan.provenance["mask"]} if "mask" in result.plan.provenance else ())
-
-
-def _feeds(samples: Samples) -> Iterator[Batch]:
-    size = samples.batch_size(_VERIFY_BATCH)
-    whole = samples.fixed_batch is not None  # such a model cannot run fewer
-    for batch, count in samples.batches(size):
-        yield batch if whole else {name: array[:count] for name, array in batch.items()}

@@ -100,7 +100,7 @@ def run_integer(
     """
     program = lower(plan)
     engine = IntegerEngine(program, threads=threads)
-    samples, codes = _with_codes(samples, program)
+    samples, codes = with_codes(samples, program)
     outputs = _output_codes(program) if codes else dict(program.outputs)
     wanted = _observed(program, observe)
     names = {tensor.name for tensor in (*outputs.values(), *wanted.values())}
@@ -159,7 +159,7 @@ def _joined(parts: list[Arrays]) -> Arrays:
     }
 
 
-def _with_codes(samples: Samples, program: Program) -> tuple[Samples, tuple[str, ...]]:
+def with_codes(samples: Samples, program: Program) -> tuple[Samples, tuple[str, ...]]:
     """Return the samples with those inputs that are codes as the numbers that they stand for.
 
     A number that a code stands for has that code again, so nothing is lost on the way.

@@ -14,14 +14,11 @@ import onnx_ir as ir
 from intact.errors import MissingExtraError, PlanError, UsageError, nearest
 from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
-from intact.formats.tflite.read import READ_FROM
 from intact.formats.tflite.write import Io, write_tflite
 from intact.graph import load_model
 from intact.plan import QuantizedGraph
+from intact.program.deployed import deployed_program
 from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
-from intact.program.lower import lower
-from intact.program.signed import signed
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -122,16 +119,11 @@ FORMATS_KEY, IO_KEY = "formats", "io"
 """Keys of a plan's provenance."""
 
 
-def layout_of(plan: QuantizedGraph) -> Layout:
-    """Return how files take and give images: as a file that was read did, else channels last."""
-    return Layout.MODEL if READ_FROM in plan.provenance else Layout.CHANNELS_LAST
-
-
 def c_program(plan: QuantizedGraph) -> CProgram:
     """Return a plan as C."""
     from intact.formats.c.write import write_c
 
-    program = integer_io(signed(lower(plan, layout=layout_of(plan))))
+    program = integer_io(deployed_program(plan))
     return write_c(program, "model", target=plan.target.name)
 
 
@@ -179,7 +171,7 @@ def _with_model(expected: QdqModel, model: ir.Model) -> QdqModel:
 
 
 def _write_tflite(plan: QuantizedGraph, io: Io) -> Exported:
-    program = signed(lower(plan, float_operations=True, layout=layout_of(plan)))
+    program = deployed_program(plan, float_operations=True)
     return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io)})
 
 

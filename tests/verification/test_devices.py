@@ -8,14 +8,19 @@ import numpy as np
 import pytest
 
 from intact.errors import DataError, MissingExtraError
+from intact.formats.c.runtime import CRuntime
 from intact.formats.c.write import CProgram, write_c
 from intact.plan import QuantizedGraph
 from intact.program.integer_io import integer_io
 from intact.program.layout import Layout
 from intact.program.lower import lower
 from intact.verification import verify_c, verify_micro
+from intact.verification.feeding import stored_feeds
+from tests.models import ModelBuilder
+from tests.plans import calibrate, planned
 from tests.verification.networks import (
     batches,
+    images,
     lowered,
     plan_for,
     with_wrong_bias,
@@ -37,6 +42,24 @@ def test_a_c_program_has_the_engines_bits() -> None:
     assert "C99" in found.runtime
 
 
+def test_a_c_program_that_only_shifts_has_the_engines_bits() -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 3, 8, 6]), 3, 8)
+    x = b.node("MaxPool", b.node("Relu", x), kernel_shape=[2, 2], strides=[2, 2])
+    x = b.node("Relu", b.node("Add", x, b.conv(x, 8, 8)))
+    x = b.node("Flatten", x)
+    b.node("Gemm", x, b.weight(5, 96), b.weight(5), out="logits", transB=1)
+    b.output("logits", ["batch", 5])
+    plan = calibrate(planned(b.build(), "integer-pow2"), images(32, seed=1))
+    found = verify_c(plan, c_of(plan), batches(40))
+    assert [(each.mismatches, each.values) for each in found.outputs] == [(0, 200)]
+    assert found.in_float == {}
+    with CRuntime(c_of(plan)) as runtime:
+        program = integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+        outputs = runtime.run(stored_feeds(program, images(40)))["logits"]
+    assert len(np.unique(outputs)) > 20
+
+
 def test_tensorflow_lite_micro_has_the_engines_bits() -> None:
     plan = plan_for("tflite-micro", curved=True)
     found = verify_micro(plan, written(lowered(plan)), batches(40))
@@ -54,6 +77,14 @@ def test_a_wrong_bias_shows() -> None:
     found = verify_micro(plan, written(with_wrong_bias(lowered(plan), "dense")), batches(16))
     assert found.outputs[0].mismatches == 16
     assert found.outputs_sqnr_db["logits"] < 40
+
+
+def test_files_for_several_samples_at_once() -> None:
+    b = ModelBuilder()
+    b.output(b.conv(b.input("image", [4, 3, 8, 6]), 3, 2), [4, 2, 8, 6])
+    plan = calibrate(planned(b.build(), "tflite-micro"), images(4))
+    found = verify_micro(plan, written(lowered(plan)), [images(4), images(4, seed=8)])
+    assert [(each.mismatches, each.values) for each in found.outputs] == [(0, 8 * 2 * 48)]
 
 
 def test_a_wrong_weight_of_an_early_layer_shows() -> None:

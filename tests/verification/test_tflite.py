@@ -12,6 +12,8 @@ from intact.formats.tflite.write import Io
 from intact.program.integer_io import integer_io
 from intact.targets import load_target
 from intact.verification import verify_read_tflite, verify_tflite
+from tests.formats.tflite.read_cases import build
+from tests.formats.tflite.small_files import random_feeds, reference
 from tests.gallery.catalogue import GALLERY
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
@@ -143,6 +145,20 @@ def test_a_file_that_was_read_has_the_runtimes_bits(target: str, kernels: Kernel
     assert wrong(found.layers) == wrong(found.end_to_end) == []
     assert [(each.mismatches, each.values) for each in found.outputs] == [(0, 100)]
     assert found.not_compared == {}
+
+
+@pytest.mark.parametrize("name", ["squeeze_excite", "segment", "parts", "one_type_to_another"])
+@each_runtime
+def test_files_with_odd_ends_and_layouts(name: str, target: str, kernels: Kernels) -> None:
+    content = build(name)
+    model = read_tflite_model(content, load_target(target))
+    arrays = dict(random_feeds(reference(content), 0))
+    values = (str(value.name) for value in model.plan.graph.inputs)
+    feeds = {value: arrays[number] for value, number in zip(values, model.inputs, strict=True)}
+    found = verify_read_tflite(model, content, [feeds], kernels)
+    assert found.layers
+    assert wrong(found.layers) == wrong(found.end_to_end) == []
+    assert {each.mismatches for each in found.outputs} == {0}
 
 
 def test_a_plan_that_was_read_from_another_file() -> None:

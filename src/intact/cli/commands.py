@@ -164,7 +164,14 @@ def run(
 
 
 def verify(
-    folder: Folder,
+    folder: Annotated[
+        Path,
+        typer.Argument(
+            metavar="FOLDER|FILE.tflite",
+            help="A folder that `intact quantize` wrote, or an int8 .tflite of others.",
+            show_default=False,
+        ),
+    ],
     data: Annotated[
         str | None,
         typer.Option(
@@ -174,6 +181,26 @@ def verify(
             help="Samples; left out, inputs are drawn from the distribution that calibration saw.",
         ),
     ] = None,
+    kernels: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="What runs a .tflite: LiteRT's ref, optimized or xnnpack, or micro for TensorFlow "
+            "Lite Micro; the target's if left out.",
+        ),
+    ] = None,
+    deployed: Annotated[
+        str | None,
+        typer.Option("--format", metavar="NAME", help="Which format, if the result has several."),
+    ] = None,
+    observed: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE.npz",
+            help="Tensors recorded on a device, by name: compare these. --data are its inputs.",
+        ),
+    ] = None,
+    target: MaybeTarget = None,
     samples: Annotated[int, typer.Option(min=1, help="Use at most so many samples.")] = 64,
     threads: Threads = 0,
     as_json: AsJson = False,
@@ -182,16 +209,24 @@ def verify(
     preprocess: PreprocessFile = None,
     skip_bad: SkipBad = False,
 ) -> None:
-    """Compare the deployed model with the simulation of its plan, layer by layer."""
+    """Compare what was deployed with the integers that its plan says, layer by layer.
+
+    Example: intact verify out/ --data test.npz
+    """
     from intact import api
     from intact.cli import show
 
-    result = api.load_result(folder)
+    loaded = api.load_result(folder) if folder.suffix != ".tflite" else None
+    kept = None if loaded is None else loaded.preprocess
     with show.progress("verifying", quiet=as_json, at_most=samples) as progress:
         found = api.verify(
-            result,
+            folder if loaded is None else loaded,
             data,
-            preprocess=preprocess_from(preprocess, mean, scale, kept=result.preprocess),
+            kernels=kernels,
+            deployed=deployed,
+            observed=observed,
+            target=target,
+            preprocess=preprocess_from(preprocess, mean, scale, kept=kept),
             samples=samples,
             skip_bad=skip_bad,
             threads=threads,

@@ -25,7 +25,7 @@ from intact.plan.given_scales import GIVEN
 from intact.plan.inspection import Inspection
 from intact.result import Result
 from intact.targets import Target, target_to_json
-from intact.verification import LayerComparison, Verification
+from intact.verification import LayerComparison, OutputComparison, Verification
 
 _WORST_LAYERS = 10
 _SHOWN_FILES = 5
@@ -256,26 +256,33 @@ def verification(found: Verification, *, as_json: bool) -> None:
         _print_json(msgspec.to_builtins(found))
         return
     _line(
-        f"target {escape(found.target)}, run by {found.runtime} on {escape(found.cpu.name)} "
-        f"({found.cpu.instruction_set}), "
-        f"{found.samples} samples"
+        f"target {escape(found.target)}, run by {escape(found.runtime)} on "
+        f"{escape(found.cpu.name)} ({found.cpu.instruction_set}), {found.samples} samples"
     )
-    headings = ("layers", "values", "differ", "rate", "most")
-    table = _table("against the simulation, in steps", ("",), numbers=headings)
-    table.add_row("by layer", *_totals(found.layers))
-    table.add_row("end to end", *_totals(found.end_to_end))
+    headings = ("compared", "values", "differ", "rate", "most")
+    table = _table("against the integer engine, in steps", ("",), numbers=headings)
+    for name, layers in (
+        ("by layer", found.layers),
+        ("end to end", found.end_to_end),
+        ("outputs", found.outputs),
+        ("simulation, by layer", found.simulation),
+    ):
+        if layers:
+            table.add_row(name, *_totals(layers))
     _console().print(table)
-    worst = sorted(
-        (layer for layer in found.layers if layer.mismatches), key=lambda layer: -layer.mismatches
-    )
-    for layer in worst[:_WORST_LAYERS]:
-        _line(
-            f"  {escape(layer.end)}: {layer.mismatches} of {layer.values} differ, "
-            f"by {layer.largest} at most"
-        )
+    _worst(found.layers or found.simulation)
     for name, decibels in found.outputs_sqnr_db.items():
-        _line(f"output {escape(name)}: deployed against simulated {_decibels(decibels)}")
-    for line in found.not_simulated:
+        _line(f"output {escape(name)}: deployed against expected {_decibels(decibels)}")
+    for layer in found.layers:
+        if layer.layout:
+            _line(f"[dim]{escape(layer.end)}: recorded {escape(layer.layout)}[/]")
+    if found.no_engine:
+        _line(f"[yellow]no integer engine for this plan: {escape(found.no_engine)}[/]")
+    for name, reason in found.in_float.items():
+        _line(f"[yellow]in float[/] {escape(name)}: {escape(reason)}")
+    _not_compared(found.not_compared)
+    overflows({o.step: (o.overflows, o.sums, o.largest, o.limit) for o in found.overflows})
+    for line in found.not_simulated if found.simulation else ():
         _line(f"[dim]not simulated: {escape(line)}[/]")
     if found.float_nodes:
         named = [f"{name} ({op_type})" for name, op_type in found.float_nodes.items()]
@@ -289,6 +296,24 @@ def verification(found: Verification, *, as_json: bool) -> None:
             "[yellow]this processor saturates pairs of products at 16 bits, so 8-bit weights can "
             "be off; a target with 7-bit weights avoids it[/]"
         )
+
+
+def _worst(layers: Sequence[LayerComparison]) -> None:
+    """Name the tensors with the most differences."""
+    wrong = sorted((each for each in layers if each.mismatches), key=lambda each: -each.mismatches)
+    for layer in wrong[:_WORST_LAYERS]:
+        what = f" ({layer.operation})" if layer.operation else ""
+        _line(
+            f"  {escape(layer.end)}{escape(what)}: {layer.mismatches} of {layer.values} differ, "
+            f"by {layer.largest:g} at most"
+        )
+
+
+def _not_compared(tensors: Mapping[str, str]) -> None:
+    for name, reason in list(tensors.items())[:_SHOWN_NODES]:
+        _line(f"[yellow]not compared[/] {escape(name)}: {escape(reason)}")
+    if len(tensors) > _SHOWN_NODES:
+        _line(f"[yellow]not compared[/] {len(tensors) - _SHOWN_NODES} more")
 
 
 def targets(found: Sequence[Target], *, as_json: bool) -> None:
@@ -310,16 +335,18 @@ def target(found: Target, source: str, *, as_json: bool) -> None:
         print(source, end="")  # noqa: T201  as it stands in the file, without markup
 
 
-def _totals(layers: Sequence[LayerComparison]) -> tuple[str, str, str, str, str]:
-    values = sum(layer.values for layer in layers)
-    mismatches = sum(layer.mismatches for layer in layers)
-    largest = max((layer.largest for layer in layers), default=0)
+def _totals(
+    compared: Sequence[LayerComparison] | Sequence[OutputComparison],
+) -> tuple[str, str, str, str, str]:
+    values = sum(each.values for each in compared)
+    mismatches = sum(each.mismatches for each in compared)
+    largest = max((each.largest for each in compared), default=0)
     return (
-        str(len(layers)),
+        str(len(compared)),
         f"{values:,}",
         f"{mismatches:,}",
         f"{mismatches / max(values, 1):.2g}",
-        str(largest),
+        f"{largest:g}",
     )
 
 

@@ -20,6 +20,9 @@ Codes: TypeAlias = npt.NDArray[np.integer[Any]]
 """Integers of a constant; those of 4 bits in an 8-bit type."""
 
 
+READ_FROM = "read_from"
+"""Key of ``provenance`` where a plan was read from a file with a layout of its own: its format."""
+
 READ_SOURCE = "quantized model"
 """``provenance["source"]`` of a plan that was read from a quantised model and not changed since."""
 

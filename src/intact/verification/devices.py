@@ -13,9 +13,8 @@ from intact.formats.c.runtime import CRuntime
 from intact.formats.c.write import CProgram
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
+from intact.program.deployed import deployed_program
 from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
-from intact.program.lower import lower
 from intact.run.cpu import detect_cpu
 from intact.run.integer.engine import IntegerEngine
 from intact.run.session import Feeds
@@ -63,7 +62,7 @@ def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds])
             "TensorFlow Lite Micro needs tflite-micro, which is not installed",
             remedy="pip install tflite-micro",
         ) from error
-    program = _integers(plan)
+    program = integer_io(deployed_program(plan))
     try:
         interpreter = micro.Interpreter.from_bytes(content)
     except (RuntimeError, ValueError) as error:
@@ -73,28 +72,28 @@ def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds])
 
 
 def _run_micro(interpreter: Any, program: Program, feeds: dict[str, Array]) -> dict[str, Array]:
-    """Run a batch sample by sample: the memory is planned for the batch in the file."""
+    """Run a batch in parts of the file's own batch: its memory is planned for that."""
     found: dict[str, list[Array]] = {name: [] for name in program.outputs}
-    for row in range(len(next(iter(feeds.values())))):
+    size = max(
+        (tensor.shape[0] or 1 for tensor in program.inputs.values() if tensor.shape), default=1
+    )
+    for start in range(0, len(next(iter(feeds.values()))), size):
         for slot, name in enumerate(program.inputs):
-            interpreter.set_input(np.ascontiguousarray(feeds[name][row : row + 1]), slot)
+            interpreter.set_input(np.ascontiguousarray(feeds[name][start : start + size]), slot)
         interpreter.invoke()
         for slot, name in enumerate(program.outputs):
             found[name].append(np.array(interpreter.get_output(slot)))
-    return {name: np.concatenate(rows) for name, rows in found.items()}
-
-
-def _integers(plan: QuantizedGraph) -> Program:
-    return integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
 
 
 def _verify(plan: QuantizedGraph, name: str, run: _Run, batches: Iterable[Feeds]) -> Verification:
-    program = _integers(plan)
+    lowered = deployed_program(plan)
+    program = integer_io(lowered)
     engine = IntegerEngine(program)
     outputs = OutputComparer()
     samples = 0
     for feeds in batches:
-        given = stored_feeds(program, feeds)
+        given = stored_feeds(program, feeds, lowered.inputs)
         deployed, computed = run(given), engine.run(given).outputs
         if set(deployed) != set(computed):
             raise DataError(

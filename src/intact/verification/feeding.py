@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -13,28 +13,39 @@ from intact.numerics.affine import dequantize, quantize
 from intact.program import Array, Encoding, Program, Tensor
 
 
-def stored_feeds(program: Program, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, Array]:
+def stored_feeds(
+    program: Program,
+    feeds: Mapping[str, npt.NDArray[Any]],
+    as_lowered: Mapping[str, Tensor] | None = None,
+) -> dict[str, Array]:
     """Return a batch as the inputs of a program.
 
     Args:
         program: Of which the inputs may be integers, and stored with channels last.
         feeds: By input name, with axes as the model has them: floats, or codes in the type of an
             integer input, which are taken as they are.
+        as_lowered: The inputs before they were made integers, which tell how axes lie; those
+            of the program if None.
 
     Raises:
         DataError: An input is missing.
     """
+    layouts = program.inputs if as_lowered is None else as_lowered
     return {
-        name: np.ascontiguousarray(tensor.as_stored(_fed(name, tensor, feeds)))
+        name: np.ascontiguousarray(_fed(name, tensor, layouts[name].as_stored, feeds))
         for name, tensor in program.inputs.items()
     }
 
 
-def _fed(name: str, tensor: Tensor, feeds: Mapping[str, npt.NDArray[Any]]) -> Array:
+def _fed(
+    name: str,
+    tensor: Tensor,
+    as_stored: Callable[[Array], Array],
+    feeds: Mapping[str, npt.NDArray[Any]],
+) -> Array:
     if name not in feeds:
         raise DataError(f"input {name!r} is missing", remedy="give an array of that name")
-    array = np.asarray(feeds[name])
-    encoding = tensor.encoding
+    array, encoding = as_stored(np.asarray(feeds[name])), tensor.encoding
     if encoding is None or array.dtype == encoding.dtype:
         return array
     if array.dtype.kind != "f":
@@ -42,18 +53,10 @@ def _fed(name: str, tensor: Tensor, feeds: Mapping[str, npt.NDArray[Any]]) -> Ar
             f"input {name!r} is {array.dtype}, the program takes {encoding.dtype}",
             remedy="give its codes in that type, or floats",
         )
-    return in_codes(array, encoding, _axis_in_model(tensor))
+    return in_codes(array, encoding)
 
 
-def _axis_in_model(tensor: Tensor) -> int | None:
-    """Return the axis along which the scales of a tensor lie in the model's own layout."""
-    encoding = tensor.encoding
-    if encoding is None or encoding.axis is None or tensor.permutation is None:
-        return None if encoding is None else encoding.axis
-    return tensor.permutation[encoding.axis]
-
-
-def in_codes(array: Array, encoding: Encoding, axis: int | None) -> Array:
+def in_codes(array: Array, encoding: Encoding) -> Array:
     """Return floats as the nearest codes."""
     codes = quantize(
         array,
@@ -62,7 +65,7 @@ def in_codes(array: Array, encoding: Encoding, axis: int | None) -> Array:
         encoding.quant_min,
         encoding.quant_max,
         rounding=encoding.rounding,
-        axis=axis,
+        axis=encoding.axis,
     )
     return codes.astype(encoding.dtype)
 

@@ -14,9 +14,9 @@ from intact.errors import DataError
 from intact.formats.tflite.read import TfliteModel
 from intact.formats.tflite.runtime import Kernels, Port, TfliteRuntime, litert_version
 from intact.plan import QuantizedGraph
-from intact.program import Program, Tensor
+from intact.program import Array, Program, Tensor
+from intact.program.deployed import deployed_program
 from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
 from intact.program.lower import lower
 from intact.run.cpu import detect_cpu
 from intact.run.session import Feeds
@@ -25,6 +25,7 @@ from intact.verification.feeding import stored_feeds
 from intact.verification.report import Verification, overflow_reports, sqnr_by_name
 from intact.verification.tflite_layers import AllTensors, DeployedFile, Layers, Place, StepByStep
 
+_CODES = ("int8", "uint8", "int16")
 _OTHER_PLAN = "compare a file with the plan that it was written from"
 
 
@@ -54,18 +55,20 @@ def verify_tflite(
     runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
     ports = runtime.inputs | runtime.outputs
     integers = {name for name, port in ports.items() if _is_integer(port)}
-    program = integer_io(lower(plan, layout=Layout.CHANNELS_LAST), integers)
-    written = lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
-    written = integer_io(written, integers)
+    lowered = deployed_program(plan)
+    program = integer_io(lowered, integers)
+    drawn = deployed_program(plan, float_operations=True)
+    written = integer_io(drawn, integers)
     _refuse_others("inputs", program.inputs, runtime.inputs)
     _refuse_others("outputs", program.outputs, runtime.outputs)
     file = DeployedFile(
         runtime,
-        {n: Place.of(n, t, written.inputs[n].permutation) for n, t in program.inputs.items()},
+        {n: Place.of(n, t, drawn.inputs[n].permutation) for n, t in lowered.inputs.items()},
         {n: Place.of(n, t, written.outputs[n].permutation) for n, t in program.outputs.items()},
         dict(_shown_of_written(program, written, set(runtime.tensor_names()))),
     )
-    return _verify(plan, program, file, batches, kernels, threads)
+    given = (stored_feeds(program, feeds, lowered.inputs) for feeds in batches)
+    return _verify(plan, program, file, given, kernels, threads)
 
 
 def verify_read_tflite(
@@ -91,26 +94,29 @@ def verify_read_tflite(
         MissingExtraError: ai-edge-litert is not installed.
     """
     runtime = TfliteRuntime(content, kernels=kernels, threads=threads)
-    program = lower(model.plan, layout=Layout.CHANNELS_LAST)
+    program = lower(model.plan)  # its ends lie as those of the file
     inputs = _matched(program.inputs, runtime.inputs, model, model.inputs)
     outputs = _matched(program.outputs, runtime.outputs, model, model.outputs)
     integers = {name for name, other in inputs.items() if _is_integer(runtime.inputs[other])}
     integers |= {name for name, other in outputs.items() if _is_integer(runtime.outputs[other])}
-    program = integer_io(program, integers)
+    lowered, program = program.inputs, integer_io(program, integers)
     file = DeployedFile(
         runtime,
-        {n: Place.of(inputs[n], t, None) for n, t in program.inputs.items()},
-        {n: Place.of(outputs[n], t, None) for n, t in program.outputs.items()},
+        {name: Place(other) for name, other in inputs.items()},
+        {name: Place(other) for name, other in outputs.items()},
         dict(_shown_of_read(model, program)),
     )
-    return _verify(model.plan, program, file, batches, kernels, threads)
+    given = (stored_feeds(program, feeds, lowered) for feeds in batches)
+    found = _verify(model.plan, program, file, given, kernels, threads)
+    found.not_compared |= _left_out(model, file)
+    return found
 
 
 def _verify(
     plan: QuantizedGraph,
     program: Program,
     file: DeployedFile,
-    batches: Iterable[Feeds],
+    batches: Iterable[dict[str, Array]],
     kernels: Kernels,
     threads: int,
 ) -> Verification:
@@ -122,7 +128,7 @@ def _verify(
     outputs = OutputComparer()
     samples = 0
     for feeds in batches:
-        deployed, computed = compared.add(stored_feeds(program, feeds))
+        deployed, computed = compared.add(feeds)
         for name, tensor in program.outputs.items():
             outputs.add(name, deployed[name], computed[name], tensor)
         samples += len(next(iter(feeds.values())))
@@ -210,3 +216,13 @@ def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[tuple[str, 
             continue
         del by_value[place.value]
         yield found.name, Place.of(number, found, place.permutation)
+
+
+def _left_out(model: TfliteModel, file: DeployedFile) -> dict[str, str]:
+    """Return the integers between operators of a file that a program does without."""
+    compared = {place.key for place in file.shown.values()} | {*model.inputs}
+    return {
+        place.name: "the plan's steps do without it"
+        for number, place in model.tensors.items()
+        if number not in compared and place.element in _CODES
+    }

@@ -10,7 +10,7 @@ import pytest
 
 from intact.config import QuantState, Rounding
 from intact.errors import ModelError
-from intact.formats.tflite.read import READ_FROM, is_tflite, read_tflite, read_tflite_model
+from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
 from intact.plan.complete import complete

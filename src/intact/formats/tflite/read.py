@@ -17,11 +17,10 @@ from intact.formats.tflite.reading.file import Signature
 from intact.formats.tflite.reading.layouts import Layout, channels_first, inverse
 from intact.formats.tflite.reading.operators import draw
 from intact.formats.tflite.reading.schema import Element
-from intact.plan import READ_SOURCE, QuantizedGraph
+from intact.plan import READ_FROM, READ_SOURCE, QuantizedGraph
 from intact.targets import Target
 
 __all__ = [
-    "READ_FROM",
     "TensorPlace",
     "TfliteModel",
     "is_tflite",
@@ -30,8 +29,6 @@ __all__ = [
 ]
 
 
-READ_FROM = "read_from"
-"""Key of the plan's provenance: ``tflite`` where inputs and outputs lie as in such a file."""
 
 
 @dataclass(frozen=True)

@@ -117,9 +117,8 @@ def _limits(
     far = 1 << 31
     if size is not None:
         first, last, _ = slice(start, end, step).indices(size)
-        if step < 0:  # -2**63 and the like: beyond the first element
-            last = -1 if end < -size else last
-            return first, None if last < 0 else last, step
+        if step < 0:  # ONNX begins at an element, and -2**63 ends in front of the first
+            return max(first, 0), None if last < 0 else last, step
         return first, last, step
     if step < 0:
         raise Untranslatable("it runs backwards over an axis of unknown length")

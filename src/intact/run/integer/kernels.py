@@ -4,18 +4,12 @@ from __future__ import annotations
 
 from intact.program import Step
 from intact.program.operations import FloatNodes
-from intact.run.integer import (
-    accumulating,
-    conversions,
-    elementwise,
-    functions,
-    moves,
-    pooling,
-    resizing,
-    softmax,
-)
+from intact.run.integer import moves
 from intact.run.integer.islands import float_island
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
+from intact.run.integer.pointwise import conversions, elementwise, functions, softmax
+from intact.run.integer.products import accumulating
+from intact.run.integer.spatial import pooling, resizing
 
 KERNELS: dict[type, Prepare] = {
     **accumulating.KERNELS,

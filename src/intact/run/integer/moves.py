@@ -21,9 +21,9 @@ from intact.program.operations import (
     Tile,
     Transpose,
 )
-from intact.run.integer.conversions import recoder
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import kernel_of, operation_of, weaver
+from intact.run.integer.pointwise.conversions import recoder
 
 OperationT = TypeVar("OperationT")
 

@@ -7,6 +7,7 @@ from onnx_ir.passes import common
 
 from intact.errors import ModelError
 from intact.formats.tflite.reading.draft import BATCH, DATA_TYPES, Draft
+from intact.formats.tflite.reading.wire import clipped
 from intact.graph import Graph
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
@@ -38,7 +39,7 @@ def assemble(draft: Draft) -> Graph:
 
 def _outputs(draft: Draft) -> list[ir.Value]:
     """Return the values of the graph's outputs; a second use of one is a copy."""
-    outputs: list[ir.Value] = []
+    outputs: dict[ir.Value, None] = {}
     for index in draft.file.outputs:
         source = draft.alias.get(index, index)
         operand = draft.operand(source)
@@ -50,8 +51,8 @@ def _outputs(draft: Draft) -> list[ir.Value]:
             draft.shapes[value] = operand.shape
         element = draft.tensor(index).element
         value.type = ir.TensorType(DATA_TYPES.get(element, ir.DataType.FLOAT))
-        outputs.append(value)
-    return outputs
+        outputs[value] = None
+    return list(outputs)
 
 
 def _check_shapes(model: ir.Model, draft: Draft) -> None:
@@ -75,7 +76,7 @@ def _check_shapes(model: ir.Model, draft: Draft) -> None:
             or any(k is not None and k != w for k, w in zip(known, expected, strict=True))
         ):
             raise ModelError(
-                f"{draft.file.source}: tensor {value.name!r} of shape {list(wanted)} is computed as"
+                f"{draft.file.source}: tensor {clipped(repr(value.name))} of shape {list(wanted)} is computed as"
                 f" {found}",
                 remedy="the file contradicts itself: convert the model again",
             )

@@ -58,7 +58,7 @@ class Canvas:
         self.reads: dict[tuple[ir.Node, int], Operand] = {}
         self.writes: dict[ir.Value, Parameters] = {}
         self.opset = OPSET
-        self._taken: set[str] = set()
+        self._taken: dict[str, int] = {}
         self._small: dict[tuple[object, ...], ir.Value] = {}
 
     def fresh(self, wanted: str) -> str:
@@ -146,7 +146,7 @@ class Canvas:
                 readers = [reader for reader, _ in node.outputs[0].uses() if reader in ends]
                 named = ends[readers[0]] if readers else node.op_type.lower()
             ends[node] = named
-        taken: set[str] = set()
+        taken: dict[str, int] = {}
         for node in self.nodes:
             end, kind = ends[node], node.op_type.lower()
             node.name = fresh_name(end if end not in taken else f"{end}/{kind}", taken)
@@ -155,11 +155,21 @@ class Canvas:
                     value.name = self.fresh(f"{end}/{kind}")
 
 
-def fresh_name(wanted: str, taken: set[str]) -> str:
-    """Return a name with a number behind it where it is taken, and take it."""
-    name, number = wanted, 1
+def fresh_name(wanted: str, taken: dict[str, int]) -> str:
+    """Return a name with a number behind it where it is taken, and take it.
+
+    Args:
+        wanted: The name.
+        taken: The last number that was tried for each name; a hostile file calls all alike.
+
+    >>> taken = {}
+    >>> [fresh_name(name, taken) for name in ("a", "a", "a_3", "a")]
+    ['a', 'a_2', 'a_3', 'a_4']
+    """
+    name, number = wanted, taken.get(wanted, 1)
     while name in taken:
         number += 1
         name = f"{wanted}_{number}"
-    taken.add(name)
+    taken[wanted] = number
+    taken.setdefault(name, 1)
     return name

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
@@ -9,6 +11,7 @@ from intact.errors import ConfigError, ModelError
 from intact.formats.tflite.reading.canvas import Operand
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.parameters import Parameters
+from intact.formats.tflite.reading.wire import clipped
 from intact.graph import (
     Graph,
     Role,
@@ -36,7 +39,7 @@ def configure(graph: Graph, target: Target, draft: Draft) -> QuantizedGraph:
     try:
         return _Configurer(graph, target, draft).run()
     except ConfigError as error:
-        raise ModelError(f"{draft.file.source}: {error}") from error
+        raise ModelError(f"{draft.file.source}: {clipped(str(error))}") from error
 
 
 class _Configurer:
@@ -47,7 +50,7 @@ class _Configurer:
         self._graph = graph
         self._reads, self._writes = draft.reads, draft.writes
         self._shapes = shape_or_index_values(graph)
-        self._known: dict[ir.Value, list[tuple[Parameters, TensorQuantConfig]]] = {}
+        self._known: dict[tuple[ir.Value, Hashable], TensorQuantConfig] = {}
 
     def run(self) -> QuantizedGraph:
         """Configure every end of every node."""
@@ -93,20 +96,13 @@ class _Configurer:
             is_bias = input_role(node, slot) is Role.BIAS
             state = QuantState.PASSIVE_BAKED if is_bias else QuantState.BAKED
         config = parameters.config(state)
-        root = self._root(operand.value, parameters)
-        if root is not None:
+        root = self._known.setdefault((operand.value, parameters.key), config)
+        if root is not config:
             root.dominate(config)
             return config
-        self._known.setdefault(operand.value, []).append((parameters, config))
         if operand.codes is not None:
             self._plan.baked[end] = operand.codes
         return config
-
-    def _root(self, value: ir.Value, parameters: Parameters) -> TensorQuantConfig | None:
-        return next(
-            (config for known, config in self._known.get(value, ()) if known.equals(parameters)),
-            None,
-        )
 
     def _output(self, node: ir.Node, value: ir.Value) -> TensorQuantConfig:
         parameters = self._writes.get(value)

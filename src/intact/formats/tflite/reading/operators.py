@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
@@ -19,6 +20,7 @@ from intact.formats.tflite.reading.common import Read, one_kind
 from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import Operator, TfliteFile
 from intact.formats.tflite.reading.parameters import Unreadable
+from intact.formats.tflite.reading.wire import clipped
 
 TABLE: Mapping[str, Read] = {
     **products.TABLE,
@@ -34,6 +36,8 @@ _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 _MANY_OUTPUTS = frozenset({"SPLIT", "SPLIT_V", "UNPACK"})
 _MOST_SHOWN = 6
 """Operators of one kind and reason that are listed by number."""
+_MOST_GROUPS = 100
+"""Kinds and reasons that are listed: each of a hostile file's operators may have its own."""
 
 
 def draw(file: TfliteFile) -> Draft:
@@ -58,7 +62,7 @@ def _draw(file: TfliteFile, *, batch: bool) -> Draft:
     try:
         draft = Draft(file, batch=batch, alias=_aliases(file))
     except Unreadable as reason:
-        raise ModelError(f"{file.source}: an input: {reason}") from reason
+        raise ModelError(f"{file.source}: an input: {clipped(str(reason))}") from reason
     refusals: list[tuple[Operator, str]] = []
     failed: set[int] = set()
     for op in file.operators:
@@ -75,7 +79,7 @@ def _draw(file: TfliteFile, *, batch: bool) -> Draft:
             for index in file.outputs:
                 draft.operand(index)
         except Unreadable as reason:
-            raise ModelError(f"{file.source}: an output: {reason}") from reason
+            raise ModelError(f"{file.source}: an output: {clipped(str(reason))}") from reason
         return draft
     raise ModelError(
         f"{file.source}: {len(refusals)} of {len(file.operators)} operators cannot be read:"
@@ -108,11 +112,14 @@ def _listed(refusals: list[tuple[Operator, str]]) -> str:
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
     for op, reason in refusals:
         groups[op.name, reason].append(op.index)
-    return "; ".join(
+    listed = [
         f"{name} ({', '.join(map(str, indices[:_MOST_SHOWN]))}"
-        f"{', ...' if len(indices) > _MOST_SHOWN else ''}): {reason}"
-        for (name, reason), indices in groups.items()
-    )
+        f"{', ...' if len(indices) > _MOST_SHOWN else ''}): {clipped(reason)}"
+        for (name, reason), indices in itertools.islice(groups.items(), _MOST_GROUPS)
+    ]
+    if len(groups) > _MOST_GROUPS:
+        listed.append(f"and {len(groups) - _MOST_GROUPS} more reasons")
+    return "; ".join(listed)
 
 
 def _aliases(file: TfliteFile) -> dict[int, int]:

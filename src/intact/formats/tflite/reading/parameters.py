@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -71,14 +72,15 @@ class Parameters:
         """Largest code."""
         return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
 
+    @property
+    def key(self) -> Hashable:
+        """What is equal for parameters under which equal codes mean equal numbers."""
+        scales, zeros = self.scale.tobytes(), self.zero_point.tobytes()
+        return self.bits, self.signed, self.axis, self.scale.shape, scales, zeros
+
     def equals(self, other: Parameters | None) -> bool:
         """Tell whether equal codes mean equal numbers."""
-        return (
-            other is not None
-            and (self.bits, self.signed, self.axis) == (other.bits, other.signed, other.axis)
-            and np.array_equal(self.scale, other.scale)
-            and np.array_equal(self.zero_point, other.zero_point)
-        )
+        return other is not None and self.key == other.key
 
     def along(self, axis: int | None) -> Parameters:
         """Return the same with the scales along another axis."""

@@ -6,6 +6,7 @@ A model that was exported with an open batch takes its shapes apart and puts new
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 
 import numpy as np
@@ -49,14 +50,34 @@ def compute(draft: Draft, op: Operator) -> None:
     else:
         arrays = [draft.array(index) for index in op.inputs if index >= 0]
         try:
+            _refuse_growth(op, arrays, output.size)
             with np.errstate(all="ignore"):
                 result = np.asarray(_KNOWN[op.name](arrays, op))
-        except (ValueError, IndexError, TypeError) as error:
+                result = result.astype(_INTEGERS[output.element])
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise Unreadable(f"its integers do not fit together ({error})") from error
-    if result.size != output.size:
-        raise Unreadable(f"it gives {result.size} integers where its output has {output.size}")
+    _require_size(result.size, output.size)
     draft.charge(result.size)
     draft.known[op.outputs[0]] = result.reshape(output.shape).astype(_INTEGERS[output.element])
+
+
+def _refuse_growth(op: Operator, arrays: list[Array], wanted: int) -> None:
+    """Refuse what would make more than its output holds: small operands may make gigabytes."""
+    match op.name:
+        case "CONCATENATION" | "PACK":
+            _require_size(sum(array.size for array in arrays), wanted)
+        case "ADD" | "SUB" | "MUL" | "MAXIMUM" | "MINIMUM":
+            shapes = (array.shape for array in arrays)
+            _require_size(math.prod(np.broadcast_shapes(*shapes)), wanted)
+        case "GATHER":
+            data, indices = arrays
+            axis = axis_in(int(op.options["axis"]), data.ndim)
+            _require_size(data.size // data.shape[axis] * indices.size, wanted)
+
+
+def _require_size(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise Unreadable(f"it gives {found} integers where its output has {wanted}")
 
 
 def _cut(draft: Draft, op: Operator) -> Array:

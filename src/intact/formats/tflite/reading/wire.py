@@ -19,8 +19,19 @@ from intact.errors import ModelError
 _SHARED = 4
 """How often every byte may be read: writers share strings and small vectors."""
 _SLACK = 1 << 16
+_SHOWN = 400
+"""Characters of a reason in a message."""
 _TABLE = 32
 """Bytes that a table counts for, which bounds the work of those that share all their fields."""
+
+
+def clipped(text: str) -> str:
+    """Return text of a file as messages show it: its names and lists may be megabytes.
+
+    >>> clipped("short"), len(clipped("x" * 1000))
+    ('short', 400)
+    """
+    return text if len(text) <= _SHOWN else f"{text[: _SHOWN - 4]} ..."
 
 
 class Wire:
@@ -38,7 +49,7 @@ class Wire:
 
     def damaged(self, reason: str) -> ModelError:
         """Return the error for a file that is not what it should be."""
-        return ModelError(f"{self.source}: {reason}", remedy="the file is damaged: get it again")
+        return ModelError(f"{self.source}: {clipped(reason)}", remedy="the file is damaged: get it again")
 
     def charge(self, size: int) -> None:
         """Count bytes that are decoded.

@@ -1,0 +1,204 @@
+"""From a result, or a file that others made, to the verification that fits it."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.calibrate.synthetic import evenly_drawn_samples
+from intact.errors import DataError, UsageError
+from intact.exporting import TFLITE_FILE, FormatName, c_program
+from intact.formats.exported import Exported, WrittenFiles
+from intact.formats.onnx_qdq.write import QdqModel
+from intact.formats.tflite.read import TfliteModel, read_tflite_model
+from intact.formats.tflite.runtime import Kernels
+from intact.plan import QuantizedGraph
+from intact.result import Result
+from intact.samples.batching import Batch
+from intact.samples.preprocess import Preprocess
+from intact.samples.sources import load_arrays
+from intact.samples.stream import Samples
+from intact.targets import Target
+from intact.verification import (
+    Verification,
+    verify_c,
+    verify_micro,
+    verify_observed,
+    verify_qdq,
+    verify_read_tflite,
+    verify_tflite,
+)
+
+_BATCH = 16
+"""Samples at once: every activation of a batch is held, several times."""
+
+
+class Interpreter(enum.StrEnum):
+    """What runs a ``.tflite``, as ``--kernels`` names it."""
+
+    REF = "ref"
+    OPTIMIZED = "optimized"
+    XNNPACK = "xnnpack"
+    MICRO = "micro"
+    """TensorFlow Lite Micro instead of LiteRT."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified.
+
+    Attributes:
+        plan: What it should compute.
+        exports: What was deployed, by format; none for a file of others.
+        read: A file of others, as it was read, with its content.
+        preprocess: What was done to the samples of the calibration.
+        result: Where it came from, if it is a result.
+    """
+
+    plan: QuantizedGraph
+    exports: Mapping[FormatName, Exported] = field(default_factory=dict)
+    read: tuple[TfliteModel, bytes] | None = None
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    result: Result | None = None
+
+    @staticmethod
+    def of_result(result: Result) -> Subject:
+        """Take a result."""
+        return Subject(result.plan, result.exports, None, result.preprocess, result)
+
+    @staticmethod
+    def of_tflite(path: Path, target: Target) -> Subject:
+        """Take a ``.tflite`` that others made.
+
+        Raises:
+            ModelError: It cannot be read.
+        """
+        model = read_tflite_model(path, target)
+        return Subject(model.plan, read=(model, path.read_bytes()))
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The array that only calibration reads, which the same data holds again."""
+        mask = self.plan.provenance.get("mask")
+        return frozenset() if mask is None else frozenset({mask})
+
+    def draw_samples(self, count: int) -> Samples:
+        """Draw inputs as calibration saw them, or else evenly from the ranges of the plan."""
+        if self.result is not None:
+            return self.result.draw_samples(count)
+        return evenly_drawn_samples(self.plan, count)
+
+
+def compare(
+    subject: Subject,
+    samples: Samples,
+    *,
+    kernels: str | None = None,
+    deployed: str | None = None,
+    threads: int = 0,
+) -> Verification:
+    """Compare what was deployed, in the runtime that fits its format, with its plan.
+
+    Args:
+        subject: What is verified.
+        samples: The inputs.
+        kernels: Which kernels run a ``.tflite``; None takes the target's.
+        deployed: Which format, if there are several; None takes the first.
+        threads: Threads of the runtime; 0 takes all cores.
+
+    Raises:
+        UsageError: There is no such format or kernel, or the format has no kernels to choose.
+        IntactError: The runtime refuses the model, or is not installed.
+    """
+    feeds = _feeds(samples)
+    if subject.read is not None:
+        _refuse_format(deployed)
+        model, content = subject.read
+        kind = _interpreter(subject.plan.target, kernels)
+        if kind is Interpreter.MICRO:
+            return verify_micro(model.plan, content, feeds)
+        return verify_read_tflite(
+            model, content, feeds, Kernels(kind.value), threads=max(threads, 1)
+        )
+    name = _chosen(subject.exports, deployed)
+    exported = subject.exports[name]
+    if isinstance(exported, WrittenFiles) and name is FormatName.TFLITE:
+        content = exported.files[TFLITE_FILE]
+        kind = _interpreter(subject.plan.target, kernels)
+        if kind is Interpreter.MICRO:
+            return verify_micro(subject.plan, content, feeds)
+        return verify_tflite(
+            subject.plan, content, feeds, Kernels(kind.value), threads=max(threads, 1)
+        )
+    if kernels is not None:
+        raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
+    if isinstance(exported, QdqModel):
+        return verify_qdq(subject.plan, exported, feeds, threads=threads)
+    if not isinstance(exported, WrittenFiles):
+        raise UsageError(f"there is no runtime here for {name}", remedy="choose another format")
+    texts = MappingProxyType({file: text.decode() for file, text in exported.files.items()})
+    return verify_c(subject.plan, replace(c_program(subject.plan), files=texts), feeds)
+
+
+def compare_observed(
+    plan: QuantizedGraph,
+    samples: Samples,
+    observed: str | Path | Mapping[str, npt.ArrayLike],
+    *,
+    threads: int = 0,
+) -> Verification:
+    """Compare tensors that were recorded on a device with the plan.
+
+    Raises:
+        DataError: The file cannot be read, or does not fit the plan.
+    """
+    name = str(observed) if isinstance(observed, str | Path) else "recorded"
+    if isinstance(observed, str | Path):
+        dump = load_arrays(Path(observed))
+        if not isinstance(dump, Mapping):
+            raise DataError(
+                f"{observed}: one array without a name", remedy="give an .npz, keyed by tensor name"
+            )
+    else:
+        dump = {key: np.asarray(array) for key, array in observed.items()}
+    batches = list(_feeds(samples))
+    feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(array) for key, array in dump.items()}
+    return verify_observed(plan, feeds, arrays, threads=threads, device=name)
+
+
+def _chosen(exports: Mapping[FormatName, Exported], deployed: str | None) -> FormatName:
+    if deployed is None:
+        return next(iter(exports))
+    if deployed not in exports:
+        raise UsageError(
+            f"--format {deployed!r}: the result has {', '.join(exports)}", remedy="choose of these"
+        )
+    return FormatName(deployed)
+
+
+def _refuse_format(deployed: str | None) -> None:
+    if deployed is not None:
+        raise UsageError("--format is for a result, this is one file", remedy="leave it out")
+
+
+def _interpreter(target: Target, kernels: str | None) -> Interpreter:
+    """Return the kernels that are asked for, or that compute as the target does."""
+    name = kernels or target.kernels or Interpreter.REF.value
+    if name not in set(Interpreter):
+        raise UsageError(f"--kernels {name!r}", remedy=f"choose {', '.join(Interpreter)}")
+    return Interpreter(name)
+
+
+def _feeds(samples: Samples) -> Iterator[Batch]:
+    size = samples.batch_size(_BATCH)
+    whole = samples.fixed_batch is not None  # such a model cannot run fewer
+    for batch, count in samples.batches(size):
+        yield batch if whole else {name: array[:count] for name, array in batch.items()}

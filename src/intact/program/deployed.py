@@ -1,0 +1,26 @@
+"""A plan as formats for integer hardware write it, and as what they wrote is compared with."""
+
+from __future__ import annotations
+
+from intact.plan import READ_FROM, QuantizedGraph
+from intact.program.layout import Layout
+from intact.program.lower import lower
+from intact.program.program import Program
+from intact.program.signed import signed
+
+
+def deployed_program(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:
+    """Return the steps of a plan on signed codes, with images as the files have them.
+
+    Channels are last, as integer kernels want them, but where the plan was read from a file that
+    says how it takes its inputs.
+
+    Args:
+        plan: A calibrated plan; not changed.
+        float_operations: As for `lower`.
+
+    Raises:
+        PlanError: See `lower`.
+    """
+    layout = Layout.MODEL if READ_FROM in plan.provenance else Layout.CHANNELS_LAST
+    return signed(lower(plan, float_operations=float_operations, layout=layout))

@@ -1,0 +1,1 @@
+"""Sums of products: convolutions, dense layers and products of matrices."""

@@ -1,0 +1,149 @@
+"""From exact products to a step's output: bias, the accumulator's width, the output's codes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import PlanError
+from intact.program import Array, Encoding, Step, Tensor
+from intact.program.arithmetic.requantize import Requantizer, real_multiplier
+from intact.program.operations import Bounds
+from intact.run.integer.kernel import Overflow, Overflows
+from intact.run.integer.products.patches import Floats
+from intact.targets.arithmetic import Overflow as OverflowKind
+
+
+class Epilogue:
+    """What is done to the products of a step.
+
+    A sum has the bias in it when it is held against the accumulator: the bias is added in the same
+    register, before or after the products.
+
+    Args:
+        step: Its output and arithmetic.
+        scales: Those of data and weight, each ``[]`` or ``[channels]``.
+        bounds: Of the fused activation.
+        constant: Added to the products, int64 ``[channels]``: bias codes and what corrects zero
+            points.
+        float_bias: Added to a float output in float32.
+        overflows: Where sums that leave the accumulator are counted.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        scales: list[Array],
+        bounds: Bounds,
+        constant: npt.NDArray[np.int64],
+        float_bias: Array | None,
+        overflows: Overflows,
+    ) -> None:
+        self._step = step
+        self._overflows = overflows
+        self._constant = constant
+        self._as_output = _output(step, scales, bounds, constant, float_bias)
+        self._from_sums = _output(step, scales, bounds, None, float_bias)
+
+    def __call__(self, products: Floats, largest: int) -> Array:
+        """Return the output's codes, or floats, ``[M, channels]``.
+
+        Args:
+            products: Exact integers, ``[M, channels]``.
+            largest: No sum of a product and its constant has a larger magnitude.
+        """
+        arithmetic = self._step.arithmetic
+        limit = (1 << (arithmetic.accumulator_bits - 1)) - 1
+        pairs = arithmetic.accumulator_overflow is OverflowKind.PAIR_SATURATE
+        if largest <= limit or pairs:
+            return self._as_output(products)
+        sums = products.astype(np.int64) + self._constant
+        _count(sums, limit, self._overflows.of(self._step))
+        if arithmetic.accumulator_overflow is OverflowKind.WRAP:
+            sums = wrapped(sums, arithmetic.accumulator_bits)
+        return self._from_sums(sums)
+
+
+def wrapped(sums: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
+    """Return what a two's complement register of this width holds of sums.
+
+    >>> wrapped(np.array([127, 128, -129]), 8).tolist()
+    [127, -128, 127]
+    """
+    half = 1 << (bits - 1)
+    return np.asarray(((sums + half) & ((half << 1) - 1)) - half)
+
+
+def _count(sums: npt.NDArray[np.int64], limit: int, counted: Overflow) -> None:
+    counted.sums += sums.size
+    counted.overflows += int(np.count_nonzero((sums > limit) | (sums < -limit - 1)))
+    counted.largest = max(counted.largest, int(np.abs(sums).max(initial=0)))
+    counted.limit = limit
+
+
+def _output(
+    step: Step,
+    scales: list[Array],
+    bounds: Bounds,
+    constant: npt.NDArray[np.int64] | None,
+    float_bias: Array | None,
+) -> Callable[[Array], Array]:
+    """Return what makes the output of accumulators that lack a constant."""
+    output, arithmetic = step.outputs[0], step.arithmetic
+    if output.encoding is None:
+        return _FloatOutput(scales, bounds, constant, float_bias)
+    if float_bias is not None:
+        raise PlanError(
+            f"step {step.name!r} has a float bias and an integer output",
+            remedy="quantise its bias to int32",
+        )
+    multiplier = real_multiplier(arithmetic, scales, output.encoding)
+    return Requantizer(arithmetic, multiplier, output.encoding, bounds, bias=constant)
+
+
+class _FloatOutput:
+    """Accumulators times the product of both scales, in float32."""
+
+    def __init__(
+        self,
+        scales: list[Array],
+        bounds: Bounds,
+        constant: npt.NDArray[np.int64] | None,
+        bias: Array | None,
+    ) -> None:
+        self._scale = np.asarray(scales[0] * scales[1], np.float32)
+        self._constant, self._bias, self._bounds = constant, bias, bounds
+
+    def __call__(self, accumulators: Array) -> npt.NDArray[np.float32]:
+        sums = accumulators
+        if self._constant is not None and self._constant.any():
+            sums = accumulators.astype(np.float64) + self._constant
+        floats = sums.astype(np.float32) * self._scale
+        if self._bias is not None:
+            floats = floats + self._bias.astype(np.float32)
+        if self._bounds != Bounds():
+            floats = np.clip(floats, np.float32(self._bounds.low), np.float32(self._bounds.high))
+        return np.asarray(floats, np.float32)
+
+
+def encoding_of(step: Step, tensor: Tensor) -> Encoding:
+    """Return the encoding of an operand that has one scale.
+
+    Raises:
+        PlanError: The tensor is in float, or has one scale for each channel.
+    """
+    encoding = tensor.encoding
+    if encoding is None or encoding.scale.size != 1:
+        raise PlanError(
+            f"step {step.name!r} cannot multiply {tensor.name!r}: it has no single scale",
+            remedy="quantise it per tensor",
+        )
+    return encoding
+
+
+def per_tensor(step: Step, tensor: Tensor) -> tuple[Array, int]:
+    """Return scale and zero point of an operand that has only one; see `encoding_of`."""
+    encoding = encoding_of(step, tensor)
+    return encoding.scale.reshape(()), int(encoding.zero_point.item())

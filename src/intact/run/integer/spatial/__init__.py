@@ -1,0 +1,1 @@
+"""Operations over axes: pools, reductions and resizing."""

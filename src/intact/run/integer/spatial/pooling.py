@@ -1,0 +1,173 @@
+"""Kernels that make one element of many: pools over windows, reductions over axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import numpy as np
+from numba import njit
+
+from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
+from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.reals import real_type, to_codes
+from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
+from intact.program.operations import Pool, PoolKind
+from intact.run.integer.kernel import Kernel, Overflows, Prepare
+from intact.run.integer.operands import kernel_of, operation_of, per_tensor
+from intact.run.integer.pointwise.conversions import dequantizer, recoder
+from intact.run.integer.spatial import reductions
+from intact.run.integer.spatial.taps import (
+    divisors,
+    each_tap,
+    is_global,
+    pooled_lengths,
+    reduce_windows,
+    window_counts,
+)
+from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+
+_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
+
+Average = Callable[[Array], Array]
+
+
+def _pool(step: Step, _: Overflows) -> Kernel:
+    operation = operation_of(step, Pool)
+    source, target = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
+    if operation.kind is PoolKind.MAX:
+        recode = recoder(step.arithmetic, source, target, operation.bounds)
+        return kernel_of(step, lambda codes: recode(reduce_windows(codes, operation, np.maximum)))
+    if step.arithmetic.requantize in _FLOATS:
+        return kernel_of(step, _float_average(operation, step.arithmetic, source, target))
+    if source.same_as(target):
+        return kernel_of(step, _integer_average(operation, step.arithmetic, target))
+    return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
+
+
+def _float_average(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
+    """Add dequantised elements tap by tap, row by row, divide, quantise (ONNX Runtime).
+
+    Float sums depend on their order. A fused kernel, which adds the zero point before rounding,
+    leaves a window that is the whole input to that of GlobalAveragePool, which sums integers.
+    Measured with onnxruntime 1.31.1: no code differs.
+    """
+    fused = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
+    kind = real_type(arithmetic)
+    dequantize = dequantizer(source, kind)
+
+    def average(codes: Array) -> Array:
+        if fused and is_global(codes.shape, operation):
+            return global_average(codes)
+        reals = dequantize(codes)
+        lengths = pooled_lengths(codes.shape, operation)
+        sums = np.zeros((codes.shape[0], *lengths, codes.shape[-1]), kind)
+        for outputs, inputs in each_tap(codes.shape, operation):
+            sums[outputs] += reals[inputs]
+        sums /= divisors(codes.shape, operation)[..., None].astype(kind)
+        return to_codes(sums, arithmetic, target, operation.bounds)
+
+    def global_average(codes: Array) -> Array:
+        spatial = tuple(range(1, codes.ndim - 1))
+        sums = codes.sum(axis=spatial, keepdims=True, dtype=np.int64)
+        count = math.prod(operation.kernel)
+        after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
+        mean = reductions.float_mean(after, source, target, count, operation.bounds)
+        return mean(sums - count * source.zero_point.item())
+
+    return average
+
+
+def _integer_average(operation: Pool, arithmetic: Arithmetic, encoding: Encoding) -> Average:
+    """Add codes, divide, round once.
+
+    With the zero point before rounding it is left inside the sums (TFLite's AVERAGE_POOL_2D); the
+    order shows in ties that are rounded away from zero.
+    """
+    zero_point = encoding.zero_point.item()
+    before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
+    limits = code_bounds(arithmetic, encoding, operation.bounds)
+    rounding = ROUNDING_CODES[arithmetic.rounding]
+
+    def average(codes: Array) -> Array:
+        sums, counts, elements = _sums(operation, codes)
+        # Pads that count hold the zero point.
+        offsets = (counts - elements if before else -elements) * zero_point
+        results = np.empty(sums.shape, encoding.dtype)
+        shape = (sums.shape[0], counts.size, sums.shape[-1])
+        _divide(
+            sums.reshape(shape),
+            counts.reshape(-1),
+            offsets.reshape(-1),
+            rounding,
+            0 if before else zero_point,
+            limits,
+            results.reshape(shape),
+        )
+        return results
+
+    return average
+
+
+def _rescaled_average(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
+    """Multiply sums by ``s_in / (s_out * count)``, with one multiplier for each count there is."""
+    zero_point = source.zero_point.item()
+    ratio = real_multiplier(arithmetic, [source.scale], target)
+
+    def average(codes: Array) -> Array:
+        sums, counts, elements = _sums(operation, codes)
+        steps = sums - elements[..., None] * zero_point
+        results = np.empty(sums.shape, target.dtype)
+        everywhere = np.broadcast_to(counts[..., None], sums.shape)
+        for count in np.unique(counts):
+            here = everywhere == count
+            requantize = Requantizer(arithmetic, ratio / count, target, operation.bounds)
+            results[here] = requantize(steps[here])
+        return results
+
+    return average
+
+
+def _sums(operation: Pool, codes: Array) -> tuple[Array, Array, Array]:
+    """Return sums of windows, what each is divided by, and how many elements but pads it has."""
+    largest = math.prod(operation.kernel) * (1 << 8 * codes.dtype.itemsize)
+    fitting = [kind for kind in (np.int16, np.int32, np.int64) if largest < np.iinfo(kind).max]
+    sums = reduce_windows(codes.astype(fitting[0]), operation, np.add)
+    elements = window_counts(codes.shape, operation, with_pads=False)
+    return sums, divisors(codes.shape, operation), elements
+
+
+@njit(cache=True, nogil=True)
+def _divide(
+    sums: Any, counts: Any, offsets: Any, rounding: int, zero: int, limits: Any, codes: Any
+) -> None:
+    """Fill ``codes`` with ``(sum + offset) / count + zero``, rounded and clamped.
+
+    A quotient in float64 is a tie only if the exact one is: sums are far below 2**51.
+
+    Args:
+        sums: Integers ``[N, windows, C]``.
+        counts: Positive integers ``[windows]``.
+        offsets: Integers ``[windows]``.
+        rounding: A mode of ``ROUNDING_CODES``.
+        zero: Added after rounding.
+        limits: Smallest and largest code.
+        codes: ``[N, windows, C]``, written.
+    """
+    low, high = limits
+    for sample in range(sums.shape[0]):
+        for window in range(sums.shape[1]):
+            offset, count = offsets[window], np.float64(counts[window])
+            for channel in range(sums.shape[2]):
+                mean = np.float64(sums[sample, window, channel] + offset) / count
+                code = np.int64(round_float(mean, rounding)) + zero
+                codes[sample, window, channel] = min(max(code, low), high)
+
+
+KERNELS: dict[type, Prepare] = {Pool: _pool, **reductions.KERNELS}
