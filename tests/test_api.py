@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intact import api, demo
+from intact import api, comparing, demo
 from intact.errors import CalibrationError, DataError, UsageError
 from intact.plan import Overrides
 from intact.samples.preprocess import Preprocess
@@ -95,7 +95,7 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
     def evaluated(loaded: Any, samples: Samples, **_: Any) -> None:
         seen.extend(batch for batch, _ in samples.batches(5))
 
-    monkeypatch.setattr(api, "verify_qdq", verified)
+    monkeypatch.setattr(comparing, "verify_qdq", verified)
     monkeypatch.setattr(api, "evaluate_result", evaluated)
     api.verify(result, images)
     api.evaluate(result, images)

@@ -18,11 +18,11 @@ import pytest
 from PIL import Image
 
 from intact import demo
-from intact.cli import run, show
+from intact.cli import run, show_runs
 from intact.numerics.thresholds import METHODS
 from intact.result import FILES
 from intact.run.cpu import detect_cpu
-from intact.verification import Verification
+from intact.verification import LayerComparison, Verification
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 ENDLESS = """
@@ -109,10 +109,19 @@ def test_json_is_all_that_is_printed(here: Path, capfd: pytest.CaptureFixture[st
 
 
 def test_infinite_decibels_are_null_in_json(capfd: pytest.CaptureFixture[str]) -> None:
-    same = Verification("t", "runtime", detect_cpu(), 1, [], [], {"y": float("inf")}, {}, ("z",))
-    show.verification(same, as_json=True)
+    same = Verification(
+        target="t",
+        runtime="runtime",
+        cpu=detect_cpu(),
+        samples=1,
+        layers=[],
+        simulation=[LayerComparison("a.output[0]", values=3)],
+        outputs_sqnr_db={"y": float("inf")},
+        not_simulated=("z",),
+    )
+    show_runs.verification(same, as_json=True)
     assert strict_json(capfd.readouterr().out)["outputs_sqnr_db"] == {"y": None}
-    show.verification(same, as_json=False)
+    show_runs.verification(same, as_json=False)
     printed_text = capfd.readouterr().out
     assert "identical" in printed_text
     assert "not simulated: z" in printed_text
@@ -211,7 +220,7 @@ def test_a_table_for_another_program_has_a_row_a_line(
     nodes = [line.split()[0] for line in lines if "target onnxruntime" in line]
     assert "block2_depthwise/Relu" in nodes
     rows = [line.split() for line in printed(capfd, "verify", "out").splitlines()]
-    assert any(row[:3] == ["by", "layer", "11"] for row in rows)
+    assert any(row[:3] == ["by", "layer", "12"] for row in rows)
 
 
 def test_the_readme_lists_the_methods_and_files_there_are() -> None:

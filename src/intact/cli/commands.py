@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from intact.cli.options import (
-    DATA,
     ActivationBits,
     AnyModel,
     AsJson,
@@ -81,9 +79,10 @@ def evaluate(
     """
     from intact import api
     from intact.cli import show
+    from intact.cli.printing import progress as shown
 
     result = api.load_result(folder)
-    with show.progress("evaluating", quiet=as_json, at_most=samples) as progress:
+    with shown("evaluating", quiet=as_json, at_most=samples) as progress:
         found = api.evaluate(
             result,
             data,
@@ -98,141 +97,6 @@ def evaluate(
             progress=progress,
         )
     show.evaluation(found, as_json=as_json)
-
-
-def run(
-    model: AnyModel,
-    data: RequiredData,
-    output: Annotated[
-        Path,
-        typer.Option("--output", "-o", metavar="FILE.npz", help="Where the outputs go."),
-    ],
-    integer: Annotated[
-        bool, typer.Option("--integer", help="On the integers of the target, bit for bit.")
-    ] = False,
-    simulate: Annotated[
-        bool, typer.Option("--simulate", help="In float32, on quantized values.")
-    ] = False,
-    in_float: Annotated[bool, typer.Option("--float", help="The float model.")] = False,
-    every: Annotated[
-        bool, typer.Option("--all", help="Every tensor between, too (integer engine).")
-    ] = False,
-    target: MaybeTarget = None,
-    samples: Annotated[int | None, typer.Option(min=1, help="Use at most so many samples.")] = None,
-    batch: Annotated[int, typer.Option(min=1, help="Samples in one run.")] = 16,
-    threads: Threads = 0,
-    as_json: AsJson = False,
-    mean: Mean = "",
-    scale: Scale = "",
-    preprocess: PreprocessFile = None,
-    skip_bad: SkipBad = False,
-) -> None:
-    """Run a model on data by one of its executors and write the outputs.
-
-    The integer engine is taken unless told otherwise. Arrays are keyed by input and output names.
-    Data in the integer type of an input is taken as codes; then the outputs are codes too.
-
-    Example: intact run out/ --integer --data x.npz --output y.npz
-    """
-    from intact import api
-    from intact.cli import show
-    from intact.errors import UsageError
-    from intact.execution import Executor, save_arrays
-
-    flags = {"integer": integer, "simulate": simulate, "float": in_float}
-    chosen = [name for name, given in flags.items() if given]
-    if len(chosen) > 1:
-        raise UsageError(f"--{chosen[0]} and --{chosen[1]}", remedy="choose one")
-    loaded = api.load_result(model) if (model / "plan.json").is_file() else None
-    kept = None if loaded is None else loaded.preprocess
-    with show.progress("running", quiet=as_json, at_most=samples) as progress:
-        found = api.execute(
-            model if loaded is None else loaded,
-            data,
-            executor=Executor(chosen[0]) if chosen else Executor.INTEGER,
-            target=target,
-            preprocess=preprocess_from(preprocess, mean, scale, kept=kept),
-            samples=samples,
-            skip_bad=skip_bad,
-            batch=batch,
-            observe=None if every else (),
-            threads=threads,
-            progress=progress,
-        )
-    save_arrays(output, {**found.tensors, **found.outputs})
-    show.run(found, output, as_json=as_json)
-
-
-def verify(
-    folder: Annotated[
-        Path,
-        typer.Argument(
-            metavar="FOLDER|FILE.tflite",
-            help="A folder that `intact quantize` wrote, or an int8 .tflite of others.",
-            show_default=False,
-        ),
-    ],
-    data: Annotated[
-        str | None,
-        typer.Option(
-            "--data",
-            "-d",
-            metavar=DATA,
-            help="Samples; left out, inputs are drawn from the distribution that calibration saw.",
-        ),
-    ] = None,
-    kernels: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="What runs a .tflite: LiteRT's ref, optimized or xnnpack, or micro for TensorFlow "
-            "Lite Micro; the target's if left out.",
-        ),
-    ] = None,
-    deployed: Annotated[
-        str | None,
-        typer.Option("--format", metavar="NAME", help="Which format, if the result has several."),
-    ] = None,
-    observed: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE.npz",
-            help="Tensors recorded on a device, by name: compare these. --data are its inputs.",
-        ),
-    ] = None,
-    target: MaybeTarget = None,
-    samples: Annotated[int, typer.Option(min=1, help="Use at most so many samples.")] = 64,
-    threads: Threads = 0,
-    as_json: AsJson = False,
-    mean: Mean = "",
-    scale: Scale = "",
-    preprocess: PreprocessFile = None,
-    skip_bad: SkipBad = False,
-) -> None:
-    """Compare what was deployed with the integers that its plan says, layer by layer.
-
-    Example: intact verify out/ --data test.npz
-    """
-    from intact import api
-    from intact.cli import show
-
-    loaded = api.load_result(folder) if folder.suffix != ".tflite" else None
-    kept = None if loaded is None else loaded.preprocess
-    with show.progress("verifying", quiet=as_json, at_most=samples) as progress:
-        found = api.verify(
-            folder if loaded is None else loaded,
-            data,
-            kernels=kernels,
-            deployed=deployed,
-            observed=observed,
-            target=target,
-            preprocess=preprocess_from(preprocess, mean, scale, kept=kept),
-            samples=samples,
-            skip_bad=skip_bad,
-            threads=threads,
-            progress=progress,
-        )
-    show.verification(found, as_json=as_json)
 
 
 targets_app = typer.Typer(invoke_without_command=True, help="List the targets, or print one.")

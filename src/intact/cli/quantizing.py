@@ -106,10 +106,11 @@ def quantize(
     """
     from intact import api
     from intact.cli import show
+    from intact.cli.printing import progress as shown
 
     start = time.perf_counter()
     image = image_steps_from(size, order, resize, shorter_side, center_crop, letterbox, pad, focus)
-    with show.progress("calibrating", quiet=as_json, at_most=samples) as progress:
+    with shown("calibrating", quiet=as_json, at_most=samples) as progress:
         result = api.quantize(
             model,
             data,
@@ -164,9 +165,10 @@ def import_quantized(
     """
     from intact import api
     from intact.cli import show
+    from intact.cli.printing import progress as shown
 
     start = time.perf_counter()
-    with show.progress("calibrating", quiet=as_json, at_most=samples) as progress:
+    with shown("calibrating", quiet=as_json, at_most=samples) as progress:
         result = api.read_quantized(
             model,
             data,

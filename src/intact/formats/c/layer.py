@@ -10,13 +10,13 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.formats.c.constants import Constants
-from intact.formats.c.inference import Lengths
 from intact.formats.c.kinds import Kind, kind_of
 from intact.formats.c.library import AXES, Library
 from intact.formats.c.names import Identifiers, comment, identifier
 from intact.formats.c.refusal import Refusal
 from intact.formats.c.storage import Places
 from intact.program import Encoding, Step, Tensor
+from intact.program.inference import Lengths
 
 
 class Sources:

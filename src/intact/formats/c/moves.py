@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 from intact.formats.c.grids import Grid, broadcast_strides, contiguous, grid
-from intact.formats.c.inference import Lengths
 from intact.formats.c.refusal import Refusal
 from intact.program import Step
+from intact.program.inference import Lengths
 from intact.program.operations import (
     Concat,
     DepthToSpace,

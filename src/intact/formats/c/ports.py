@@ -8,10 +8,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intact.formats.c.inference import Lengths
 from intact.formats.c.library import reserved
 from intact.formats.c.names import Identifiers, identifier
 from intact.program import Program, Tensor
+from intact.program.inference import Lengths
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,8 @@ import itertools
 import math
 from collections.abc import Mapping, Sequence
 
-from intact.formats.c.inference import Lengths, output_shapes
 from intact.program import Program, Shape, Step, Tensor
+from intact.program.inference import Lengths, output_shapes
 
 _MOST_ELEMENTS = 2**31 - 1
 """What an int32 index reaches."""

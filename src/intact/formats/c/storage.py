@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from intact.formats.c.arena import Arena, Buffer, plan_arena
-from intact.formats.c.inference import Lengths
 from intact.formats.c.moves import view_of
 from intact.program import Program, Step, Tensor
+from intact.program.inference import Lengths
 from intact.program.operations import Elementwise, Function, PRelu, Requantize, Softmax
 
 _IN_PLACE = (Elementwise, Function, PRelu, Requantize, Softmax)

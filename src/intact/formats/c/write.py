@@ -13,7 +13,6 @@ from dataclasses import dataclass
 
 from intact.formats.c.faults import Faults
 from intact.formats.c.files import data_file, header_file, origin, source_file
-from intact.formats.c.inference import Lengths
 from intact.formats.c.layer import Layer, Sources, encoding_of
 from intact.formats.c.layers.table import is_held, no_kernel, write_layer
 from intact.formats.c.names import Identifiers, identifier
@@ -23,6 +22,7 @@ from intact.formats.c.shapes import OpenShapes, shape_text, static_shapes
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
 from intact.program import Program
+from intact.program.inference import Lengths
 
 
 @dataclass(frozen=True)

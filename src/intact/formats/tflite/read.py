@@ -29,8 +29,6 @@ __all__ = [
 ]
 
 
-
-
 @dataclass(frozen=True)
 class TensorPlace:
     """Where a tensor of the file is in the plan.

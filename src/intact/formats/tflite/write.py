@@ -14,6 +14,7 @@ from intact.formats.tflite.writing.refusals import open_axes, refusals_of
 from intact.formats.tflite.writing.scale_rules import moves_codes
 from intact.formats.tflite.writing.table import WRITERS
 from intact.program import Program, Step, Tensor
+from intact.program.inference import open_lengths
 from intact.program.integer_io import integer_io
 
 _DESCRIPTION = "Written by intact"
@@ -76,7 +77,7 @@ def tflite_refusals(program: Program) -> tuple[Refusal, ...]:
 
 
 def _drafted(program: Program) -> tuple[Draft, tuple[Refusal, ...]]:
-    draft = Draft(tensor.name for tensor in program.tensors())
+    draft = Draft((tensor.name for tensor in program.tensors()), open_lengths(program))
     refused: list[Refusal] = []
     for name, tensor in program.inputs.items():
         draft.mention(tensor)

@@ -76,8 +76,8 @@ def _check_shapes(model: ir.Model, draft: Draft) -> None:
             or any(k is not None and k != w for k, w in zip(known, expected, strict=True))
         ):
             raise ModelError(
-                f"{draft.file.source}: tensor {clipped(repr(value.name))} of shape {list(wanted)} is computed as"
-                f" {found}",
+                f"{draft.file.source}: tensor {clipped(repr(value.name))} of shape {list(wanted)}"
+                f" is computed as {found}",
                 remedy="the file contradicts itself: convert the model again",
             )
         value.shape = ir.Shape(expected)

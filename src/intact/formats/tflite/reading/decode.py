@@ -23,6 +23,9 @@ _MOST_ENTRIES = 1 << 16
 _MOST_ELEMENTS = 1 << 31
 """Elements of one tensor."""
 _MOST_DIMENSIONS = 8
+_REPEATED = 256
+"""Bytes that each mention of a tensor after its first in a list counts for: four in the file, but
+some nodes and configs of the plan."""
 _LARGEST_FILE = 2**31 - 1
 _NEWEST_CODES = 127
 """Operator code from which on the first, one-byte field of it says only "see the other"."""
@@ -210,10 +213,16 @@ def _operator(wire: Wire, index: int, table: Table, codes: list[str], tensors: i
 def _numbers(
     wire: Wire, table: Table, slot: int, tensors: int, what: str, *, optional: bool = False
 ) -> tuple[int, ...]:
-    """Return numbers of tensors."""
+    """Return numbers of tensors.
+
+    Raises:
+        ModelError: One is none of the file's, or the same ones are listed over and over.
+    """
     array = table.array(slot, np.int32)
     numbers = () if array is None else tuple(int(number) for number in array)
     for number in numbers:
         if not (0 <= number < tensors or (optional and number == -1)):
             raise wire.damaged(f"{what}: tensor {number} of {tensors}")
+    present = [number for number in numbers if number >= 0]
+    wire.charge(_REPEATED * (len(present) - len(set(present))))
     return numbers

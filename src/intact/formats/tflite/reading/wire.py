@@ -49,7 +49,9 @@ class Wire:
 
     def damaged(self, reason: str) -> ModelError:
         """Return the error for a file that is not what it should be."""
-        return ModelError(f"{self.source}: {clipped(reason)}", remedy="the file is damaged: get it again")
+        return ModelError(
+            f"{self.source}: {clipped(reason)}", remedy="the file is damaged: get it again"
+        )
 
     def charge(self, size: int) -> None:
         """Count bytes that are decoded.

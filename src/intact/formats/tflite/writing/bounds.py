@@ -74,7 +74,7 @@ def add_bounded(
                 options = options.extended(fusedActivationFunction=fused)
             draft.operator(code, inputs, (output,), options, version=version)
             return
-    result = draft.intermediate(f"{output.name}_unbounded", output.shape, output.encoding)
+    result = draft.intermediate(f"{output.name}_unbounded", output.shape, output.encoding, output)
     draft.operator(code, inputs, (result,), options, version=version)
     add_clamp(draft, result, output, bounds)
 
@@ -100,7 +100,7 @@ def add_clamp(draft: Draft, source: Tensor, output: Tensor, bounds: Bounds) -> N
     for count, (code, limit) in enumerate(limits, start=1):
         name = f"{output.name}_{code.lower()}"
         last = count == len(limits)
-        result = output if last else draft.intermediate(name, output.shape, encoding)
+        result = output if last else draft.intermediate(name, output.shape, encoding, output)
         constant = draft.constant(f"{name}_limit", limit, encoding)
         options = Options("MaximumMinimumOptions")
         draft.operator(code, (source, constant), (result,), options, version=version)
@@ -109,7 +109,7 @@ def add_clamp(draft: Draft, source: Tensor, output: Tensor, bounds: Bounds) -> N
 
 def add_rescaled(draft: Draft, source: Tensor, encoding: Encoding, name: str) -> Tensor:
     """Add a QUANTIZE of codes and return its result."""
-    result = draft.intermediate(f"{name}_rescaled", source.shape, encoding)
+    result = draft.intermediate(f"{name}_rescaled", source.shape, encoding, source)
     draft.operator("QUANTIZE", (source,), (result,), Options("QuantizeOptions"), version=2)
     return result
 

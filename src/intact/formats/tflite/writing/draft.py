@@ -57,12 +57,21 @@ class Draft:
 
     Args:
         reserved: Names that the program's own tensors have.
+        open_lengths: How long open axes are in the file, by tensor, where that is not 1.
     """
 
-    def __init__(self, reserved: Iterable[str] = ()) -> None:
+    def __init__(
+        self, reserved: Iterable[str] = (), open_lengths: Mapping[str, int] | None = None
+    ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self._taken = set(reserved)
+        self._open_lengths = dict(open_lengths or {})
+
+    def lengths(self, tensor: Tensor) -> list[int]:
+        """Return the shape of a tensor in the file, where a batch that may grow is one sample."""
+        otherwise = self._open_lengths.get(tensor.name, 1)
+        return [otherwise if length is None else length for length in tensor.shape]
 
     def mention(self, tensor: Tensor | None) -> str:
         """Add a tensor unless it is there; return its name, "" for None."""
@@ -103,9 +112,20 @@ class Draft:
         """Return a new constant of int32: axes, lengths and the like."""
         return self.constant(name, np.asarray(values, np.int32))
 
-    def intermediate(self, name: str, shape: Shape, encoding: Encoding | None) -> Tensor:
-        """Return a new tensor between two operators."""
-        return Tensor(self._fresh(name), shape, encoding)
+    def intermediate(
+        self, name: str, shape: Shape, encoding: Encoding | None, like: Tensor
+    ) -> Tensor:
+        """Return a new tensor between two operators; its open axis is as long as that of another.
+
+        Args:
+            name: Taken if it is free.
+            shape: With as many open axes as ``like`` has.
+            encoding: None for floats.
+            like: Whose batch it shares.
+        """
+        result = Tensor(self._fresh(name), shape, encoding)
+        self._open_lengths[result.name] = self._open_lengths.get(like.name, 1)
+        return result
 
     def _fresh(self, name: str) -> str:
         candidate, count = name, 1

@@ -62,7 +62,9 @@ def serialize(
     buffers = _Buffers(schema)
     graph = schema.SubGraphT()
     graph.name = "main"
-    graph.tensors = [_tensor(schema, each, buffers) for each in draft.tensors.values()]
+    graph.tensors = [
+        _tensor(schema, each, draft.lengths(each), buffers) for each in draft.tensors.values()
+    ]
     graph.inputs = [places[tensor.name] for tensor in inputs.values()]
     graph.outputs = [places[tensor.name] for tensor in outputs.values()]
     codes = list(dict.fromkeys((each.code, each.version) for each in draft.operators))
@@ -117,10 +119,10 @@ class _Buffers:
         return place
 
 
-def _tensor(schema: Any, tensor: Tensor, buffers: _Buffers) -> Any:
+def _tensor(schema: Any, tensor: Tensor, lengths: list[int], buffers: _Buffers) -> Any:
     result = schema.TensorT()
     result.name = tensor.name
-    result.shape = [1 if length is None else length for length in tensor.shape]
+    result.shape = lengths
     if None in tensor.shape:
         result.shapeSignature = [-1 if length is None else length for length in tensor.shape]
     result.type = getattr(schema.TensorType, _TYPES[_dtype(tensor)])

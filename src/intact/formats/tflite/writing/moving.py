@@ -157,7 +157,7 @@ def write_expand(_: Expand, step: Step, draft: Draft) -> None:
     missing = len(output.shape) - len(data.shape)
     if missing:
         longer = draft.intermediate(
-            f"{data.name}_longer", (1,) * missing + data.shape, data.encoding
+            f"{data.name}_longer", (1,) * missing + data.shape, data.encoding, data
         )
         add_reshape(draft, data, longer)
         data = longer

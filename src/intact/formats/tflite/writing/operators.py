@@ -144,8 +144,8 @@ def write_softmax(operation: Softmax, step: Step, draft: Draft) -> None:
     swap[axis], swap[-1] = swap[-1], swap[axis]
     if axis != rank - 1:
         shape = tuple(data.shape[k] for k in swap)
-        source = draft.intermediate(f"{data.name}_swapped", shape, data.encoding)
-        result = draft.intermediate(f"{output.name}_swapped", shape, output.encoding)
+        source = draft.intermediate(f"{data.name}_swapped", shape, data.encoding, data)
+        result = draft.intermediate(f"{output.name}_swapped", shape, output.encoding, output)
         add_transpose(draft, data, source, swap)
     if operation.log:
         code, options = "LOG_SOFTMAX", Options("LogSoftmaxOptions")

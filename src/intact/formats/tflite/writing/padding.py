@@ -84,7 +84,7 @@ def padded(
         return named, data
     lengths = tuple(n + sum(each) for n, each in zip(spatial_lengths(data), used, strict=True))
     shape = (data.shape[0], *lengths, data.shape[-1])
-    result = draft.intermediate(f"{data.name}_padded", shape, data.encoding)
+    result = draft.intermediate(f"{data.name}_padded", shape, data.encoding, data)
     table = draft.constant(f"{output.name}_pads", np.asarray([(0, 0), *used, (0, 0)], np.int32))
     version = 1 if data.encoding is None else 2
     if fill is None:

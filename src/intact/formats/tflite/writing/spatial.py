@@ -54,10 +54,10 @@ def in_plane(write: Callable[[Any, Step, Draft], None]) -> Callable[[Any, Step, 
             raise RefusedError(
                 f"the kernels have one or two spatial axes, not {len(data.shape) - 2}"
             )
-        plane = draft.intermediate(f"{data.name}_plane", _with_row(data.shape), data.encoding)
+        plane = draft.intermediate(f"{data.name}_plane", _with_row(data.shape), data.encoding, data)
         add_reshape(draft, data, plane)
         result = draft.intermediate(
-            f"{output.name}_plane", _with_row(output.shape), output.encoding
+            f"{output.name}_plane", _with_row(output.shape), output.encoding, output
         )
         weight = None
         if isinstance(operation, Convolution | TransposedConvolution):
@@ -160,15 +160,13 @@ def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft)
             n + sum(pads) for n, pads in zip(spatial_lengths(output), operation.pads, strict=True)
         ]
         shape = (output.shape[0], *grown, output.shape[-1])
-        full = draft.intermediate(f"{output.name}_full", shape, output.encoding)
+        full = draft.intermediate(f"{output.name}_full", shape, output.encoding, output)
     fields = {
         "padding": SAME if same else VALID,
         "strideH": operation.strides[0],
         "strideW": operation.strides[1],
     }
-    shape_of_output = draft.integers(
-        f"{step.name}/output_shape", [1 if n is None else n for n in full.shape]
-    )
+    shape_of_output = draft.integers(f"{step.name}/output_shape", draft.lengths(full))
     add_bounded(
         draft,
         "TRANSPOSE_CONV",

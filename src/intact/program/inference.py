@@ -9,12 +9,40 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from intact.program import Step
 from intact.program import operations as ops
+from intact.program.program import Program, Step, Tensor
 
 Lengths: TypeAlias = tuple[int, ...]
 _Operands: TypeAlias = Sequence[Lengths]
 _Rule: TypeAlias = Callable[[Any, _Operands], list[Lengths] | None]
+
+
+def open_lengths(program: Program) -> dict[str, int]:
+    """Return how long the open axis of a tensor is where every open axis of an input is 1.
+
+    That is the batch, as a rule, but its multiple where a model folds other axes into it: a
+    ``[None, 8]`` that was ``[None, 16, 8]`` has 16 rows. Tensors without an open axis, with
+    several, or of a shape that cannot be told, are left out.
+    """
+    shapes: dict[str, Lengths] = {}
+    found: dict[str, int] = {}
+
+    def note(tensor: Tensor, lengths: Lengths | None) -> None:
+        declared = tensor.shape
+        if lengths is None or len(lengths) != len(declared):
+            lengths = tuple(1 if length is None else length for length in declared)
+        elif declared.count(None) == 1:
+            found[tensor.name] = lengths[declared.index(None)]
+        shapes[tensor.name] = lengths
+
+    for tensor in program.tensors():
+        note(tensor, None)
+    for step in program.steps:
+        inputs = [None if tensor is None else shapes[tensor.name] for tensor in step.inputs]
+        made = output_shapes(step, inputs)
+        for number, tensor in enumerate(step.outputs):
+            note(tensor, made[number] if made and len(made) == len(step.outputs) else None)
+    return found
 
 
 def output_shapes(step: Step, inputs: Sequence[Lengths | None]) -> list[Lengths] | None:
