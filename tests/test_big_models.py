@@ -19,7 +19,9 @@ MOST_FOR_QUANTIZING = 1200
 """MiB: the integers (576), and some copies of one weight (96 each); measured 810."""
 
 MOST_FOR_RUNNING = 4000
-"""MiB: ONNX Runtime holds the integer model and its packed copy; verifying runs two more."""
+"""MiB: ONNX Runtime holds the integer model and its packed copy."""
+MOST_FOR_VERIFYING = 6500
+"""MiB: two such, and the integer engine's weights as exact floats and as codes."""
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="memory is read from /proc")
 
@@ -69,4 +71,5 @@ def test_a_result_of_two_gibibytes_is_evaluated_and_verified(tmp_path: Path) -> 
     assert found["sqnr_db"] > 30
     assert found["simulated_sqnr_db"] > 100
     assert found["mismatches"] == 0
-    assert max(found["evaluate"], found["verify"]) < MOST_FOR_RUNNING
+    assert found["evaluate"] < MOST_FOR_RUNNING
+    assert found["verify"] < MOST_FOR_VERIFYING

@@ -249,8 +249,11 @@ def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixtu
         "inspect",
         "targets",
         "evaluate",
+        "run",
         "verify",
     }
+    quantized(capfd, "--target", "tflite", output="other")
+    shutil.copy("other/model.int8.tflite", "model.tflite")
     for words in commands:
         if words[0] == "import":
             shutil.copy("out/model.int8.onnx", ".")

@@ -25,9 +25,9 @@ from tests.models import run_model
 
 CALIBRATION_SAMPLES, TEST_SAMPLES = 128, 16
 
-# The share of integers that may differ from the simulation, by one step. On the hardware that a
-# target describes only sums at a tie; a file for other hardware is computed otherwise by ONNX
-# Runtime: float biases are rounded to integers, ties go to even where the target rounds up.
+# The share of integers that may differ from the integer engine, by one step. On the hardware that a
+# target describes, none; a file for other hardware is computed otherwise by ONNX Runtime: float
+# biases are rounded to integers, ties go to even where the target rounds up.
 RARE = {"onnxruntime": 0.0, "onnxruntime-avx2": 0.0, "tensorrt": 2e-3, "integer-pow2": 5e-2}
 HERE = (
     ("onnxruntime-avx2",) if detect_cpu().saturates_pairs else ("onnxruntime", "onnxruntime-avx2")
@@ -83,7 +83,7 @@ def test_the_deployed_model_follows_the_float_model(
 
 @each_target
 @each_model
-def test_the_simulation_agrees_with_the_runtime(
+def test_the_engine_agrees_with_the_runtime(
     name: str, target: str, deployed: Callable[[str, str], Deployed]
 ) -> None:
     model = deployed(name, target)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from intact.errors import MissingExtraError, PlanError, UsageError, nearest
+from intact.errors import ExportError, MissingExtraError, PlanError, UsageError, nearest
 from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
 from intact.formats.tflite.write import Io, write_tflite
@@ -65,7 +66,9 @@ def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[FormatN
     names = tuple(dict.fromkeys(asked or ()))
     for name in names:
         if name not in FORMATS:
-            raise UsageError(f"--format {name!r}", remedy=nearest(name, [*FORMATS]))
+            raise UsageError(
+                f"--format {name!r}", remedy=nearest(name, [known.value for known in FORMATS])
+            )
     if not names:
         names = tuple(name for name in target.formats if name in FORMATS)[:1]
     if not names:
@@ -123,7 +126,9 @@ def c_program(plan: QuantizedGraph) -> CProgram:
     """Return a plan as C."""
     from intact.formats.c.write import write_c
 
-    program = integer_io(deployed_program(plan))
+    program = deployed_program(plan)
+    with contextlib.suppress(ExportError):  # what keeps floats at its ends is listed with the rest
+        program = integer_io(program)
     return write_c(program, "model", target=plan.target.name)
 
 

@@ -50,20 +50,43 @@ def output_shapes(step: Step, inputs: Sequence[Lengths | None]) -> list[Lengths]
     rule = _RULES.get(type(step.operation))
     given = [lengths for lengths in inputs if lengths is not None]
     if rule is None or not given:
-        return _windowed(step, given)
+        return None
     try:
         return rule(step.operation, given)
     except (ValueError, IndexError):  # operands that do not fit: the shapes as declared will tell
         return None
 
 
-def _windowed(step: Step, given: _Operands) -> list[Lengths] | None:
-    """Return the batch of the data and what is declared of the rest."""
-    (output, *more), kinds = step.outputs, (ops.Convolution, ops.TransposedConvolution, ops.Pool)
-    if more or not given or not isinstance(step.operation, kinds):
-        return None
-    rest = tuple(length for length in output.shape[1:] if length is not None)
-    return [(given[0][0], *rest)] if len(rest) == len(output.shape) - 1 else None
+def _convolution(operation: ops.Convolution, given: _Operands) -> list[Lengths]:
+    (batch, *lengths, _), (channels, *kernel, _) = given[:2]
+    extents = _extents(kernel, operation.dilations)
+    return [(batch, *_windows(lengths, extents, operation.strides, operation.pads), channels)]
+
+
+def _pool(operation: ops.Pool, given: _Operands) -> list[Lengths]:
+    batch, *lengths, channels = given[0]
+    found = _windows(lengths, operation.kernel, operation.strides, operation.pads)
+    return [(batch, *found, channels)]
+
+
+def _transposed(operation: ops.TransposedConvolution, given: _Operands) -> list[Lengths]:
+    (batch, *lengths, _), (channels, *kernel, _) = given[:2]
+    extents = _extents(kernel, operation.dilations)
+    axes = zip(
+        lengths, extents, operation.strides, operation.pads, operation.output_padding, strict=True
+    )
+    found = ((n - 1) * step + reach + more - sum(pads) for n, reach, step, pads, more in axes)
+    return [(batch, *found, channels)]
+
+
+def _extents(kernel: Sequence[int], dilations: Lengths) -> Lengths:
+    return tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+
+
+def _windows(lengths: Sequence[int], extents: Lengths, strides: Lengths, pads: ops.Pads) -> Lengths:
+    """Return how many whole windows lie on the padded data, by axis."""
+    axes = zip(lengths, extents, strides, pads, strict=True)
+    return tuple((n + sum(added) - reach) // step + 1 for n, reach, step, added in axes)
 
 
 def _same(_: Any, given: _Operands) -> list[Lengths]:
@@ -157,6 +180,7 @@ def _space_to_depth(operation: ops.SpaceToDepth, given: _Operands) -> list[Lengt
 _RULES: Mapping[type, _Rule] = {
     ops.BatchMatMul: _matmul,
     ops.Concat: _concat,
+    ops.Convolution: _convolution,
     ops.DepthToSpace: _depth_to_space,
     ops.Dequantize: _same,
     ops.Elementwise: _broadcast,
@@ -166,6 +190,7 @@ _RULES: Mapping[type, _Rule] = {
     ops.Gather: _gather,
     ops.PRelu: _broadcast,
     ops.Pad: _pad,
+    ops.Pool: _pool,
     ops.Quantize: _same,
     ops.Reduce: _reduce,
     ops.Requantize: _same,
@@ -177,4 +202,5 @@ _RULES: Mapping[type, _Rule] = {
     ops.Split: _split,
     ops.Tile: _tile,
     ops.Transpose: _transpose,
+    ops.TransposedConvolution: _transposed,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from intact.graph import is_constant
+from intact.graph.graph import values_read_inside
 from intact.program.operations import FloatNodes
 from intact.program.program import Program, Step, Tensor
 
@@ -28,19 +30,23 @@ def _conflicts(run: list[Step], step: Step) -> bool:
     """Tell whether a value would have to be two different arrays inside one island."""
     arrays: dict[ir.Value, str] = {}
     for each in (*run, step):
-        for value, tensor in _named(each):
-            if arrays.setdefault(value, tensor.name) != tensor.name:
+        for value, name in _named(each):
+            if arrays.setdefault(value, name) != name:
                 return True
     return False
 
 
-def _named(step: Step) -> list[tuple[ir.Value, Tensor]]:
+def _named(step: Step) -> list[tuple[ir.Value, str]]:
+    """Return which tensor each value is for a step; none is called "", a constant of the model."""
     operation = step.operation
     if not isinstance(operation, FloatNodes):
         return []
-    tensors = [tensor for tensor in step.inputs if tensor is not None]
+    tensors = [tensor.name for tensor in step.inputs if tensor is not None]
     pairs = list(zip(operation.inputs, tensors, strict=True))
-    return pairs + list(zip(operation.outputs, step.outputs, strict=True))
+    pairs += [(v, t.name) for v, t in zip(operation.outputs, step.outputs, strict=True)]
+    given = {value for value, _ in pairs}
+    read = {value for node in operation.nodes for value in (*node.inputs, *values_read_inside(node))}
+    return pairs + [(v, "") for v in read - given if v is not None and is_constant(v)]
 
 
 def _joined(program: Program, run: list[Step]) -> list[Step]:

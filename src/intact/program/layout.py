@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from intact.program.lowering.forms import moved_last, permuted
-from intact.program.naming import named_after_values
+from intact.program.naming import fresh, named_after_values
 from intact.program.operations import Dequantize, FullyConnected, Quantize, Reshape, Transpose
 from intact.program.program import Program, Step, Tensor
 from intact.program.reordering import Order, inverse, joined_reshape, reordered
@@ -65,9 +65,12 @@ class _Mover:
         self.steps: list[Step] = []
         self._views: dict[str, View] = {}
         self._plain: dict[tuple[str, Order], Tensor] = {}
+        self._moved: dict[tuple[str, Order], Tensor] = {}
         self._columns: dict[str, np.ndarray] = {}
         self._kept = {tensor.name for tensor in program.outputs.values()}
         self._readers: dict[str, list[Step]] = {}
+        self._taken = {tensor.name for tensor in program.tensors()}
+        self._steps_taken = {step.name for step in program.steps}
         for step in program.steps:
             self._arithmetic = step.arithmetic  # a transpose computes nothing: any will do
             for tensor in step.activations:
@@ -102,12 +105,17 @@ class _Mover:
 
     def _moved_codes(self, view: View) -> Tensor:
         """Store a view; of floats that are codes just dequantised, move the codes instead."""
+        key = (view.stored.name, view.order)
+        if key in self._moved:
+            return self._moved[key]
         for step in self.steps:
             if isinstance(step.operation, Dequantize) and step.outputs[0] is view.stored:
                 codes = self._transposed(step.activations[0], view.order)
-                moved = replace(permuted(view.stored, view.order), name=f"{codes.name}_float")
-                name = f"{step.name}_moved"
+                name = fresh(f"{codes.name}_float", self._taken)
+                moved = replace(permuted(view.stored, view.order), name=name)
+                name = fresh(f"{step.name}_moved", self._steps_taken)
                 self.steps.append(replace(step, name=name, inputs=(codes,), outputs=(moved,)))
+                self._moved[key] = moved
                 return moved
         return self._transposed(view.stored, view.order)
 
@@ -170,8 +178,10 @@ class _Mover:
         key = (stored.name, order)
         if key not in self._plain:
             letters = "_".join(str(axis) for axis in order)
-            result = replace(permuted(stored, order), name=f"{stored.name}_{letters}")
-            step = Step(result.name, Transpose(order), (stored,), (result,), self._arithmetic)
+            name = fresh(f"{stored.name}_{letters}", self._taken)
+            result = replace(permuted(stored, order), name=name)
+            name = fresh(name, self._steps_taken)
+            step = Step(name, Transpose(order), (stored,), (result,), self._arithmetic)
             self.steps.append(step)
             self._plain[key] = result
         return self._plain[key]

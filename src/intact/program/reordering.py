@@ -72,17 +72,17 @@ def reordered(step: Step, order: Order) -> Reordered | None:
     operation = renumber(step.operation, order)
     if operation is None:
         return None
+    after = order
+    if isinstance(step.operation, Reduce) and not step.operation.keep_dims:
+        after = _remaining(order, step.operation.axes)
+    if any(len(tensor.shape) != len(after) for tensor in step.outputs):
+        return None  # a constant of higher rank, which adds axes
     inputs = step.inputs
     if not isinstance(step.operation, FullyConnected):
         inputs = tuple(
             _constant(tensor, order) if tensor is not None and tensor.is_constant else tensor
             for tensor in step.inputs
         )
-    after = order
-    if isinstance(step.operation, Reduce) and not step.operation.keep_dims:
-        after = _remaining(order, step.operation.axes)
-    if any(len(tensor.shape) != len(after) for tensor in step.outputs):
-        return None
     outputs = tuple(permuted(tensor, inverse(after)) for tensor in step.outputs)
     return Reordered(replace(step, operation=operation), inputs, outputs, after)
 

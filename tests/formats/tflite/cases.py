@@ -282,7 +282,7 @@ CASES: dict[str, Program] = {
     "hard_swish": _unary(Unary.HARD_SWISH),
     "gelu": _unary(Unary.GELU),
     "gelu_tanh": _unary(Unary.GELU_TANH),
-    "elu": _unary(Unary.ELU),
+    "elu": _unary(Unary.ELU, parameter=1.0),
     "rsqrt": _unary(Unary.RSQRT, POSITIVE, int8(0.02, -128)),
     "exp": _unary(Unary.EXP, int8(0.02, 3), int8(0.05, -128)),
     "log": _unary(Unary.LOG, POSITIVE, int8(0.04, 40)),

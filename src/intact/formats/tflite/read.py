@@ -70,7 +70,8 @@ def read_tflite(source: str | Path | bytes, target: Target) -> QuantizedGraph:
     """Read a quantised TFLite model.
 
     The float model of the plan is in ONNX, with channels first inside; its inputs and outputs have
-    the names and the layout of the file. An input or output that is int8 in the file is float here
+    the layout of the file, and are called as in its signature (as its tensors where it has none).
+    An input or output that is int8 in the file is float here
     and quantised with the file's scale. The batch of one that files have is left open if nothing
     in the model mixes samples.
 

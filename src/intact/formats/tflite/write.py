@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -18,9 +19,6 @@ from intact.program.inference import open_lengths
 from intact.program.integer_io import integer_io
 
 _DESCRIPTION = "Written by intact"
-
-_SHOWN = 8
-"""Refusals in one message; the rest are counted."""
 
 
 class Io(enum.StrEnum):
@@ -61,11 +59,8 @@ def program_to_tflite(program: Program) -> bytes:
     """Return a program as it stands; see :func:`write_tflite`."""
     draft, refused = _drafted(program)
     if refused:
-        lines = [f"{each.step}: {each.reason}" for each in refused[:_SHOWN]]
-        if len(refused) > _SHOWN:
-            lines.append(f"and {len(refused) - _SHOWN} more")
         raise ExportError(
-            f"TFLite cannot hold {len(refused)} things of this plan: {'; '.join(lines)}",
+            f"TFLite cannot hold {'; '.join(_listed(refused))}",
             remedy="keep nodes float with --keep-float, or quantise with --target tflite",
         )
     return serialize(draft, program.inputs, program.outputs, _DESCRIPTION)
@@ -74,6 +69,14 @@ def program_to_tflite(program: Program) -> bytes:
 def tflite_refusals(program: Program) -> tuple[Refusal, ...]:
     """Return everything that keeps a program from being written, in the order of its steps."""
     return _drafted(program)[1]
+
+
+def _listed(refused: Iterable[Refusal]) -> list[str]:
+    """Return all refusals, those of one reason together."""
+    steps: dict[str, list[str]] = {}
+    for each in refused:
+        steps.setdefault(each.reason, []).append(repr(each.step))
+    return [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in steps.items()]
 
 
 def _drafted(program: Program) -> tuple[Draft, tuple[Refusal, ...]]:

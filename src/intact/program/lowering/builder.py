@@ -20,6 +20,7 @@ from intact.program.lowering.forms import (
     plain_type,
     shape_of,
 )
+from intact.program.naming import fresh
 from intact.program.operations import Dequantize, Operation, Quantize, Requantize, Transpose
 from intact.program.program import Array, Encoding, Shape, Step, Tensor
 
@@ -160,7 +161,7 @@ class Builder:
         name = str(nodes[0].name) if nodes else outputs[0].name
         self.steps.append(
             Step(
-                _fresh(name, self._steps_taken),
+                fresh(name, self._steps_taken),
                 operation,
                 tuple(inputs),
                 tuple(outputs),
@@ -239,13 +240,5 @@ class Builder:
         return result
 
     def _fresh(self, name: str) -> str:
-        return _fresh(name, self._taken)
+        return fresh(name, self._taken)
 
-
-def _fresh(name: str, taken: set[str]) -> str:
-    candidate, count = name, 1
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    taken.add(candidate)
-    return candidate

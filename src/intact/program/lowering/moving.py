@@ -11,7 +11,7 @@ from intact.graph import moves_values
 from intact.program.lowering.attributes import axis_of, constant_input, integers
 from intact.program.lowering.builder import Builder, Untranslatable
 from intact.program.lowering.chain_end import finish_move
-from intact.program.lowering.forms import has_rank, shape_of
+from intact.program.lowering.forms import shape_of
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -45,7 +45,7 @@ def reshape(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     """Reshape, Flatten, Squeeze and Unsqueeze."""
     value = chain[0].outputs[0]
     shape = shape_of(value)
-    if not has_rank(value) or sum(size is None for size in shape) > 1:
+    if sum(size is None for size in shape) > 1:
         raise Untranslatable("more than one length of its output is not known")
     operation = Reshape(tuple(-1 if size is None else size for size in shape))
     finish_move(builder, chain, operation, (builder.read(chain[0], 0),))

@@ -98,8 +98,6 @@ def _operands(builder: Builder, node: ir.Node) -> tuple[Tensor, Tensor]:
     _refuse_mixed(data, weight)
     if data.is_constant:
         raise Untranslatable("its data is constant")
-    if len(data.shape) < 2:
-        raise Untranslatable("the rank of its data is not known")
     return data, weight
 
 

@@ -8,6 +8,7 @@ import onnx_ir as ir
 
 from intact.program.lowering import moving, normalization, pointwise, products, windows
 from intact.program.lowering.builder import Builder, Untranslatable
+from intact.program.lowering.forms import has_rank
 
 Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
 
@@ -24,13 +25,21 @@ TABLE: dict[str, Translate] = {
 """By operator type of the default domain; a chain is lowered by its first operator."""
 
 
+_ANY_RANK = {*pointwise.TABLE, "Identity", "Dropout"} - {"Softmax", "LogSoftmax"}
+"""Operators that have no axes."""
+
+
 def translate(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     """Add the steps of a chain.
 
     Raises:
-        Untranslatable: There is no operation for it.
+        Untranslatable: There is no operation for it, or the rank of what it works on is not known.
     """
     node = chain[0]
     if node.domain != "" or node.op_type not in TABLE:
         raise Untranslatable(f"there is no integer operation for {node.op_type}")
+    if node.op_type not in _ANY_RANK:
+        for value in (*node.inputs, *node.outputs):
+            if value is not None and value.name and not has_rank(value):
+                raise Untranslatable(f"the rank of {value.name!r} is not known")
     TABLE[node.op_type](builder, chain)

@@ -39,7 +39,8 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
     outputs = [str(value.name) for value in operation.outputs]
 
     def island(*activations: Array) -> tuple[Array, ...]:
-        arrays = map(np.ascontiguousarray, weave(activations))
+        # `ascontiguousarray` would give scalars an axis.
+        arrays = (np.asarray(array, order="C") for array in weave(activations))
         return tuple(run_session(session, dict(zip(names, arrays, strict=True)), outputs))
 
     return island

@@ -46,7 +46,7 @@ def _reshape(operation: Reshape, array: Array) -> Array:
 
 def _transpose(operation: Transpose, array: Array) -> Array:
     # Contiguous at once: whoever reads it reads it so, and perhaps more than once.
-    return np.ascontiguousarray(array.transpose(operation.permutation))
+    return np.asarray(array.transpose(operation.permutation), order="C")
 
 
 def _slice(operation: Slice, array: Array) -> Array:

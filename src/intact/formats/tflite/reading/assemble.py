@@ -39,6 +39,10 @@ def assemble(draft: Draft) -> Graph:
 
 def _outputs(draft: Draft) -> list[ir.Value]:
     """Return the values of the graph's outputs; a second use of one is a copy."""
+    names: dict[int, list[str]] = {}  # that the signature has for one tensor, the last first
+    for name, index in draft.file.signature.outputs.items():
+        if name not in draft.taken:
+            names.setdefault(index, []).insert(0, name)
     outputs: dict[ir.Value, None] = {}
     for index in draft.file.outputs:
         source = draft.alias.get(index, index)
@@ -47,7 +51,8 @@ def _outputs(draft: Draft) -> list[ir.Value]:
         if value.producer() is None or value in outputs:
             copy = draft.moved("Identity", [operand], None, operand.shape)
             value = copy.value
-            value.name = draft.fresh(f"{operand.value.name}/output")
+            called = names.get(index) or [f"{operand.value.name}/output"]
+            value.name = draft.fresh(called.pop())
             draft.shapes[value] = operand.shape
         element = draft.tensor(index).element
         value.type = ir.TensorType(DATA_TYPES.get(element, ir.DataType.FLOAT))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,11 @@ class Canvas:
     def fresh(self, wanted: str) -> str:
         """Return the wanted name of a value, with a number behind it where it is taken."""
         return fresh_name(wanted, self._taken)
+
+    @property
+    def taken(self) -> Collection[str]:
+        """Names of values that are given to some."""
+        return self._taken.keys()
 
     def node(
         self,

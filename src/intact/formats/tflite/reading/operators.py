@@ -16,7 +16,7 @@ from intact.formats.tflite.reading import (
     sizes,
     spatial,
 )
-from intact.formats.tflite.reading.common import Read, one_kind
+from intact.formats.tflite.reading.common import Read, mixes_batch, one_kind
 from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import Operator, TfliteFile
 from intact.formats.tflite.reading.parameters import Unreadable
@@ -78,6 +78,7 @@ def _draw(file: TfliteFile, *, batch: bool) -> Draft:
         try:
             for index in file.outputs:
                 draft.operand(index)
+                mixes_batch(draft, draft.is_constant(index))
         except Unreadable as reason:
             raise ModelError(f"{file.source}: an output: {clipped(str(reason))}") from reason
         return draft

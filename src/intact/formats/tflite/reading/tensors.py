@@ -158,13 +158,20 @@ class Tensors(Canvas):
         return self.fresh(self._names[index])
 
     def _named(self) -> dict[int, str]:
-        """Return a name for each tensor: ports first, the second of two equal ones a number."""
+        """Return a name for each tensor: ports first, the second of two equal ones a number.
+
+        Ports are called as in the file's signature, where it has one.
+        """
         file = self.file
         twin = {source: port for port, source in self.alias.items()}
+        signed: dict[int, str] = {}
+        for name, index in (*file.signature.inputs.items(), *file.signature.outputs.items()):
+            signed.setdefault(index, name)
         names: dict[int, str] = {}
         for index in dict.fromkeys((*file.inputs, *file.outputs, *range(len(file.tensors)))):
             owner = self.alias.get(index, index)
             if owner not in names:
-                called = file.tensors[twin.get(owner, owner)].name
+                port = twin.get(owner, owner)
+                called = signed.get(port) or file.tensors[port].name
                 names[owner] = self.fresh(called or f"tensor_{owner}")
         return names

@@ -115,7 +115,7 @@ def write_function(operation: Function, step: Step, draft: Draft) -> None:
     options = Options(kind.options, kind.fields) if kind.options else None
     if operation.kind is Unary.LEAKY_RELU and options is not None:
         options = options.extended(alpha=operation.parameter)
-    if operation.kind is Unary.ELU and operation.parameter not in (0.0, 1.0):
+    if operation.kind is Unary.ELU and operation.parameter != 1:
         raise RefusedError(f"alpha of {operation.parameter}: TFLite's ELU has 1")
     add_bounded(
         draft,

@@ -84,7 +84,7 @@ def _about_activation(tensor: Tensor) -> Iterator[str]:
         yield f"{tensor.name!r} has scales by channel, activations have one"
     codes = (encoding.quant_min, encoding.quant_max)
     if codes != _INT8:
-        yield f"{tensor.name!r} has codes {_span(codes)}, TFLite's are {_span(_INT8)}"
+        yield f"codes {_span(codes)} of activations, TFLite's are {_span(_INT8)}"
 
 
 def _about_constant(tensor: Tensor) -> Iterator[str]:

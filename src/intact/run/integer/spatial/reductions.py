@@ -26,9 +26,15 @@ def _reduce(step: Step, _: Overflows) -> Kernel:
     source, target = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
     axes, keep = operation.axes, operation.keep_dims
     if operation.kind in (Reduction.MAX, Reduction.MIN):
-        choose = np.max if operation.kind is Reduction.MAX else np.min
+        limits = np.iinfo(source.dtype)
+        largest = operation.kind is Reduction.MAX
+        choose, of_none = (np.max, limits.min) if largest else (np.min, limits.max)
         recode = recoder(step.arithmetic, source, target)
-        return kernel_of(step, lambda codes: recode(choose(codes, axis=axes, keepdims=keep)))
+
+        def extreme(codes: Array) -> Array:
+            return recode(choose(codes, axis=axes, keepdims=keep, initial=of_none))
+
+        return kernel_of(step, extreme)
     zero_point = source.zero_point.item()
     ratio = real_multiplier(step.arithmetic, [source.scale], target)
     total = Requantizer(step.arithmetic, ratio, target)

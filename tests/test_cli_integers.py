@@ -1,0 +1,192 @@
+"""Formats, the engine and verification from the command line, and what docs/integers.md shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import intact
+from intact import demo
+from intact.cli import run
+
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "integers.md"
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the demo's model and data."""
+    shutil.copy(demo.model_path(), tmp_path / "model.onnx")
+    shutil.copy(demo.calibration_path(), tmp_path / "calib.npz")
+    shutil.copy(demo.test_path(), tmp_path / "test.npz")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def say(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line that succeeds; return what it prints."""
+
+    def call(*arguments: str) -> str:
+        code, captured = run(arguments), capfd.readouterr()
+        assert code == 0, captured.err
+        return captured.out
+
+    return call
+
+
+@pytest.fixture
+def fails(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line that fails with one line; return it."""
+
+    def call(*arguments: str) -> str:
+        assert run(arguments) != 0
+        captured = capfd.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        return captured.err
+
+    return call
+
+
+def quantized(say: Any, *options: str, output: str = "out") -> str:
+    found: str = say("quantize", "model.onnx", "-d", "calib.npz", "-o", output, *options)
+    return found
+
+
+def test_every_command_of_the_document_runs(here: Path, say: Any) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
+    commands = [words[1:] for words in lines if words[:1] == ["intact"]]
+    assert len(commands) >= 13
+    quantized(say)
+    shutil.copy("out/model.int8.onnx", "model.qdq.onnx")
+    images = np.load("test.npz")["image"][:6]
+    np.savez("x.npz", image=images.astype(np.float32))
+    quantized(say, "--target", "tflite", output="other")
+    shutil.copy("other/model.int8.tflite", "model.tflite")
+    for words in commands:
+        if "--observed" in words:
+            seen = intact.execute("out", "x.npz", observe=None, threads=1)
+            np.savez("dump.npz", **{k: a for k, a in seen.tensors.items() if k != "image"})  # type: ignore[arg-type]
+        if words[:2] == ["run", "model.tflite"]:  # its images have their channels last
+            np.savez("x.npz", image=images.astype(np.float32).transpose(0, 2, 3, 1))
+        say(*words)
+        if words[:2] == ["run", "model.tflite"]:
+            np.savez("x.npz", image=images.astype(np.float32))
+    (python,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    exec(python, {})
+
+
+def test_two_formats_of_one_result(here: Path, say: Any, fails: Any) -> None:
+    made = json.loads(
+        quantized(say, "--target", "tflite-micro", "--format", "tflite", "--format", "c", "--json")
+    )
+    assert made["formats"] == ["tflite", "c"]
+    names = {path.name for path in Path("out").iterdir()}
+    assert {"model.int8.tflite", "model.c", "model.h", "model_data.h"} <= names
+    assert "model.int8.onnx" not in names
+    for options in ((), ("--kernels", "ref"), ("--format", "c")):
+        found = json.loads(say("verify", "out", "--samples", "6", "--json", *options))
+        assert [each["mismatches"] for each in found["outputs"]] == [0]
+        assert (found["samples"], found["target"]) == (6, "tflite-micro")
+    assert "the result has tflite, c" in fails("verify", "out", "--format", "onnx_qdq")
+    assert "--kernels is for a .tflite" in fails(
+        "verify", "out", "--format", "c", "--kernels", "ref"
+    )
+    assert "micro" in fails("verify", "out", "--kernels", "fast")
+    evaluated = json.loads(say("evaluate", "out", "-d", "test.npz", "--json"))
+    assert evaluated["latency_ms"] is None
+    assert evaluated["runtime"] == "integer engine for tflite-micro"
+    assert "integer engine" in say("evaluate", "out", "-d", "test.npz")
+
+
+@pytest.mark.parametrize("io", ["int8", "float"])
+def test_what_the_ends_of_a_file_hold(here: Path, say: Any, io: str) -> None:
+    quantized(say, "--target", "tflite", "--io", io)
+    found = json.loads(say("verify", "out", "--samples", "8", "--json"))
+    assert sum(layer["mismatches"] for layer in found["layers"]) == 0
+    assert found["outputs"][0]["mismatches"] == 0
+    nodes = intact.inspect("out/model.int8.tflite").nodes
+    assert {row.op_type for row in nodes} >= {"Conv", "Gemm"}
+
+
+def test_other_kernels_give_other_bits_and_are_named(here: Path, say: Any) -> None:
+    quantized(say, "--target", "tflite")
+    text = say("verify", "out", "--kernels", "optimized")
+    assert "optimized kernels" in text
+    found = json.loads(say("verify", "out", "--kernels", "optimized", "--json"))
+    assert sum(layer["mismatches"] for layer in found["layers"]) > 0
+    worst = max(found["layers"], key=lambda layer: layer["mismatches"])
+    assert worst["end"] in text
+
+
+def test_wrong_formats_and_ends(here: Path, fails: Any) -> None:
+    given = ("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
+    assert "did you mean 'tflite'" in fails(*given, "--format", "tflit")
+    assert "int8 or float" in fails(*given, "--target", "tflite", "--io", "int4")
+    assert "LayerNormalization" in fails(*given, "--expand", "LayerNorm")
+    assert not Path("out").exists()
+
+
+def test_what_a_format_cannot_hold_leaves_nothing(here: Path, fails: Any) -> None:
+    given = ("quantize", "model.onnx", "-d", "calib.npz", "-o", "out", "--format", "c")
+    message = fails(*given, "--target", "tflite-micro", "--keep-float", "Gemm")
+    assert "C cannot hold" in message
+    assert not Path("out").exists()
+
+
+def test_recorded_tensors(here: Path, say: Any, fails: Any) -> None:
+    quantized(say, "--target", "tflite")
+    images = np.load("test.npz")["image"][:5].astype(np.float32)
+    np.savez("x.npz", image=images)
+    seen = intact.execute("out", "x.npz", observe=None, threads=1).tensors
+    name = next(n for n, a in seen.items() if a.ndim == 4 and a.dtype == np.int8 and n != "image")
+    wrong = seen[name].copy()
+    wrong[2, 1, 0, 0] += 3
+    np.savez("dump.npz", **{name: wrong})  # type: ignore[arg-type]
+    given = ("verify", "out", "--data", "x.npz", "--observed", "dump.npz")
+    (layer,) = json.loads(say(*given, "--json"))["layers"]
+    assert (layer["mismatches"], layer["largest"], layer["values"]) == (1, 3, wrong.size)
+    np.savez("dump.npz", **{f"{name}x": wrong})  # type: ignore[arg-type]
+    assert name in fails(*given)
+    assert "--data" in fails("verify", "out", "--observed", "dump.npz")
+    np.save("dump.npy", wrong)
+    assert "keyed by tensor name" in fails(*given[:-1], "dump.npy")
+    assert "--target is for a .tflite" in fails("verify", "out", "--target", "tflite")
+
+
+def test_a_damaged_tflite_is_one_line(here: Path, say: Any, fails: Any) -> None:
+    quantized(say, "--target", "tflite")
+    content = Path("out/model.int8.tflite").read_bytes()
+    Path("half.tflite").write_bytes(content[: len(content) // 2])
+    for command in (("inspect", "half.tflite"), ("verify", "half.tflite")):
+        assert "half.tflite" in fails(*command)
+    assert "half.tflite" in fails("run", "half.tflite", "-d", "test.npz", "-o", "y.npz")
+    assert "half.tflite" in fails("import", "half.tflite", "-o", "read")
+    Path("out/model.int8.tflite").write_bytes(content[:100])
+    assert fails("verify", "out")
+
+
+def test_a_read_file_is_written_again(here: Path, say: Any) -> None:
+    quantized(say, "--target", "tflite")
+    shutil.copy("out/model.int8.tflite", "model.tflite")
+    formats = ("--format", "tflite", "--format", "c")
+    say("import", "model.tflite", "-o", "read", "--target", "tflite-micro", *formats)
+    codes = np.random.default_rng(0).integers(-128, 128, (4, 8, 8, 1)).astype(np.int8)
+    first, again, c = (
+        intact.execute(path, codes, threads=1).outputs
+        for path in ("model.tflite", "read/model.int8.tflite", "read")
+    )
+    (wanted,) = first.values()
+    assert wanted.dtype == np.int8
+    for other in (again, c):
+        (array,) = other.values()
+        np.testing.assert_array_equal(array, wanted)
+    found = json.loads(say("verify", "read", "--format", "c", "--samples", "4", "--json"))
+    assert found["outputs"][0]["mismatches"] == 0
