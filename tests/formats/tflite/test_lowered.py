@@ -18,11 +18,13 @@ from intact.program import Array, Program
 from intact.program.integer_io import integer_io
 from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.operations import FullyConnected
+from intact.run.integer import IntegerEngine
 from intact.run.simulate import Simulator
 from tests.formats.tflite.cases import real
-from tests.formats.tflite.files import operators_of
+from tests.formats.tflite.files import model_of, operators_of
 from tests.images import Images, Preprocessing
-from tests.models import MODELS, random_inputs
+from tests.models import MODELS, ModelBuilder, random_inputs
 from tests.plans import calibrate, calibrated, planned
 
 Arrays = dict[str, Array]
@@ -77,6 +79,26 @@ def test_floats_at_the_ends_are_in_the_layout_that_was_asked_for() -> None:
     channels_last, _ = TfliteRuntime(write_tflite(program, io=Io.FLOAT)).run(moved)
     for name, array in in_model.items():
         np.testing.assert_array_equal(array, channels_last[name])
+
+
+def test_a_batch_with_axes_folded_in_has_its_rows_in_the_file() -> None:
+    """Readers that compute no shapes (microcontrollers, vendors' compilers) believe the file's."""
+    micro = pytest.importorskip("tflite_micro.python.tflite_micro.runtime")
+    b = ModelBuilder(17)
+    x = b.node("Reshape", b.input("x", ["batch", 4, 6]), b.ints(-1, 6))
+    b.node("Reshape", b.node("Gemm", x, b.weight(6, 3)), b.ints(-1, 4, 3), out="y")
+    b.output("y")
+    program = lower(calibrated(b.build(), "tflite-micro"))
+    content = write_tflite(program)
+    (gemm,) = (step for step in program.steps if isinstance(step.operation, FullyConnected))
+    shapes = {bytes(t.name).decode(): list(t.shape) for t in model_of(content).subgraphs[0].tensors}
+    assert shapes[gemm.outputs[0].name] == [4, 3]
+    codes = np.arange(24, dtype=np.int8).reshape(1, 4, 6)
+    interpreter = micro.Interpreter.from_bytes(content)
+    interpreter.set_input(codes, 0)
+    interpreter.invoke()
+    wanted = IntegerEngine(integer_io(program)).run({"x": codes}).outputs["y"]
+    np.testing.assert_array_equal(interpreter.get_output(0), wanted)
 
 
 CNNS = {"resnet20": 4, "mobilenetv2": 8, "mlperf_resnet8": 26}

@@ -12,7 +12,7 @@ from intact.config import QuantState, Rounding
 from intact.errors import ModelError
 from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
 from intact.graph import Graph, save_model
-from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
+from intact.plan import READ_FROM, QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
 from intact.plan.complete import complete
 from intact.plan.inspection import inspect_plan
 from intact.program import Array
@@ -186,12 +186,33 @@ def test_tensors_are_found_by_their_number() -> None:
     assert model.plan.graph.value(model.tensors[middle].value).shape is not None
 
 
+def test_a_signature_may_call_one_output_twice() -> None:
+    b = FileBuilder()
+    x = b.input((1, 4), name="twin")
+    out = b.op("RELU", [x], b.tensor((1, 4), name="y"))
+    b.sign({"image": x}, {"scores": out, "twin": out})
+    plan = read_tflite(b.build(out, out), TARGET)
+    assert [value.name for value in plan.graph.outputs] == ["scores", "twin"]
+
+
+def test_a_constant_output_keeps_its_shape() -> None:
+    b = FileBuilder()
+    x, kept = b.input((1, 4)), b.codes((1, 4))
+    plan = read_tflite(b.build(b.op("RELU", [x], b.tensor((1, 4))), kept), TARGET)
+    _, found = Simulator(plan).run({"t0": np.zeros((1, 4), np.float32)})[0].values()
+    assert found.shape == (1, 4)
+    assert list(plan.graph.inputs[0].shape or ()) == [1, 4]  # more samples would not fit it
+
+
 def test_a_signature_names_the_ports() -> None:
     b = FileBuilder()
     x = b.input((1, 4, 4, 2), scale=0.05)
     out = conv(b, x, (1, 4, 4, 3))
     b.sign({"image": x}, {"scores": out})
-    signature = read_tflite_model(b.build(out), TARGET).signature
+    model = read_tflite_model(b.build(out), TARGET)
+    signature, graph = model.signature, model.plan.graph
+    assert [value.name for value in graph.inputs] == ["image"]
+    assert [value.name for value in graph.outputs] == ["scores"]
     assert (signature.inputs, signature.outputs) == ({"image": x}, {"scores": out})
     b.sign({"image": 99}, {})
     with pytest.raises(ModelError, match="its signature calls tensor 99"):

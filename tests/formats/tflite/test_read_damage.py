@@ -12,9 +12,12 @@ import pytest
 
 from intact.errors import ModelError
 from intact.formats.tflite.read import read_tflite
+from intact.formats.tflite.reading.canvas import fresh_name
+from intact.formats.tflite.reading.parameters import Parameters
 from intact.formats.tflite.reading.wire import Wire
 from intact.targets import load_target
 from tests.formats.tflite.read_cases import build
+from tests.formats.tflite.small_files import FileBuilder
 
 TARGET = load_target("tflite")
 
@@ -122,3 +125,94 @@ def test_a_tensor_of_exabytes_takes_no_memory() -> None:
     tracemalloc.stop()
     assert "its shape is [1, 46340, 46340, 4]" in message
     assert peak < 1 << 24
+
+
+def test_names_that_are_all_alike_are_told_apart_in_one_go() -> None:
+    """As many tries as names: one by one would take half a billion here."""
+    taken: dict[str, int] = {}
+    names = [fresh_name("x", taken) for _ in range(30_000)]
+    assert len(set(names)) == len(names)
+    assert names[:3] == ["x", "x_2", "x_3"]
+
+
+@pytest.mark.parametrize("kind", ["CONCATENATION", "PACK"])
+def test_one_tensor_that_is_read_a_million_times(kind: str) -> None:
+    """Four bytes of the file would become some nodes and configs, each time."""
+    b = FileBuilder()
+    x, count = b.input((1, 1)), 50_000
+    out = b.tensor((1, count) if kind == "CONCATENATION" else (1, count, 1))
+    b.op(kind, [x] * count, out, f"{kind.capitalize()}Options", axis=1)
+    assert "share their contents too often" in _message(b.build(out))
+
+
+def test_one_tensor_that_is_handed_out_a_million_times() -> None:
+    b = FileBuilder()
+    out = b.op("RELU", [b.input((1, 4))], b.tensor((1, 4)))
+    assert "share their contents too often" in _message(b.build(*[out] * 50_000))
+
+
+_LENGTH = 4096
+
+
+def _grown(name: str) -> bytes:
+    """Return a file that makes gigabytes of a few thousand integers."""
+    b = FileBuilder()
+    b.input((1, 4))
+    row = b.ints(*range(_LENGTH), shape=(1, _LENGTH))
+    column = b.ints(*[0] * _LENGTH, shape=(_LENGTH, 1))
+    out = b.tensor((_LENGTH,), "int32", None)
+    match name:
+        case "ADD":
+            b.op("ADD", [row, column], out, "AddOptions")
+        case "GATHER":
+            b.op("GATHER", [row, column], out, "GatherOptions", axis=0)
+        case _:
+            parts = [b.ints(*range(_LENGTH)) for _ in range(300)]
+            b.op(name, parts, out, "PackOptions" if name == "PACK" else "ConcatenationOptions")
+    return b.build(out)
+
+
+@pytest.mark.parametrize("name", ["ADD", "GATHER", "CONCATENATION", "PACK"])
+def test_integers_that_grow_take_no_memory(name: str) -> None:
+    data = _grown(name)
+    tracemalloc.start()
+    message = _message(data)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert f"integers where its output has {_LENGTH}" in message
+    assert peak < len(data) + (1 << 22)
+
+
+def test_a_quantiser_for_each_of_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each scale of one input is looked up, not compared with all before it."""
+    compared = 0
+    equals = Parameters.equals
+
+    def counted(self: Parameters, other: Parameters | None) -> bool:
+        nonlocal compared
+        compared += 1
+        return equals(self, other)
+
+    monkeypatch.setattr(Parameters, "equals", counted)
+    b = FileBuilder()
+    x, count = b.input((1, 4), "float32", scale=None), 200
+    outputs = []
+    for k in range(count):
+        codes = b.op("QUANTIZE", [x], b.tensor((1, 4), scale=0.01 + 1e-5 * k))
+        outputs.append(b.op("RELU", [codes], b.tensor((1, 4), scale=0.3)))
+    plan = read_tflite(b.build(*outputs), TARGET)
+    assert len(plan.graph.outputs) == count
+    assert compared < 10 * count
+
+
+def test_messages_stay_short() -> None:
+    b = FileBuilder()
+    x = b.input((1, 4), name="x" * 10_000)
+    many = b.ints(*[1] * 5_000)
+    for k in range(120):
+        out = b.tensor((1, 4), name=f"{k}" * 1000)
+        b.op("STRIDED_SLICE", [x, many, many, many], out, "StridedSliceOptions", newAxisMask=-1)
+    message = _message(b.build(out))
+    assert "120 of 120 operators" in message
+    assert "and 20 more reasons" in message
+    assert len(message) < 60_000

@@ -53,12 +53,6 @@ class Windows:
         return self.kernel[0] * self.kernel[1] * self.kernel[2]
 
     @property
-    def only_pads(self) -> Windows:
-        """The geometry whose windows are the padded elements themselves."""
-        ones = (1, 1, 1)
-        return Windows(ones, ones, ones, self.begins, self.ends)
-
-    @property
     def is_pointwise(self) -> bool:
         """Whether every window is one element, and every element a window."""
         return self.taps == 1 and set(self.strides) == {1} and {*self.begins, *self.ends} == {0}
