@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import intact
 from intact import demo
 from intact.cli import run
+from tests.models import ModelBuilder
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "integers.md"
 
@@ -190,3 +192,23 @@ def test_a_read_file_is_written_again(here: Path, say: Any) -> None:
         np.testing.assert_array_equal(array, wanted)
     found = json.loads(say("verify", "read", "--format", "c", "--samples", "4", "--json"))
     assert found["outputs"][0]["mismatches"] == 0
+
+
+def test_a_long_list_of_what_cannot_be_written_is_told_whole(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    b = ModelBuilder(13)
+    x = b.input("image", ["batch", 2, 4, 4])
+    for number in range(40):
+        x = b.node("Softplus", b.conv(x, 2, 2), name=f"softplus_with_a_long_name_{number}")
+    b.node("Relu", x, out="y")
+    b.output("y")
+    onnx.save(b.build(), "odd.onnx")
+    np.savez("x.npz", image=np.random.default_rng(0).random((4, 2, 4, 4), np.float32))
+    given = ("quantize", "odd.onnx", "-d", "x.npz", "-o", "out", "--target", "tflite")
+    assert run(given) == 1
+    lines = capfd.readouterr().err.splitlines()
+    assert lines[-1].startswith("intact: TFLite cannot hold")
+    for number in range(40):
+        assert any(f"softplus_with_a_long_name_{number}:" in line for line in lines[:-1])
+    assert not Path("out").exists()

@@ -69,7 +69,21 @@ class PlanError(IntactError):
 
 
 class ExportError(IntactError):
-    """A plan that a format cannot express."""
+    """A plan that a format cannot express.
+
+    Args:
+        message: What is wrong.
+        remedy: How to mend it.
+        listed: All that the message tells of, one phrase each.
+
+    Attributes:
+        unsaid: What is listed, if the message was too long to be told whole.
+    """
+
+    def __init__(self, message: str, *, remedy: str = "", listed: Iterable[str] = ()) -> None:
+        super().__init__(message, remedy=remedy)
+        is_whole = len(message) + len(remedy) + 2 <= _LONGEST
+        self.unsaid = () if is_whole else tuple(_one_line(each) for each in listed)
 
 
 class OutputError(IntactError):

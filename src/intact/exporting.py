@@ -110,14 +110,6 @@ def exported_in(folder: Path, plan: QuantizedGraph) -> dict[FormatName, Exported
     return exports
 
 
-def io_of(plan: QuantizedGraph) -> Io:
-    """Return what the ends of a plan's files hold."""
-    text = plan.provenance.get(IO_KEY, Io.INT8.value)
-    if text not in set(Io):
-        raise PlanError(f"provenance {IO_KEY!r} of the plan is {text!r}", remedy="quantize again")
-    return Io(text)
-
-
 FORMATS_KEY, IO_KEY = "formats", "io"
 """Keys of a plan's provenance."""
 

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import onnx_ir as ir
 import pytest
 
 from intact.errors import ExportError
@@ -11,6 +12,7 @@ from intact.program.operations import (
     Binary,
     Dequantize,
     Elementwise,
+    FloatNodes,
     Function,
     Quantize,
     Transpose,
@@ -122,6 +124,17 @@ OTHER = step("q2", Quantize(), [X], tensor("qx2", B))
 )
 def test_floats_at_the_ends_are_named(program: Program, message: str) -> None:
     with pytest.raises(ExportError, match=rf"{message}.*--io float"):
+        integer_io(program)
+
+
+def test_of_an_island_the_nodes_at_the_ends_are_named() -> None:
+    x = ir.Value(name="x")
+    first = ir.node("Relu", [x], name="first")
+    second = ir.node("Relu", [first.outputs[0]], name="second")
+    made = tensor("made")
+    operation = FloatNodes((first, second), (x,), (second.outputs[0],))
+    program = Program({"x": X}, {"y": made}, (step("island", operation, [X], made),))
+    with pytest.raises(ExportError, match=r"floats by 'first'; output 'y' .* by 'second'"):
         integer_io(program)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 import typer
 
 from intact.cli.application import WRONG_USE, app
-from intact.errors import IntactError, UsageError
+from intact.errors import ExportError, IntactError, UsageError
 
 _WRONG, _STOPPED = 1, 130
 
@@ -33,6 +33,9 @@ def run(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
     except (IntactError, MemoryError) as error:
         message = _out_of_memory(error) if isinstance(error, MemoryError) else str(error)
+        if isinstance(error, ExportError):
+            for each in error.unsaid:
+                typer.echo(f"  {each}", err=True)
         return _complain(message, WRONG_USE if isinstance(error, UsageError) else _WRONG)
     except OSError as error:
         _give_up_stdout()

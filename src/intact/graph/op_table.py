@@ -113,7 +113,7 @@ _ROWS: tuple[tuple[str, OpSpec], ...] = (
         _ACTIVATION,
     ),
     ("Clip", OpSpec(OpKind.ACTIVATION, (DATA, PARAMETER, PARAMETER))),
-    ("PRelu", OpSpec(OpKind.ACTIVATION, (DATA, PARAMETER))),
+    ("PRelu", OpSpec(OpKind.ACTIVATION, (DATA, DATA))),
     # Pools, reductions, normalisations.
     ("MaxPool GlobalMaxPool", replace(_POOL, moves_values=True)),
     ("AveragePool GlobalAveragePool LpPool GlobalLpPool", _POOL),

@@ -6,7 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from intact.errors import ExportError
-from intact.program.operations import Dequantize, Quantize
+from intact.program.operations import Dequantize, FloatNodes, Quantize
 from intact.program.program import Program, Step, Tensor
 
 
@@ -45,14 +45,13 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
     outputs: dict[str, Tensor] = {}
     for name, tensor in program.outputs.items():
         outputs[name] = renamed.get(tensor.name, tensor)
-        maker = makers.get(tensor.name)
         if not _is_float(outputs[name]) or _is_left(name, names):
             continue
-        if maker is None or not isinstance(maker.operation, Dequantize):
-            made = f"by {maker.name!r}" if maker else "outside of the steps"
-            wrong.append(f"output {name!r} is made in float {made}")
+        made_of = _codes_of(tensor, makers.get(tensor.name))
+        if isinstance(made_of, Tensor):
+            outputs[name] = made_of
         else:
-            outputs[name] = maker.activations[0]
+            wrong.append(f"output {name!r} is made in float {made_of}")
     if wrong:
         raise ExportError(
             f"no integers at the ends of the model: {'; '.join(wrong)}",
@@ -75,7 +74,12 @@ def _is_left(name: str, names: Collection[str] | None) -> bool:
 
 def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:
     """Return why an input cannot be the codes, "" if it can."""
-    in_float = [step.name for step in readers if not isinstance(step.operation, Quantize)]
+    in_float = [
+        name
+        for step in readers
+        if not isinstance(step.operation, Quantize)
+        for name in _readers_of(tensor, step)
+    ]
     if in_float:
         return f"is read as floats by {', '.join(map(repr, in_float[:3]))}"
     if tensor in program.outputs.values():
@@ -84,6 +88,31 @@ def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:
     if any(first is None or not first.same_as(encodings[0]) for first in encodings):
         return "is quantised in two ways"
     return ""
+
+
+def _readers_of(tensor: Tensor, step: Step) -> list[str]:
+    """Return which nodes of a step read a tensor, or what the step is called."""
+    operation = step.operation
+    if not isinstance(operation, FloatNodes):
+        return [step.name]
+    pairs = zip(operation.inputs, step.inputs, strict=True)
+    values = {value for value, each in pairs if each is tensor}
+    names = [str(node.name) for node in operation.nodes if values.intersection(node.inputs)]
+    return names or [step.name]
+
+
+def _codes_of(tensor: Tensor, maker: Step | None) -> Tensor | str:
+    """Return the codes that a float output is made of, or who makes it where there are none."""
+    if maker is None:
+        return "outside of the steps"
+    operation = maker.operation
+    if isinstance(operation, Dequantize):
+        return maker.activations[0]
+    node = None
+    if isinstance(operation, FloatNodes):
+        node = operation.outputs[maker.outputs.index(tensor)].producer()
+    name = maker.name if node is None else str(node.name)
+    return f"by {name!r}"
 
 
 def _reads(step: Step, names: set[str]) -> bool:

@@ -45,8 +45,10 @@ def _named(step: Step) -> list[tuple[ir.Value, str]]:
     pairs = list(zip(operation.inputs, tensors, strict=True))
     pairs += [(v, t.name) for v, t in zip(operation.outputs, step.outputs, strict=True)]
     given = {value for value, _ in pairs}
-    read = {value for node in operation.nodes for value in (*node.inputs, *values_read_inside(node))}
-    return pairs + [(v, "") for v in read - given if v is not None and is_constant(v)]
+    for node in operation.nodes:
+        read = {value for value in (*node.inputs, *values_read_inside(node)) if value is not None}
+        pairs += [(value, "") for value in read - given if is_constant(value)]
+    return pairs
 
 
 def _joined(program: Program, run: list[Step]) -> list[Step]:

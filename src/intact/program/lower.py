@@ -19,6 +19,7 @@ from intact.program.lowering.builder import Builder, Untranslatable
 from intact.program.lowering.chains import Points, chains
 from intact.program.lowering.table import translate
 from intact.program.operations import FloatNodes
+from intact.program.prescribed import with_prescribed_outputs
 from intact.program.program import Program, Tensor
 from intact.program.unused import without_unused
 
@@ -41,7 +42,8 @@ def lower(
         PlanError: An end has no scale yet, or levels without integer arithmetic.
     """
     program = without_unused(translated(plan, float_operations=float_operations))
-    return join_islands(without_unused(cancel_transposes(program, layout)))
+    moved = without_unused(cancel_transposes(program, layout))
+    return with_prescribed_outputs(join_islands(moved), plan)
 
 
 def translated(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:

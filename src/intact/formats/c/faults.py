@@ -47,7 +47,13 @@ class Faults:
             f"{', '.join(dict.fromkeys(places))}: {reason} ({remedy})"
             for (reason, remedy), places in self._places.items()
         ]
-        return ExportError(f"C cannot hold {'; '.join(told)}", remedy="mend each as it says")
+        listed = (
+            f"{place}: {reason} ({remedy})"
+            for (reason, remedy), places in self._places.items()
+            for place in dict.fromkeys(places)
+        )
+        message = f"C cannot hold {'; '.join(told)}"
+        return ExportError(message, remedy="mend each as it says", listed=listed)
 
 
 def _touches_floats(step: Step) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
@@ -52,23 +52,38 @@ def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
         ExportError: Steps that TFLite does not have; all are listed.
         MissingExtraError: ai-edge-litert or flatbuffers is not installed.
     """
-    return program_to_tflite(integer_io(program) if io is Io.INT8 else program)
+    if io is Io.FLOAT:
+        return program_to_tflite(program)
+    try:
+        integers = integer_io(program)
+    except ExportError as error:  # its steps are asked too, so that all is told at once
+        raise _error(tflite_refusals(program), str(error)) from error
+    return program_to_tflite(integers)
 
 
 def program_to_tflite(program: Program) -> bytes:
     """Return a program as it stands; see :func:`write_tflite`."""
     draft, refused = _drafted(program)
     if refused:
-        raise ExportError(
-            f"TFLite cannot hold {'; '.join(_listed(refused))}",
-            remedy="keep nodes float with --keep-float, or quantise with --target tflite",
-        )
+        raise _error(refused)
     return serialize(draft, program.inputs, program.outputs, _DESCRIPTION)
 
 
 def tflite_refusals(program: Program) -> tuple[Refusal, ...]:
     """Return everything that keeps a program from being written, in the order of its steps."""
     return _drafted(program)[1]
+
+
+def _error(refused: Collection[Refusal], ends: str = "") -> ExportError:
+    """Return the error that tells of all refusals, and of what is wrong at the ends."""
+    if not refused:
+        return ExportError(ends)
+    also = f"; {ends}" if ends else ""
+    return ExportError(
+        f"TFLite cannot hold {'; '.join(_listed(refused))}{also}",
+        remedy="keep them float with --keep-float, or take the scales of --target tflite",
+        listed=[*(f"{each.step}: {each.reason}" for each in refused), *([ends] if ends else [])],
+    )
 
 
 def _listed(refused: Iterable[Refusal]) -> list[str]:

@@ -241,4 +241,3 @@ class Builder:
 
     def _fresh(self, name: str) -> str:
         return fresh(name, self._taken)
-

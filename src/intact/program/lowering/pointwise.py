@@ -18,6 +18,7 @@ from intact.program.operations import (
     Softmax,
     Unary,
 )
+from intact.targets import Requantize
 
 Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
 
@@ -45,6 +46,9 @@ _FUNCTIONS = {
     "Erf": Unary.ERF,
     "Reciprocal": Unary.RECIPROCAL,
 }
+
+_FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
+"""Arithmetics for which it is all the same when a number is clamped."""
 
 _LEGACY_SOFTMAX = 13
 """Before this opset Softmax worked on the input flattened to a matrix."""
@@ -118,10 +122,18 @@ def hard_sigmoid(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
 
 
 def clamp(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
-    """Relu or Clip that stands alone."""
+    """Relu or Clip that stands alone.
+
+    Integer hardware rescales in a Relu. What is clamped below another number than 0 is brought to
+    the result's codes beforehand, by a step of its own.
+    """
     own = bounds_of(chain[0])
     bounds = joined(fused_bounds(chain), Bounds() if own is None else own)
-    finish(builder, chain, Function(Unary.CLAMP, bounds=bounds), (builder.read(chain[0], 0),))
+    data, wanted = builder.read(chain[0], 0), builder.wanted(chain[-1].outputs[0])
+    is_integer = builder.plan.target.arithmetic_of(chain[0]).requantize not in _FLOATS
+    if is_integer and bounds.low != 0 and data.encoding is not None and wanted is not None:
+        data = builder.in_encoding(data, wanted)
+    finish(builder, chain, Function(Unary.CLAMP, bounds=bounds), (data,))
 
 
 def prelu(builder: Builder, chain: tuple[ir.Node, ...]) -> None:

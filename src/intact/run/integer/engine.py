@@ -16,7 +16,7 @@ import numpy.typing as npt
 from intact.errors import DataError
 from intact.program import Array, Program, Step, Tensor
 from intact.run.integer.kernel import Kernel, Overflow, Overflows
-from intact.run.integer.kernels import prepare
+from intact.run.integer.table import prepare
 
 
 @dataclass(frozen=True)

@@ -192,7 +192,7 @@ def test_layers_of_other_kinds_are_refused() -> None:
     two_scales = Encoding(np.ones(3, np.float32), np.zeros(3, np.int64), -128, 127, 1)
     for inputs, message in (
         ([((1, 3), encoding("int8")), ((2, 3), encoding("int8")), None], "no constant codes"),
-        ([((1, 3), two_scales), (weights, encoding("int8")), None], "no single scale"),
+        ([((1, 3), two_scales), (weights, encoding("int8")), None], "no scales by channel"),
         ([((1, 3), encoding("int8")), (weights, two_scales), None], "axis 1"),
         ([((1, 3), encoding("int8")), (weights, encoding("int8")),
           (np.ones(2, np.float32), None)], "float bias"),

@@ -83,7 +83,7 @@ def add_clamp(draft: Draft, source: Tensor, output: Tensor, bounds: Bounds) -> N
     """Add operators that clamp ``source``, and bring its codes to the output's encoding.
 
     Only RELU is trusted to rescale: TFLite Micro's RELU6 does not (measured), and it has neither
-    RELU_N1_TO_1 nor RELU_0_TO_1. The others are a QUANTIZE, which rescales with the same bits,
+    RELU_N1_TO_1 nor RELU_0_TO_1. What ends above it is cut off behind; the others are a QUANTIZE,
     and then what every runtime has.
     """
     encoding = output.encoding
@@ -92,7 +92,12 @@ def add_clamp(draft: Draft, source: Tensor, output: Tensor, bounds: Bounds) -> N
         draft.operator("RELU", (source,), (output,), version=version)
         return
     if encoding is not None and not encoding.same_as(source.encoding):
-        source = add_rescaled(draft, source, encoding, output.name)
+        if bounds.low == 0:
+            result = draft.intermediate(f"{output.name}_relu", output.shape, encoding, output)
+            draft.operator("RELU", (source,), (result,), version=version)
+            source = result
+        else:
+            source = add_rescaled(draft, source, encoding, output.name)
     if _alike(bounds, Bounds(0, 6), encoding):
         draft.operator("RELU6", (source,), (output,), version=version)
         return

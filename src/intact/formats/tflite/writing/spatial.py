@@ -13,7 +13,7 @@ import numpy as np
 
 from intact.formats.tflite.writing.bounds import add_bounded
 from intact.formats.tflite.writing.draft import Draft, Options, RefusedError, data_of
-from intact.formats.tflite.writing.moving import add_reshape
+from intact.formats.tflite.writing.moving import add_reshape, version_of
 from intact.formats.tflite.writing.padding import (
     SAME,
     VALID,
@@ -34,6 +34,7 @@ from intact.formats.tflite.writing.weights import (
 from intact.program import Encoding, Shape, Step, Tensor
 from intact.program.operations import (
     Convolution,
+    Pads,
     Pool,
     PoolKind,
     Resize,
@@ -178,19 +179,17 @@ def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft)
         fusable=False,  # kernels before version 4 ignore the field
     )
     if full is not output:
-        begins = [0, *(before for before, _ in operation.pads), 0]
-        sizes = [-1, *spatial_lengths(output), -1]
-        draft.operator(
-            "SLICE",
-            (
-                full,
-                draft.integers(f"{step.name}/begin", begins),
-                draft.integers(f"{step.name}/size", sizes),
-            ),
-            (output,),
-            Options("SliceOptions"),
-            version=1 if output.encoding is None else 2,
-        )
+        _add_cut(draft, step, full, operation.pads)
+
+
+def _add_cut(draft: Draft, step: Step, full: Tensor, pads: Pads) -> None:
+    """Add a SLICE of a full result to the output of a step, which lacks the pads."""
+    output = step.outputs[0]
+    begin = draft.integers(f"{step.name}/begin", [0, *(before for before, _ in pads), 0])
+    size = draft.integers(f"{step.name}/size", [-1, *spatial_lengths(output), -1])
+    version = version_of(output)
+    options = Options("SliceOptions")
+    draft.operator("SLICE", (full, begin, size), (output,), options, version=version)
 
 
 def write_pool(operation: Pool, step: Step, draft: Draft) -> None:

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.errors import PlanError
-from intact.program import Array, Encoding, Step, Tensor
+from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.arithmetic.reals import real_type, to_codes, to_reals
 from intact.program.arithmetic.requantize import Requantizer, real_multiplier
 from intact.program.operations import Function, PRelu
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
-from intact.run.integer.operands import Compute, encoding_of, kernel_of, operation_of
+from intact.run.integer.operands import Compute, kernel_of, operation_of, per_tensor
 from intact.run.integer.pointwise.tables import every_code, look_up, table_bits
 from intact.targets import Arithmetic, Requantize
 
@@ -21,7 +20,7 @@ _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 def prepare_function(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`Function`."""
     operation = operation_of(step, Function)
-    data, output = one_scale(step, step.inputs[0]), one_scale(step, step.outputs[0])
+    data, output = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
 
     def evaluate(codes: Array) -> Array:
         wide = codes.astype(np.int64)
@@ -36,8 +35,8 @@ def prepare_function(step: Step, _: Overflows) -> Kernel:
 def prepare_prelu(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`PRelu`: products with the slope below 0, else the data."""
     arithmetic = step.arithmetic
-    data, output = one_scale(step, step.inputs[0]), one_scale(step, step.outputs[0])
-    slopes = one_scale(step, step.inputs[1])
+    data, output = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
+    slopes = per_tensor(step, step.inputs[1])
     if arithmetic.requantize in _FLOATS:
         return kernel_of(step, _prelu_in_float(arithmetic, data, slopes, output))
     above = Requantizer(arithmetic, real_multiplier(arithmetic, [data.scale], output), output)
@@ -63,22 +62,6 @@ def _prelu_in_float(
         return to_codes(sloped, arithmetic, output)
 
     return compute
-
-
-def one_scale(step: Step, tensor: Tensor | None) -> Encoding:
-    """Return what a tensor's codes stand for.
-
-    Raises:
-        PlanError: It is absent or float, or has a scale for each channel.
-    """
-    encoding = encoding_of(step, tensor)
-    if encoding.axis is not None:
-        name = "" if tensor is None else tensor.name
-        raise PlanError(
-            f"step {step.name!r} takes codes of one scale, but {name!r} has one a channel",
-            remedy="quantise it per tensor",
-        )
-    return encoding
 
 
 KERNELS: dict[type, Prepare] = {Function: prepare_function, PRelu: prepare_prelu}

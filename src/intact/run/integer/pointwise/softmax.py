@@ -31,8 +31,7 @@ from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.fixed_functions import fraction_bits, input_multiplier
 from intact.program.operations import Softmax
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
-from intact.run.integer.operands import kernel_of, operation_of
-from intact.run.integer.pointwise.functions import one_scale
+from intact.run.integer.operands import kernel_of, operation_of, per_tensor
 from intact.targets import Arithmetic, Functions, Requantize
 
 _DIFFERENCE_BITS = 5
@@ -53,7 +52,7 @@ Rows: TypeAlias = Callable[[Array], npt.NDArray[Any]]
 def prepare_softmax(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`Softmax`."""
     operation = operation_of(step, Softmax)
-    data, output = one_scale(step, step.inputs[0]), one_scale(step, step.outputs[0])
+    data, output = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
     if data.dtype.itemsize > _WIDEST:
         raise PlanError(
             f"step {step.name!r}: there is no Softmax of {data.dtype}",

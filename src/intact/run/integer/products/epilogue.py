@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import PlanError
-from intact.program import Array, Encoding, Step, Tensor
+from intact.program import Array, Step
 from intact.program.arithmetic.requantize import Requantizer, real_multiplier
 from intact.program.operations import Bounds
 from intact.run.integer.kernel import Overflow, Overflows
@@ -126,24 +126,3 @@ class _FloatOutput:
         if self._bounds != Bounds():
             floats = np.clip(floats, np.float32(self._bounds.low), np.float32(self._bounds.high))
         return np.asarray(floats, np.float32)
-
-
-def encoding_of(step: Step, tensor: Tensor) -> Encoding:
-    """Return the encoding of an operand that has one scale.
-
-    Raises:
-        PlanError: The tensor is in float, or has one scale for each channel.
-    """
-    encoding = tensor.encoding
-    if encoding is None or encoding.scale.size != 1:
-        raise PlanError(
-            f"step {step.name!r} cannot multiply {tensor.name!r}: it has no single scale",
-            remedy="quantise it per tensor",
-        )
-    return encoding
-
-
-def per_tensor(step: Step, tensor: Tensor) -> tuple[Array, int]:
-    """Return scale and zero point of an operand that has only one; see `encoding_of`."""
-    encoding = encoding_of(step, tensor)
-    return encoding.scale.reshape(()), int(encoding.zero_point.item())

@@ -13,7 +13,8 @@ from intact.errors import PlanError
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.operations import Bounds
 from intact.run.integer.kernel import Overflows
-from intact.run.integer.products.epilogue import Epilogue, encoding_of, per_tensor
+from intact.run.integer.operands import per_tensor
+from intact.run.integer.products.epilogue import Epilogue
 from intact.run.integer.products.gemm import exact_type
 from intact.run.integer.products.pairs import PairSaturation
 from intact.run.integer.products.patches import offset_of
@@ -64,8 +65,8 @@ class Layer:
                 f"step {step.name!r} has weights that are no constant codes",
                 remedy="leave the node in float",
             )
-        scale, zero = per_tensor(step, data)
-        encoding = encoding_of(step, data)
+        encoding = per_tensor(step, data)
+        zero = int(encoding.zero_point.item())
         offset = offset_of(encoding.dtype)
         raw = weight.data.astype(np.int64)
         # All that the type holds, not the encoding's range: what callers feed is theirs to choose.
@@ -79,7 +80,7 @@ class Layer:
             largest_value=max(abs(code - zero) for code in codes),
             weights=raw - _by_output(step, weight, weight.encoding.zero_point, raw.ndim),
             raw_weights=raw,
-            scales=[scale, _by_output(step, weight, weight.encoding.scale, 1)],
+            scales=[encoding.scale.reshape(()), _by_output(step, weight, weight.encoding.scale, 1)],
             bias=bias,
             float_bias=float_bias,
         )

@@ -12,7 +12,8 @@ from intact.errors import PlanError
 from intact.program import Array, Step, Tensor
 from intact.program.operations import BatchMatMul
 from intact.run.integer.kernel import Kernel, Overflows
-from intact.run.integer.products.epilogue import Epilogue, encoding_of
+from intact.run.integer.operands import per_tensor
+from intact.run.integer.products.epilogue import Epilogue
 from intact.run.integer.products.gemm import exact_type
 from intact.run.integer.products.pairs import PairSaturation
 from intact.run.integer.products.patches import Floats, offset_of
@@ -41,8 +42,8 @@ class _Operand:
         encoding = tensor.encoding
         last = len(tensor.shape) - 1
         if slot == 1 and encoding is not None and encoding.axis in (last, -1):
-            return cls(tensor, encoding.zero_point, encoding.scale)
-        encoding = encoding_of(step, tensor)
+            return cls(tensor, encoding.zero_point.reshape(()), encoding.scale.reshape(()))
+        encoding = per_tensor(step, tensor)
         return cls(tensor, encoding.zero_point.reshape(()), encoding.scale.reshape(()))
 
     def values(self, codes: Array) -> npt.NDArray[Any]:
