@@ -132,6 +132,25 @@ def test_an_overflowing_bias_gets_room_and_a_note() -> None:
     assert float(weight.scale[2]) == pytest.approx(1 / 127)  # type: ignore[index]
 
 
+@pytest.mark.parametrize("size", [1e-3, 1e12])
+def test_a_bias_for_each_row_of_a_product(size: float) -> None:
+    """The largest of a column decides whether it fits."""
+    b = ModelBuilder()
+    x = b.input("x", [3, 6])
+    bias = np.full((3, 4), size, np.float32) * np.array([[1], [0], [-1]], np.float32)
+    b.node("Gemm", x, b.constant(np.full((6, 4), 1e-3, np.float32)), b.constant(bias), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    plan = build_plan(graph, load_target("onnxruntime"))
+    data = {"x": np.random.default_rng(2).normal(size=(33, 6)).astype(np.float32)}
+    samples = open_samples(data, graph)
+    statistics = collect(graph, samples, required_tensors(plan))
+    plan = assign(plan, statistics, Method.of(plan.target, "minmax"))
+    config = plan.input_config(plan.graph.nodes[0], 2)
+    found = config.dequantize(config.quantize(bias.astype(np.float64)))
+    assert np.all(np.abs(found - bias) <= np.asarray(config.scale) / 2 + 1e-6 * size)
+
+
 def test_an_ordinary_bias_is_the_product_of_the_scales() -> None:
     plan, _ = calibrated(tiny_weights(0.5, 0.25), load_target("onnxruntime"))
     weight, bias = first_conv(plan)

@@ -65,7 +65,9 @@ def _make_room(
     if weight.scale is None or weight.offset is None:
         return 0
     scales = weight.scale.astype(np.float64)
-    per_channel = np.abs(bias).reshape(-1) if scales.ndim else np.abs(bias).max(initial=0.0)
+    # A Gemm may add a bias for each row too: what counts is the largest of a channel.
+    rows = np.abs(bias).reshape(-1, scales.size) if scales.ndim else np.abs(bias).reshape(-1)
+    per_channel = rows.max(axis=0, initial=0.0)
     overflows = per_channel > config.quant_max * scales * input_scale
     if not np.any(overflows) or _is_settled(weight):
         return int(np.count_nonzero(overflows))
