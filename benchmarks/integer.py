@@ -26,9 +26,9 @@ from rich.table import Table
 
 import intact
 from intact.formats.tflite.write import write_tflite
-from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.passes.integer_io import integer_io
+from intact.program.passes.layout import Layout
 from intact.run.cpu import detect_cpu
 from intact.run.integer import IntegerEngine
 from intact.samples.preprocess import Preprocess

@@ -171,7 +171,10 @@ def test_ctrl_c_leaves_nothing(here: Path) -> None:
         time.sleep(0.05)
     before = {path.name for path in here.iterdir()}
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    try:
+        out, err = process.communicate(timeout=30)
+    finally:
+        process.kill()  # where it does not stop it would run for ever
     assert (process.returncode, out, err) == (130, "", "intact: stopped; nothing was written\n")
     assert {path.name for path in here.iterdir()} == before
 

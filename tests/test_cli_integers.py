@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 
 import intact
 from intact import demo
@@ -212,3 +213,112 @@ def test_a_long_list_of_what_cannot_be_written_is_told_whole(
     for number in range(40):
         assert any(f"softplus_with_a_long_name_{number}:" in line for line in lines[:-1])
     assert not Path("out").exists()
+
+
+def padded_model(path: Path) -> None:
+    """Write a convolution whose pads are neither SAME nor VALID."""
+    weight = np.random.default_rng(0).standard_normal((4, 1, 3, 3)).astype(np.float32)
+    node = helper.make_node("Conv", ["image", "w"], ["y"], name="conv", pads=[2, 1, 1, 2])
+    relu = helper.make_node("Relu", ["image0"], ["image"], name="relu")
+    ends = [
+        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+        for name, shape in (("image0", ["n", 1, 8, 8]), ("y", ["n", 4, 9, 9]))
+    ]
+    initial = [numpy_helper.from_array(weight, "w")]
+    graph = helper.make_graph([relu, node], "g", ends[:1], ends[1:], initial)
+    opsets = [helper.make_opsetid("", 17)]
+    onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
+
+
+def test_every_tensor_of_the_file_recorded_by_hand(here: Path, say: Any) -> None:
+    """More samples than are verified unasked, and the tensors that only the file has."""
+    pytest.importorskip("ai_edge_litert")
+    from ai_edge_litert.interpreter import Interpreter, OpResolverType
+
+    padded_model(Path("padded.onnx"))
+    images = np.random.default_rng(1).standard_normal((70, 1, 8, 8)).astype(np.float32)
+    np.savez("x.npz", image0=images)
+    say("quantize", "padded.onnx", "-d", "x.npz", "-o", "out", "--target", "tflite")
+    interpreter = Interpreter(
+        "out/model.int8.tflite",
+        experimental_op_resolver_type=OpResolverType.BUILTIN_REF,
+        experimental_preserve_all_tensors=True,
+    )
+    (taken,) = interpreter.get_input_details()
+    scale, zero_point = taken["quantization"]
+    codes = np.clip(np.rint(images / np.float32(scale)) + zero_point, -128, 127).astype(np.int8)
+    interpreter.resize_tensor_input(taken["index"], [70, 8, 8, 1])
+    interpreter.allocate_tensors()
+    interpreter.set_tensor(taken["index"], codes.transpose(0, 2, 3, 1))
+    interpreter.invoke()
+    dump = {
+        each["name"]: interpreter.get_tensor(each["index"])
+        for each in interpreter.get_tensor_details()
+        if len(each["shape"]) == 4 and interpreter.get_tensor(each["index"]).shape[0] == 70
+    }
+    assert "image_padded" in dump
+    np.savez("dump.npz", **dump)
+    given = ("verify", "out", "--data", "x.npz", "--observed", "dump.npz")
+    found = json.loads(say(*given, "--json"))
+    assert found["samples"] == 70
+    assert len(found["layers"]) == len(dump) - 1
+    assert sum(layer["mismatches"] for layer in found["layers"]) == 0
+    assert found["not_compared"] == {"image_padded": "only the .tflite has it, the plan does not"}
+    text = say(*given)
+    assert text.count("recorded channels last") == 1
+    dump["y"] = dump["y"] ^ 1
+    np.savez("dump.npz", **dump)
+    assert "y, conv.output[0]" in say(*given)
+
+
+def test_what_run_will_not_write(here: Path, say: Any, fails: Any) -> None:
+    quantized(say, "--target", "tflite")
+    Path("main.c").write_text("int main(void) { return 0; }")
+    given = ("run", "out", "-d", "test.npz", "-o")
+    assert "ends in .npz" in fails(*given, "main.c")
+    assert Path("main.c").read_text().startswith("int main")
+    assert "there is no folder missing" in fails(*given, "missing/y.npz")
+    assert not Path("missing").exists()
+
+
+def test_what_verify_will_not_take(here: Path, say: Any, fails: Any) -> None:
+    assert "is a file" in fails("verify", "model.onnx")
+    for name in ("nowhere", "nowhere.tflite"):
+        assert f"{name} does not exist" in fails("verify", name)
+    quantized(say, "--target", "tflite")
+    shutil.copy("out/model.int8.tflite", "model.lite")
+    assert json.loads(say("verify", "model.lite", "--samples", "2", "--json"))["samples"] == 2
+
+
+@pytest.mark.parametrize("size", [0, 100, 3000])
+def test_a_damaged_tflite_of_a_result(here: Path, say: Any, fails: Any, size: int) -> None:
+    """TensorFlow Lite Micro would read beyond its end."""
+    quantized(say, "--target", "tflite-micro")
+    path = Path("out/model.int8.tflite")
+    path.write_bytes(path.read_bytes()[:size])
+    for options in ((), ("--kernels", "ref")):
+        message = fails("verify", "out", *options)
+        assert f"{path}: " in message
+        assert "damaged" in message
+
+
+def test_the_tflite_of_another_result(here: Path, say: Any, fails: Any) -> None:
+    padded_model(Path("padded.onnx"))
+    np.savez("x.npz", image0=np.ones((4, 1, 8, 8), np.float32))
+    say("quantize", "padded.onnx", "-d", "x.npz", "-o", "other", "--target", "tflite")
+    quantized(say, "--target", "tflite-micro")
+    shutil.copy("other/model.int8.tflite", "out/model.int8.tflite")
+    assert "not the model of this plan, its inputs are ['image0']" in fails("verify", "out")
+
+
+@pytest.mark.parametrize("added", [b"\n", b"\xff"])
+def test_c_of_strangers_is_not_run(here: Path, say: Any, fails: Any, added: bytes) -> None:
+    quantized(say, "--target", "tflite-micro", "--format", "c")
+    path = Path("out/model.c")
+    path.write_bytes(path.read_bytes() + added)
+    assert "model.c is not what this plan gives" in fails("verify", "out")
+
+
+def test_c_takes_codes_whatever_is_asked_for(here: Path, say: Any) -> None:
+    text = quantized(say, "--target", "tflite-micro", "--format", "c", "--io", "float")
+    assert "--io float is for a .tflite" in text

@@ -3,23 +3,26 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field, replace
+import struct
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from types import MappingProxyType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.calibrate.synthetic import evenly_drawn_samples
-from intact.errors import DataError, UsageError
-from intact.exporting import TFLITE_FILE, FormatName, c_program
+from intact.errors import DataError, ExportError, PlanError, UsageError
+from intact.exporting import FORMATS, FORMATS_KEY, TFLITE_FILE, FormatName, c_program
 from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.tflite.read import TfliteModel, read_tflite_model
+from intact.formats.tflite.reading.decode import open_tflite
 from intact.formats.tflite.runtime import Kernels
+from intact.formats.tflite.write import Io
 from intact.plan import QuantizedGraph
+from intact.program.lower import lower
 from intact.result import Result
 from intact.samples.batching import Batch
 from intact.samples.preprocess import Preprocess
@@ -35,6 +38,9 @@ from intact.verification import (
     verify_read_tflite,
     verify_tflite,
 )
+
+if TYPE_CHECKING:
+    from intact.formats.c.write import CProgram
 
 _BATCH = 16
 """Samples at once: every activation of a batch is held, several times."""
@@ -123,7 +129,7 @@ def compare(
         model, content = subject.read
         kind = _interpreter(subject.plan.target, kernels)
         if kind is Interpreter.MICRO:
-            return verify_micro(model.plan, content, feeds)
+            return _in_micro(model.plan, content, feeds)
         return verify_read_tflite(
             model, content, feeds, Kernels(kind.value), threads=max(threads, 1)
         )
@@ -133,7 +139,7 @@ def compare(
         content = exported.files[TFLITE_FILE]
         kind = _interpreter(subject.plan.target, kernels)
         if kind is Interpreter.MICRO:
-            return verify_micro(subject.plan, content, feeds)
+            return _in_micro(subject.plan, content, feeds)
         return verify_tflite(
             subject.plan, content, feeds, Kernels(kind.value), threads=max(threads, 1)
         )
@@ -143,8 +149,36 @@ def compare(
         return verify_qdq(subject.plan, exported, feeds, threads=threads)
     if not isinstance(exported, WrittenFiles):
         raise UsageError(f"there is no runtime here for {name}", remedy="choose another format")
-    texts = MappingProxyType({file: text.decode() for file, text in exported.files.items()})
-    return verify_c(subject.plan, replace(c_program(subject.plan), files=texts), feeds)
+    return verify_c(subject.plan, _own_program(subject.plan, exported), feeds)
+
+
+def _own_program(plan: QuantizedGraph, exported: WrittenFiles) -> CProgram:
+    """Return the C program of a plan, if that is what was deployed.
+
+    It is compiled and run here, and a folder may come from anyone.
+
+    Raises:
+        PlanError: A file holds something else.
+    """
+    program = c_program(plan)
+    for name, text in program.files.items():
+        if exported.files[name] != text.encode():
+            raise PlanError(
+                f"{name} is not what this plan gives: changed by hand, or by another version",
+                remedy="quantize again, or record the device's tensors and give --observed",
+            )
+    return program
+
+
+def _in_micro(plan: QuantizedGraph, content: bytes, feeds: Iterator[Batch]) -> Verification:
+    """Verify in TensorFlow Lite Micro, which tells of bad files by errors of many types."""
+    try:
+        return verify_micro(plan, content, feeds)
+    except (ValueError, LookupError, struct.error) as error:
+        raise ExportError(
+            f"TensorFlow Lite Micro refuses the file: {error}",
+            remedy="give the file that was written from this plan, or take --kernels ref",
+        ) from error
 
 
 def compare_observed(
@@ -170,8 +204,32 @@ def compare_observed(
         dump = {key: np.asarray(array) for key, array in observed.items()}
     batches = list(_feeds(samples))
     feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
-    arrays: dict[str, npt.NDArray[Any]] = {key: np.asarray(array) for key, array in dump.items()}
-    return verify_observed(plan, feeds, arrays, threads=threads, device=name)
+    beside = _only_in_the_file(plan, dump)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        key: np.asarray(array) for key, array in dump.items() if key not in beside
+    }
+    found = verify_observed(plan, feeds, arrays, threads=threads, device=name)
+    found.not_compared |= dict.fromkeys(beside, "only the .tflite has it, the plan does not")
+    return found
+
+
+def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of tensors that writing a ``.tflite`` adds, such as those of explicit pads.
+
+    Who records every tensor of the file has them too.
+    """
+    program = lower(plan)
+    known = {tensor.name for tensor in program.tensors()}
+    known |= {tensor.value for tensor in program.tensors() if tensor.value}
+    known |= {str(value.name) for node in plan.graph.nodes for value in node.outputs}
+    unknown = [name for name in names if name not in known]
+    formats = plan.provenance.get(FORMATS_KEY, "").split(",")
+    if not unknown or FormatName.TFLITE not in formats:
+        return ()
+    written = FORMATS[FormatName.TFLITE].write(plan, Io.INT8)
+    content = written.files[TFLITE_FILE] if isinstance(written, WrittenFiles) else b""
+    inside = {tensor.name for tensor in open_tflite(content).tensors if tensor.data is None}
+    return tuple(name for name in unknown if name in inside)
 
 
 def _chosen(exports: Mapping[FormatName, Exported], deployed: str | None) -> FormatName:

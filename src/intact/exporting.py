@@ -12,14 +12,22 @@ from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
-from intact.errors import ExportError, MissingExtraError, PlanError, UsageError, nearest
+from intact.errors import (
+    ExportError,
+    MissingExtraError,
+    ModelError,
+    PlanError,
+    UsageError,
+    nearest,
+)
 from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
+from intact.formats.tflite.reading.decode import open_tflite
 from intact.formats.tflite.write import Io, write_tflite
 from intact.graph import load_model
-from intact.plan import QuantizedGraph
+from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program.deployed import deployed_program
-from intact.program.integer_io import integer_io
+from intact.program.passes.integer_io import integer_io
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -172,14 +180,38 @@ def _write_tflite(plan: QuantizedGraph, io: Io) -> Exported:
     return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io)})
 
 
-def _write_c(plan: QuantizedGraph, _io: Io) -> Exported:
+_CODES_ONLY = "the C program takes and gives codes: --io float is for a .tflite"
+
+
+def _write_c(plan: QuantizedGraph, io: Io) -> Exported:
     program = c_program(plan)
     files = {name: text.encode() for name, text in program.files.items()}
-    return WrittenFiles(files, program.flash_bytes, program.notes)
+    notes = list(program.notes)
+    if io is Io.FLOAT:
+        notes.append(Note(NoteKind.EXPORT, "", _CODES_ONLY))
+    return WrittenFiles(files, program.flash_bytes, notes)
 
 
-def _read_tflite(folder: Path, _plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(_read_files(folder, (TFLITE_FILE,)))
+def _read_tflite(folder: Path, plan: QuantizedGraph) -> Exported:
+    """Read the deployed file, which must be whole: interpreters trust what it says of itself."""
+    exported = WrittenFiles(_read_files(folder, (TFLITE_FILE,)))
+    path = folder / TFLITE_FILE
+    try:
+        signature = open_tflite(exported.files[TFLITE_FILE]).signature
+    except ModelError as error:
+        raise PlanError(f"{path}: {error}", remedy="or quantize again") from error
+    graph = plan.graph
+    for kind, found, values in (
+        ("inputs", signature.inputs, graph.inputs),
+        ("outputs", signature.outputs, graph.outputs),
+    ):
+        wanted = sorted(str(value.name) for value in values)
+        if sorted(found) != wanted:
+            raise PlanError(
+                f"{path}: not the model of this plan, its {kind} are {sorted(found)}, not {wanted}",
+                remedy="quantize again",
+            )
+    return exported
 
 
 def _read_c(folder: Path, plan: QuantizedGraph) -> Exported:

@@ -14,7 +14,6 @@ from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, QuantizedGraph
 from intact.program import Program
-from intact.program.layout import Layout
 from intact.program.lower import lower, translated
 from intact.program.operations import (
     Binary,
@@ -35,6 +34,7 @@ from intact.program.operations import (
     Transpose,
     Unary,
 )
+from intact.program.passes.layout import Layout
 from intact.run.integer import IntegerEngine
 from intact.run.simulate import Simulator
 from tests.gallery.catalogue import GALLERY

@@ -9,9 +9,9 @@ from intact.calibrate.assign import required_tensors
 from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph
 from intact.program import Program
-from intact.program.cut import one_op_programs
-from intact.program.layout import Layout
 from intact.program.lower import lower, translated
+from intact.program.passes.cut import one_op_programs
+from intact.program.passes.layout import Layout
 from intact.run.integer import IntegerEngine
 from intact.run.simulate import Simulator
 from tests.models import random_inputs

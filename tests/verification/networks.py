@@ -12,8 +12,8 @@ import onnx
 from intact.formats.tflite.write import Io, write_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Step
-from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.passes.layout import Layout
 from intact.verification import LayerComparison
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned

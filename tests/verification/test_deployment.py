@@ -8,19 +8,22 @@ from pathlib import Path
 import numpy as np
 import onnx
 import pytest
+from onnx import numpy_helper
+from onnxruntime.quantization import QuantFormat, QuantType
 
 from intact.formats.onnx_qdq.read import read_qdq
-from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.tflite.runtime import Kernels
 from intact.graph import expand, load_model, normalize
 from intact.graph.graph import Graph
 from intact.plan import QuantizedGraph, build_plan
+from intact.program.deployed import deployed_program
 from intact.targets import load_target
 from intact.verification import verify_micro, verify_tflite
+from tests.formats.onnx_qdq.test_read_runtime import quantized
 from tests.formats.tflite.files import model_of, operators_of
-from tests.models import ModelBuilder
+from tests.models import ModelBuilder, random_inputs, residual_net
 from tests.plans import Arrays, calibrate
-from tests.verification.networks import images, lowered, plan_for, written, wrong
+from tests.verification.networks import lowered, written, wrong
 
 PAIRS = [("tflite", Kernels.REF), ("tflite-xnnpack", Kernels.XNNPACK)]
 
@@ -78,24 +81,26 @@ def test_layer_normalization_on_a_microcontroller() -> None:
     assert [(each.mismatches, each.values) for each in found.outputs] == [(0, 16 * 7 * 5)]
 
 
-def test_scales_of_quantized_onnx_are_those_of_the_file() -> None:
-    """Of a model that was quantised for ONNX Runtime: unsigned codes become signed ones."""
-    source = plan_for("onnxruntime", curved=True)
-    plan = read_qdq(write_qdq(source).model, load_target("tflite"))
-    content = written(lowered(plan))
+@pytest.mark.parametrize("activations", [QuantType.QUInt8, QuantType.QInt8])
+def test_scales_of_quantized_onnx_are_those_of_the_file(activations: QuantType) -> None:
+    """Of a model that ONNX Runtime quantised: unsigned codes become signed ones."""
+    model = quantized("residual", QuantFormat.QDQ, activations, QuantType.QInt8)
+    plan = read_qdq(model, load_target("tflite"))
+    content = written(deployed_program(plan, float_operations=True))
     stored: set[float] = set()
     for tensor in model_of(content).subgraphs[0].tensors:
         scales = None if tensor.quantization is None else tensor.quantization.scale
         stored.update(() if scales is None else (float(scale) for scale in scales))
-    kept = {
-        float(scale)
-        for config in source.configs.values()
-        if config.scale is not None and config.bits == 8
-        for scale in np.atleast_1d(config.scale)
-    }
+    constants = {each.name: numpy_helper.to_array(each) for each in model.graph.initializer}
+    kept: set[float] = set()
+    for node in model.graph.node:
+        if node.op_type in ("QuantizeLinear", "DequantizeLinear"):
+            kept.update(float(scale) for scale in constants[node.input[1]].reshape(-1))
     assert len(kept) > 20
     assert kept <= stored
-    found = verify_tflite(plan, content, [images(40)])
+    feeds = random_inputs(residual_net(), batch=40, seed=9)
+    found = verify_tflite(plan, content, [feeds])
+    assert len(found.layers) > 5
     assert wrong(found.layers) == wrong(found.end_to_end) == []
     assert [each.mismatches for each in found.outputs] == [0]
 

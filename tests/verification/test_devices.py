@@ -11,9 +11,9 @@ from intact.errors import DataError, MissingExtraError
 from intact.formats.c.runtime import CRuntime
 from intact.formats.c.write import CProgram, write_c
 from intact.plan import QuantizedGraph
-from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.passes.integer_io import integer_io
+from intact.program.passes.layout import Layout
 from intact.verification import verify_c, verify_micro
 from intact.verification.feeding import stored_feeds
 from tests.models import ModelBuilder

@@ -10,7 +10,7 @@ from intact.formats.tflite.read import TfliteModel, read_tflite_model
 from intact.formats.tflite.runtime import Kernels
 from intact.formats.tflite.write import Io
 from intact.plan import Overrides
-from intact.program.integer_io import integer_io
+from intact.program.passes.integer_io import integer_io
 from intact.targets import load_target
 from intact.verification import verify_read_tflite, verify_tflite
 from tests.formats.tflite.read_cases import build

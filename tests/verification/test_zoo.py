@@ -15,9 +15,9 @@ from intact.formats.tflite.read import read_tflite_model
 from intact.formats.tflite.runtime import Kernels
 from intact.graph import load_model, normalize
 from intact.plan import QuantizedGraph, build_plan
-from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.passes.integer_io import integer_io
+from intact.program.passes.layout import Layout
 from intact.targets import load_target
 from intact.verification import (
     Verification,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -9,6 +10,9 @@ import typer
 
 from intact.cli.options import DATA, AnyModel, AsJson, MaybeTarget, RequiredData, Threads
 from intact.cli.preprocess_options import Mean, PreprocessFile, Scale, SkipBad, preprocess_from
+
+_VERIFIED = 64
+"""Samples that are verified where nothing else is said."""
 
 
 def run(
@@ -55,6 +59,7 @@ def run(
     chosen = [name for name, given in flags.items() if given]
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]}", remedy="choose one")
+    _refuse_output(output)
     loaded = api.load_result(model) if (model / "plan.json").is_file() else None
     kept = None if loaded is None else loaded.preprocess
     with shown("running", quiet=as_json, at_most=samples) as progress:
@@ -109,11 +114,17 @@ def verify(
         Path | None,
         typer.Option(
             metavar="FILE.npz",
-            help="Tensors recorded on a device, by name: compare these. --data are its inputs.",
+            help="Tensors recorded on a device, by name: compare these. --data are its inputs, "
+            "as many samples as were recorded.",
         ),
     ] = None,
     target: MaybeTarget = None,
-    samples: Annotated[int, typer.Option(min=1, help="Use at most so many samples.")] = 64,
+    samples: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Use at most so many samples; left out, 64, or all beside --observed."
+        ),
+    ] = None,
     threads: Threads = 0,
     as_json: AsJson = False,
     mean: Mean = "",
@@ -129,9 +140,10 @@ def verify(
     from intact.cli import show_runs
     from intact.cli.printing import progress as shown
 
-    loaded = api.load_result(folder) if folder.suffix != ".tflite" else None
+    most = samples or (_VERIFIED if observed is None else sys.maxsize)
+    loaded = None if _is_tflite_file(folder) else api.load_result(folder)
     kept = None if loaded is None else loaded.preprocess
-    with shown("verifying", quiet=as_json, at_most=samples) as progress:
+    with shown("verifying", quiet=as_json, at_most=most) as progress:
         found = api.verify(
             folder if loaded is None else loaded,
             data,
@@ -140,9 +152,42 @@ def verify(
             observed=observed,
             target=target,
             preprocess=preprocess_from(preprocess, mean, scale, kept=kept),
-            samples=samples,
+            samples=most,
             skip_bad=skip_bad,
             threads=threads,
             progress=progress,
         )
     show_runs.verification(found, as_json=as_json)
+
+
+def _refuse_output(path: Path) -> None:
+    """Refuse, before anything is computed, what cannot or should not be written."""
+    from intact.errors import OutputError
+
+    if path.suffix != ".npz":
+        raise OutputError(
+            f"{path}: outputs are written as .npz", remedy="name a file that ends in .npz"
+        )
+    if not path.parent.is_dir():
+        raise OutputError(
+            f"{path}: there is no folder {path.parent}", remedy="make it first, or name another"
+        )
+
+
+def _is_tflite_file(path: Path) -> bool:
+    """Tell a ``.tflite`` from the folder of a result; a file of another kind is refused."""
+    from intact.errors import ModelError
+    from intact.formats.tflite.read import is_tflite
+
+    if not path.exists():
+        raise ModelError(f"{path} does not exist", remedy="check the path")
+    if path.is_dir():
+        return False
+    if path.suffix == ".tflite":
+        return True
+    if not is_tflite(path):
+        raise ModelError(
+            f"{path} is a file: the folder of a result is verified, or a .tflite of others",
+            remedy="make a folder with `intact quantize`, or `intact import` if it is quantized",
+        )
+    return True

@@ -84,9 +84,7 @@ def verification(found: Verification, *, as_json: bool) -> None:
     _worst(found.layers or found.simulation)
     for name, ratio in found.outputs_sqnr_db.items():
         say(f"output {escape(name)}: deployed against expected {decibels(ratio)}")
-    for layer in found.layers:
-        if layer.layout:
-            say(f"[dim]{escape(layer.end)}: recorded {escape(layer.layout)}[/]")
+    _layouts(found.layers)
     if found.no_engine:
         say(f"[yellow]no integer engine for this plan: {escape(found.no_engine)}[/]")
     for name, reason in found.in_float.items():
@@ -114,10 +112,23 @@ def _worst(layers: Sequence[LayerComparison]) -> None:
     wrong = sorted((each for each in layers if each.mismatches), key=lambda each: -each.mismatches)
     for layer in wrong[:_WORST_LAYERS]:
         what = f" ({layer.operation})" if layer.operation else ""
+        called = f"{layer.tensor}, " if layer.layout else ""  # as it was recorded
         say(
-            f"  {escape(layer.end)}{escape(what)}: {layer.mismatches} of {layer.values} differ, "
+            f"  {escape(called + layer.end + what)}: {layer.mismatches} of {layer.values} differ, "
             f"by {layer.largest:g} at most"
         )
+
+
+def _layouts(layers: Sequence[LayerComparison]) -> None:
+    """Say how recorded axes were taken to lie: a line for each way, not for each tensor."""
+    taken: dict[str, list[str]] = {}
+    for layer in layers:
+        if layer.layout:
+            taken.setdefault(layer.layout, []).append(layer.tensor)
+    for layout, names in taken.items():
+        more = f", and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
+        named = escape(", ".join(names[:_SHOWN_NODES]))
+        say(f"[dim]recorded {escape(layout)}: {named}{more}[/]")
 
 
 def _not_compared(tensors: Mapping[str, str]) -> None:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from intact.plan import READ_FROM, QuantizedGraph
-from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.passes.layout import Layout
+from intact.program.passes.signed import signed
 from intact.program.program import Program
-from intact.program.signed import signed
 
 
 def deployed_program(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:

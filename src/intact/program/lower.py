@@ -3,7 +3,7 @@
 Every chain of nodes that the plan fuses becomes one step, conversions stand where forms of a
 value differ, and what has no integer operation runs in float between a dequantise and a quantise,
 as in the simulation, and is named. Spatial operations get their channels last by transposes around
-them, which `intact.program.layout` then moves and cancels.
+them, which `intact.program.passes.layout` then moves and cancels.
 """
 
 from __future__ import annotations
@@ -13,15 +13,15 @@ import onnx_ir as ir
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, refuse_unready
-from intact.program.islands import join_islands
-from intact.program.layout import Layout, cancel_transposes
 from intact.program.lowering.builder import Builder, Untranslatable
 from intact.program.lowering.chains import Points, chains
 from intact.program.lowering.table import translate
 from intact.program.operations import FloatNodes
-from intact.program.prescribed import with_prescribed_outputs
+from intact.program.passes.islands import join_islands
+from intact.program.passes.layout import Layout, cancel_transposes
+from intact.program.passes.prescribed import with_prescribed_outputs
+from intact.program.passes.unused import without_unused
 from intact.program.program import Program, Tensor
-from intact.program.unused import without_unused
 
 
 def lower(

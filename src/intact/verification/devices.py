@@ -14,7 +14,7 @@ from intact.formats.c.write import CProgram
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
 from intact.program.deployed import deployed_program
-from intact.program.integer_io import integer_io
+from intact.program.passes.integer_io import integer_io
 from intact.run.cpu import detect_cpu
 from intact.run.integer.engine import IntegerEngine
 from intact.run.session import Feeds

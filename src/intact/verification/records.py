@@ -12,7 +12,7 @@ from intact.errors import DataError, nearest
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Shape, Tensor
 from intact.program.lowering.forms import moved_last
-from intact.program.reordering import inverse
+from intact.program.passes.reordering import inverse
 from intact.verification.comparison import activations, differences
 
 _FAR = 2.0**40

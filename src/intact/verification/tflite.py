@@ -16,8 +16,8 @@ from intact.formats.tflite.runtime import Kernels, Port, TfliteRuntime, litert_v
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Tensor
 from intact.program.deployed import deployed_program
-from intact.program.integer_io import integer_io
 from intact.program.lower import lower
+from intact.program.passes.integer_io import integer_io
 from intact.run.cpu import detect_cpu
 from intact.run.session import Feeds
 from intact.verification.comparison import OutputComparer, activations

@@ -12,8 +12,8 @@ from intact.errors import ExportError
 from intact.formats.tflite.runtime import Kernels, TfliteRuntime
 from intact.formats.tflite.write import program_to_tflite
 from intact.program import Array, Program, Tensor
-from intact.program.cut import one_op_programs
-from intact.program.reordering import inverse
+from intact.program.passes.cut import one_op_programs
+from intact.program.passes.reordering import inverse
 from intact.run.integer.engine import IntegerEngine
 from intact.verification.beside import EngineBeside
 from intact.verification.comparison import LayerComparison, activations, comparisons

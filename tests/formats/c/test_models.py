@@ -14,9 +14,9 @@ from intact.formats.c.write import CProgram, write_c
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Program
-from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
 from intact.program.lower import lower
+from intact.program.passes.integer_io import integer_io
+from intact.program.passes.layout import Layout
 from intact.run.integer import IntegerEngine
 from tests.formats.c import cases
 from tests.formats.c.test_kernels import SANITIZED, STRICT

@@ -15,10 +15,10 @@ from intact.formats.tflite.runtime import Kernels, TfliteRuntime
 from intact.formats.tflite.write import Io, write_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
-from intact.program.integer_io import integer_io
-from intact.program.layout import Layout
 from intact.program.lower import lower
 from intact.program.operations import FullyConnected
+from intact.program.passes.integer_io import integer_io
+from intact.program.passes.layout import Layout
 from intact.run.integer import IntegerEngine
 from intact.run.simulate import Simulator
 from tests.formats.tflite.cases import real

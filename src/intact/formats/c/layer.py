@@ -16,7 +16,7 @@ from intact.formats.c.names import Identifiers, comment, identifier
 from intact.formats.c.refusal import Refusal
 from intact.formats.c.storage import Places
 from intact.program import Encoding, Step, Tensor
-from intact.program.inference import Lengths
+from intact.program.passes.inference import Lengths
 
 
 class Sources:

@@ -10,7 +10,6 @@ from typing import Any, TypeAlias
 from intact.formats.c.grids import Grid, broadcast_strides, contiguous, grid
 from intact.formats.c.refusal import Refusal
 from intact.program import Step
-from intact.program.inference import Lengths
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -23,6 +22,7 @@ from intact.program.operations import (
     Tile,
     Transpose,
 )
+from intact.program.passes.inference import Lengths
 
 
 @dataclass(frozen=True)

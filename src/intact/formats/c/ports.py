@@ -11,7 +11,7 @@ import numpy as np
 from intact.formats.c.library import reserved
 from intact.formats.c.names import Identifiers, identifier
 from intact.program import Program, Tensor
-from intact.program.inference import Lengths
+from intact.program.passes.inference import Lengths
 
 
 @dataclass(frozen=True)

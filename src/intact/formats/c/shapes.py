@@ -7,7 +7,7 @@ import math
 from collections.abc import Mapping, Sequence
 
 from intact.program import Program, Shape, Step, Tensor
-from intact.program.inference import Lengths, output_shapes
+from intact.program.passes.inference import Lengths, output_shapes
 
 _MOST_ELEMENTS = 2**31 - 1
 """What an int32 index reaches."""

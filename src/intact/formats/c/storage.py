@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from intact.formats.c.arena import Arena, Buffer, plan_arena
 from intact.formats.c.moves import view_of
 from intact.program import Program, Step, Tensor
-from intact.program.inference import Lengths
 from intact.program.operations import Elementwise, Function, PRelu, Requantize, Softmax
+from intact.program.passes.inference import Lengths
 
 _IN_PLACE = (Elementwise, Function, PRelu, Requantize, Softmax)
 """Their kernels read an element for the last time before they write the one in its place."""

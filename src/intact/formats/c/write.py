@@ -22,7 +22,7 @@ from intact.formats.c.shapes import OpenShapes, shape_text, static_shapes
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
 from intact.program import Program
-from intact.program.inference import Lengths
+from intact.program.passes.inference import Lengths
 
 
 @dataclass(frozen=True)
@@ -60,7 +60,7 @@ def write_c(
     """Write a program whose inputs and outputs are integers; it is not changed.
 
     Args:
-        program: With codes at its ends (`intact.program.integer_io` leaves out what lies before
+        program: With codes at its ends (`integer_io` leaves out what lies before
             and behind them).
         name: Prefix of the files and of what the header declares; made an identifier.
         target: Of the plan, named in the files' head.

@@ -15,8 +15,8 @@ from intact.formats.tflite.writing.refusals import open_axes, refusals_of
 from intact.formats.tflite.writing.scale_rules import moves_codes
 from intact.formats.tflite.writing.table import WRITERS
 from intact.program import Program, Step, Tensor
-from intact.program.inference import open_lengths
-from intact.program.integer_io import integer_io
+from intact.program.passes.inference import open_lengths
+from intact.program.passes.integer_io import integer_io
 
 _DESCRIPTION = "Written by intact"
 

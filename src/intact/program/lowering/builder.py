@@ -20,8 +20,8 @@ from intact.program.lowering.forms import (
     plain_type,
     shape_of,
 )
-from intact.program.naming import fresh
 from intact.program.operations import Dequantize, Operation, Quantize, Requantize, Transpose
+from intact.program.passes.naming import fresh
 from intact.program.program import Array, Encoding, Shape, Step, Tensor
 
 _CONVERSION = "QuantizeLinear"

@@ -15,10 +15,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from intact.program.lowering.forms import moved_last, permuted
-from intact.program.naming import fresh, named_after_values
 from intact.program.operations import Dequantize, FullyConnected, Quantize, Reshape, Transpose
+from intact.program.passes.naming import fresh, named_after_values
+from intact.program.passes.reordering import Order, inverse, joined_reshape, reordered
 from intact.program.program import Program, Step, Tensor
-from intact.program.reordering import Order, inverse, joined_reshape, reordered
 
 
 class Layout(enum.StrEnum):

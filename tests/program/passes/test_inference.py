@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from intact.program import Program, Step, Tensor
 from intact.program import operations as ops
-from intact.program.inference import open_lengths
+from intact.program.passes.inference import open_lengths
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Requantize
 

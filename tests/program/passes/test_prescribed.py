@@ -10,7 +10,7 @@ from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower
 from intact.program.operations import Dequantize, Function, Quantize, Requantize, Softmax, Unary
-from intact.program.signed import signed
+from intact.program.passes.signed import signed
 from intact.run.integer import IntegerEngine
 from intact.targets import load_target
 from tests.models import ModelBuilder
@@ -69,7 +69,7 @@ def test_the_file_keeps_the_scale_and_has_the_engines_bits(op_type: str) -> None
     pytest.importorskip("ai_edge_litert")
     from intact.formats.tflite.runtime import TfliteRuntime
     from intact.formats.tflite.write import write_tflite
-    from intact.program.integer_io import integer_io
+    from intact.program.passes.integer_io import integer_io
 
     program = integer_io(signed(lower(plan_of(op_type, "tflite", 1 / 120, 110))))
     runtime = TfliteRuntime(write_tflite(program))

@@ -7,7 +7,6 @@ import pytest
 
 from intact.errors import ExportError
 from intact.program import Encoding, Program, Step, Tensor
-from intact.program.integer_io import integer_io
 from intact.program.operations import (
     Binary,
     Dequantize,
@@ -18,6 +17,7 @@ from intact.program.operations import (
     Transpose,
     Unary,
 )
+from intact.program.passes.integer_io import integer_io
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Requantize
 from tests.program.one_step import int8
