@@ -216,16 +216,17 @@ def test_a_long_list_of_what_cannot_be_written_is_told_whole(
 
 
 def padded_model(path: Path) -> None:
-    """Write a convolution whose pads are neither SAME nor VALID."""
-    weight = np.random.default_rng(0).standard_normal((4, 1, 3, 3)).astype(np.float32)
-    node = helper.make_node("Conv", ["image", "w"], ["y"], name="conv", pads=[2, 1, 1, 2])
-    relu = helper.make_node("Relu", ["image0"], ["image"], name="relu")
-    ends = [
-        helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
-        for name, shape in (("image0", ["n", 1, 8, 8]), ("y", ["n", 4, 9, 9]))
+    """Write two convolutions; the pads of the second are neither SAME nor VALID."""
+    draw = np.random.default_rng(0).standard_normal
+    first, second = (draw(shape).astype(np.float32) for shape in ((2, 1, 1, 1), (4, 2, 3, 3)))
+    nodes = [
+        helper.make_node("Conv", ["image0", "v"], ["image"], name="first"),
+        helper.make_node("Conv", ["image", "w"], ["y"], name="conv", pads=[2, 1, 1, 2]),
     ]
-    initial = [numpy_helper.from_array(weight, "w")]
-    graph = helper.make_graph([relu, node], "g", ends[:1], ends[1:], initial)
+    inputs = [helper.make_tensor_value_info("image0", TensorProto.FLOAT, ["n", 1, 8, 8])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["n", 4, 9, 9])]
+    initial = [numpy_helper.from_array(first, "v"), numpy_helper.from_array(second, "w")]
+    graph = helper.make_graph(nodes, "g", inputs, outputs, initial)
     opsets = [helper.make_opsetid("", 17)]
     onnx.save(helper.make_model(graph, opset_imports=opsets, ir_version=9), path)
 
@@ -322,3 +323,10 @@ def test_c_of_strangers_is_not_run(here: Path, say: Any, fails: Any, added: byte
 def test_c_takes_codes_whatever_is_asked_for(here: Path, say: Any) -> None:
     text = quantized(say, "--target", "tflite-micro", "--format", "c", "--io", "float")
     assert "--io float is for a .tflite" in text
+
+
+def test_a_float_file_in_tensorflow_lite_micro(here: Path, say: Any, fails: Any) -> None:
+    quantized(say, "--target", "tflite-micro", "--format", "tflite", "--io", "float")
+    assert "take --kernels ref" in fails("verify", "out")
+    found = json.loads(say("verify", "out", "--samples", "4", "--kernels", "ref", "--json"))
+    assert found["samples"] == 4

@@ -14,7 +14,7 @@ import numpy.typing as npt
 
 from intact.calibrate.synthetic import evenly_drawn_samples
 from intact.errors import DataError, ExportError, PlanError, UsageError
-from intact.exporting import FORMATS, FORMATS_KEY, TFLITE_FILE, FormatName, c_program
+from intact.exporting import FORMATS, FORMATS_KEY, IO_KEY, TFLITE_FILE, FormatName, c_program
 from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.tflite.read import TfliteModel, read_tflite_model
@@ -171,7 +171,12 @@ def _own_program(plan: QuantizedGraph, exported: WrittenFiles) -> CProgram:
 
 
 def _in_micro(plan: QuantizedGraph, content: bytes, feeds: Iterator[Batch]) -> Verification:
-    """Verify in TensorFlow Lite Micro, which tells of bad files by errors of many types."""
+    """Verify in TensorFlow Lite Micro, which is given codes and errs in many types."""
+    if plan.provenance.get(IO_KEY) == Io.FLOAT:
+        raise ExportError(
+            "TensorFlow Lite Micro is compared on codes, the file takes floats (--io float)",
+            remedy="take --kernels ref, or write it with --io int8",
+        )
     try:
         return verify_micro(plan, content, feeds)
     except (ValueError, LookupError, struct.error) as error:

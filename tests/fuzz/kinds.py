@@ -239,11 +239,20 @@ def _read_tflite(path: Path) -> None:
     from intact.formats.tflite.read import read_tflite
     from intact.plan import plan_to_json
     from intact.program.lower import lower
+    from intact.run.integer import IntegerEngine
     from intact.targets import load_target
 
     plan = read_tflite(path, load_target("tflite"))
     plan_to_json(plan)
-    lower(plan)
+    program = lower(plan)
+    shapes = {
+        name: [1 if size is None else size for size in tensor.shape]
+        for name, tensor in program.inputs.items()
+    }
+    if sum(float(np.prod(shape, dtype=float)) for shape in shapes.values()) > _LARGEST_SAMPLE:
+        return
+    feeds = {name: np.zeros(shape, program.inputs[name].plain) for name, shape in shapes.items()}
+    IntegerEngine(program).run(feeds)
 
 
 def _tables(_folder: Path) -> list[bytes]:

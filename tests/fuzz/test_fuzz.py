@@ -15,7 +15,7 @@ CASES = {
     "quantize": 200,
     "quantized": 100,
     "deployed": 50,
-    "tflite": 300,
+    "tflite": 1000,
     "npz": 800,
     "statistics": 400,
     "plan": 600,
