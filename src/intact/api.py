@@ -45,6 +45,7 @@ from intact.verification import Verification
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 DEFAULT_SAMPLES = 512
+_VERIFIED = 64
 
 
 def quantize(
@@ -392,7 +393,7 @@ def verify(
     observed: str | Path | Mapping[str, npt.ArrayLike] | None = None,
     target: str | Path | Target | None = None,
     preprocess: Preprocess | None = None,
-    samples: int = 64,
+    samples: int | None = None,
     skip_bad: bool = False,
     threads: int = 0,
     progress: Progress | None = None,
@@ -410,7 +411,7 @@ def verify(
             compared instead of a runtime here.
         target: The hardware of a ``.tflite`` of others; None takes ``tflite``.
         preprocess: What to do with the data; None takes what calibration did.
-        samples: Use at most so many samples.
+        samples: Use at most so many samples; None for 64, with ``observed`` for all.
         skip_bad: Leave out images that cannot be read.
         threads: Threads of the runtime; 0 takes all cores.
         progress: Told the samples done and, where known, in all.
@@ -419,8 +420,10 @@ def verify(
         IntactError: The folder or the data is wrong.
     """
     subject = _subject(result, target)
+    if samples is None and observed is None:
+        samples = _VERIFIED
     if data is None and observed is None:
-        opened = subject.draw_samples(samples)
+        opened = subject.draw_samples(samples or _VERIFIED)
     elif data is None:
         raise UsageError(
             "--observed needs the inputs of the device", remedy="give them with --data"

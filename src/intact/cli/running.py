@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -10,9 +9,6 @@ import typer
 
 from intact.cli.options import DATA, AnyModel, AsJson, MaybeTarget, RequiredData, Threads
 from intact.cli.preprocess_options import Mean, PreprocessFile, Scale, SkipBad, preprocess_from
-
-_VERIFIED = 64
-"""Samples that are verified where nothing else is said."""
 
 
 def run(
@@ -140,10 +136,9 @@ def verify(
     from intact.cli import show_runs
     from intact.cli.printing import progress as shown
 
-    most = samples or (_VERIFIED if observed is None else sys.maxsize)
     loaded = None if _is_tflite_file(folder) else api.load_result(folder)
     kept = None if loaded is None else loaded.preprocess
-    with shown("verifying", quiet=as_json, at_most=most) as progress:
+    with shown("verifying", quiet=as_json, at_most=samples) as progress:
         found = api.verify(
             folder if loaded is None else loaded,
             data,
@@ -152,7 +147,7 @@ def verify(
             observed=observed,
             target=target,
             preprocess=preprocess_from(preprocess, mean, scale, kept=kept),
-            samples=most,
+            samples=samples,
             skip_bad=skip_bad,
             threads=threads,
             progress=progress,

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import enum
-from collections.abc import Iterable, Mapping
+import os
+from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -11,6 +13,9 @@ import numpy as np
 
 from intact.errors import DataError, ExportError, MissingExtraError
 from intact.program import Array
+
+_STDERR = 2
+"""Its descriptor: what is printed outside of Python goes there."""
 
 Arrays: TypeAlias = dict[str, Array]
 Key = TypeVar("Key", bound=str | int)
@@ -63,6 +68,26 @@ def litert_version() -> str:
         return f"LiteRT {metadata.version('ai-edge-litert')}"
     except metadata.PackageNotFoundError as error:
         raise _missing() from error
+
+
+@contextlib.contextmanager
+def _without_notice(kernels: Kernels) -> Iterator[None]:
+    """Keep XNNPACK from announcing itself on stderr, for which it has no switch."""
+    if kernels is not Kernels.XNNPACK:
+        yield
+        return
+    try:
+        kept = os.dup(_STDERR)
+    except OSError:  # there is no stderr
+        yield
+        return
+    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  a descriptor is wanted
+        os.dup2(nowhere.fileno(), _STDERR)
+    try:
+        yield
+    finally:
+        os.dup2(kept, _STDERR)
+        os.close(kept)
 
 
 class TfliteRuntime:
@@ -135,13 +160,14 @@ class TfliteRuntime:
         except ImportError as error:
             raise _missing() from error
         try:
-            interpreter = Interpreter(
-                model_content=self._content,
-                num_threads=self._threads,
-                experimental_op_resolver_type=OpResolverType[_RESOLVERS[self._kernels]],
-                experimental_preserve_all_tensors=self._kernels is not Kernels.XNNPACK,
-            )
-            interpreter.allocate_tensors()
+            with _without_notice(self._kernels):
+                interpreter = Interpreter(
+                    model_content=self._content,
+                    num_threads=self._threads,
+                    experimental_op_resolver_type=OpResolverType[_RESOLVERS[self._kernels]],
+                    experimental_preserve_all_tensors=self._kernels is not Kernels.XNNPACK,
+                )
+                interpreter.allocate_tensors()
         except (RuntimeError, ValueError) as error:
             raise ExportError(
                 f"{litert_version()} refuses the file: {_in_one_line(error)}",

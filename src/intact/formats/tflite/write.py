@@ -18,6 +18,12 @@ from intact.program import Program, Step, Tensor
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
 
+_KEEP_FLOAT = (
+    "keep them float with --keep-float, or quantise for --target tflite; what TFLite has no operator "
+    "for in float either, cut from the model"
+)
+_FIX = "fix them, for instance with `python -m onnxruntime.tools.make_dynamic_shape_fixed`"
+
 _DESCRIPTION = "Written by intact"
 
 
@@ -31,10 +37,11 @@ class Io(enum.StrEnum):
 
 
 class Refusal(NamedTuple):
-    """A step that TFLite cannot hold, and why."""
+    """A step that TFLite cannot hold, and why; the remedy where it is no common one."""
 
     step: str
     reason: str
+    remedy: str = ""
 
 
 def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
@@ -81,7 +88,7 @@ def _error(refused: Collection[Refusal], ends: str = "") -> ExportError:
     also = f"; {ends}" if ends else ""
     return ExportError(
         f"TFLite cannot hold {'; '.join(_listed(refused))}{also}",
-        remedy="keep them float with --keep-float, or take the scales of --target tflite",
+        remedy=next((each.remedy for each in refused if each.remedy), _KEEP_FLOAT),
         listed=[*(f"{each.step}: {each.reason}" for each in refused), *([ends] if ends else [])],
     )
 
@@ -102,7 +109,7 @@ def _drafted(program: Program) -> tuple[Draft, tuple[Refusal, ...]]:
         if None in tensor.shape[1:]:
             shown = open_axes(tensor)
             refused.append(
-                Refusal(name, f"input [{shown}] has open axes, only the first may be: fix them")
+                Refusal(name, f"input [{shown}] has open axes, only the first may be", _FIX)
             )
     for step in () if refused else program.steps:  # open axes would be refused all the way down
         reasons = list(refusals_of(step))

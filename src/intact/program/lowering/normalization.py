@@ -38,10 +38,12 @@ def layer_norm(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     safe = maker(Elementwise(Binary.ADD), variance, maker.constant(epsilon), reduced=axes)
     factor = maker(Function(Unary.RSQRT), safe, reduced=axes)
     centred = maker(Elementwise(Binary.SUB), data, mean)
-    result = maker(Elementwise(Binary.MUL), centred, factor)
-    result = maker(Elementwise(Binary.MUL), result, scale)
+    scaled = maker(Elementwise(Binary.MUL), centred, factor)
+    last, operands = Elementwise(Binary.MUL), (scaled, scale)
     if len(node.inputs) > 2 and node.inputs[2] is not None:
-        result = maker(Elementwise(Binary.ADD), result, builder.read(node, 2))
+        last, operands = Elementwise(Binary.ADD), (maker(last, *operands), builder.read(node, 2))
+    result = builder.result(node.outputs[0])
+    builder.emit((node,), last, operands, (result,))
     builder.hand_out(node.outputs[0], result)
 
 

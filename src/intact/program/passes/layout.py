@@ -15,10 +15,24 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from intact.program.lowering.forms import moved_last, permuted
-from intact.program.operations import Dequantize, FullyConnected, Quantize, Reshape, Transpose
+from intact.program.operations import (
+    Dequantize,
+    Elementwise,
+    FullyConnected,
+    Function,
+    Pad,
+    PRelu,
+    Quantize,
+    Requantize,
+    Reshape,
+    Transpose,
+)
 from intact.program.passes.naming import fresh, named_after_values
 from intact.program.passes.reordering import Order, inverse, joined_reshape, reordered
 from intact.program.program import Program, Step, Tensor
+
+_IN_ANY_ORDER = (Elementwise, Function, Pad, PRelu, Quantize, Requantize)
+"""What may stand between an input and the first spatial operation."""
 
 
 class Layout(enum.StrEnum):
@@ -86,13 +100,17 @@ class _Mover:
         return stored
 
     def _is_moved(self, tensor: Tensor, order: Order) -> bool:
-        """Tell whether a spatial operation reads a tensor, quantised or not."""
-        for step in self._readers.get(tensor.name, ()):
-            operation = step.operation
-            if isinstance(operation, Transpose) and operation.permutation == order:
-                return True
-            if isinstance(operation, Quantize) and self._is_moved(step.outputs[0], order):
-                return True
+        """Tell whether a spatial operation reads a tensor, or what is made of it in any order."""
+        waiting, seen = [tensor], {tensor.name}
+        while waiting:
+            for step in self._readers.get(waiting.pop().name, ()):
+                operation, result = step.operation, step.outputs[0]
+                if isinstance(operation, Transpose) and operation.permutation == order:
+                    return True
+                follows = isinstance(operation, _IN_ANY_ORDER) and len(result.shape) == len(order)
+                if follows and result.name not in seen:
+                    seen.add(result.name)
+                    waiting.append(result)
         return False
 
     def output(self, tensor: Tensor, layout: Layout) -> Tensor:

@@ -39,6 +39,7 @@ def test_products_of_any_shape(groups: int, length: int, columns: int, rows: int
         (128, 127, 1032, np.float32),  # just below 2**24
         (128, 127, 1033, np.float32),  # blocks of K
         (128, 127, 5000, np.float32),
+        (127, 127, 2001, np.float32),  # one sum is odd and twice as large as float32 holds
         (32768, 127, 300, np.float64),
         (32768, 32767, 500, np.float64),
         (2**31, 2**24, 3, np.int64),
@@ -67,6 +68,8 @@ def test_large_weights_are_not_put_into_blocks_that_cannot_hold_one() -> None:
 
 def test_types_change_where_they_stop_being_exact() -> None:
     assert exact_type(EXACT_FLOAT32) == np.float32
+    assert int(np.float32(EXACT_FLOAT32 - 1)) == EXACT_FLOAT32 - 1
+    assert int(np.float64(EXACT_FLOAT64 - 1)) == EXACT_FLOAT64 - 1
     assert np.float32(EXACT_FLOAT32) + np.float32(1) == np.float32(EXACT_FLOAT32)
     assert exact_type(EXACT_FLOAT32 + 1) == np.float64
     assert exact_type(EXACT_FLOAT64) == np.float64
