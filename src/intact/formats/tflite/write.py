@@ -19,8 +19,8 @@ from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
 
 _KEEP_FLOAT = (
-    "keep them float with --keep-float, or quantise for --target tflite; what TFLite has no operator "
-    "for in float either, cut from the model"
+    "keep them float with --keep-float, or quantise for --target tflite; cut from the model what "
+    "TFLite has no operator for in float either"
 )
 _FIX = "fix them, for instance with `python -m onnxruntime.tools.make_dynamic_shape_fixed`"
 
