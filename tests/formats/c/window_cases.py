@@ -88,6 +88,7 @@ def windows(arithmetic: Arithmetic, scales: Scales) -> dict[str, Program]:
         "max_pool_line": same(ops.Pool(largest, (2,), (2,), ((0, 0),)), (None, 4, 5), (None, 8, 5)),
         "largest": same(ops.Reduce(Reduction.MAX, (1, 3), keep_dims=False), (None, 5)),
         "smallest": same(ops.Reduce(Reduction.MIN, (2,), keep_dims=True), (None, 6, 1, 3)),
+        "smallest_rows": same(ops.Reduce(Reduction.MIN, (1, 3), keep_dims=False), (None, 5)),
         "linear": same(ops.Resize(ResizeMode.LINEAR, (9, 3)), (None, 9, 3, 3)),
         "linear_half": same(
             ops.Resize(ResizeMode.LINEAR, (13, 10), half_pixel=True), (None, 13, 10, 3)

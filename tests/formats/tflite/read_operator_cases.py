@@ -97,6 +97,7 @@ def functions(b: FileBuilder) -> list[int]:
         b.op("RELU", [x], b.tensor(shape, scale=0.03, zero=-128)),
         b.op("RELU6", [x], b.tensor(shape, scale=6 / 255, zero=-128)),
         b.op("RELU_N1_TO_1", [x], b.tensor(shape, scale=0.04, zero=-5)),
+        b.op("RELU_0_TO_1", [x], b.tensor(shape, scale=0.006, zero=-100)),
         b.op("LEAKY_RELU", [x], b.tensor(shape, scale=0.03), "LeakyReluOptions", alpha=0.1),
         b.op("GELU", [x], b.tensor(shape, scale=0.03), "GeluOptions", approximate=True),
         b.op("GELU", [x], b.tensor(shape, scale=0.03), "GeluOptions"),
@@ -181,7 +182,7 @@ def channel_means(b: FileBuilder) -> list[int]:
 
 
 def positions(b: FileBuilder) -> list[int]:
-    """ARG_MAX to int32 and int64, SOFTMAX over the channels of an image."""
+    """ARG_MAX to int32 and int64, ARG_MIN, SOFTMAX over the channels of an image."""
     x = conv(b, image(b), (1, 4, 4, 6), stride=2)
     last = b.ints(3, shape=())
     soft = b.tensor((1, 4, 4, 6), scale=1 / 256, zero=-128)
@@ -190,6 +191,8 @@ def positions(b: FileBuilder) -> list[int]:
              outputType=2),
         b.op("ARG_MAX", [x, last], b.tensor((1, 4, 4), "int64", None), "ArgMaxOptions",
              outputType=4),
+        b.op("ARG_MIN", [x, last], b.tensor((1, 4, 4), "int32", None), "ArgMinOptions",
+             outputType=2),
         b.op("SOFTMAX", [x], soft, "SoftmaxOptions", beta=1.0),
     ]  # fmt: skip
 
@@ -205,6 +208,34 @@ def four_bits(b: FileBuilder) -> list[int]:
     b.model.buffers[tensor.buffer].data = packed.astype(np.uint8)
     out = b.tensor((1, 3), scale=0.05, zero=3)
     return [b.op("FULLY_CONNECTED", [x, weight, -1], out, "FullyConnectedOptions")]
+
+
+def of_positives(b: FileBuilder) -> list[int]:
+    """Functions that are defined above 0 only."""
+    x = b.input((1, 40), scale=0.05, zero=-128)
+    return [
+        b.op("LOG", [x], b.tensor((1, 40), scale=0.04, zero=40)),
+        b.op("SQRT", [x], b.tensor((1, 40), scale=0.02, zero=-128)),
+        b.op("RSQRT", [x], b.tensor((1, 40), scale=0.02, zero=-128)),
+    ]
+
+
+def computed_places(b: FileBuilder) -> list[int]:
+    """Slices that begin where arithmetic of constants says."""
+    q: dict[str, Any] = {"scale": 0.05, "zero": 3}
+    x = b.input((1, 9), **q)
+    outs = []
+    for name, options, first, second in (
+        ("ADD", "AddOptions", 2, 1),
+        ("SUB", "SubOptions", 5, 3),
+        ("MUL", "MulOptions", 2, 2),
+        ("MAXIMUM", "MaximumMinimumOptions", 1, 5),
+        ("MINIMUM", "MaximumMinimumOptions", 6, 8),
+    ):
+        operands = [b.ints(0, first), b.ints(0, second)]
+        begin = b.op(name, operands, b.tensor((2,), "int32", None), options)
+        outs.append(b.op("SLICE", [x, begin, b.ints(1, 3)], b.tensor((1, 3), **q), "SliceOptions"))
+    return outs
 
 
 def half_floats(b: FileBuilder) -> list[int]:
@@ -299,6 +330,8 @@ CASES = {
         channel_means,
         positions,
         four_bits,
+        of_positives,
+        computed_places,
         half_floats,
         one_type_to_another,
         slices,
