@@ -423,7 +423,7 @@ def verify(
     if samples is None and observed is None:
         samples = _VERIFIED
     if data is None and observed is None:
-        opened = subject.draw_samples(samples or _VERIFIED)
+        opened = subject.draw_samples(_VERIFIED if samples is None else samples)
     elif data is None:
         raise UsageError(
             "--observed needs the inputs of the device", remedy="give them with --data"
