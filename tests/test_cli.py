@@ -248,6 +248,8 @@ def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixtu
     commands = [words[1:] for words in lines if words[:1] == ["intact"]]
     assert {words[0] for words in commands} == {
         "quantize",
+        "convert-ranges",
+        "export",
         "import",
         "inspect",
         "targets",

@@ -330,3 +330,53 @@ def test_a_float_file_in_tensorflow_lite_micro(here: Path, say: Any, fails: Any)
     assert "take --kernels ref" in fails("verify", "out")
     found = json.loads(say("verify", "out", "--samples", "4", "--kernels", "ref", "--json"))
     assert found["samples"] == 4
+
+
+def test_a_result_is_written_in_other_formats(here: Path, say: Any, fails: Any) -> None:
+    quantized(say, "--target", "tflite-micro", "--format", "onnx_qdq")
+    assert "ties" in say("export", "out", "--format", "onnx_qdq", "--output", "same")
+    made = json.loads(
+        say(
+            "export",
+            "out/plan.json",
+            "--format",
+            "tflite",
+            "--format",
+            "c",
+            "-o",
+            "other",
+            "--json",
+        )
+    )
+    assert made["formats"] == ["tflite", "c"]
+    assert [note for note in made["notes"] if "ties" in note["message"]] == []
+    for name in ("plan.json", "statistics.npz", "model.c", "model.int8.tflite"):
+        assert (Path("other") / name).is_file()
+    first, second = (intact.load_result(folder).plan for folder in ("out", "other"))
+    assert {e: str(c) for e, c in first.configs.items()} == {
+        e: str(c) for e, c in second.configs.items()
+    }
+    found = json.loads(say("verify", "other", "--samples", "4", "--json"))
+    assert found["outputs"][0]["mismatches"] == 0
+    direct = intact.quantize(
+        "model.onnx", "calib.npz", target="tflite-micro", formats=["tflite"], output="direct"
+    )
+    assert direct.folder is not None
+    written = Path("direct/model.int8.tflite").read_bytes()
+    assert written == Path("other/model.int8.tflite").read_bytes()
+    assert "did you mean 'tflite'" in fails("export", "out", "--format", "tflit", "-o", "x")
+    assert "no plan.json" in fails("export", "direct/..", "-o", "x")
+
+
+def test_ranges_are_converted(say: Any, fails: Any) -> None:
+    there = json.loads(say("convert-ranges", "--scale", "0.5", "--zero-point", "-28", "--json"))
+    assert (there["low"], there["high"]) == (-50.0, 77.5)
+    back = json.loads(say("convert-ranges", "--low", "-50", "--high", "77.5", "--json"))
+    assert back == there
+    text = say("convert-ranges", "--low", "-1", "--high", "1", "--symmetric", "--narrow")
+    assert "zero point 0" in text
+    assert "codes -127 to 127" in text
+    assert "--low and --high" in fails("convert-ranges", "--low", "1")
+    assert "leave one of them out" in fails(
+        "convert-ranges", "--scale", "1", "--zero-point", "3", "--symmetric"
+    )

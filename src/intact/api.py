@@ -24,6 +24,7 @@ from intact.formats.tflite.write import Io
 from intact.graph import Graph, load_model, normalize
 from intact.graph.expand import expand as expand_operators
 from intact.graph.join_gelu import join_gelu
+from intact.numerics.conversion import Quantization
 from intact.pipeline import (
     Calibration,
     DataSource,
@@ -40,7 +41,7 @@ from intact.result import PLAN, Result, check_output
 from intact.samples.metric import Metric, MetricFunction
 from intact.samples.opening import open_samples
 from intact.samples.preprocess import Preprocess
-from intact.targets import Target, load_target
+from intact.targets import Target, full_range, load_target
 from intact.verification import Verification
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
@@ -221,6 +222,76 @@ def read_quantized(
     if output is not None:
         result.save(output)
     return result
+
+
+def export(
+    result: Result | str | Path,
+    *,
+    formats: Sequence[str] | None = None,
+    io: str = "int8",
+    output: str | Path | None = None,
+) -> Result:
+    """Write the plan of a result in other formats; nothing is calibrated again.
+
+    Args:
+        result: A result or its folder; not changed.
+        formats: ``onnx_qdq``, ``tflite``, ``c``; None takes the best of the target.
+        io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
+        output: Folder for the new result; None keeps it in memory.
+
+    Raises:
+        IntactError: The folder is wrong, or a format cannot express the plan.
+    """
+    if output is not None:
+        check_output(Path(output))
+    loaded = load_result(result)
+    deployment = _deployment(loaded.plan.target, formats, io)
+    found = deployment.again(loaded)
+    if output is not None:
+        found.save(output)
+    return found
+
+
+def convert_ranges(
+    *,
+    scale: float | None = None,
+    zero_point: int = 0,
+    low: float | None = None,
+    high: float | None = None,
+    bits: int = 8,
+    signed: bool = True,
+    narrow: bool = False,
+    symmetric: bool = False,
+) -> Quantization:
+    """Turn a scale and zero point into the range that the codes hold, or a range into those.
+
+    Args:
+        scale: What one step stands for; or give ``low`` and ``high``.
+        zero_point: The code of 0, beside ``scale``.
+        low: What the smallest code stands for.
+        high: What the largest code stands for.
+        bits: Width of the codes.
+        signed: Codes of both signs, or from 0.
+        narrow: Leave out the lowest signed code.
+        symmetric: Of a range: the zero point is 0.
+
+    Raises:
+        UsageError: Both forms are given, or neither; or numbers that are impossible.
+        ConfigError: An end of the range is not finite, or the ends are crossed.
+    """
+    codes = full_range(bits, signed=signed, narrow=narrow)
+    if scale is not None and low is None and high is None:
+        if symmetric and zero_point:
+            raise UsageError(
+                f"--symmetric and a zero point of {zero_point}", remedy="leave one of them out"
+            )
+        return Quantization.of_scale(scale, zero_point, *codes)
+    if scale is None and low is not None and high is not None:
+        return Quantization.of_range(low, high, *codes, symmetric=symmetric)
+    raise UsageError(
+        "a scale, or both ends of a range, are needed",
+        remedy="give --scale (and --zero-point), or --low and --high",
+    )
 
 
 def inspect(

@@ -61,6 +61,12 @@ class Deployment:
         notes += tuple(note for exported in exports.values() for note in exported.notes)
         return Result(plan.with_notes(notes), statistics, exports, preprocess)
 
+    def again(self, result: Result) -> Result:
+        """Write the plan of a result anew; what was noted of its formats is left behind."""
+        plan = result.plan
+        notes = tuple(note for note in plan.notes if note.kind is not NoteKind.EXPORT)
+        return self.result(replace(plan, notes=notes), result.statistics, result.preprocess)
+
 
 @dataclass(frozen=True)
 class Calibration:

@@ -73,13 +73,15 @@ class Result:
 
     @staticmethod
     def load(folder: str | Path) -> Result:
-        """Read a folder that ``save`` wrote.
+        """Read a folder that ``save`` wrote, named by itself or by the plan in it.
 
         Raises:
             PlanError: It is no such folder, or a file does not belong to the plan.
             IntactError: A file is damaged.
         """
         folder = Path(folder)
+        if folder.name == PLAN and folder.is_file():
+            folder = folder.parent
         for name in _ALWAYS:
             _require(folder / name)
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from intact import __version__
-from intact.cli import commands, quantizing, running
+from intact.cli import commands, converting, quantizing, running
 
 WRONG_USE = 2
 """Exit code of a command line that cannot be carried out as written."""
@@ -45,7 +45,9 @@ app.command()(quantizing.quantize)
 app.command("import")(quantizing.import_quantized)
 app.command()(commands.inspect)
 app.command()(commands.evaluate)
+app.command()(converting.export)
 app.command()(running.run)
 app.command()(running.verify)
+app.command()(converting.convert_ranges)
 app.add_typer(commands.targets_app, name="targets")
 app.command()(commands.demo)
