@@ -380,3 +380,14 @@ def test_ranges_are_converted(say: Any, fails: Any) -> None:
     assert "leave one of them out" in fails(
         "convert-ranges", "--scale", "1", "--zero-point", "3", "--symmetric"
     )
+
+
+def test_scales_alone_cannot_be_run(here: Path, say: Any, fails: Any) -> None:
+    quantized(say, "--format", "encodings")
+    assert Path("out/model.encodings").is_file()
+    assert "no program" in fails("verify", "out")
+    assert (
+        json.loads(say("evaluate", "out", "-d", "test.npz", "--json"))["accuracy"]["top1"][1] > 90
+    )
+    say("quantize", "model.onnx", "--scales", "out/model.encodings", "-o", "again")
+    assert json.loads(say("verify", "again", "--samples", "4", "--json"))["outputs"]

@@ -79,7 +79,8 @@ def quantize(
         data: Calibration samples (see ``open_samples``); None where every scale is given.
         target: A shipped target's name, a TOML file or a ``Target``.
         output: Folder for the result; None keeps it in memory.
-        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``; None takes the target's.
+        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``, ``encodings``; None takes the
+            target's.
         io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for activations; None takes the target's.
         weight_method: Threshold method for weights; None takes the target's.
@@ -169,7 +170,8 @@ def read_quantized(
         target: The hardware that it is for; None takes ``tflite`` for such a file, else
             ``onnxruntime``.
         output: Folder for the result; None keeps it in memory.
-        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``; None takes the target's.
+        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``, ``encodings``; None takes the
+            target's.
         io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for the activations that are added.
         weight_method: Threshold method for the weights that are added.

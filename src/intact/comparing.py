@@ -147,8 +147,11 @@ def compare(
         raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
     if isinstance(exported, QdqModel):
         return verify_qdq(subject.plan, exported, feeds, threads=threads)
-    if not isinstance(exported, WrittenFiles):
-        raise UsageError(f"there is no runtime here for {name}", remedy="choose another format")
+    if not isinstance(exported, WrittenFiles) or name is not FormatName.C:
+        raise UsageError(
+            f"{name} holds scales and no program, so there is nothing to run",
+            remedy="write another format too, with `intact export`",
+        )
     return verify_c(subject.plan, _own_program(subject.plan, exported), feeds)
 
 

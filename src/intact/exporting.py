@@ -20,6 +20,7 @@ from intact.errors import (
     UsageError,
     nearest,
 )
+from intact.formats.encodings.write import write_encodings
 from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
 from intact.formats.tflite.reading.decode import open_tflite
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
     from intact.formats.c.write import CProgram
 
 TFLITE_FILE = "model.int8.tflite"
+ENCODINGS_FILE = "model.encodings"
 C_FILES = ("model.c", "model.h", "model_data.h")
 
 
@@ -43,6 +45,7 @@ class FormatName(enum.StrEnum):
     ONNX_QDQ = "onnx_qdq"
     TFLITE = "tflite"
     C = "c"
+    ENCODINGS = "encodings"
 
 
 @dataclass(frozen=True)
@@ -232,6 +235,14 @@ def _read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
     return {name: (folder / name).read_bytes() for name in names}
 
 
+def _write_encodings(plan: QuantizedGraph, _io: Io) -> Exported:
+    return WrittenFiles({ENCODINGS_FILE: write_encodings(plan)})
+
+
+def _read_encodings(folder: Path, _plan: QuantizedGraph) -> Exported:
+    return WrittenFiles(_read_files(folder, (ENCODINGS_FILE,)))
+
+
 FORMATS: Mapping[FormatName, Format] = {
     FormatName.ONNX_QDQ: Format((QDQ_FILE, f"{QDQ_FILE}.data"), _write_qdq, _read_qdq),
     FormatName.TFLITE: Format(
@@ -242,5 +253,6 @@ FORMATS: Mapping[FormatName, Format] = {
         "tflite",
     ),
     FormatName.C: Format(C_FILES, _write_c, _read_c),
+    FormatName.ENCODINGS: Format((ENCODINGS_FILE,), _write_encodings, _read_encodings),
 }
 """By name. A format is a row here and a folder in ``formats/``."""

@@ -56,7 +56,7 @@ Formats = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="What to write: onnx_qdq, tflite or c; the target's if left out. Repeatable.",
+        help="What to write: onnx_qdq, tflite, c or encodings; left out, the target's. Repeatable.",
     ),
 ]
 EndsIo = Annotated[
