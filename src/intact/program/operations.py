@@ -238,6 +238,16 @@ class Gather:
 
 
 @dataclass(frozen=True)
+class Lookup:
+    """Inputs: data (a table, as a rule constant) and integer indices of any shape.
+
+    Takes slices along an axis, as an embedding does; a negative index counts from the end.
+    """
+
+    axis: int
+
+
+@dataclass(frozen=True)
 class Tile:
     """Repeats by axis."""
 
@@ -333,6 +343,7 @@ Operation: TypeAlias = (
     | Slice
     | Split
     | Gather
+    | Lookup
     | Tile
     | Expand
     | Resize

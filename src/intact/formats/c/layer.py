@@ -157,6 +157,8 @@ def encoding_of(tensor: Tensor) -> Encoding:
     """
     encoding = tensor.encoding
     if encoding is None:
+        if tensor.dtype.kind != "f":
+            raise Refusal(f"{tensor.name!r} is {tensor.dtype}", "cut the model behind it")
         raise Refusal(f"{tensor.name!r} is float", "quantise what makes and reads it")
     if encoding.dtype != np.int8:
         raise Refusal(f"{tensor.name!r} is {encoding.dtype}", "use a target with int8 activations")

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import onnx_ir as ir
 
-from intact.graph import moves_values
+from intact.graph import input_value, is_constant, moves_values
 from intact.program.lowering.attributes import axis_of, constant_input, integers
 from intact.program.lowering.builder import Builder, Untranslatable
 from intact.program.lowering.chain_end import finish_move
@@ -17,6 +17,7 @@ from intact.program.operations import (
     DepthToSpace,
     Expand,
     Gather,
+    Lookup,
     Operation,
     Pad,
     Reshape,
@@ -138,13 +139,17 @@ def split(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
 
 
 def gather(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
-    """Gather with constant indices."""
+    """Gather: a selection where the indices are constant, else a look-up."""
     node = chain[0]
     data = builder.read(node, 0)
     axis = axis_of(node, len(data.shape), 0)
+    chosen = input_value(node, 1)
+    if chosen is None or not is_constant(chosen):
+        finish_move(builder, chain, Lookup(axis), (data, builder.read(node, 1)))
+        return
     indices, size = constant_input(node, 1), data.shape[axis]
     if data.is_constant or indices is None:
-        raise Untranslatable("its data is constant, or its indices are computed")
+        raise Untranslatable("its data and its indices are constant")
     indices = indices.astype(np.int64)
     if (indices < 0).any():
         if size is None:

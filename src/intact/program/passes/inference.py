@@ -163,6 +163,11 @@ def _gather(operation: ops.Gather, given: _Operands) -> list[Lengths]:
     return [(*before, *operation.indices.shape, *after)]
 
 
+def _lookup(operation: ops.Lookup, given: _Operands) -> list[Lengths]:
+    before, after = given[0][: operation.axis], given[0][operation.axis + 1 :]
+    return [(*before, *given[1], *after)]
+
+
 def _resize(operation: ops.Resize, given: _Operands) -> list[Lengths]:
     return [(given[0][0], *operation.sizes, given[0][-1])]
 
@@ -188,6 +193,7 @@ _RULES: Mapping[type, _Rule] = {
     ops.FullyConnected: _dense,
     ops.Function: _same,
     ops.Gather: _gather,
+    ops.Lookup: _lookup,
     ops.PRelu: _broadcast,
     ops.Pad: _pad,
     ops.Pool: _pool,

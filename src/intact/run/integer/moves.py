@@ -7,12 +7,14 @@ from typing import TypeVar
 
 import numpy as np
 
+from intact.errors import DataError
 from intact.program import Array, Encoding, Step
 from intact.program.operations import (
     Concat,
     DepthToSpace,
     Expand,
     Gather,
+    Lookup,
     Pad,
     Reshape,
     Slice,
@@ -138,11 +140,29 @@ def _split(step: Step, _: Overflows) -> Kernel:
     return split
 
 
+def _lookup(step: Step, _: Overflows) -> Kernel:
+    operation = operation_of(step, Lookup)
+    source = step.inputs[0].encoding if step.inputs[0] is not None else None
+    recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
+
+    def lookup(data: Array, indices: Array) -> Array:
+        try:
+            return recode(np.take(data, indices, axis=operation.axis))
+        except IndexError as error:
+            raise DataError(
+                f"step {step.name!r}: an index is beyond the {data.shape[operation.axis]} entries",
+                remedy="check the data: tokens have to be those of the model's vocabulary",
+            ) from error
+
+    return kernel_of(step, lookup)
+
+
 KERNELS: dict[type, Prepare] = {
     Concat: _concat,
     DepthToSpace: _mover(DepthToSpace, _depth_to_space),
     Expand: _mover(Expand, _expand),
     Gather: _mover(Gather, _gather),
+    Lookup: _lookup,
     Pad: _pad,
     Reshape: _mover(Reshape, _reshape),
     Slice: _mover(Slice, _slice),

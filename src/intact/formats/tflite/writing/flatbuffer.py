@@ -135,7 +135,7 @@ def _tensor(schema: Any, tensor: Tensor, lengths: list[int], buffers: _Buffers) 
 def _dtype(tensor: Tensor) -> np.dtype[Any]:
     if tensor.encoding is not None:
         return tensor.encoding.dtype
-    return np.dtype(np.float32) if tensor.data is None else tensor.data.dtype
+    return tensor.plain if tensor.data is None else tensor.data.dtype
 
 
 def _quantization(schema: Any, encoding: Encoding) -> Any:

@@ -14,6 +14,7 @@ from intact.program.operations import (
     DepthToSpace,
     Expand,
     Gather,
+    Lookup,
     Pad,
     Reshape,
     Slice,
@@ -136,6 +137,15 @@ def write_gather(operation: Gather, step: Step, draft: Draft) -> None:
     """GATHER with constant indices."""
     data = data_of(step)
     indices = draft.constant(f"{step.name}/indices", operation.indices.astype(np.int32))
+    options = Options("GatherOptions", {"axis": operation.axis})
+    draft.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))
+
+
+def write_lookup(operation: Lookup, step: Step, draft: Draft) -> None:
+    """GATHER with computed indices."""
+    data, indices = data_of(step), step.inputs[1]
+    if indices is None or indices.dtype not in (np.int32, np.int64):
+        raise RefusedError("its indices are neither int32 nor int64")
     options = Options("GatherOptions", {"axis": operation.axis})
     draft.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))
 

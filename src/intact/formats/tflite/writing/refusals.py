@@ -47,7 +47,8 @@ def refusals_of(step: Step) -> Iterator[str]:
         yield from _about_activation(tensor)
     if isinstance(step.operation, Quantize | Dequantize):
         return
-    if len({tensor.encoding is None for tensor in (*step.activations, *step.outputs)}) > 1:
+    carried = [each for each in (*step.activations, *step.outputs) if not _is_index(each)]
+    if len({tensor.encoding is None for tensor in carried}) > 1:
         yield "floats and codes among its inputs and outputs"
         return
     if step.outputs[0].encoding is None:
@@ -61,6 +62,10 @@ def refusals_of(step: Step) -> Iterator[str]:
             if each is not None and each.is_constant:
                 yield from _about_constant(each)
     yield from scale_refusals(step)
+
+
+def _is_index(tensor: Tensor) -> bool:
+    return tensor.encoding is None and tensor.dtype.kind in "iu"
 
 
 def open_axes(tensor: Tensor) -> str:

@@ -31,6 +31,7 @@ WRITERS: Mapping[type[Any], Callable[[Any, Step, Draft], None]] = {
     operations.Slice: moving.write_slice,
     operations.Split: moving.write_split,
     operations.Gather: moving.write_gather,
+    operations.Lookup: moving.write_lookup,
     operations.Tile: moving.write_tile,
     operations.Expand: moving.write_expand,
     operations.DepthToSpace: moving.write_depth_to_space,
