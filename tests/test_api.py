@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from intact import api, comparing, demo
+from intact.api import running
 from intact.errors import CalibrationError, DataError, UsageError
 from intact.plan import Overrides
 from intact.samples.preprocess import Preprocess
@@ -96,7 +97,7 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
         seen.extend(batch for batch, _ in samples.batches(5))
 
     monkeypatch.setattr(comparing, "verify_qdq", verified)
-    monkeypatch.setattr(api, "evaluate_result", evaluated)
+    monkeypatch.setattr(running, "evaluate_result", evaluated)
     api.verify(result, images)
     api.evaluate(result, images)
     assert len(seen) == 2

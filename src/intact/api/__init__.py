@@ -1,0 +1,20 @@
+"""The public functions: each does one job of the command line, from Python."""
+
+from intact.api.looking import convert_ranges, inspect
+from intact.api.making import DEFAULT_SAMPLES, export, quantize, read_quantized
+from intact.api.running import evaluate, execute, verify
+from intact.api.sources import ModelSource, load_result
+
+__all__ = [
+    "DEFAULT_SAMPLES",
+    "ModelSource",
+    "convert_ranges",
+    "evaluate",
+    "execute",
+    "export",
+    "inspect",
+    "load_result",
+    "quantize",
+    "read_quantized",
+    "verify",
+]

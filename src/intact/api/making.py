@@ -1,0 +1,251 @@
+"""The functions that make a result."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from intact.api.sources import (
+    ModelSource,
+    deployment_of,
+    load_result,
+    read_plan,
+    target_name_for,
+    target_of,
+)
+from intact.calibrate.assign import Method
+from intact.calibrate.collect import Progress
+from intact.errors import UsageError
+from intact.formats.onnx_qdq.read import is_quantized
+from intact.graph import load_model, normalize
+from intact.graph.expand import expand as expand_operators
+from intact.graph.join_gelu import join_gelu
+from intact.pipeline import (
+    Calibration,
+    DataSource,
+    ScaleSource,
+    given_scales,
+    refuse_nothing_to_do,
+)
+from intact.plan import Overrides, build_plan
+from intact.plan.complete import complete
+from intact.result import Result, check_output
+from intact.samples.preprocess import Preprocess
+from intact.targets import Target
+
+DEFAULT_SAMPLES = 512
+
+
+def quantize(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    target: str | Path | Target = "onnxruntime",
+    output: str | Path | None = None,
+    formats: Sequence[str] | None = None,
+    io: str = "int8",
+    method: str | None = None,
+    weight_method: str | None = None,
+    method_options: Mapping[str, float] | None = None,
+    scales: ScaleSource | Sequence[ScaleSource] | None = None,
+    overrides: Overrides | None = None,
+    expand: Sequence[str] = (),
+    preprocess: Preprocess | None = None,
+    samples: int | None = DEFAULT_SAMPLES,
+    skip_bad: bool = False,
+    mask: str | None = None,
+    max_memory: int | None = None,
+    allow_empty: bool = False,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Quantise a float model: load, plan, calibrate, write.
+
+    Args:
+        model: A path or a loaded model; never changed.
+        data: Calibration samples (see ``open_samples``); None where every scale is given.
+        target: A shipped target's name, a TOML file or a ``Target``.
+        output: Folder for the result; None keeps it in memory.
+        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``, ``encodings``; None takes the
+            target's.
+        io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
+        method: Threshold method for activations; None takes the target's.
+        weight_method: Threshold method for weights; None takes the target's.
+        method_options: Options of the activations' method, e.g. ``{"percentile": 99.9}``.
+        scales: Scales that are taken as they are: a Tengine table, encodings (JSON) or a
+            ``ScaleTable``, or several of these. None takes those that the model carries as
+            annotations, if it does; an empty list takes none.
+        overrides: Nodes kept float, other bit-widths.
+        expand: Operator types that are taken apart into simpler operators first, so that these
+            can be integers: ``LayerNormalization``.
+        preprocess: Mean and scale of the data, and the steps for images.
+        samples: Use at most so many samples; None uses all.
+        skip_bad: Leave out images that cannot be read; a note of the plan says which.
+        mask: Name of the array that is 0 where a sequence is padded: an input of the model, or a
+            further array of the data. What is padded does not count.
+        max_memory: Bytes for observed activations and their counts; None for no limit.
+        allow_empty: Accept a model of which the target computes nothing with integers.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: One of its children, naming what is wrong and how to mend it.
+    """
+    if output is not None:
+        check_output(Path(output))
+    described = target_of(target)
+    deployment = deployment_of(described, formats, io)
+    chosen = Method.of(described, method, weight_method, method_options)
+    loaded = load_model(model)
+    if is_quantized(loaded):
+        raise UsageError(
+            "the model is quantised already", remedy="`intact import` reads it, and completes it"
+        )
+    graph = expand_operators(normalize(loaded), expand)
+    if described.describes("Gelu"):
+        graph = join_gelu(graph)
+    given = given_scales(scales, loaded, graph)
+    del loaded
+    plan = build_plan(graph, described, overrides)
+    if not allow_empty:
+        refuse_nothing_to_do(plan)
+    calibration = Calibration(
+        chosen,
+        method_options or {},
+        preprocess or Preprocess(),
+        samples,
+        skip_bad,
+        mask,
+        max_memory,
+        threads,
+        progress,
+        deployment,
+    )
+    result = calibration.run(plan, data, given)
+    if output is not None:
+        result.save(output)
+    return result
+
+
+def read_quantized(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    target: str | Path | Target | None = None,
+    output: str | Path | None = None,
+    formats: Sequence[str] | None = None,
+    io: str = "int8",
+    method: str | None = None,
+    weight_method: str | None = None,
+    method_options: Mapping[str, float] | None = None,
+    overrides: Overrides | None = None,
+    preprocess: Preprocess | None = None,
+    samples: int | None = DEFAULT_SAMPLES,
+    skip_bad: bool = False,
+    mask: str | None = None,
+    max_memory: int | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Result:
+    """Read a model that others quantised; its scales stay as they are.
+
+    Args:
+        model: QDQ or QOperator ONNX, a path or loaded, or the path of an int8 ``.tflite``; never
+            changed.
+        data: Samples to complete it with: what the model left float, and the target computes with
+            integers, is calibrated too. None reads and adds nothing.
+        target: The hardware that it is for; None takes ``tflite`` for such a file, else
+            ``onnxruntime``.
+        output: Folder for the result; None keeps it in memory.
+        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``, ``encodings``; None takes the
+            target's.
+        io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
+        method: Threshold method for the activations that are added.
+        weight_method: Threshold method for the weights that are added.
+        method_options: Options of the activations' method.
+        overrides: Nodes kept float, other bit-widths, of what is added.
+        preprocess: Mean and scale of the data, kept for ``evaluate`` and ``verify``.
+        samples: Use at most so many samples; None uses all.
+        skip_bad: As for ``quantize``.
+        mask: As for ``quantize``.
+        max_memory: As for ``quantize``.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: One of its children, naming what is wrong and how to mend it.
+    """
+    if data is None:
+        _refuse_without_samples(
+            {
+                "--method": method,
+                "--weight-method": weight_method,
+                "--method-option": method_options,
+                "--keep-float": overrides is not None and overrides != Overrides(),
+                "--mask": mask,
+                "--max-memory": max_memory is not None,
+                "--skip-bad": skip_bad,
+            }
+        )
+    if output is not None:
+        check_output(Path(output))
+    described = target_of(target_name_for(model) if target is None else target)
+    deployment = deployment_of(described, formats, io)
+    plan = read_plan(model, described)
+    if data is None:
+        result = deployment.result(plan, None, preprocess or Preprocess())
+    else:
+        calibration = Calibration(
+            Method.of(described, method, weight_method, method_options),
+            method_options or {},
+            preprocess or Preprocess(),
+            samples,
+            skip_bad,
+            mask,
+            max_memory,
+            threads,
+            progress,
+            deployment,
+        )
+        result = calibration.run(complete(plan, described, overrides), data)
+    if output is not None:
+        result.save(output)
+    return result
+
+
+def export(
+    result: Result | str | Path,
+    *,
+    formats: Sequence[str] | None = None,
+    io: str = "int8",
+    output: str | Path | None = None,
+) -> Result:
+    """Write the plan of a result in other formats; nothing is calibrated again.
+
+    Args:
+        result: A result or its folder; not changed.
+        formats: ``onnx_qdq``, ``tflite``, ``c``; None takes the best of the target.
+        io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
+        output: Folder for the new result; None keeps it in memory.
+
+    Raises:
+        IntactError: The folder is wrong, or a format cannot express the plan.
+    """
+    if output is not None:
+        check_output(Path(output))
+    loaded = load_result(result)
+    deployment = deployment_of(loaded.plan.target, formats, io)
+    found = deployment.again(loaded)
+    if output is not None:
+        found.save(output)
+    return found
+
+
+def _refuse_without_samples(given: Mapping[str, object]) -> None:
+    """Refuse options that would have no effect, instead of ignoring them."""
+    for option, value in given.items():
+        if value:
+            raise UsageError(
+                f"{option} is for completing a quantised model, and there are no samples",
+                remedy="give some with --data, or leave it out",
+            )

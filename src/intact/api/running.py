@@ -1,0 +1,237 @@
+"""The functions that run a plan over data, alone or beside what was deployed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy.typing as npt
+
+from intact.api.sources import (
+    ModelSource,
+    load_result,
+    names_result,
+    names_tflite,
+    read_plan,
+    target_name_for,
+    target_of,
+)
+from intact.calibrate.collect import Progress
+from intact.comparing import Subject, compare, compare_observed
+from intact.errors import UsageError
+from intact.evaluation import Evaluation, evaluate_result
+from intact.execution import Executor, Run, run_float, run_integer, run_simulated, with_codes
+from intact.formats.onnx_qdq.read import is_quantized, read_qdq
+from intact.graph import Graph, load_model, normalize
+from intact.pipeline import (
+    DataSource,
+)
+from intact.plan import QuantizedGraph
+from intact.program.lower import lower
+from intact.result import Result
+from intact.samples.metric import Metric, MetricFunction
+from intact.samples.opening import open_samples
+from intact.samples.preprocess import Preprocess
+from intact.targets import Target
+from intact.verification import Verification
+
+_VERIFIED = 64
+
+
+def evaluate(
+    result: Result | str | Path,
+    data: DataSource,
+    *,
+    preprocess: Preprocess | None = None,
+    labels: str | Path | None = None,
+    metric: str | MetricFunction | Metric | None = None,
+    samples: int | None = None,
+    skip_bad: bool = False,
+    top_k: int = 5,
+    batch: int = 100,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Evaluation:
+    """Run float and quantised model over data: accuracy, error, size, latency.
+
+    Args:
+        result: A result or its folder.
+        data: Samples, with ``labels`` for accuracies.
+        preprocess: What to do with the data; None takes what calibration did.
+        labels: A CSV file of labels, for a folder of images.
+        metric: A function that scores outputs, or its ``module:function``: see
+            ``intact.samples.metric``.
+        samples: Use at most so many samples; None uses all.
+        skip_bad: Leave out images that cannot be read, and list them.
+        top_k: Also report how often the right class is among so many best ones.
+        batch: Samples in one run.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    scored_by = None if metric is None else Metric.of(metric)
+    loaded = load_result(result)
+    opened = open_samples(
+        data,
+        loaded.plan.graph,
+        preprocess=preprocess or loaded.preprocess,
+        limit=samples,
+        labels=labels,
+        skip_bad=skip_bad,
+        unread=_mask(loaded),
+    )
+    opened = replace(opened, progress=progress)
+    return evaluate_result(
+        loaded, opened, batch=batch, threads=threads, metric=scored_by, top_k=top_k
+    )
+
+
+def execute(
+    model: Result | ModelSource,
+    data: DataSource,
+    *,
+    executor: Executor | str = Executor.INTEGER,
+    target: str | Path | Target | None = None,
+    preprocess: Preprocess | None = None,
+    samples: int | None = None,
+    skip_bad: bool = False,
+    batch: int = 16,
+    observe: Sequence[str] | None = (),
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Run:
+    """Run a model or a plan on data, by any executor.
+
+    Args:
+        model: A result or its folder, a quantised ``.onnx`` or ``.tflite``, or a float model
+            (which can only be run in float).
+        data: Samples. What is already in the integer type of an input is taken as its codes, and
+            then the outputs are codes too.
+        executor: ``integer`` (the bits of the target), ``simulate`` or ``float``.
+        target: The hardware of a quantised model that is no result.
+        preprocess: What to do with the data; None takes what calibration did.
+        samples: Use at most so many samples; None uses all.
+        skip_bad: Leave out images that cannot be read.
+        batch: Samples in one run.
+        observe: Names of tensors that the integer engine hands out too; None for all.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: The model or the data is wrong, or has no plan to be run by.
+    """
+    if executor not in set(Executor):
+        raise UsageError(f"executor {executor!r}", remedy="integer, simulate or float")
+    if executor != Executor.INTEGER and observe != ():
+        raise UsageError(
+            f"--{executor} hands out no intermediate tensors", remedy="take the integer engine"
+        )
+    graph, plan, steps = _runnable(model, target)
+    if plan is None and executor != Executor.FLOAT:
+        raise UsageError(
+            f"--{executor}: the model is float, there is no plan to run",
+            remedy="give the folder that `intact quantize` made of it, or --float",
+        )
+    opened = open_samples(
+        data, graph, preprocess=preprocess or steps, limit=samples, skip_bad=skip_bad
+    )
+    opened = replace(opened, progress=progress)
+    if plan is None or executor == Executor.FLOAT:
+        return run_float(graph, opened, batch=batch, threads=threads)
+    if executor == Executor.SIMULATE:
+        return run_simulated(plan, opened, batch=batch, threads=threads)
+    return run_integer(plan, opened, batch=batch, threads=threads, observe=observe)
+
+
+def _runnable(
+    model: Result | ModelSource, target: str | Path | Target | None
+) -> tuple[Graph, QuantizedGraph | None, Preprocess]:
+    """Return the float graph, the plan if there is one, and what is done to samples."""
+    if isinstance(model, Result) or names_result(model):
+        loaded = load_result(model)
+        return loaded.plan.graph, loaded.plan, loaded.preprocess
+    described = target_name_for(model) if target is None else target
+    if names_tflite(model):
+        plan = read_plan(model, target_of(described))
+        return plan.graph, plan, Preprocess()
+    source = load_model(model)
+    if not is_quantized(source):
+        return normalize(source), None, Preprocess()
+    plan = read_qdq(source, target_of(described))
+    return plan.graph, plan, Preprocess()
+
+
+def verify(
+    result: Result | str | Path,
+    data: DataSource | None = None,
+    *,
+    kernels: str | None = None,
+    deployed: str | None = None,
+    observed: str | Path | Mapping[str, npt.ArrayLike] | None = None,
+    target: str | Path | Target | None = None,
+    preprocess: Preprocess | None = None,
+    samples: int | None = None,
+    skip_bad: bool = False,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Verification:
+    """Compare what was deployed with the integers that its plan says, layer by layer.
+
+    Args:
+        result: A result or its folder, or a ``.tflite`` that others made.
+        data: Samples; None draws inputs from the distribution that calibration saw, or where
+            nothing was calibrated evenly from the ranges of the plan.
+        kernels: Of a ``.tflite``, which kernels run it: LiteRT's ``ref``, ``optimized`` or
+            ``xnnpack``, or ``micro`` for TensorFlow Lite Micro; None takes the target's.
+        deployed: Which format of the result; None takes its first.
+        observed: Tensors that were recorded on a device (arrays by name, or an ``.npz``): these are
+            compared instead of a runtime here.
+        target: The hardware of a ``.tflite`` of others; None takes ``tflite``.
+        preprocess: What to do with the data; None takes what calibration did.
+        samples: Use at most so many samples; None for 64, with ``observed`` for all.
+        skip_bad: Leave out images that cannot be read.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    subject = _subject(result, target)
+    if samples is None and observed is None:
+        samples = _VERIFIED
+    if data is None and observed is None:
+        opened = subject.draw_samples(_VERIFIED if samples is None else samples)
+    elif data is None:
+        raise UsageError(
+            "--observed needs the inputs of the device", remedy="give them with --data"
+        )
+    else:
+        opened = open_samples(
+            data,
+            subject.plan.graph,
+            preprocess=preprocess or subject.preprocess,
+            limit=samples,
+            skip_bad=skip_bad,
+            unread=subject.unread,
+        )
+    opened = replace(with_codes(opened, lower(subject.plan))[0], progress=progress)
+    if observed is not None:
+        return compare_observed(subject.plan, opened, observed, threads=threads)
+    return compare(subject, opened, kernels=kernels, deployed=deployed, threads=threads)
+
+
+def _subject(result: Result | str | Path, target: str | Path | Target | None) -> Subject:
+    if not isinstance(result, Result) and names_tflite(result):
+        described = target_of("tflite" if target is None else target)
+        return Subject.of_tflite(Path(result), described)
+    if target is not None:
+        raise UsageError("--target is for a .tflite: a result has its own", remedy="leave it out")
+    return Subject.of_result(load_result(result))
+
+
+def _mask(result: Result) -> frozenset[str]:
+    """Return the array that only calibration reads, which the same data holds again."""
+    return frozenset({result.plan.provenance["mask"]} if "mask" in result.plan.provenance else ())
