@@ -225,7 +225,7 @@ def verify(
 
 def _subject(result: Result | str | Path, target: str | Path | Target | None) -> Subject:
     if not isinstance(result, Result) and names_tflite(result):
-        described = target_of("tflite" if target is None else target)
+        described = target_of(target_name_for(result) if target is None else target)
         return Subject.of_tflite(Path(result), described)
     if target is not None:
         raise UsageError("--target is for a .tflite: a result has its own", remedy="leave it out")

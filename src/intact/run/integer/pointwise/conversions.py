@@ -54,9 +54,6 @@ def _conversion(
         kind = real_type(arithmetic)
         return lambda codes: to_codes(to_reals(codes, source, kind), arithmetic, target, bounds)
     multiplier = real_multiplier(arithmetic, [source.scale], target)
-    if arithmetic.multiplier_bits is not None:
-        step = 2.0**-arithmetic.multiplier_bits
-        multiplier = np.rint(multiplier.astype(np.float64) / step) * step
     requantize = Requantizer(arithmetic, multiplier, target, bounds)
     zero_point = source.zero_point.item()
     return lambda codes: requantize(codes.astype(np.int64) - zero_point)
