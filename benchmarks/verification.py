@@ -27,7 +27,7 @@ from rich.table import Table
 
 import intact
 from intact.errors import ExportError, IntactError
-from intact.exporting import c_program
+from intact.formats.c.format import c_program
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.tflite.read import read_tflite_model
 from intact.formats.tflite.runtime import Kernels

@@ -8,12 +8,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from intact import api, comparing, demo
+from intact import api, demo
 from intact.api import running
+from intact.comparing import deployed
 from intact.errors import CalibrationError, DataError, UsageError
+from intact.exporting import FormatName
 from intact.plan import Overrides
+from intact.run.cpu import detect_cpu
 from intact.samples.preprocess import Preprocess
 from intact.samples.stream import Samples
+from intact.verification import Verification
 
 
 class Unread:
@@ -90,13 +94,14 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
     result = api.quantize(demo.model_path(), images, preprocess=Preprocess((3.0,), (0.5,)))
     seen: list[Any] = []
 
-    def verified(plan: Any, exported: Any, feeds: Any, **_: Any) -> None:
+    def verified(model: Any, feeds: Any) -> Verification:
         seen.extend(feeds)
+        return Verification("", "", detect_cpu(), 0, [])
 
     def evaluated(loaded: Any, samples: Samples, **_: Any) -> None:
         seen.extend(batch for batch, _ in samples.batches(5))
 
-    monkeypatch.setattr(comparing, "verify_qdq", verified)
+    monkeypatch.setitem(deployed.VERIFICATIONS, FormatName.ONNX_QDQ, verified)
     monkeypatch.setattr(running, "evaluate_result", evaluated)
     api.verify(result, images)
     api.evaluate(result, images)

@@ -1,42 +1,23 @@
-"""The formats that a plan is deployed in: one row each, and what it leaves in a result's folder."""
+"""The formats that a plan is deployed in, by the names that users have for them."""
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import importlib.util
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-import onnx_ir as ir
-
-from intact.errors import (
-    ExportError,
-    MissingExtraError,
-    ModelError,
-    PlanError,
-    UsageError,
-    nearest,
-)
-from intact.formats.encodings.write import write_encodings
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
-from intact.formats.tflite.reading.decode import open_tflite
-from intact.formats.tflite.write import Io, write_tflite
-from intact.graph import load_model
-from intact.plan import Note, NoteKind, QuantizedGraph
-from intact.program.deployed import deployed_program
-from intact.program.passes.integer_io import integer_io
+from intact.errors import PlanError, UsageError, nearest
+from intact.formats.c.format import C
+from intact.formats.encodings.format import ENCODINGS
+from intact.formats.exported import Exported
+from intact.formats.format import Format, Io, require_files, require_packages
+from intact.formats.onnx_qdq.format import ONNX_QDQ
+from intact.formats.tflite.format import TFLITE
+from intact.plan import QuantizedGraph
 from intact.targets import Target
 
-if TYPE_CHECKING:
-    from intact.formats.c.write import CProgram
-
-TFLITE_FILE = "model.int8.tflite"
-ENCODINGS_FILE = "model.encodings"
-C_FILES = ("model.c", "model.h", "model_data.h")
+FORMATS_KEY, IO_KEY = "formats", "io"
+"""Keys of a plan's provenance."""
 
 
 class FormatName(enum.StrEnum):
@@ -48,23 +29,13 @@ class FormatName(enum.StrEnum):
     ENCODINGS = "encodings"
 
 
-@dataclass(frozen=True)
-class Format:
-    """One row of the table.
-
-    Attributes:
-        files: What it leaves in a result's folder; the first is what one deploys.
-        write: Makes it of a calibrated plan.
-        read: Reads it back from the folder of a result.
-        packages: What has to be installed, by the module that is imported.
-        extra: Which extra brings them.
-    """
-
-    files: tuple[str, ...]
-    write: Callable[[QuantizedGraph, Io], Exported]
-    read: Callable[[Path, QuantizedGraph], Exported]
-    packages: tuple[str, ...] = ()
-    extra: str = ""
+FORMATS: Mapping[FormatName, Format] = {
+    FormatName.ONNX_QDQ: ONNX_QDQ,
+    FormatName.TFLITE: TFLITE,
+    FormatName.C: C,
+    FormatName.ENCODINGS: ENCODINGS,
+}
+"""By name. A format is a row here and a folder in ``formats/``."""
 
 
 def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[FormatName, ...]:
@@ -89,7 +60,7 @@ def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[FormatN
         )
     found = tuple(FormatName(name) for name in names)
     for each in found:
-        _require(each)
+        require_packages(f"format {each}", FORMATS[each].packages, FORMATS[each].extra)
     return found
 
 
@@ -116,143 +87,6 @@ def exported_in(folder: Path, plan: QuantizedGraph) -> dict[FormatName, Exported
         raise PlanError(f"the plan was written as {unknown[0]!r}", remedy="take a newer intact")
     exports = {}
     for name in map(FormatName, names):
-        _require_files(folder, FORMATS[name].files[:1])
+        require_files(folder, FORMATS[name].required)
         exports[name] = FORMATS[name].read(folder, plan)
     return exports
-
-
-FORMATS_KEY, IO_KEY = "formats", "io"
-"""Keys of a plan's provenance."""
-
-
-def c_program(plan: QuantizedGraph) -> CProgram:
-    """Return a plan as C."""
-    from intact.formats.c.write import write_c
-
-    program = deployed_program(plan)
-    with contextlib.suppress(ExportError):  # what keeps floats at its ends is listed with the rest
-        program = integer_io(program)
-    return write_c(program, "model", target=plan.target.name)
-
-
-def _require(name: FormatName) -> None:
-    row = FORMATS[name]
-    for package in row.packages:
-        if importlib.util.find_spec(package) is None:
-            raise MissingExtraError(
-                f"format {name} needs {package}, which is not installed",
-                remedy=f"pip install 'intact[{row.extra}]'",
-            )
-
-
-# ---- the rows ---------------------------------------------------------------------------------
-
-
-def _write_qdq(plan: QuantizedGraph, _io: Io) -> Exported:
-    return write_qdq(plan)
-
-
-def _read_qdq(folder: Path, plan: QuantizedGraph) -> Exported:
-    """Read the deployed model, which must have the tensors that the plan would write."""
-    path, expected = folder / QDQ_FILE, write_qdq(plan)
-    model = load_model(path)
-    present = {value.name for value in model.graph.inputs}
-    present |= {value.name for node in model.graph for value in node.outputs}
-    for name in expected.codes.values():
-        if name not in present:
-            raise PlanError(
-                f"{path}: not the model of this plan, it has no tensor {name!r}",
-                remedy="quantize again",
-            )
-    outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
-    if outputs != wanted:
-        raise PlanError(
-            f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
-            remedy="quantize again",
-        )
-    return _with_model(expected, model)
-
-
-def _with_model(expected: QdqModel, model: ir.Model) -> QdqModel:
-    expected.model = model
-    return expected
-
-
-def _write_tflite(plan: QuantizedGraph, io: Io) -> Exported:
-    program = deployed_program(plan, float_operations=True)
-    return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io)})
-
-
-_CODES_ONLY = "the C program takes and gives codes: --io float is for a .tflite"
-
-
-def _write_c(plan: QuantizedGraph, io: Io) -> Exported:
-    program = c_program(plan)
-    files = {name: text.encode() for name, text in program.files.items()}
-    notes = list(program.notes)
-    if io is Io.FLOAT:
-        notes.append(Note(NoteKind.EXPORT, "", _CODES_ONLY))
-    return WrittenFiles(files, program.flash_bytes, notes)
-
-
-def _read_tflite(folder: Path, plan: QuantizedGraph) -> Exported:
-    """Read the deployed file, which must be whole: interpreters trust what it says of itself."""
-    exported = WrittenFiles(_read_files(folder, (TFLITE_FILE,)))
-    path = folder / TFLITE_FILE
-    try:
-        signature = open_tflite(exported.files[TFLITE_FILE]).signature
-    except ModelError as error:
-        raise PlanError(f"{path}: {error}", remedy="or quantize again") from error
-    graph = plan.graph
-    for kind, found, values in (
-        ("inputs", signature.inputs, graph.inputs),
-        ("outputs", signature.outputs, graph.outputs),
-    ):
-        wanted = sorted(str(value.name) for value in values)
-        if sorted(found) != wanted:
-            raise PlanError(
-                f"{path}: not the model of this plan, its {kind} are {sorted(found)}, not {wanted}",
-                remedy="quantize again",
-            )
-    return exported
-
-
-def _read_c(folder: Path, plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(_read_files(folder, C_FILES), c_program(plan).flash_bytes)
-
-
-def _require_files(folder: Path, names: tuple[str, ...]) -> None:
-    missing = [name for name in names if not (folder / name).is_file()]
-    if missing:
-        raise PlanError(
-            f"{folder}: no {missing[0]} in it",
-            remedy="give a folder that intact wrote, with all its files",
-        )
-
-
-def _read_files(folder: Path, names: tuple[str, ...]) -> dict[str, bytes]:
-    _require_files(folder, names)
-    return {name: (folder / name).read_bytes() for name in names}
-
-
-def _write_encodings(plan: QuantizedGraph, _io: Io) -> Exported:
-    return WrittenFiles({ENCODINGS_FILE: write_encodings(plan)})
-
-
-def _read_encodings(folder: Path, _plan: QuantizedGraph) -> Exported:
-    return WrittenFiles(_read_files(folder, (ENCODINGS_FILE,)))
-
-
-FORMATS: Mapping[FormatName, Format] = {
-    FormatName.ONNX_QDQ: Format((QDQ_FILE, f"{QDQ_FILE}.data"), _write_qdq, _read_qdq),
-    FormatName.TFLITE: Format(
-        (TFLITE_FILE,),
-        _write_tflite,
-        _read_tflite,
-        ("ai_edge_litert", "flatbuffers"),
-        "tflite",
-    ),
-    FormatName.C: Format(C_FILES, _write_c, _read_c),
-    FormatName.ENCODINGS: Format((ENCODINGS_FILE,), _write_encodings, _read_encodings),
-}
-"""By name. A format is a row here and a folder in ``formats/``."""

@@ -16,9 +16,9 @@ from intact.calibrate.collect import Progress, collect
 from intact.calibrate.statistics import Statistics
 from intact.errors import PlanError, UsageError
 from intact.exporting import FORMATS_KEY, IO_KEY, FormatName, export
+from intact.formats.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.scales import read_scales
-from intact.formats.tflite.write import Io
 from intact.graph import Graph
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable

@@ -41,7 +41,7 @@ from intact.samples.stream import Samples
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
 PREPROCESS = "preprocess.toml"
-FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[FormatName.ONNX_QDQ].files[:1])
+FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[FormatName.ONNX_QDQ].required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _DEPLOYED = frozenset(name for row in FORMATS.values() for name in row.files)

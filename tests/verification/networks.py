@@ -9,7 +9,8 @@ from functools import cache
 import numpy as np
 import onnx
 
-from intact.formats.tflite.write import Io, write_tflite
+from intact.formats.format import Io
+from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Step
 from intact.program.lower import lower

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 from intact.errors import DataError
+from intact.formats.format import Io
 from intact.formats.tflite.read import TfliteModel, read_tflite_model
 from intact.formats.tflite.runtime import Kernels
-from intact.formats.tflite.write import Io
 from intact.plan import Overrides
 from intact.program.passes.integer_io import integer_io
 from intact.targets import load_target

@@ -11,9 +11,9 @@ import onnx_ir as ir
 
 from intact.errors import UsageError
 from intact.exporting import chosen_formats
+from intact.formats.format import Io
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.tflite.read import is_tflite, read_tflite
-from intact.formats.tflite.write import Io
 from intact.pipeline import Deployment
 from intact.plan import QuantizedGraph
 from intact.result import PLAN, Result

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -81,11 +81,40 @@ class OutputComparison:
     sqnr_db: float = math.inf
 
 
+@dataclass
+class Classes:
+    """The best class of each sample.
+
+    Attributes:
+        deployed: As the runtime decides.
+        expected: As the engine does.
+    """
+
+    deployed: list[int] = field(default_factory=list)
+    expected: list[int] = field(default_factory=list)
+
+    def add(self, deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
+        """Decide a batch of scores, [N, classes] (any further axes have the length 1)."""
+        self.deployed += _best(deployed)
+        self.expected += _best(expected)
+
+
+def _best(scores: npt.NDArray[Any]) -> list[int]:
+    return [int(best) for best in scores.reshape(len(scores), -1).argmax(axis=1)]
+
+
+def has_classes(scores: npt.NDArray[Any]) -> bool:
+    """Tell whether an output decides between classes: one score each, for every sample."""
+    lengths = [length for length in scores.shape[1:] if length != 1]
+    return scores.ndim >= 2 and len(lengths) == 1 and scores.dtype.kind in "iuf"
+
+
 class OutputComparer:
     """Collects the comparison of each output over batches."""
 
     def __init__(self) -> None:
         self._found: dict[str, tuple[OutputComparison, ErrorSums]] = {}
+        self._classes: Classes | None = None
 
     def add(
         self,
@@ -105,6 +134,8 @@ class OutputComparer:
         Raises:
             DataError: The two have different shapes.
         """
+        if not self._found and has_classes(deployed):
+            self._classes = Classes()
         new = OutputComparison(name), ErrorSums()
         found, sums = self._found.setdefault(name, new)
         if deployed.shape != expected.shape:
@@ -113,6 +144,8 @@ class OutputComparer:
                 f"its plan {list(expected.shape)}",
                 remedy="compare a model with the plan that it was written from",
             )
+        if self._classes is not None and name == next(iter(self._found)):
+            self._classes.add(deployed, expected)
         count, largest = differences(deployed, expected)
         found.values += expected.size
         found.mismatches += count
@@ -126,6 +159,10 @@ class OutputComparer:
     def found(self) -> list[OutputComparison]:
         """Return them in the order in which they came."""
         return [comparison for comparison, _ in self._found.values()]
+
+    def classes(self) -> Classes | None:
+        """Return what the first output decides, if it does."""
+        return self._classes
 
 
 def differences(deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple[int, float]:

@@ -111,6 +111,7 @@ def _verify(plan: QuantizedGraph, name: str, run: _Run, batches: Iterable[Feeds]
         layers=[],
         outputs=outputs.found(),
         outputs_sqnr_db=sqnr_by_name(outputs.found()),
+        classes=outputs.classes(),
         in_float=dict(program.in_float),
         overflows=overflow_reports(engine),
     )

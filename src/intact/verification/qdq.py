@@ -70,6 +70,7 @@ def verify_qdq(
         simulation=simulation.layers,
         outputs=outputs.found(),
         outputs_sqnr_db=sqnr_by_name(outputs.found()),
+        classes=outputs.classes(),
         float_nodes=float_leftovers(
             exported.model, [n for n, d in plan.decisions.items() if d.quantized]
         ),

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError
 from intact.run.cpu import Cpu
 from intact.run.integer.engine import IntegerEngine
-from intact.verification.comparison import LayerComparison, OutputComparison
+from intact.verification.comparison import Classes, LayerComparison, OutputComparison
 
 
 @dataclass
@@ -49,6 +53,14 @@ class Verification:
         in_float: Nodes planned for integers that the engine computes in float, with the reason.
         not_compared: Tensors that the runtime does not show, with the reason.
         overflows: Steps of which sums left the accumulator.
+        format: What was deployed, by the name of its format; "" for files of others.
+        classes: What the models decide for each sample; None where the first output has no
+            classes.
+        agreement: Share of samples, in percent, of which both decide alike, end to end; None
+            without classes.
+        top1: Accuracy in percent, (deployed, expected); None without labels.
+        rules: Where there is no runtime to run it: each rule of the hardware that was checked
+            instead, with the places that break it.
         no_engine: Why the engine cannot compute the plan, "" if it can: the outputs are compared
             with those of the simulation then, and ``layers`` is empty.
         not_simulated: What the float32 simulation does not reproduce of the target's arithmetic.
@@ -69,6 +81,39 @@ class Verification:
     overflows: list[OverflowReport] = field(default_factory=list)
     no_engine: str = ""
     not_simulated: tuple[str, ...] = ()
+    format: str = ""
+    classes: Classes | None = None
+    agreement: float | None = None
+    top1: tuple[float, float] | None = None
+    rules: dict[str, list[str]] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        """Count in how many decisions both sides agree."""
+        if self.classes is not None and self.classes.deployed:
+            same = np.equal(self.classes.deployed, self.classes.expected)
+            self.agreement = 100.0 * float(same.mean())
+
+    def score(self, labels: npt.NDArray[np.int64] | None) -> None:
+        """Count how many decisions are right.
+
+        Args:
+            labels: The classes of the samples, [N]; None leaves the accuracies out.
+
+        Raises:
+            DataError: There are other numbers of labels than of decisions.
+        """
+        if labels is None or self.classes is None:
+            return
+        if len(labels) > len(self.classes.deployed):
+            raise DataError(
+                f"{len(labels)} labels for {len(self.classes.deployed)} outputs",
+                remedy="give one for each sample",
+            )
+        deployed, expected = (  # a model of fixed batches also decides what fills up the last one
+            100.0 * float(np.equal(decided[: len(labels)], labels).mean()) if len(labels) else 0.0
+            for decided in (self.classes.deployed, self.classes.expected)
+        )
+        self.top1 = deployed, expected
 
 
 def overflow_reports(*engines: IntegerEngine) -> list[OverflowReport]:

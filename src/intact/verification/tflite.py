@@ -141,6 +141,7 @@ def _verify(
         end_to_end=compared.end_to_end,
         outputs=outputs.found(),
         outputs_sqnr_db=sqnr_by_name(outputs.found()),
+        classes=outputs.classes(),
         in_float=dict(program.in_float),
         not_compared=compared.not_compared,
         overflows=overflow_reports(compared.engine),

@@ -11,8 +11,9 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
+from intact.formats.format import Io
 from intact.formats.tflite.runtime import Kernels, TfliteRuntime
-from intact.formats.tflite.write import Io, write_tflite
+from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
 from intact.program.lower import lower

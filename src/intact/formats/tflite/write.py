@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from typing import NamedTuple
 
 from intact.errors import ExportError
+from intact.formats.format import Io
 from intact.formats.tflite.writing.bounds import add_rescaled
 from intact.formats.tflite.writing.draft import Draft, RefusedError
 from intact.formats.tflite.writing.flatbuffer import serialize
@@ -25,15 +25,6 @@ _KEEP_FLOAT = (
 _FIX = "fix them, for instance with `python -m onnxruntime.tools.make_dynamic_shape_fixed`"
 
 _DESCRIPTION = "Written by intact"
-
-
-class Io(enum.StrEnum):
-    """What a caller hands to the file and gets from it."""
-
-    INT8 = "int8"
-    """The codes."""
-    FLOAT = "float"
-    """Floats: the file quantises and dequantises."""
 
 
 class Refusal(NamedTuple):

@@ -1,0 +1,9 @@
+"""From a result, or a file that others made, to the verification that fits it."""
+
+from __future__ import annotations
+
+from intact.comparing.deployed import Interpreter, compare, runnable_formats
+from intact.comparing.recorded import compare_observed
+from intact.comparing.subject import Subject
+
+__all__ = ["Interpreter", "Subject", "compare", "compare_observed", "runnable_formats"]

@@ -1,0 +1,220 @@
+"""Which verification fits which format: one row each."""
+
+from __future__ import annotations
+
+import enum
+import struct
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from intact.comparing.subject import Subject, batches_of
+from intact.errors import ExportError, PlanError, UsageError
+from intact.exporting import IO_KEY, FormatName
+from intact.formats.c.format import c_program
+from intact.formats.exported import Exported, WrittenFiles
+from intact.formats.format import Io
+from intact.formats.onnx_qdq.write import QdqModel
+from intact.formats.tflite.format import TFLITE_FILE
+from intact.formats.tflite.runtime import Kernels
+from intact.plan import QuantizedGraph
+from intact.samples.batching import Batch
+from intact.samples.stream import Samples
+from intact.targets import Target
+from intact.verification import (
+    Verification,
+    verify_c,
+    verify_micro,
+    verify_qdq,
+    verify_read_tflite,
+    verify_tflite,
+)
+
+if TYPE_CHECKING:
+    from intact.formats.c.write import CProgram
+
+
+class Interpreter(enum.StrEnum):
+    """What runs a ``.tflite``, as ``--kernels`` names it."""
+
+    REF = "ref"
+    OPTIMIZED = "optimized"
+    XNNPACK = "xnnpack"
+    MICRO = "micro"
+    """TensorFlow Lite Micro instead of LiteRT."""
+
+
+@dataclass(frozen=True)
+class Deployed:
+    """One deployed model and how it is to be run.
+
+    Attributes:
+        plan: What it should compute.
+        exported: What was written.
+        kernels: Which kernels of its runtime, if the caller said so.
+        threads: Threads of the runtime; 0 takes all cores.
+    """
+
+    plan: QuantizedGraph
+    exported: Exported
+    kernels: str | None
+    threads: int
+
+
+_Feeds: TypeAlias = Iterator[Batch]
+_Verify: TypeAlias = Callable[[Deployed, _Feeds], Verification]
+
+
+def compare(
+    subject: Subject,
+    samples: Samples,
+    *,
+    kernels: str | None = None,
+    deployed: str | None = None,
+    threads: int = 0,
+) -> Verification:
+    """Compare what was deployed, in the runtime that fits its format, with its plan.
+
+    Args:
+        subject: What is verified.
+        samples: The inputs, with labels if there are any.
+        kernels: Which kernels run a ``.tflite``; None takes the target's.
+        deployed: Which format, if there are several; None takes the first that can be run.
+        threads: Threads of the runtime; 0 takes all cores.
+
+    Raises:
+        UsageError: There is no such format or kernel, or the format has no kernels to choose.
+        IntactError: The runtime refuses the model, or is not installed.
+    """
+    feeds = batches_of(samples)
+    if subject.read is not None:
+        found = _compare_read(subject, feeds, kernels, deployed, threads)
+    else:
+        name = _chosen(subject.exports, deployed)
+        if kernels is not None and name not in _WITH_KERNELS:
+            raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
+        found = VERIFICATIONS[name](
+            Deployed(subject.plan, subject.exports[name], kernels, threads), feeds
+        )
+        found.format = name.value
+    found.score(samples.labels())
+    return found
+
+
+def runnable_formats(subject: Subject) -> tuple[FormatName, ...]:
+    """Return the formats of a result that a runtime can run."""
+    return tuple(name for name in subject.exports if name in VERIFICATIONS)
+
+
+def _chosen(exports: Mapping[FormatName, Exported], deployed: str | None) -> FormatName:
+    if deployed is None:
+        for name in exports:
+            if name in VERIFICATIONS:
+                return name
+        deployed = next(iter(exports))
+    if deployed not in exports:
+        raise UsageError(
+            f"--format {deployed!r}: the result has {', '.join(exports)}", remedy="choose of these"
+        )
+    if deployed not in VERIFICATIONS:
+        raise UsageError(
+            f"{deployed} holds scales and no program, so there is nothing to run",
+            remedy="write another format too, with `intact export`",
+        )
+    return FormatName(deployed)
+
+
+def _compare_read(
+    subject: Subject, feeds: _Feeds, kernels: str | None, deployed: str | None, threads: int
+) -> Verification:
+    """Verify a ``.tflite`` that others made."""
+    if deployed is not None:
+        raise UsageError("--format is for a result, this is one file", remedy="leave it out")
+    if subject.read is None:
+        raise UsageError("there is no file to verify", remedy="give a .tflite")
+    model, content = subject.read
+    kind = _interpreter(subject.plan.target, kernels)
+    if kind is Interpreter.MICRO:
+        return _in_micro(model.plan, content, feeds)
+    return verify_read_tflite(model, content, feeds, Kernels(kind.value), threads=max(threads, 1))
+
+
+# ---- the rows ---------------------------------------------------------------------------------
+
+
+def _verify_qdq(model: Deployed, feeds: _Feeds) -> Verification:
+    if not isinstance(model.exported, QdqModel):
+        raise PlanError("the deployed model is not there", remedy="quantize again")
+    return verify_qdq(model.plan, model.exported, feeds, threads=model.threads)
+
+
+def _verify_tflite(model: Deployed, feeds: _Feeds) -> Verification:
+    content = _files(model)[TFLITE_FILE]
+    kind = _interpreter(model.plan.target, model.kernels)
+    if kind is Interpreter.MICRO:
+        return _in_micro(model.plan, content, feeds)
+    kernels = Kernels(kind.value)
+    return verify_tflite(model.plan, content, feeds, kernels, threads=max(model.threads, 1))
+
+
+def _verify_c(model: Deployed, feeds: _Feeds) -> Verification:
+    return verify_c(model.plan, _own_program(model.plan, _files(model)), feeds)
+
+
+VERIFICATIONS: dict[FormatName, _Verify] = {
+    FormatName.ONNX_QDQ: _verify_qdq,
+    FormatName.TFLITE: _verify_tflite,
+    FormatName.C: _verify_c,
+}
+"""By format; those that only hold scales have none."""
+
+_WITH_KERNELS = frozenset({FormatName.TFLITE})
+
+
+def _files(model: Deployed) -> Mapping[str, bytes]:
+    """Return the content of a model whose files are held whole."""
+    if isinstance(model.exported, WrittenFiles):
+        return model.exported.files
+    raise PlanError("the deployed files are not there", remedy="quantize again")
+
+
+def _own_program(plan: QuantizedGraph, files: Mapping[str, bytes]) -> CProgram:
+    """Return the C program of a plan, if that is what was deployed.
+
+    It is compiled and run here, and a folder may come from anyone.
+
+    Raises:
+        PlanError: A file holds something else.
+    """
+    program = c_program(plan)
+    for name, text in program.files.items():
+        if files[name] != text.encode():
+            raise PlanError(
+                f"{name} is not what this plan gives: changed by hand, or by another version",
+                remedy="quantize again, or record the device's tensors and give --observed",
+            )
+    return program
+
+
+def _in_micro(plan: QuantizedGraph, content: bytes, feeds: _Feeds) -> Verification:
+    """Verify in TensorFlow Lite Micro, which is given codes and errs in many types."""
+    if plan.provenance.get(IO_KEY) == Io.FLOAT:
+        raise ExportError(
+            "TensorFlow Lite Micro is compared on codes, the file takes floats (--io float)",
+            remedy="take --kernels ref, or write it with --io int8",
+        )
+    try:
+        return verify_micro(plan, content, feeds)
+    except (ValueError, LookupError, struct.error) as error:
+        raise ExportError(
+            f"TensorFlow Lite Micro refuses the file: {error}",
+            remedy="give the file that was written from this plan, or take --kernels ref",
+        ) from error
+
+
+def _interpreter(target: Target, kernels: str | None) -> Interpreter:
+    """Return the kernels that are asked for, or that compute as the target does."""
+    name = kernels or target.kernels or Interpreter.REF.value
+    if name not in set(Interpreter):
+        raise UsageError(f"--kernels {name!r}", remedy=f"choose {', '.join(Interpreter)}")
+    return Interpreter(name)

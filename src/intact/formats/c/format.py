@@ -1,0 +1,47 @@
+"""C in the table of formats."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intact.errors import ExportError
+from intact.formats.exported import Exported, WrittenFiles
+from intact.formats.format import Format, Io, read_files
+from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.program.deployed import deployed_program
+from intact.program.passes.integer_io import integer_io
+
+if TYPE_CHECKING:
+    from intact.formats.c.write import CProgram
+
+C_FILES = ("model.c", "model.h", "model_data.h")
+
+_CODES_ONLY = "the C program takes and gives codes: --io float is for a .tflite"
+
+
+def c_program(plan: QuantizedGraph) -> CProgram:
+    """Return a plan as C."""
+    from intact.formats.c.write import write_c
+
+    program = deployed_program(plan)
+    with contextlib.suppress(ExportError):  # what keeps floats at its ends is listed with the rest
+        program = integer_io(program)
+    return write_c(program, "model", target=plan.target.name)
+
+
+def _write(plan: QuantizedGraph, io: Io) -> Exported:
+    program = c_program(plan)
+    files = {name: text.encode() for name, text in program.files.items()}
+    notes = list(program.notes)
+    if io is Io.FLOAT:
+        notes.append(Note(NoteKind.EXPORT, "", _CODES_ONLY))
+    return WrittenFiles(files, program.flash_bytes, notes)
+
+
+def _read(folder: Path, plan: QuantizedGraph) -> Exported:
+    return WrittenFiles(read_files(folder, C_FILES), c_program(plan).flash_bytes)
+
+
+C = Format(C_FILES, _write, _read)

@@ -1,0 +1,23 @@
+"""Encodings in the table of formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intact.formats.encodings.write import write_encodings
+from intact.formats.exported import Exported, WrittenFiles
+from intact.formats.format import Format, Io, read_files
+from intact.plan import QuantizedGraph
+
+ENCODINGS_FILE = "model.encodings"
+
+
+def _write(plan: QuantizedGraph, _io: Io) -> Exported:
+    return WrittenFiles({ENCODINGS_FILE: write_encodings(plan)})
+
+
+def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
+    return WrittenFiles(read_files(folder, (ENCODINGS_FILE,)))
+
+
+ENCODINGS = Format((ENCODINGS_FILE,), _write, _read)

@@ -1,0 +1,90 @@
+"""What a format is: its files, how a plan is written as them, how they are read back."""
+
+from __future__ import annotations
+
+import enum
+import importlib.util
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from intact.errors import MissingExtraError, PlanError
+from intact.formats.exported import Exported
+from intact.plan import QuantizedGraph
+
+
+class Io(enum.StrEnum):
+    """What the ends of a written file hold, where its format leaves a choice."""
+
+    INT8 = "int8"
+    """Codes, as interpreters without float take them."""
+    FLOAT = "float"
+    """Numbers; conversions stand at the ends, and accelerators run what is between."""
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that plans are deployed in; each folder of ``formats/`` that has one names it.
+
+    Attributes:
+        files: What it leaves in a result's folder; the first is what one deploys.
+        write: Makes it of a calibrated plan.
+        read: Reads it back from the folder of a result.
+        packages: What writing takes, by the module that is imported.
+        extra: Which extra brings them.
+        optional: Which of the files are not always there.
+    """
+
+    files: tuple[str, ...]
+    write: Callable[[QuantizedGraph, Io], Exported]
+    read: Callable[[Path, QuantizedGraph], Exported]
+    packages: tuple[str, ...] = ()
+    extra: str = ""
+    optional: tuple[str, ...] = ()
+
+    @property
+    def required(self) -> tuple[str, ...]:
+        """The files that are always there."""
+        return tuple(name for name in self.files if name not in self.optional)
+
+
+def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
+    """Refuse what cannot be done for want of a package.
+
+    Raises:
+        MissingExtraError: One is not installed; with the line that installs it.
+    """
+    for package in packages:
+        if importlib.util.find_spec(package) is None:
+            raise MissingExtraError(
+                f"{what} needs {package}, which is not installed",
+                remedy=f"pip install 'intact[{extra}]'",
+            )
+
+
+def require_files(folder: Path, names: Iterable[str]) -> None:
+    """Refuse a result's folder in which a file is missing.
+
+    Raises:
+        PlanError: With the file's name.
+    """
+    missing = [name for name in names if not (folder / name).is_file()]
+    if missing:
+        raise PlanError(
+            f"{folder}: no {missing[0]} in it",
+            remedy="give a folder that intact wrote, with all its files",
+        )
+
+
+def read_files(
+    folder: Path, names: Iterable[str], optional: Iterable[str] = ()
+) -> dict[str, bytes]:
+    """Return the content of files of a result's folder by name.
+
+    Raises:
+        PlanError: One is missing that is not optional.
+    """
+    names = tuple(names)
+    require_files(folder, names)
+    present = (*names, *(name for name in optional if (folder / name).is_file()))
+    return {name: (folder / name).read_bytes() for name in present}
