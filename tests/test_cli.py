@@ -18,7 +18,7 @@ import pytest
 from PIL import Image
 
 from intact import demo
-from intact.cli import run, show_runs
+from intact.cli import run, show_verification
 from intact.numerics.thresholds import METHODS
 from intact.result import FILES
 from intact.run.cpu import detect_cpu
@@ -102,7 +102,7 @@ def test_json_is_all_that_is_printed(here: Path, capfd: pytest.CaptureFixture[st
     assert found["samples"] == 600
     assert found["accuracy"]["top1"][0] > 90
     checked = strict_json(printed(capfd, "verify", "out", "--samples", "5", "--json"))
-    assert checked["samples"] == 5
+    assert checked["verified"][0]["samples"] == 5
     assert strict_json(printed(capfd, "inspect", "model.onnx", "--json"))["nodes"]
     assert strict_json(printed(capfd, "targets", "--json"))
     assert strict_json(printed(capfd, "targets", "show", "tensorrt", "--json"))
@@ -119,9 +119,10 @@ def test_infinite_decibels_are_null_in_json(capfd: pytest.CaptureFixture[str]) -
         outputs_sqnr_db={"y": float("inf")},
         not_simulated=("z",),
     )
-    show_runs.verification(same, as_json=True)
-    assert strict_json(capfd.readouterr().out)["outputs_sqnr_db"] == {"y": None}
-    show_runs.verification(same, as_json=False)
+    show_verification.verifications([same], as_json=True)
+    (row,) = strict_json(capfd.readouterr().out)["verified"]
+    assert row["outputs_sqnr_db"] == {"y": None}
+    show_verification.verifications([same], as_json=False)
     printed_text = capfd.readouterr().out
     assert "identical" in printed_text
     assert "not simulated: z" in printed_text

@@ -112,13 +112,13 @@ def test_verify_keeps_the_steps_that_are_not_given(
     here: Path, printed: Print, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Preprocess | None] = []
-    verify = api.verify
+    verify = api.verify_all
 
-    def watched(*arguments: Any, **options: Any) -> Verification:
+    def watched(*arguments: Any, **options: Any) -> list[Verification]:
         seen.append(options["preprocess"])
         return verify(*arguments, **options)
 
-    monkeypatch.setattr(api, "verify", watched)
+    monkeypatch.setattr(api, "verify_all", watched)
     steps = ("--scale", "0.1", "--resize", "box")
     printed("quantize", "model.onnx", "-d", "photos", "-o", "out", "--samples", "8", *steps)
     printed("verify", "out", "-d", "photos", "--samples", "2", "--mean", "3")

@@ -95,7 +95,9 @@ def test_two_formats_of_one_result(here: Path, say: Any, fails: Any) -> None:
     assert {"model.int8.tflite", "model.c", "model.h", "model_data.h"} <= names
     assert "model.int8.onnx" not in names
     for options in ((), ("--kernels", "ref"), ("--format", "c")):
-        found = json.loads(say("verify", "out", "--samples", "6", "--json", *options))
+        found = json.loads(say("verify", "out", "--samples", "6", "--json", *options))["verified"][
+            0
+        ]
         assert [each["mismatches"] for each in found["outputs"]] == [0]
         assert (found["samples"], found["target"]) == (6, "tflite-micro")
     assert "the result has tflite, c" in fails("verify", "out", "--format", "onnx_qdq")
@@ -112,7 +114,7 @@ def test_two_formats_of_one_result(here: Path, say: Any, fails: Any) -> None:
 @pytest.mark.parametrize("io", ["int8", "float"])
 def test_what_the_ends_of_a_file_hold(here: Path, say: Any, io: str) -> None:
     quantized(say, "--target", "tflite", "--io", io)
-    found = json.loads(say("verify", "out", "--samples", "8", "--json"))
+    found = json.loads(say("verify", "out", "--samples", "8", "--json"))["verified"][0]
     assert sum(layer["mismatches"] for layer in found["layers"]) == 0
     assert found["outputs"][0]["mismatches"] == 0
     nodes = intact.inspect("out/model.int8.tflite").nodes
@@ -123,7 +125,7 @@ def test_other_kernels_give_other_bits_and_are_named(here: Path, say: Any) -> No
     quantized(say, "--target", "tflite")
     text = say("verify", "out", "--kernels", "optimized")
     assert "optimized kernels" in text
-    found = json.loads(say("verify", "out", "--kernels", "optimized", "--json"))
+    found = json.loads(say("verify", "out", "--kernels", "optimized", "--json"))["verified"][0]
     assert sum(layer["mismatches"] for layer in found["layers"]) > 0
     worst = max(found["layers"], key=lambda layer: layer["mismatches"])
     assert worst["end"] in text
@@ -154,7 +156,7 @@ def test_recorded_tensors(here: Path, say: Any, fails: Any) -> None:
     wrong[2, 1, 0, 0] += 3
     np.savez("dump.npz", **{name: wrong})  # type: ignore[arg-type]
     given = ("verify", "out", "--data", "x.npz", "--observed", "dump.npz")
-    (layer,) = json.loads(say(*given, "--json"))["layers"]
+    (layer,) = json.loads(say(*given, "--json"))["verified"][0]["layers"]
     assert (layer["mismatches"], layer["largest"], layer["values"]) == (1, 3, wrong.size)
     np.savez("dump.npz", **{f"{name}x": wrong})  # type: ignore[arg-type]
     assert name in fails(*given)
@@ -191,7 +193,9 @@ def test_a_read_file_is_written_again(here: Path, say: Any) -> None:
     for other in (again, c):
         (array,) = other.values()
         np.testing.assert_array_equal(array, wanted)
-    found = json.loads(say("verify", "read", "--format", "c", "--samples", "4", "--json"))
+    found = json.loads(say("verify", "read", "--format", "c", "--samples", "4", "--json"))[
+        "verified"
+    ][0]
     assert found["outputs"][0]["mismatches"] == 0
 
 
@@ -260,7 +264,7 @@ def test_every_tensor_of_the_file_recorded_by_hand(here: Path, say: Any) -> None
     assert "image_padded" in dump
     np.savez("dump.npz", **dump)
     given = ("verify", "out", "--data", "x.npz", "--observed", "dump.npz")
-    found = json.loads(say(*given, "--json"))
+    found = json.loads(say(*given, "--json"))["verified"][0]
     assert found["samples"] == 70
     assert len(found["layers"]) == len(dump) - 1
     assert sum(layer["mismatches"] for layer in found["layers"]) == 0
@@ -288,7 +292,12 @@ def test_what_verify_will_not_take(here: Path, say: Any, fails: Any) -> None:
         assert f"{name} does not exist" in fails("verify", name)
     quantized(say, "--target", "tflite")
     shutil.copy("out/model.int8.tflite", "model.lite")
-    assert json.loads(say("verify", "model.lite", "--samples", "2", "--json"))["samples"] == 2
+    assert (
+        json.loads(say("verify", "model.lite", "--samples", "2", "--json"))["verified"][0][
+            "samples"
+        ]
+        == 2
+    )
 
 
 @pytest.mark.parametrize("size", [0, 100, 3000])
@@ -328,7 +337,9 @@ def test_c_takes_codes_whatever_is_asked_for(here: Path, say: Any) -> None:
 def test_a_float_file_in_tensorflow_lite_micro(here: Path, say: Any, fails: Any) -> None:
     quantized(say, "--target", "tflite-micro", "--format", "tflite", "--io", "float")
     assert "take --kernels ref" in fails("verify", "out")
-    found = json.loads(say("verify", "out", "--samples", "4", "--kernels", "ref", "--json"))
+    found = json.loads(say("verify", "out", "--samples", "4", "--kernels", "ref", "--json"))[
+        "verified"
+    ][0]
     assert found["samples"] == 4
 
 
@@ -356,7 +367,7 @@ def test_a_result_is_written_in_other_formats(here: Path, say: Any, fails: Any) 
     assert {e: str(c) for e, c in first.configs.items()} == {
         e: str(c) for e, c in second.configs.items()
     }
-    found = json.loads(say("verify", "other", "--samples", "4", "--json"))
+    found = json.loads(say("verify", "other", "--samples", "4", "--json"))["verified"][0]
     assert found["outputs"][0]["mismatches"] == 0
     direct = intact.quantize(
         "model.onnx", "calib.npz", target="tflite-micro", formats=["tflite"], output="direct"
@@ -390,4 +401,4 @@ def test_scales_alone_cannot_be_run(here: Path, say: Any, fails: Any) -> None:
         json.loads(say("evaluate", "out", "-d", "test.npz", "--json"))["accuracy"]["top1"][1] > 90
     )
     say("quantize", "model.onnx", "--scales", "out/model.encodings", "-o", "again")
-    assert json.loads(say("verify", "again", "--samples", "4", "--json"))["outputs"]
+    assert json.loads(say("verify", "again", "--samples", "4", "--json"))["verified"][0]["outputs"]

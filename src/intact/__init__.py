@@ -31,9 +31,11 @@ _HOMES = {
     "load_plan": "intact.plan",
     "load_result": "intact.api",
     "quantize": "intact.api",
+    "quantize_for": "intact.api",
     "read_preprocess": "intact.samples.preprocess_file",
     "read_quantized": "intact.api",
     "verify": "intact.api",
+    "verify_all": "intact.api",
 }
 
 __all__: list[str] = list(_HOMES)

@@ -159,22 +159,30 @@ def _joined(parts: list[Arrays]) -> Arrays:
     }
 
 
-def with_codes(samples: Samples, program: Program) -> tuple[Samples, tuple[str, ...]]:
+def with_codes(
+    samples: Samples, program: Program, *, pixels: bool = False
+) -> tuple[Samples, tuple[str, ...]]:
     """Return the samples with those inputs that are codes as the numbers that they stand for.
 
     A number that a code stands for has that code again, so nothing is lost on the way.
+
+    Args:
+        samples: Numbers or codes.
+        program: Says in which type each input has its codes.
+        pixels: Take bytes for pixels, which are numbers, even where codes are bytes too. So they
+            are in any case where a mean or scale is to be applied.
     """
     if not isinstance(samples.reader, list):
         return samples, ()
     encodings = _input_encodings(program)
-    prepared = samples.preprocess != Preprocess()
+    pixels = pixels or samples.preprocess != Preprocess()
     found: dict[str, None] = {}
     batches: list[Batch] = []
     for batch in samples.reader:
         fresh = dict(batch)
         for name, encoding in encodings.items():
             array = np.asarray(fresh.get(name))
-            is_pixels = encoding.dtype == np.uint8 and prepared
+            is_pixels = encoding.dtype == np.uint8 and pixels
             if array.dtype == encoding.dtype and not is_pixels:
                 _refuse_other_codes(name, array, encoding)
                 fresh[name] = dequantize(array, encoding.scale, encoding.zero_point)

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -69,10 +69,24 @@ class Deployment:
 
 
 @dataclass(frozen=True)
-class Calibration:
-    """How data is read and observed, and scales chosen; the fields are ``quantize``'s arguments."""
+class Job:
+    """What is made for one target.
 
+    Attributes:
+        plan: Without scales.
+        method: How scales are chosen.
+        deployment: What is written.
+    """
+
+    plan: QuantizedGraph
     method: Method
+    deployment: Deployment
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How data is read and observed; the fields are ``quantize``'s arguments."""
+
     options: Mapping[str, float]
     preprocess: Preprocess
     samples: int | None
@@ -81,19 +95,19 @@ class Calibration:
     max_memory: int | None
     threads: int
     progress: Progress | None
-    deployment: Deployment
 
     def run(
         self,
-        plan: QuantizedGraph,
+        jobs: Sequence[Job],
         data: DataSource | None,
         given: ScaleTable | None = None,
-    ) -> Result:
-        """Give a plan its scales and write it."""
-        required = required_tensors(plan, given)
-        statistics: Statistics | None = None
-        notes: tuple[Note, ...] = ()
-        if data is None and given is None and required:
+    ) -> list[Result]:
+        """Give plans their scales and write them.
+
+        The float model is run over the data once for all the plans that share its graph.
+        """
+        required = [required_tensors(job.plan, given) for job in jobs]
+        if data is None and given is None and any(required):
             raise UsageError(
                 "there is nothing to calibrate on",
                 remedy="give samples with --data, or every scale with --scales",
@@ -104,32 +118,69 @@ class Calibration:
                 "the data is none",
                 remedy="leave it out: arrays come as the model takes them",
             )
-        if data is not None:
-            opened = open_samples(
-                data,
-                plan.graph,
-                preprocess=self.preprocess,
-                limit=self.samples,
-                mask=self.mask,
-                skip_bad=self.skip_bad,
-            )
-            # The inputs too, quantised or not: `verify` draws new ones from their distributions.
-            statistics = collect(
-                plan.graph,
-                opened,
-                tuple(dict.fromkeys((*opened.specs, *required))),
-                threads=self.threads,
-                progress=self.progress,
-                max_memory=self.max_memory,
-            )
-            notes = _skipped(opened.skipped)
-        plan = assign(plan, statistics, self.method, given)
+        groups: dict[int, list[int]] = {}
+        for index, job in enumerate(jobs):
+            groups.setdefault(id(job.plan.graph), []).append(index)
+        results: dict[int, Result] = {}
+        for members in groups.values():
+            names = [name for index in members for name in required[index]]
+            observed = self._observe(jobs[members[0]].plan.graph, names, data)
+            for index in members:
+                results[index] = self._finish(jobs[index], required[index], observed, given)
+        return [results[index] for index in range(len(jobs))]
+
+    def _observe(
+        self, graph: Graph, required: Sequence[str], data: DataSource | None
+    ) -> _Observed | None:
+        """Run the float model over the data."""
+        if data is None:
+            return None
+        opened = open_samples(
+            data,
+            graph,
+            preprocess=self.preprocess,
+            limit=self.samples,
+            mask=self.mask,
+            skip_bad=self.skip_bad,
+        )
+        # The inputs too, quantised or not: `verify` draws new ones from their distributions.
+        inputs = tuple(opened.specs)
+        statistics = collect(
+            graph,
+            opened,
+            tuple(dict.fromkeys((*inputs, *required))),
+            threads=self.threads,
+            progress=self.progress,
+            max_memory=self.max_memory,
+        )
+        return _Observed(statistics, inputs, _skipped(opened.skipped))
+
+    def _finish(
+        self,
+        job: Job,
+        required: Sequence[str],
+        observed: _Observed | None,
+        given: ScaleTable | None,
+    ) -> Result:
+        """Choose the scales of one plan, and write it."""
+        statistics: Statistics | None = None
+        if observed is not None:
+            statistics = observed.statistics.only(dict.fromkeys((*observed.inputs, *required)))
+        plan = assign(job.plan, statistics, job.method, given)
         if self.options:
             items = sorted(self.options.items())
             plan.provenance["method_options"] = ", ".join(f"{k}={v!r}" for k, v in items)
         if self.mask is not None:
             plan.provenance["mask"] = self.mask
-        return self.deployment.result(plan, statistics, self.preprocess, notes)
+        notes = observed.notes if observed is not None else ()
+        return job.deployment.result(plan, statistics, self.preprocess, notes)
+
+
+class _Observed(NamedTuple):
+    statistics: Statistics
+    inputs: tuple[str, ...]
+    """The inputs of the model, which every result keeps the statistics of."""
+    notes: tuple[Note, ...]
 
 
 def given_scales(

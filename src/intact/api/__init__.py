@@ -1,8 +1,8 @@
 """The public functions: each does one job of the command line, from Python."""
 
 from intact.api.looking import convert_ranges, inspect
-from intact.api.making import DEFAULT_SAMPLES, export, quantize, read_quantized
-from intact.api.running import evaluate, execute, verify
+from intact.api.making import DEFAULT_SAMPLES, export, quantize, quantize_for, read_quantized
+from intact.api.running import evaluate, execute, verify, verify_all
 from intact.api.sources import ModelSource, load_result
 
 __all__ = [
@@ -15,6 +15,8 @@ __all__ = [
     "inspect",
     "load_result",
     "quantize",
+    "quantize_for",
     "read_quantized",
     "verify",
+    "verify_all",
 ]

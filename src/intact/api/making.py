@@ -23,6 +23,7 @@ from intact.graph.join_gelu import join_gelu
 from intact.pipeline import (
     Calibration,
     DataSource,
+    Job,
     ScaleSource,
     given_scales,
     refuse_nothing_to_do,
@@ -93,24 +94,114 @@ def quantize(
     """
     if output is not None:
         check_output(Path(output))
-    described = target_of(target)
-    deployment = deployment_of(described, formats, io)
-    chosen = Method.of(described, method, weight_method, method_options)
+    found = quantize_for(
+        model,
+        data,
+        targets=[target],
+        formats=formats,
+        io=io,
+        method=method,
+        weight_method=weight_method,
+        method_options=method_options,
+        scales=scales,
+        overrides=overrides,
+        expand=expand,
+        preprocess=preprocess,
+        samples=samples,
+        skip_bad=skip_bad,
+        mask=mask,
+        max_memory=max_memory,
+        allow_empty=allow_empty,
+        threads=threads,
+        progress=progress,
+    )
+    result = next(iter(found.values()))
+    if output is not None:
+        result.save(output)
+    return result
+
+
+def quantize_for(
+    model: ModelSource,
+    data: DataSource | None = None,
+    *,
+    targets: Sequence[str | Path | Target],
+    output: str | Path | None = None,
+    formats: Sequence[str] | None = None,
+    io: str = "int8",
+    method: str | None = None,
+    weight_method: str | None = None,
+    method_options: Mapping[str, float] | None = None,
+    scales: ScaleSource | Sequence[ScaleSource] | None = None,
+    overrides: Overrides | None = None,
+    expand: Sequence[str] = (),
+    preprocess: Preprocess | None = None,
+    samples: int | None = DEFAULT_SAMPLES,
+    skip_bad: bool = False,
+    mask: str | None = None,
+    max_memory: int | None = None,
+    allow_empty: bool = False,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> dict[str, Result]:
+    """Quantise a float model for several targets, from one pass over the samples.
+
+    Each result is what `quantize` gives for its target alone, byte for byte. Where some of the
+    targets have an operator Gelu and the model writes it out, these calibrate a graph of their own.
+
+    Args:
+        model: As for `quantize`, as all that is not named here.
+        data: Calibration samples; read twice where targets need different graphs.
+        targets: At least one; no two of one name.
+        output: A folder that gets one for each target, called like it; None keeps the results in
+            memory.
+        formats: What to write for every target; None takes the best of each.
+        io: See `quantize`.
+        method: See `quantize`.
+        weight_method: See `quantize`.
+        method_options: See `quantize`.
+        scales: See `quantize`.
+        overrides: See `quantize`.
+        expand: See `quantize`.
+        preprocess: See `quantize`.
+        samples: See `quantize`.
+        skip_bad: See `quantize`.
+        mask: See `quantize`.
+        max_memory: See `quantize`.
+        allow_empty: See `quantize`.
+        threads: See `quantize`.
+        progress: See `quantize`.
+
+    Returns:
+        Results by the names of their targets, in the order asked for.
+
+    Raises:
+        IntactError: As of `quantize`; nothing is written then.
+    """
+    described = [target_of(target) for target in targets]
+    names = _distinct_names(described)
+    folders = {name: Path(output) / name for name in names} if output is not None else {}
+    for folder in folders.values():
+        check_output(folder)
+    deployments = [deployment_of(each, formats, io) for each in described]
+    methods = [Method.of(each, method, weight_method, method_options) for each in described]
     loaded = load_model(model)
     if is_quantized(loaded):
         raise UsageError(
             "the model is quantised already", remedy="`intact import` reads it, and completes it"
         )
     graph = expand_operators(normalize(loaded), expand)
-    if described.describes("Gelu"):
-        graph = join_gelu(graph)
+    joined = join_gelu(graph) if any(each.describes("Gelu") for each in described) else graph
     given = given_scales(scales, loaded, graph)
     del loaded
-    plan = build_plan(graph, described, overrides)
+    plans = [
+        build_plan(joined if each.describes("Gelu") else graph, each, overrides)
+        for each in described
+    ]
     if not allow_empty:
-        refuse_nothing_to_do(plan)
+        for plan in plans:
+            refuse_nothing_to_do(plan)
     calibration = Calibration(
-        chosen,
         method_options or {},
         preprocess or Preprocess(),
         samples,
@@ -119,12 +210,12 @@ def quantize(
         max_memory,
         threads,
         progress,
-        deployment,
     )
-    result = calibration.run(plan, data, given)
-    if output is not None:
-        result.save(output)
-    return result
+    jobs = [Job(*parts) for parts in zip(plans, methods, deployments, strict=True)]
+    results = dict(zip(names, calibration.run(jobs, data, given), strict=True))
+    for name, folder in folders.items():
+        results[name].save(folder)
+    return results
 
 
 def read_quantized(
@@ -196,7 +287,6 @@ def read_quantized(
         result = deployment.result(plan, None, preprocess or Preprocess())
     else:
         calibration = Calibration(
-            Method.of(described, method, weight_method, method_options),
             method_options or {},
             preprocess or Preprocess(),
             samples,
@@ -205,9 +295,10 @@ def read_quantized(
             max_memory,
             threads,
             progress,
-            deployment,
         )
-        result = calibration.run(complete(plan, described, overrides), data)
+        chosen = Method.of(described, method, weight_method, method_options)
+        job = Job(complete(plan, described, overrides), chosen, deployment)
+        (result,) = calibration.run([job], data)
     if output is not None:
         result.save(output)
     return result
@@ -239,6 +330,23 @@ def export(
     if output is not None:
         found.save(output)
     return found
+
+
+def _distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
+    """Return what the targets are called."""
+    names = tuple(target.name for target in targets)
+    if not names:
+        raise UsageError("there is no target", remedy="name one: see `intact targets`")
+    for name in names:
+        if Path(name).name != name or name.startswith(".") or "\\" in name:
+            raise UsageError(
+                f"target {name!r} cannot give a folder its name", remedy="rename it in its file"
+            )
+        if names.count(name) > 1:
+            raise UsageError(
+                f"target {name} is given twice", remedy="leave one out, or rename it in its file"
+            )
+    return names
 
 
 def _refuse_without_samples(given: Mapping[str, object]) -> None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -112,6 +113,14 @@ class Statistics:
                 f"tensor {name!r} was not observed",
                 remedy=f"collect it; {nearest(name, self.tensors)}",
             ) from None
+
+    def only(self, names: Iterable[str]) -> Statistics:
+        """Return the statistics of some of the tensors.
+
+        Raises:
+            CalibrationError: One was not observed.
+        """
+        return Statistics(self.model_hash, {name: self[name] for name in names})
 
     def merge(self, other: Statistics) -> None:
         """Add the statistics of other samples of the same model, exactly.

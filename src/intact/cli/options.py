@@ -42,6 +42,16 @@ TargetName = Annotated[
         "--target", "-t", metavar="NAME|FILE.toml", help="The hardware: see `intact targets`."
     ),
 ]
+Targets = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--target",
+        "-t",
+        metavar="NAME|FILE.toml",
+        help="The hardware (see `intact targets`), onnxruntime if left out. May be repeated: the "
+        "samples are run once, and the output folder gets a folder for each.",
+    ),
+]
 MaybeTarget = Annotated[
     str | None,
     typer.Option(

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import functools
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from intact.result import Result
 
 from intact.cli.options import (
     ActivationBits,
@@ -25,7 +30,7 @@ from intact.cli.options import (
     ModelPath,
     QuantizedPath,
     Scales,
-    TargetName,
+    Targets,
     Threads,
     WeightBits,
     WeightMethod,
@@ -66,7 +71,7 @@ def quantize(
     model: ModelPath,
     output: Output,
     data: Data = None,
-    target: TargetName = "onnxruntime",
+    target: Targets = None,
     formats: Formats = None,
     io: EndsIo = "int8",
     method: Method = None,
@@ -110,11 +115,16 @@ def quantize(
 
     start = time.perf_counter()
     image = image_steps_from(size, order, resize, shorter_side, center_crop, letterbox, pad, focus)
+    targets = target or ["onnxruntime"]
+    make: Callable[..., Result | dict[str, Result]] = (
+        functools.partial(api.quantize, target=targets[0])
+        if len(targets) == 1
+        else functools.partial(api.quantize_for, targets=targets)
+    )
     with shown("calibrating", quiet=as_json, at_most=samples) as progress:
-        result = api.quantize(
+        made = make(
             model,
             data,
-            target=target,
             output=output,
             formats=formats,
             io=io,
@@ -133,7 +143,7 @@ def quantize(
             threads=threads,
             progress=progress,
         )
-    show.result(result, seconds=time.perf_counter() - start, as_json=as_json)
+    show.results(made, seconds=time.perf_counter() - start, as_json=as_json)
 
 
 def import_quantized(

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from intact.cli.options import DATA, AnyModel, AsJson, MaybeTarget, RequiredData, Threads
-from intact.cli.preprocess_options import Mean, PreprocessFile, Scale, SkipBad, preprocess_from
+from intact.cli.preprocess_options import (
+    Labels,
+    Mean,
+    PreprocessFile,
+    Scale,
+    SkipBad,
+    preprocess_from,
+)
+
+if TYPE_CHECKING:
+    from intact.verification import Verification
 
 
 def run(
@@ -104,7 +116,7 @@ def verify(
     ] = None,
     deployed: Annotated[
         str | None,
-        typer.Option("--format", metavar="NAME", help="Which format, if the result has several."),
+        typer.Option("--format", metavar="NAME", help="Only this format of the result."),
     ] = None,
     observed: Annotated[
         Path | None,
@@ -121,6 +133,7 @@ def verify(
             min=1, help="Use at most so many samples; left out, 64, or all beside --observed."
         ),
     ] = None,
+    labels: Labels = None,
     threads: Threads = 0,
     as_json: AsJson = False,
     mean: Mean = "",
@@ -130,29 +143,46 @@ def verify(
 ) -> None:
     """Compare what was deployed with the integers that its plan says, layer by layer.
 
+    Every format of every target in the folder is compared, in its own runtime, and gets a row.
+    Where a runtime is missing or refuses the model its row says so, and the command ends with 1.
+
     Example: intact verify out/ --data test.npz
     """
     from intact import api
-    from intact.cli import show_runs
+    from intact.cli import show_verification
     from intact.cli.printing import progress as shown
 
-    loaded = None if _is_tflite_file(folder) else api.load_result(folder)
+    is_file = _is_tflite_file(folder)
+    loaded = None if is_file or _holds_several(folder) else api.load_result(folder)
     kept = None if loaded is None else loaded.preprocess
+    subject = folder if loaded is None else loaded
+    alone = is_file or deployed is not None or observed is not None or target is not None
+    compare: Callable[..., Verification | list[Verification]] = (
+        functools.partial(api.verify, deployed=deployed, observed=observed, target=target)
+        if alone
+        else api.verify_all
+    )
     with shown("verifying", quiet=as_json, at_most=samples) as progress:
-        found = api.verify(
-            folder if loaded is None else loaded,
+        outcome = compare(
+            subject,
             data,
             kernels=kernels,
-            deployed=deployed,
-            observed=observed,
-            target=target,
             preprocess=preprocess_from(preprocess, mean, scale, kept=kept),
+            labels=labels,
             samples=samples,
             skip_bad=skip_bad,
             threads=threads,
             progress=progress,
         )
-    show_runs.verification(found, as_json=as_json)
+    found = outcome if isinstance(outcome, list) else [outcome]
+    show_verification.verifications(found, as_json=as_json)
+    if any(each.refused for each in found):
+        raise typer.Exit(1)
+
+
+def _holds_several(folder: Path) -> bool:
+    """Tell a folder with a result for each target from a result."""
+    return not (folder / "plan.json").is_file() and any(folder.glob("*/plan.json"))
 
 
 def _refuse_output(path: Path) -> None:

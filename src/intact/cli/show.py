@@ -22,30 +22,64 @@ _LITTLE_IN_COMMON = 3.0  # dB: half of the power is noise
 _SHOWN_NODES = 3
 
 
+def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bool) -> None:
+    """Print what ``quantize`` made: one result, or one for each target."""
+    if isinstance(found, Result):
+        result(found, seconds=seconds, as_json=as_json)
+    elif as_json:
+        made = {name: _as_json(each) for name, each in found.items()}
+        print_json({"results": made, "seconds": seconds})
+    else:
+        for each in found.values():
+            _made(each)
+        folders = {each.folder.parent for each in found.values() if each.folder is not None}
+        say(escape(f"{len(found)} targets, {seconds:.1f} s"))
+        for folder in folders:
+            say(f"[dim]next: intact verify {escape(shlex.quote(str(folder)))}[/]")
+
+
 def result(found: Result, *, seconds: float, as_json: bool) -> None:
     """Print what ``quantize`` made, how long it took and what may come next."""
+    if as_json:
+        print_json({**_as_json(found), "seconds": seconds})
+        return
+    _made(found)
+    count = f"{_samples(found)} samples, " if _samples(found) else ""
+    say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
+    _notes(found.plan.notes)
+    where = escape(shlex.quote(str(found.folder or Path())))
+    say(f"[dim]next: intact evaluate {where} --data FILE[/]")
+    say(f"[dim]      intact verify {where}[/]")
+
+
+def _as_json(found: Result) -> dict[str, object]:
+    decisions = found.plan.decisions.values()
+    float_bytes, quantized_bytes = found.sizes()
+    return {
+        "folder": str(found.folder),
+        "target": found.plan.target.name,
+        "formats": [name.value for name in found.exports],
+        "provenance": found.plan.provenance,
+        "nodes": len(decisions),
+        "quantized_nodes": sum(decision.quantized for decision in decisions),
+        "float_bytes": float_bytes,
+        "quantized_bytes": quantized_bytes,
+        "samples": _samples(found),
+        "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
+    }
+
+
+def _samples(found: Result) -> int:
+    """Return how many samples were observed."""
+    seen = found.statistics.tensors.values() if found.statistics is not None else ()
+    return max((tensor.samples for tensor in seen), default=0)
+
+
+def _made(found: Result) -> None:
+    """Say what was written, and how much of it computes with integers."""
     decisions = found.plan.decisions.values()
     quantized = sum(decision.quantized for decision in decisions)
     float_bytes, quantized_bytes = found.sizes()
-    seen = found.statistics.tensors.values() if found.statistics is not None else ()
-    samples = max((tensor.samples for tensor in seen), default=0)
-    if as_json:
-        print_json(
-            {
-                "folder": str(found.folder),
-                "target": found.plan.target.name,
-                "formats": [name.value for name in found.exports],
-                "provenance": found.plan.provenance,
-                "nodes": len(decisions),
-                "quantized_nodes": quantized,
-                "float_bytes": float_bytes,
-                "quantized_bytes": quantized_bytes,
-                "samples": samples,
-                "seconds": seconds,
-                "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
-            }
-        )
-        return
     folder = found.folder or Path()
     left = f" ({len(decisions) - quantized} float: see `intact inspect`)"
     say(f"[bold]{escape(str(folder / found.deployed_file))}[/]")
@@ -54,12 +88,6 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
         f"{escape(found.plan.target.name)}{'' if quantized == len(decisions) else left}, "
         f"{kilobytes(float_bytes)} -> {kilobytes(quantized_bytes)}"
     )
-    count = f"{samples} samples, " if samples else ""
-    say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
-    _notes(found.plan.notes)
-    where = escape(shlex.quote(str(folder)))
-    say(f"[dim]next: intact evaluate {where} --data FILE[/]")
-    say(f"[dim]      intact verify {where}[/]")
 
 
 def _made_with(provenance: Mapping[str, str]) -> str:

@@ -2,8 +2,22 @@
 
 from __future__ import annotations
 
-from intact.comparing.deployed import Interpreter, compare, runnable_formats
+from intact.comparing.deployed import (
+    Interpreter,
+    compare,
+    compare_or_say,
+    runnable_formats,
+    takes_kernels,
+)
 from intact.comparing.recorded import compare_observed
 from intact.comparing.subject import Subject
 
-__all__ = ["Interpreter", "Subject", "compare", "compare_observed", "runnable_formats"]
+__all__ = [
+    "Interpreter",
+    "Subject",
+    "compare",
+    "compare_observed",
+    "compare_or_say",
+    "runnable_formats",
+    "takes_kernels",
+]

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from intact.comparing.subject import Subject, batches_of
-from intact.errors import ExportError, PlanError, UsageError
+from intact.errors import ExportError, MissingExtraError, PlanError, UsageError
 from intact.exporting import IO_KEY, FormatName
 from intact.formats.c.format import c_program
 from intact.formats.exported import Exported, WrittenFiles
@@ -18,6 +18,7 @@ from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.tflite.format import TFLITE_FILE
 from intact.formats.tflite.runtime import Kernels
 from intact.plan import QuantizedGraph
+from intact.run.cpu import detect_cpu
 from intact.samples.batching import Batch
 from intact.samples.stream import Samples
 from intact.targets import Target
@@ -99,6 +100,34 @@ def compare(
         found.format = name.value
     found.score(samples.labels())
     return found
+
+
+def compare_or_say(
+    subject: Subject,
+    samples: Samples,
+    *,
+    kernels: str | None = None,
+    deployed: str | None = None,
+    threads: int = 0,
+) -> Verification:
+    """Compare as `compare` does, but return why where a runtime is missing or refuses the model."""
+    try:
+        return compare(subject, samples, kernels=kernels, deployed=deployed, threads=threads)
+    except (MissingExtraError, ExportError) as error:
+        return Verification(
+            target=subject.plan.target.name,
+            runtime="",
+            cpu=detect_cpu(),
+            samples=0,
+            layers=[],
+            format=deployed or "",
+            refused=str(error),
+        )
+
+
+def takes_kernels(name: FormatName) -> bool:
+    """Tell whether a format is run by kernels that one can choose."""
+    return name in _WITH_KERNELS
 
 
 def runnable_formats(subject: Subject) -> tuple[FormatName, ...]:

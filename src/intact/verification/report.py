@@ -61,6 +61,8 @@ class Verification:
         top1: Accuracy in percent, (deployed, expected); None without labels.
         rules: Where there is no runtime to run it: each rule of the hardware that was checked
             instead, with the places that break it.
+        refused: Why nothing was compared: the runtime is missing, or refuses the model; "" where
+            something was.
         no_engine: Why the engine cannot compute the plan, "" if it can: the outputs are compared
             with those of the simulation then, and ``layers`` is empty.
         not_simulated: What the float32 simulation does not reproduce of the target's arithmetic.
@@ -86,6 +88,7 @@ class Verification:
     agreement: float | None = None
     top1: tuple[float, float] | None = None
     rules: dict[str, list[str]] = field(default_factory=dict)
+    refused: str = ""
 
     def __post_init__(self) -> None:
         """Count in how many decisions both sides agree."""

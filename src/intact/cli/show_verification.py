@@ -1,0 +1,148 @@
+"""What ``verify`` prints: one table for everything, and what stands out in each row."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from rich.markup import escape
+from rich.table import Table
+
+from intact.cli.printing import console, decibels, new_table, print_json, say
+from intact.cli.show_runs import overflows
+from intact.verification import LayerComparison, OutputComparison, Verification
+
+_WORST_LAYERS = 10
+_SHOWN_NODES = 3
+
+
+def verifications(found: Sequence[Verification], *, as_json: bool) -> None:
+    """Print what ``verify`` compared, a row for each deployed model."""
+    if as_json:
+        print_json({"verified": msgspec.to_builtins(found)})
+        return
+    console().print(_summary(found))
+    for each in found:
+        if len(found) > 1:
+            say(f"[bold]{escape(each.target)}[/] {escape(each.format)}")
+        _one(each, alone=len(found) == 1)
+
+
+def _summary(found: Sequence[Verification]) -> Table:
+    """Return the table: layers are compared alone, decisions and accuracy from end to end."""
+    headings = ("samples", "layers", "values", "differ", "most", "agree %", "top-1 %")
+    table = new_table(
+        "deployed against expected", ("target", "format", "runtime"), numbers=headings
+    )
+    for each in found:
+        layers = each.layers or each.outputs
+        numbers = _totals(layers) if layers else ("-",) * 5
+        count, values, differ, _, most = numbers
+        shown = f"{count}" if each.layers else "outputs" if each.outputs else "-"
+        agree = "-" if each.agreement is None else f"{each.agreement:.2f}"
+        top1 = "-" if each.top1 is None else f"{each.top1[0]:.2f} ({each.top1[1]:.2f})"
+        row = (str(each.samples), shown, values, differ, most, agree, top1)
+        runtime = "not run" if each.refused else each.runtime
+        table.add_row(*map(escape, (each.target, each.format or "-", runtime)), *row)
+    return table
+
+
+def _one(found: Verification, *, alone: bool) -> None:
+    """Print what one row leaves out."""
+    if found.refused:
+        say(f"[yellow]not run: {escape(found.refused)}[/]")
+        return
+    if alone:
+        say(f"[dim]on {escape(found.cpu.name)} ({found.cpu.instruction_set})[/]")
+        console().print(_kinds(found))
+    _worst(found.layers or found.simulation)
+    for name, ratio in found.outputs_sqnr_db.items():
+        say(f"output {escape(name)}: deployed against expected {decibels(ratio)}")
+    for rule, places in found.rules.items():
+        kept = "[green]kept[/]" if not places else f"[red]broken[/] by {escape(_named(places))}"
+        say(f"rule {escape(rule)}: {kept}")
+    _layouts(found.layers)
+    if found.no_engine:
+        say(f"[yellow]no integer engine for this plan: {escape(found.no_engine)}[/]")
+    for name, reason in found.in_float.items():
+        say(f"[yellow]in float[/] {escape(name)}: {escape(reason)}")
+    _not_compared(found.not_compared)
+    overflows({o.step: (o.overflows, o.sums, o.largest, o.limit) for o in found.overflows})
+    for line in found.not_simulated if found.simulation else ():
+        say(f"[dim]not simulated: {escape(line)}[/]")
+    if found.float_nodes:
+        named = [f"{name} ({op_type})" for name, op_type in found.float_nodes.items()]
+        say(
+            f"[yellow]{len(named)} node(s) planned for integers run in float, for want of an "
+            f"integer kernel in the runtime: {escape(_named(named))}[/]"
+        )
+    if found.cpu.saturates_pairs:
+        say(
+            "[yellow]this processor saturates pairs of products at 16 bits, so 8-bit weights can "
+            "be off; a target with 7-bit weights avoids it[/]"
+        )
+
+
+def _kinds(found: Verification) -> Table:
+    """Return the table of one verification: by layer, end to end, outputs, simulation."""
+    headings = ("compared", "values", "differ", "rate", "most")
+    table = new_table("against the integer engine, in steps", ("",), numbers=headings)
+    for name, layers in (
+        ("by layer", found.layers),
+        ("end to end", found.end_to_end),
+        ("outputs", found.outputs),
+        ("simulation, by layer", found.simulation),
+    ):
+        if layers:
+            table.add_row(name, *_totals(layers))
+    return table
+
+
+def _named(names: Sequence[str]) -> str:
+    """Return the first of some names, and how many more there are."""
+    more = f", and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
+    return f"{', '.join(names[:_SHOWN_NODES])}{more}"
+
+
+def _worst(layers: Sequence[LayerComparison]) -> None:
+    """Name the tensors with the most differences."""
+    wrong = sorted((each for each in layers if each.mismatches), key=lambda each: -each.mismatches)
+    for layer in wrong[:_WORST_LAYERS]:
+        what = f" ({layer.operation})" if layer.operation else ""
+        called = f"{layer.tensor}, " if layer.layout else ""  # as it was recorded
+        say(
+            f"  {escape(called + layer.end + what)}: {layer.mismatches} of {layer.values} differ, "
+            f"by {layer.largest:g} at most"
+        )
+
+
+def _layouts(layers: Sequence[LayerComparison]) -> None:
+    """Say how recorded axes were taken to lie: a line for each way, not for each tensor."""
+    taken: dict[str, list[str]] = {}
+    for layer in layers:
+        if layer.layout:
+            taken.setdefault(layer.layout, []).append(layer.tensor)
+    for layout, names in taken.items():
+        say(f"[dim]recorded {escape(layout)}: {escape(_named(names))}[/]")
+
+
+def _not_compared(tensors: Mapping[str, str]) -> None:
+    for name, reason in list(tensors.items())[:_SHOWN_NODES]:
+        say(f"[yellow]not compared[/] {escape(name)}: {escape(reason)}")
+    if len(tensors) > _SHOWN_NODES:
+        say(f"[yellow]not compared[/] {len(tensors) - _SHOWN_NODES} more")
+
+
+def _totals(
+    compared: Sequence[LayerComparison] | Sequence[OutputComparison],
+) -> tuple[str, str, str, str, str]:
+    values = sum(each.values for each in compared)
+    mismatches = sum(each.mismatches for each in compared)
+    largest = max((each.largest for each in compared), default=0)
+    return (
+        str(len(compared)),
+        f"{values:,}",
+        f"{mismatches:,}",
+        f"{mismatches / max(values, 1):.2g}",
+        f"{largest:g}",
+    )

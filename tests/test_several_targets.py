@@ -1,0 +1,166 @@
+"""One calibration for several targets, and one table for all that was deployed."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import intact
+from intact import api, demo
+from intact.calibrate.collect import collect
+from intact.cli import show_verification
+from intact.comparing import deployed
+from intact.errors import ExportError, OutputError, UsageError
+from intact.exporting import FormatName
+from intact.graph import Graph
+from intact.run.cpu import detect_cpu
+from intact.targets import load_target
+from intact.verification import Verification
+from intact.verification.comparison import OutputComparer
+from tests.models import MODELS
+
+TARGETS = ("onnxruntime", "tflite", "integer-pow2")
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in sorted(folder.iterdir())}
+
+
+def test_each_result_is_what_its_target_alone_gives(tmp_path: Path) -> None:
+    model, data = demo.model_path(), demo.calibration_path()
+    together = api.quantize_for(model, data, targets=TARGETS, samples=40, output=tmp_path / "all")
+    assert tuple(together) == TARGETS
+    for name in TARGETS:
+        api.quantize(model, data, target=name, samples=40, output=tmp_path / name)
+        assert files(tmp_path / "all" / name) == files(tmp_path / name)
+
+
+def test_the_samples_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    passes: list[tuple[str, ...]] = []
+
+    def counted(graph: Any, samples: Any, names: tuple[str, ...], **options: Any) -> Any:
+        passes.append(names)
+        return collect(graph, samples, names, **options)
+
+    monkeypatch.setattr("intact.pipeline.collect", counted)
+    images = (image for image in np.load(demo.calibration_path())["image"][:8])
+    batches = ({"image": image[None].astype(np.float32)} for image in images)
+    found = api.quantize_for(demo.model_path(), batches, targets=TARGETS)
+    assert len(passes) == 1
+    assert len(set(passes[0])) == len(passes[0])
+    for result in found.values():
+        assert result.statistics is not None
+        assert all(seen.samples == 8 for seen in result.statistics.tensors.values())
+
+
+def test_a_target_without_a_name_for_a_folder_is_refused(tmp_path: Path) -> None:
+    model, data = demo.model_path(), demo.calibration_path()
+    source = (Path(api.__file__).parents[1] / "targets" / "tflite.toml").read_text()
+    strange = tmp_path / "strange.toml"
+    for name in ("../outside", "", ".hidden", "a/b"):
+        strange.write_text(source.replace('name = "tflite"', f'name = "{name}"', 1))
+        with pytest.raises(intact.IntactError):
+            api.quantize_for(model, data, targets=[strange], output=tmp_path / "out")
+    assert not (tmp_path / "outside").exists()
+    assert not (tmp_path / "out").exists()
+
+
+def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
+    model, data = demo.model_path(), demo.calibration_path()
+    with pytest.raises(UsageError, match="tflite is given twice"):
+        api.quantize_for(model, data, targets=["tflite", "tflite"], output=tmp_path / "out")
+    with pytest.raises(UsageError, match="no target"):
+        api.quantize_for(model, data, targets=[])
+    foreign = tmp_path / "out" / "tflite"
+    foreign.mkdir(parents=True)
+    (foreign / "letter.txt").write_text("mine")
+    with pytest.raises(OutputError, match=r"letter\.txt"):
+        api.quantize_for(model, data, targets=TARGETS, output=tmp_path / "out")
+    assert [path.name for path in (tmp_path / "out").iterdir()] == ["tflite"]
+
+
+def test_one_table_for_all(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = demo.model_path(), demo.calibration_path()
+    api.quantize_for(model, data, targets=TARGETS[:2], samples=40, output=tmp_path)
+    found = api.verify_all(tmp_path, demo.test_path(), samples=30)
+    assert [(each.target, each.format) for each in found] == [
+        ("onnxruntime", "onnx_qdq"),
+        ("tflite", "tflite"),
+    ]
+    for each in found:
+        assert each.samples == 30
+        assert sum(layer.mismatches for layer in each.layers) == 0
+        assert each.agreement == 100.0
+        assert each.top1 is not None
+        assert each.top1[0] == each.top1[1] > 80
+    show_verification.verifications(found, as_json=False)
+    text = capfd.readouterr().out
+    assert "onnxruntime 1." in text.lower() or "ONNX Runtime" in text
+    assert "100.00" in text
+    show_verification.verifications(found, as_json=True)
+    rows = json.loads(capfd.readouterr().out)["verified"]
+    assert len(rows[0]["classes"]["deployed"]) == 30
+
+    def refuse(*_: Any) -> Verification:
+        raise ExportError("the runtime refuses it", remedy="mend it")
+
+    monkeypatch.setitem(deployed.VERIFICATIONS, FormatName.TFLITE, refuse)
+    first, second = api.verify_all(tmp_path, demo.test_path(), samples=3)
+    assert not first.refused
+    assert "the runtime refuses it" in second.refused
+    show_verification.verifications([first, second], as_json=False)
+    assert "not run" in capfd.readouterr().out
+
+
+def test_decisions_are_counted_end_to_end() -> None:
+    found = Verification("t", "r", detect_cpu(), 4, [])
+    found.score(np.array([1, 2]))
+    assert found.top1 is None
+    classes = deployed_classes([[0, 1], [1, 0], [1, 0], [0, 1]], [[0, 1], [0, 1], [1, 0], [0, 1]])
+    found = Verification("t", "r", detect_cpu(), 4, [], classes=classes)
+    assert found.agreement == 75.0
+    found.score(np.array([1, 1, 0]))  # the fourth filled up a batch
+    assert found.top1 == pytest.approx((200 / 3, 100.0))
+    with pytest.raises(intact.IntactError, match="5 labels for 4"):
+        found.score(np.zeros(5, np.int64))
+
+
+def deployed_classes(given: list[list[int]], expected: list[list[int]]) -> Any:
+    outputs = OutputComparer()
+    outputs.add("y", np.array(given), np.array(expected))
+    outputs.add("z", np.zeros((4, 3)), np.zeros((4, 3)))  # a second output decides nothing
+    return outputs.classes()
+
+
+def test_targets_with_a_gelu_calibrate_a_graph_of_their_own(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    assert load_target("tflite").describes("Gelu") != load_target("onnxruntime").describes("Gelu")
+    model = MODELS["transformer"].build(17)
+    data = {name: array[:4] for name, array in transformer_feeds(model).items()}
+    graphs: list[Graph] = []
+
+    def counted(graph: Graph, *arguments: Any, **options: Any) -> Any:
+        graphs.append(graph)
+        return collect(graph, *arguments, **options)
+
+    monkeypatch.setattr("intact.pipeline.collect", counted)
+    found = api.quantize_for(model, data, targets=TARGETS, formats=["encodings"])
+    assert len(graphs) == 2  # integer-pow2 shares the one of onnxruntime
+    joined = {name: "Gelu" in {n.op_type for n in r.plan.graph.nodes} for name, r in found.items()}
+    assert joined == {"onnxruntime": False, "tflite": True, "integer-pow2": False}
+
+
+def transformer_feeds(model: Any) -> dict[str, Any]:
+    rng = np.random.default_rng(4)
+    feeds = {}
+    for value in model.graph.input:
+        sizes = [d.dim_value or 4 for d in value.type.tensor_type.shape.dim]
+        feeds[value.name] = rng.normal(size=sizes).astype(np.float32)
+    return feeds
