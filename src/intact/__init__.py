@@ -30,6 +30,7 @@ _HOMES = {
     "inspect": "intact.api",
     "load_plan": "intact.plan",
     "load_result": "intact.api",
+    "quant_loss": "intact.api",
     "quantize": "intact.api",
     "quantize_for": "intact.api",
     "read_preprocess": "intact.samples.preprocess_file",

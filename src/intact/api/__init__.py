@@ -2,7 +2,7 @@
 
 from intact.api.looking import convert_ranges, inspect
 from intact.api.making import DEFAULT_SAMPLES, export, quantize, quantize_for, read_quantized
-from intact.api.running import evaluate, execute, verify, verify_all
+from intact.api.running import evaluate, execute, quant_loss, verify, verify_all
 from intact.api.sources import ModelSource, load_result
 
 __all__ = [
@@ -14,6 +14,7 @@ __all__ = [
     "export",
     "inspect",
     "load_result",
+    "quant_loss",
     "quantize",
     "quantize_for",
     "read_quantized",

@@ -5,17 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.api.sources import (
+    FloatSource,
     ModelSource,
     load_result,
     names_result,
-    names_tflite,
-    read_plan,
-    target_name_for,
+    open_source,
     target_of,
 )
 from intact.errors import UsageError
-from intact.formats.onnx_qdq.read import is_quantized, read_qdq
-from intact.graph import load_model, normalize
+from intact.graph import normalize
 from intact.numerics.conversion import Quantization
 from intact.plan import Overrides, build_plan
 from intact.plan.inspection import Inspection, inspect_plan
@@ -31,21 +29,20 @@ def inspect(
     """Report which nodes will be quantised and why (not), without data.
 
     Of a model that is quantised already, what it says of itself is reported; of a result's folder,
-    its plan. Without a target a ``.tflite`` is taken for ``tflite``, a model for ``onnxruntime``.
+    its plan. Without a target a ``.tflite`` is taken for ``tflite``, a ``.tmfile`` for ``tengine``,
+    a model with FakeQuantize for ``openvino``, and any other for ``onnxruntime``.
 
     Raises:
         IntactError: The model, the target or an override is wrong.
     """
-    described = target_of(target_name_for(model) if target is None else target)
     if names_result(model):
         plan = load_result(model).plan
-    elif names_tflite(model):
-        plan = read_plan(model, described)
     else:
-        loaded = load_model(model)
-        if not is_quantized(loaded):
-            return inspect_plan(build_plan(normalize(loaded), described, overrides))
-        plan = read_qdq(loaded, described)
+        source = open_source(model)
+        described = target_of(source.target if target is None else target)
+        if isinstance(source, FloatSource):
+            return inspect_plan(build_plan(normalize(source.model), described, overrides))
+        plan = source.plan(described)
     if overrides is not None and overrides != Overrides():
         raise UsageError(
             "the model is quantised already, its widths and float nodes are given",

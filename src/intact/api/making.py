@@ -6,18 +6,18 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from intact.api.sources import (
+    FloatSource,
     ModelSource,
+    QuantizedSource,
     deployment_of,
     load_result,
-    read_plan,
-    target_name_for,
+    open_source,
     target_of,
 )
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
-from intact.errors import UsageError
-from intact.formats.onnx_qdq.read import is_quantized
-from intact.graph import load_model, normalize
+from intact.errors import ModelError, UsageError
+from intact.graph import normalize
 from intact.graph.expand import expand as expand_operators
 from intact.graph.join_gelu import join_gelu
 from intact.pipeline import (
@@ -63,7 +63,7 @@ def quantize(
     """Quantise a float model: load, plan, calibrate, write.
 
     Args:
-        model: A path or a loaded model; never changed.
+        model: A path (``.onnx``, or a Tengine ``.tmfile``) or a loaded model; never changed.
         data: Calibration samples (see ``open_samples``); None where every scale is given.
         target: A shipped target's name, a TOML file or a ``Target``.
         output: Folder for the result; None keeps it in memory.
@@ -185,15 +185,15 @@ def quantize_for(
         check_output(folder)
     deployments = [deployment_of(each, formats, io) for each in described]
     methods = [Method.of(each, method, weight_method, method_options) for each in described]
-    loaded = load_model(model)
-    if is_quantized(loaded):
+    source = open_source(model)
+    if isinstance(source, QuantizedSource):
         raise UsageError(
             "the model is quantised already", remedy="`intact import` reads it, and completes it"
         )
-    graph = expand_operators(normalize(loaded), expand)
+    graph = expand_operators(normalize(source.model), expand)
     joined = join_gelu(graph) if any(each.describes("Gelu") for each in described) else graph
-    given = given_scales(scales, loaded, graph)
-    del loaded
+    given = given_scales(scales, source.model, graph)
+    del source
     plans = [
         build_plan(joined if each.describes("Gelu") else graph, each, overrides)
         for each in described
@@ -241,12 +241,12 @@ def read_quantized(
     """Read a model that others quantised; its scales stay as they are.
 
     Args:
-        model: QDQ or QOperator ONNX, a path or loaded, or the path of an int8 ``.tflite``; never
-            changed.
+        model: ONNX with QDQ, QOperator or OpenVINO's FakeQuantize, a path or loaded, or the path
+            of an int8 ``.tflite`` or ``.tmfile``; never changed.
         data: Samples to complete it with: what the model left float, and the target computes with
             integers, is calibrated too. None reads and adds nothing.
-        target: The hardware that it is for; None takes ``tflite`` for such a file, else
-            ``onnxruntime``.
+        target: The hardware that it is for; None takes that of the format: ``tflite``,
+            ``tengine``, ``openvino``, else ``onnxruntime``.
         output: Folder for the result; None keeps it in memory.
         formats: What to write: ``onnx_qdq``, ``tflite``, ``c``, ``encodings``; None takes the
             target's.
@@ -280,9 +280,12 @@ def read_quantized(
         )
     if output is not None:
         check_output(Path(output))
-    described = target_of(target_name_for(model) if target is None else target)
+    source = open_source(model)
+    if isinstance(source, FloatSource):
+        raise ModelError("the model is not quantised", remedy="`intact quantize` does that")
+    described = target_of(source.target if target is None else target)
     deployment = deployment_of(described, formats, io)
-    plan = read_plan(model, described)
+    plan = source.plan(described)
     if data is None:
         result = deployment.result(plan, None, preprocess or Preprocess())
     else:

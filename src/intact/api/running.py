@@ -8,13 +8,15 @@ from pathlib import Path
 
 import numpy.typing as npt
 
+from intact.analyze.errors import MOST_SAMPLES, QuantLoss
+from intact.analyze.errors import quant_loss as layers_lost
 from intact.api.sources import (
+    FloatSource,
     ModelSource,
     load_result,
     names_result,
     names_tflite,
-    read_plan,
-    target_name_for,
+    open_source,
     target_of,
 )
 from intact.calibrate.collect import Progress
@@ -29,8 +31,7 @@ from intact.comparing import (
 from intact.errors import UsageError
 from intact.evaluation import Evaluation, evaluate_result
 from intact.execution import Executor, Run, run_float, run_integer, run_simulated, with_codes
-from intact.formats.onnx_qdq.read import is_quantized, read_qdq
-from intact.graph import Graph, load_model, normalize
+from intact.graph import Graph, normalize
 from intact.pipeline import (
     DataSource,
 )
@@ -97,6 +98,45 @@ def evaluate(
     )
 
 
+def quant_loss(
+    result: Result | str | Path,
+    data: DataSource,
+    *,
+    integers: bool = False,
+    preprocess: Preprocess | None = None,
+    samples: int = MOST_SAMPLES,
+    skip_bad: bool = False,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> QuantLoss:
+    """Compare each layer of the quantised model with the float model's: cosine, SQNR, error.
+
+    Args:
+        result: A result or its folder.
+        data: Samples.
+        integers: Run the integer engine, not the float simulation.
+        preprocess: What to do with the data; None takes what calibration did.
+        samples: Use at most so many samples.
+        skip_bad: Leave out images that cannot be read.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    loaded = load_result(result)
+    opened = open_samples(
+        data,
+        loaded.plan.graph,
+        preprocess=preprocess or loaded.preprocess,
+        limit=samples,
+        skip_bad=skip_bad,
+        unread=_mask(loaded),
+    )
+    opened = replace(opened, progress=progress)
+    return layers_lost(loaded.plan, opened, most=samples, threads=threads, integers=integers)
+
+
 def execute(
     model: Result | ModelSource,
     data: DataSource,
@@ -161,14 +201,10 @@ def _runnable(
     if isinstance(model, Result) or names_result(model):
         loaded = load_result(model)
         return loaded.plan.graph, loaded.plan, loaded.preprocess
-    described = target_name_for(model) if target is None else target
-    if names_tflite(model):
-        plan = read_plan(model, target_of(described))
-        return plan.graph, plan, Preprocess()
-    source = load_model(model)
-    if not is_quantized(source):
-        return normalize(source), None, Preprocess()
-    plan = read_qdq(source, target_of(described))
+    source = open_source(model)
+    if isinstance(source, FloatSource):
+        return normalize(source.model), None, Preprocess()
+    plan = source.plan(target_of(source.target if target is None else target))
     return plan.graph, plan, Preprocess()
 
 
@@ -320,8 +356,7 @@ class _Reading:
 
 def _subject(result: Result | str | Path, target: str | Path | Target | None) -> Subject:
     if not isinstance(result, Result) and names_tflite(result):
-        described = target_of(target_name_for(result) if target is None else target)
-        return Subject.of_tflite(Path(result), described)
+        return Subject.of_tflite(Path(result), target_of("tflite" if target is None else target))
     if target is not None:
         raise UsageError("--target is for a .tflite: a result has its own", remedy="leave it out")
     return Subject.of_result(load_result(result))

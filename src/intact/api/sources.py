@@ -2,22 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TypeAlias, TypeGuard
 
 import onnx
 import onnx_ir as ir
 
+from intact.calibrate.assign import Method, assign
 from intact.errors import UsageError
 from intact.exporting import chosen_formats
 from intact.formats.format import Io
-from intact.formats.onnx_qdq.read import read_qdq
+from intact.formats.onnx_qdq.read import is_quantized, read_qdq
+from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
+from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
+from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
 from intact.formats.tflite.read import is_tflite, read_tflite
+from intact.graph import load_model, normalize
 from intact.pipeline import Deployment
-from intact.plan import QuantizedGraph
+from intact.plan import QuantizedGraph, build_plan
 from intact.result import PLAN, Result
 from intact.targets import Target, load_target
+
+DEFAULT_TARGET = "onnxruntime"
 
 ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 
@@ -38,11 +47,65 @@ def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Dep
     return Deployment(chosen_formats(target, formats), Io(io))
 
 
-def read_plan(model: ModelSource, target: Target) -> QuantizedGraph:
-    """Read a quantised model of any format that can be read."""
-    if isinstance(model, str | Path) and is_tflite(model):
-        return read_tflite(model, target)
-    return read_qdq(model, target)
+@dataclass(frozen=True)
+class FloatSource:
+    """A float model as it was given.
+
+    Attributes:
+        target: The hardware that it is for, if nothing else is said.
+        model: As loaded.
+    """
+
+    target: str
+    model: ir.Model
+
+
+@dataclass(frozen=True)
+class QuantizedSource:
+    """A model that others quantised.
+
+    Attributes:
+        target: The hardware that it is for, if nothing else is said.
+        plan: Reads it for a target.
+    """
+
+    target: str
+    plan: Callable[[Target], QuantizedGraph]
+
+
+def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
+    """Open a model of any format that can be read, and see whether it is quantised.
+
+    Raises:
+        ModelError: It cannot be read.
+    """
+    if isinstance(model, str | Path):
+        if is_tflite(model):
+            return QuantizedSource("tflite", partial(read_tflite, model))
+        if is_tmfile(model):
+            return _tmfile(model)
+    loaded = load_model(model)
+    if is_quantized(loaded):
+        return QuantizedSource(DEFAULT_TARGET, partial(read_qdq, loaded))
+    if is_fake_quantized(loaded):
+        return QuantizedSource("openvino", partial(read_fake_quantize, loaded))
+    return FloatSource(DEFAULT_TARGET, loaded)
+
+
+def _tmfile(path: str | Path) -> FloatSource | QuantizedSource:
+    """Open a Tengine model; the scales of a quantised one are given scales."""
+    file = open_tmfile(path)
+    if not file.is_quantized:
+        return FloatSource("tengine", read_tmfile(path))
+    found = read_int8(path)
+    signed = all(scale.signed for scale in found.scales.scales.values())
+    target = "tengine" if signed else "tengine-u8"
+
+    def plan(described: Target) -> QuantizedGraph:
+        built = build_plan(normalize(found.model), described)
+        return assign(built, None, Method.of(described), found.scales)
+
+    return QuantizedSource(target, plan)
 
 
 def names_tflite(model: ModelSource) -> bool:
@@ -53,11 +116,6 @@ def names_tflite(model: ModelSource) -> bool:
 def names_result(model: ModelSource) -> TypeGuard[str | Path]:
     """Tell whether a source is the folder of a result."""
     return isinstance(model, str | Path) and (Path(model) / PLAN).is_file()
-
-
-def target_name_for(model: ModelSource) -> str:
-    """Return the target that a quantised model is for, if nothing else is said."""
-    return "tflite" if names_tflite(model) else "onnxruntime"
 
 
 def target_of(target: str | Path | Target) -> Target:

@@ -56,6 +56,14 @@ def evaluate(
             help="Scores a model: function(outputs, references) -> number, or numbers by name.",
         ),
     ] = None,
+    quant_loss: Annotated[
+        bool,
+        typer.Option(
+            "--quant-loss",
+            help="Instead, how far each layer is from the float model's, by channel for "
+            "convolutions and dense layers; 50 samples unless told otherwise.",
+        ),
+    ] = False,
     samples: Annotated[int | None, typer.Option(min=1, help="Use at most so many samples.")] = None,
     top_k: Annotated[
         int, typer.Option(min=1, help="Also count the right class among so many best ones.")
@@ -78,15 +86,37 @@ def evaluate(
     Example: intact evaluate out/ --data test.npz
     """
     from intact import api
+    from intact.analyze.errors import MOST_SAMPLES
     from intact.cli import show
     from intact.cli.printing import progress as shown
+    from intact.errors import UsageError
 
     result = api.load_result(folder)
+    steps = preprocess_from(preprocess, mean, scale, kept=result.preprocess)
+    if quant_loss:
+        if metric is not None or labels is not None:
+            raise UsageError(
+                "--quant-loss compares layers: --metric and --labels are for outputs",
+                remedy="leave these out",
+            )
+        count = samples or MOST_SAMPLES
+        with shown("comparing layers", quiet=as_json, at_most=count) as progress:
+            lost = api.quant_loss(
+                result,
+                data,
+                preprocess=steps,
+                samples=count,
+                skip_bad=skip_bad,
+                threads=threads,
+                progress=progress,
+            )
+        show.quant_loss(lost, as_json=as_json)
+        return
     with shown("evaluating", quiet=as_json, at_most=samples) as progress:
         found = api.evaluate(
             result,
             data,
-            preprocess=preprocess_from(preprocess, mean, scale, kept=result.preprocess),
+            preprocess=steps,
             labels=labels,
             metric=metric,
             samples=samples,
