@@ -63,6 +63,7 @@ class Row:
     Attributes:
         model: Which.
         target: For what.
+        format: As what.
         runtime: What ran it, with its version.
         layers: Layers compared.
         values: Values compared.
@@ -76,6 +77,7 @@ class Row:
 
     model: str
     target: str
+    format: str
     runtime: str
     layers: int
     values: int
@@ -173,6 +175,7 @@ def row(
     return Row(
         model,
         found.target,
+        found.format or "-",
         found.runtime,
         len(found.layers),
         sum(each.values for each in layers),
@@ -199,6 +202,7 @@ def cells(each: Row) -> tuple[str, ...]:
     return (
         each.model,
         each.target,
+        each.format,
         each.runtime,
         str(each.layers) if each.layers else "outputs" if each.values else "-",
         f"{each.values:,}",
@@ -235,7 +239,7 @@ def main() -> None:
     targets = chosen(arguments.targets, list(DEPLOYED))
     cpu = detect_cpu()
     table = Table(title=f"one calibration, every runtime, {cpu.name} ({cpu.instruction_set})")
-    for heading in ("model", "target", "runtime"):
+    for heading in ("model", "target", "format", "runtime"):
         table.add_column(heading)
     for heading in (
         *("layers", "values", "differ", "most", "in float", "agree %"),
@@ -251,7 +255,7 @@ def main() -> None:
     if arguments.json:
         print(json.dumps([asdict(each) for each in rows]))
     else:
-        Console(width=None if sys.stdout.isatty() else 200).print(table)
+        Console(width=None if sys.stdout.isatty() else 240).print(table)
     far = [f"{each.model} in {each.runtime}" for each in rows if not each.is_close]
     if far:
         sys.exit(f"further than {MOST_POINTS} points from the simulator: {', '.join(far)}")

@@ -1,15 +1,18 @@
-"""Fixtures that every test may use: the zoo's models and images, and the demo's."""
+"""Fixtures that every test may use: the zoo's models and images, the demo's, a command line."""
 
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 
 from intact import demo
+from intact.cli import run
 from tests.images import Images, Preprocessing, load_images
 
 REPOSITORY = Path(__file__).resolve().parent.parent
@@ -71,3 +74,39 @@ def digits_calib() -> Images:
 def digits_test() -> Images:
     """The demo's 600 test images, pixels 0..16."""
     return load_images(demo.test_path())
+
+
+@pytest.fixture
+def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The working directory, with the demo's model and data."""
+    shutil.copy(demo.model_path(), tmp_path / "model.onnx")
+    shutil.copy(demo.calibration_path(), tmp_path / "calib.npz")
+    shutil.copy(demo.test_path(), tmp_path / "test.npz")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def say(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line that succeeds; return what it prints."""
+
+    def call(*arguments: str) -> str:
+        code, captured = run(arguments), capfd.readouterr()
+        assert code == 0, captured.err
+        return captured.out
+
+    return call
+
+
+@pytest.fixture
+def fails(capfd: pytest.CaptureFixture[str]) -> Any:
+    """Run a command line that fails with one line; return it."""
+
+    def call(*arguments: str) -> str:
+        assert run(arguments) != 0
+        captured = capfd.readouterr()
+        assert captured.out == ""
+        assert captured.err.count("\n") == 1
+        return captured.err
+
+    return call

@@ -14,47 +14,10 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import intact
-from intact import demo
 from intact.cli import run
 from tests.models import ModelBuilder
 
 DOCS = Path(__file__).resolve().parent.parent / "docs" / "integers.md"
-
-
-@pytest.fixture
-def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The working directory, with the demo's model and data."""
-    shutil.copy(demo.model_path(), tmp_path / "model.onnx")
-    shutil.copy(demo.calibration_path(), tmp_path / "calib.npz")
-    shutil.copy(demo.test_path(), tmp_path / "test.npz")
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
-
-
-@pytest.fixture
-def say(capfd: pytest.CaptureFixture[str]) -> Any:
-    """Run a command line that succeeds; return what it prints."""
-
-    def call(*arguments: str) -> str:
-        code, captured = run(arguments), capfd.readouterr()
-        assert code == 0, captured.err
-        return captured.out
-
-    return call
-
-
-@pytest.fixture
-def fails(capfd: pytest.CaptureFixture[str]) -> Any:
-    """Run a command line that fails with one line; return it."""
-
-    def call(*arguments: str) -> str:
-        assert run(arguments) != 0
-        captured = capfd.readouterr()
-        assert captured.out == ""
-        assert captured.err.count("\n") == 1
-        return captured.err
-
-    return call
 
 
 def quantized(say: Any, *options: str, output: str = "out") -> str:

@@ -59,7 +59,9 @@ def deployed() -> Callable[[str, str], Deployed]:
     def quantize(name: str, target: str) -> Deployed:
         described = GALLERY[name]
         samples = described.source(CALIBRATION_SAMPLES, 1)
-        result = intact.quantize(described.model, samples, target=target, threads=1)
+        result = intact.quantize(
+            described.model, samples, target=target, formats=["onnx_qdq"], threads=1
+        )
         return Deployed(described, result, described.source(TEST_SAMPLES, 2))
 
     return quantize
@@ -89,7 +91,7 @@ def test_the_engine_agrees_with_the_runtime(
     model = deployed(name, target)
     found = intact.verify(model.result, model.feeds, threads=1)
     values = sum(layer.values for layer in found.layers)
-    assert values > 10_000
+    assert values > 8_000
     assert max(layer.largest for layer in found.layers) <= 1
     assert sum(layer.mismatches for layer in found.layers) <= RARE[target] * values
     assert min(found.outputs_sqnr_db.values()) > 24

@@ -35,7 +35,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "evaluation": ("result", "run"),
     "execution": ("run", "samples"),
     "comparing": ("result", "verification"),
-    "pipeline": ("result",),
+    "improving": ("rewrite", "refine"),
+    "pipeline": ("result", "improving"),
     "demo": (),
     "api": (BELOW,),
     "__init__": ("api",),  # by name, when asked for

@@ -11,8 +11,14 @@ from intact.formats.c.format import C
 from intact.formats.encodings.format import ENCODINGS
 from intact.formats.exported import Exported
 from intact.formats.format import Format, Io, require_files, require_packages
-from intact.formats.onnx_qdq.format import ONNX_QDQ
+from intact.formats.ncnn.format import NCNN
+from intact.formats.onnx_integer.format import ONNX_INTEGER
+from intact.formats.onnx_qdq.format import ONNX_QDQ, write_float_weights
+from intact.formats.openvino.format import OPENVINO
+from intact.formats.tengine.format import TENGINE
+from intact.formats.tensorrt.format import tensorrt
 from intact.formats.tflite.format import TFLITE
+from intact.formats.tvm.format import TVM
 from intact.plan import QuantizedGraph
 from intact.targets import Target
 
@@ -27,6 +33,12 @@ class FormatName(enum.StrEnum):
     TFLITE = "tflite"
     C = "c"
     ENCODINGS = "encodings"
+    NCNN = "ncnn"
+    OPENVINO = "openvino"
+    TENSORRT = "tensorrt"
+    TENGINE = "tengine"
+    ONNX_INTEGER = "onnx_integer"
+    TVM = "tvm"
 
 
 FORMATS: Mapping[FormatName, Format] = {
@@ -34,6 +46,12 @@ FORMATS: Mapping[FormatName, Format] = {
     FormatName.TFLITE: TFLITE,
     FormatName.C: C,
     FormatName.ENCODINGS: ENCODINGS,
+    FormatName.NCNN: NCNN,
+    FormatName.OPENVINO: OPENVINO,
+    FormatName.TENSORRT: tensorrt(write_float_weights),
+    FormatName.TENGINE: TENGINE,
+    FormatName.ONNX_INTEGER: ONNX_INTEGER,
+    FormatName.TVM: TVM,
 }
 """By name. A format is a row here and a folder in ``formats/``."""
 

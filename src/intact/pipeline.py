@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
@@ -20,12 +20,14 @@ from intact.formats.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.scales import read_scales
 from intact.graph import Graph
+from intact.improving import Improvements
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.result import Result
 from intact.samples.batching import Batch
 from intact.samples.opening import is_folder, open_samples
 from intact.samples.preprocess import Preprocess
+from intact.samples.stream import Samples
 
 DataSource: TypeAlias = (
     str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch]
@@ -95,6 +97,7 @@ class Calibration:
     max_memory: int | None
     threads: int
     progress: Progress | None
+    improvements: Improvements = field(default_factory=Improvements)
 
     def run(
         self,
@@ -126,7 +129,12 @@ class Calibration:
             names = [name for index in members for name in required[index]]
             observed = self._observe(jobs[members[0]].plan.graph, names, data)
             for index in members:
-                results[index] = self._finish(jobs[index], required[index], observed, given)
+                plan, statistics = self._assigned(jobs[index], required[index], observed, given)
+                notes = observed.notes if observed is not None else ()
+                plan = self.improvements.named_in(self._refined(plan, data))
+                results[index] = jobs[index].deployment.result(
+                    plan, statistics, self.preprocess, notes
+                )
         return [results[index] for index in range(len(jobs))]
 
     def _observe(
@@ -135,14 +143,7 @@ class Calibration:
         """Run the float model over the data."""
         if data is None:
             return None
-        opened = open_samples(
-            data,
-            graph,
-            preprocess=self.preprocess,
-            limit=self.samples,
-            mask=self.mask,
-            skip_bad=self.skip_bad,
-        )
+        opened = self._open(data, graph)
         # The inputs too, quantised or not: `verify` draws new ones from their distributions.
         inputs = tuple(opened.specs)
         statistics = collect(
@@ -155,14 +156,35 @@ class Calibration:
         )
         return _Observed(statistics, inputs, _skipped(opened.skipped))
 
-    def _finish(
+    def _open(self, data: DataSource, graph: Graph) -> Samples:
+        return open_samples(
+            data,
+            graph,
+            preprocess=self.preprocess,
+            limit=self.samples,
+            mask=self.mask,
+            skip_bad=self.skip_bad,
+        )
+
+    def _refined(self, plan: QuantizedGraph, data: DataSource | None) -> QuantizedGraph:
+        """Improve a plan with scales, if that is asked for."""
+        if not self.improvements.refinements:
+            return plan
+        if data is None or isinstance(data, Iterator):
+            raise UsageError(
+                f"--improve {self.improvements.refinements[0]} runs samples a second time",
+                remedy="give data that can be read again: arrays, files, or a function",
+            )
+        return self.improvements.refine(plan, self._open(data, plan.graph))
+
+    def _assigned(
         self,
         job: Job,
         required: Sequence[str],
         observed: _Observed | None,
         given: ScaleTable | None,
-    ) -> Result:
-        """Choose the scales of one plan, and write it."""
+    ) -> tuple[QuantizedGraph, Statistics | None]:
+        """Choose the scales of one plan; with them, return what they follow from."""
         statistics: Statistics | None = None
         if observed is not None:
             statistics = observed.statistics.only(dict.fromkeys((*observed.inputs, *required)))
@@ -172,8 +194,7 @@ class Calibration:
             plan.provenance["method_options"] = ", ".join(f"{k}={v!r}" for k, v in items)
         if self.mask is not None:
             plan.provenance["mask"] = self.mask
-        notes = observed.notes if observed is not None else ()
-        return job.deployment.result(plan, statistics, self.preprocess, notes)
+        return plan, statistics
 
 
 class _Observed(NamedTuple):
@@ -190,7 +211,9 @@ def given_scales(
     if scales is None:
         return scales_of_model(model)
     sources = [scales] if isinstance(scales, str | Path | ScaleTable) else scales
-    tables = [each if isinstance(each, ScaleTable) else read_scales(each) for each in sources]
+    tables = [
+        each if isinstance(each, ScaleTable) else read_scales(each, graph) for each in sources
+    ]
     if not tables:
         return None
     table = reduce(ScaleTable.joined, tables)

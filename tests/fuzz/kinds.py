@@ -18,6 +18,7 @@ from tests.fuzz.mutate.proto import mutate_model
 from tests.fuzz.mutate.raw import mutate_bytes
 from tests.fuzz.mutate.text import mutate_text
 from tests.fuzz.mutate.tree import mutate_json, mutate_toml
+from tests.fuzz.mutate.words import mutate_words
 
 Mutate = Callable[[bytes, bytes, Random], bytes]
 _LARGEST_SAMPLE = 10_000
@@ -148,6 +149,16 @@ def _result_file(name: str) -> Callable[[Path], list[bytes]]:
     return seeds
 
 
+def _for_tensorrt(folder: Path) -> list[bytes]:
+    from intact import quantize
+    from tests.fuzz.seeds import convolution
+    from tests.models import random_inputs
+
+    samples = random_inputs(convolution(), batch=4)
+    quantize(convolution(), samples, target="tensorrt", output=folder, threads=1)
+    return [(folder / "model.tensorrt.onnx").read_bytes()]
+
+
 def _read_plan(path: Path) -> None:
     from intact.formats.onnx_qdq.write import write_qdq
     from intact.plan import load_plan
@@ -223,6 +234,32 @@ def _read_quantized(path: Path) -> None:
     write_qdq(plan)
 
 
+def _fake_quantized_models(_folder: Path) -> list[bytes]:
+    import onnx_ir as ir
+
+    from intact.formats.openvino.write import write_openvino
+    from tests.fuzz.seeds import fake_quantized
+    from tests.models import residual_net
+    from tests.plans import calibrated
+
+    written = write_openvino(calibrated(residual_net(), "openvino"))
+    return [
+        fake_quantized().SerializeToString(),
+        ir.to_proto(written.model).SerializeToString(deterministic=True),
+    ]
+
+
+def _read_fake_quantized(path: Path) -> None:
+    from intact.formats.openvino.read import read_fake_quantize
+    from intact.formats.openvino.write import write_openvino
+    from intact.plan import plan_to_json
+    from intact.targets import load_target
+
+    plan = read_fake_quantize(path, load_target("openvino"))
+    plan_to_json(plan)
+    write_openvino(plan)
+
+
 def _tflite_models(_folder: Path) -> list[bytes]:
     from tests.formats.tflite.read_cases import CASES, build
 
@@ -255,6 +292,30 @@ def _read_tflite(path: Path) -> None:
     IntegerEngine(program).run(feeds)
 
 
+def _tengine_models(_folder: Path) -> list[bytes]:
+    from intact.formats.tengine.tmfile.write import write_float, write_int8
+    from intact.graph import normalize
+    from tests.formats.tengine.tmfile.networks import FLOAT, INTEGER
+    from tests.plans import calibrated
+
+    floats = [write_float(normalize(build(17))) for build in FLOAT.values()]
+    return floats + [write_int8(calibrated(FLOAT[name](17), "tengine")) for name in INTEGER]
+
+
+def _read_tengine(path: Path) -> None:
+    from intact.errors import IntactError
+    from intact.formats.tengine.tmfile.decode import open_tmfile
+    from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
+    from intact.formats.tengine.tmfile.write import write_float
+    from intact.graph import normalize
+
+    graph = normalize(read_tmfile(path))
+    with contextlib.suppress(IntactError):  # what is read need not be what is written
+        write_float(graph)
+    if open_tmfile(path).is_quantized:
+        read_int8(path)
+
+
 def _tables(_folder: Path) -> list[bytes]:
     from tests.fuzz.seeds import scale_tables
 
@@ -271,7 +332,7 @@ def _read_table(path: Path) -> None:
     from intact.formats.scales import read_scales
 
     plan, statistics = _calibrated()
-    assign(plan, statistics, Method.of(plan.target), read_scales(path))
+    assign(plan, statistics, Method.of(plan.target), read_scales(path, plan.graph))
 
 
 @cache
@@ -330,7 +391,11 @@ KINDS: Mapping[str, Kind] = {
     "onnx": Kind("model.onnx", _models, _mutate_onnx, _read_model),
     "quantize": Kind("model.onnx", _quantizable_models, _mutate_onnx, _quantize),
     "quantized": Kind("model.onnx", _quantized_models, _mutate_onnx, _read_quantized),
+    "fake_quantized": Kind(
+        "model.onnx", _fake_quantized_models, _mutate_onnx, _read_fake_quantized
+    ),
     "tflite": Kind("model.tflite", _tflite_models, _mutate_tflite, _read_tflite),
+    "tmfile": Kind("model.tmfile", _tengine_models, mutate_words, _read_tengine),
     "npz": Kind("samples.npz", _samples, mutate_archive, _read_samples),
     "image": Kind("images/0.png", _images, mutate_bytes, _read_images),
     "labels": Kind("labels.csv", _labels, mutate_text, _read_labels),
@@ -343,6 +408,7 @@ KINDS: Mapping[str, Kind] = {
         "statistics.npz", _result_file("statistics.npz"), mutate_archive, _read_statistics
     ),
     "deployed": Kind("model.int8.onnx", _result_file("model.int8.onnx"), _mutate_onnx, _verify),
+    "tensorrt": Kind("model.tensorrt.onnx", _for_tensorrt, _mutate_onnx, _verify),
 }
 """By the name that ``tools/fuzz.py --kind`` takes."""
 

@@ -6,6 +6,7 @@ import io
 import json
 
 import numpy as np
+import numpy.typing as npt
 import onnx
 from onnx import TensorProto, numpy_helper
 from PIL import Image
@@ -87,6 +88,25 @@ def quantized_pairs() -> onnx.ModelProto:
     return b.build()
 
 
+def fake_quantized() -> onnx.ModelProto:
+    """A convolution with quantisers in OpenVINO's form, one of them by channel, one at the end."""
+    b = ModelBuilder()
+    b.domains["org.openvinotoolkit"] = 1
+
+    def quantizer(x: str, low: npt.ArrayLike, high: npt.ArrayLike, **out: str) -> str:
+        ends = [b.constant(np.asarray(end, np.float32)) for end in (low, high)]
+        return b.node(
+            "FakeQuantize", x, *ends, *ends, domain="org.openvinotoolkit", levels=256, **out
+        )
+
+    scale = np.array([0.1, 0.2]).reshape(2, 1, 1, 1)
+    x = quantizer(b.input("image", ["batch", 1, 4, 4]), -1.28, 1.27)
+    x = b.node("Conv", x, quantizer(b.weight(2, 1, 3, 3), -128 * scale, 127 * scale))
+    quantizer(b.node("Relu", x), 0.0, 2.55, out="y")
+    b.output("y")
+    return b.build()
+
+
 def _two_inputs() -> onnx.ModelProto:
     """Integers, an Embedding, a mask, and an initialiser that is also an input."""
     b = ModelBuilder()
@@ -121,7 +141,7 @@ def sample_files() -> list[bytes]:
 
 
 def scale_tables() -> list[bytes]:
-    """A table of Tengine's and the three forms of encodings, for `convolution`."""
+    """Tables of Tengine and TensorRT and the three forms of encodings, for `convolution`."""
     old = {"bitwidth": 8, "is_symmetric": "False", "scale": 0.25, "offset": -41, "min": -10.25}
     channels = [old | {"scale": scale, "offset": -128} for scale in (0.1, 0.2)]
     new = {"enc_type": "PER_TENSOR", "dtype": "INT", "bw": 8, "is_sym": False}
@@ -141,8 +161,11 @@ def scale_tables() -> list[bytes]:
         },
         {"version": "2.0.0", "encodings": [{"name": name, **newest} for name in names]},
     ]
+    documents.append({"tensorrt": {"blob_range": {"image": 31.75, "logits": [-1.0, 12.7]}}})
     table = b"image 0.250000 41\nconstant_1 0.00125000 0.25000000 \nlogits 0.100000 0\n"
-    return [table, *(json.dumps(document).encode() for document in documents)]
+    cache = b"TRT-8601-EntropyCalibration2\nimage: 3e800000\nlogits: 3dcccccd\n"
+    layers = b"Conv_conv_3_param_0 79.5 127.0\n#Conv_conv_4_param_0 1.0\nConv_conv_3 31.75\n"
+    return [table, cache, layers, *(json.dumps(document).encode() for document in documents)]
 
 
 def preprocess_files() -> list[bytes]:

@@ -279,6 +279,22 @@ def test_names_that_no_file_can_have(read: Callable[[str], object], name: str) -
         read(name)
 
 
+@pytest.mark.parametrize(
+    "data",
+    [
+        b'{"version": "0.6.1", "activation_encodings": {"a\xff": []}}',
+        b'{"version": "2.0.0", "encodings": [{"name": "a\xff", "output_dtype": "uint8"}]}',
+        b'{"tensorrt": {"blob_range": {"\xec": 1}}}',
+        b'{"tensorrt\xff": {}}',
+    ],
+)
+def test_tables_in_json_that_are_not_utf_8(data: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "table.json"
+    path.write_bytes(data)
+    with pytest.raises(IntactError):  # msgspec raises UnicodeDecodeError, none of its own errors
+        read_scales(path)
+
+
 def test_integers_with_a_header_that_does_not_end(tmp_path: Path) -> None:
     plan = read_qdq(quantized_pairs(), load_target("onnxruntime"))
     save_plan(plan, tmp_path / "plan.json")

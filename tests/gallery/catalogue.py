@@ -123,10 +123,9 @@ GALLERY: Mapping[str, GalleryModel] = {
             "no integer reader": "Sigmoid",
         },
     ),
-    # KL, the default of `tensorrt`, clips a hundredth of the last layer: most of its energy.
     "upsampler": GalleryModel(
         dense.upsampler,
-        (26, 25, 5, 20),
+        (26, 25, 23, 20),
         {
             "no operator": "Tanh",
             "no kernel": "ConvTranspose",

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.errors import ConfigError, UsageError
-from intact.numerics.conversion import Quantization
+from intact.numerics.affine_params import QuantParams
+from intact.numerics.conversion import Quantization, ends_of_codes, params_of_ends
 
 CODES = [(-128, 127), (-127, 127), (0, 255), (-8, 7), (0, 65535)]
 scales = st.floats(2.0**-60, 2.0**60, width=32)
@@ -55,3 +56,73 @@ def test_impossible_codes_and_ranges() -> None:
         Quantization.of_range(1.0, -1.0, -128, 127, symmetric=False)
     with pytest.raises(ConfigError):
         Quantization.of_range(float("nan"), 1.0, -128, 127, symmetric=False)
+
+
+FAKE_QUANTIZE_CODES = [(-128, 127), (-127, 127), (0, 255), (-64, 63), (0, 127), (0, 65535), (0, 2)]
+
+
+def rounded(number: Fraction) -> np.float32:
+    """The float32 next to a rational, ties to even, found by integers alone."""
+    if number == 0:
+        return np.float32(0)
+    exponent = -149
+    while abs(number) >= Fraction(2) ** (exponent + 24):
+        exponent += 1
+    return np.float32(float(round(number / Fraction(2) ** exponent) * Fraction(2) ** exponent))
+
+
+@given(scales, st.sampled_from(FAKE_QUANTIZE_CODES), st.data())
+def test_ends_are_the_outer_codes_rounded_once(
+    scale: float, codes: tuple[int, int], data: st.DataObject
+) -> None:
+    zero_point = data.draw(st.integers(*codes))
+    params = QuantParams(np.asarray(scale, np.float32), np.asarray(zero_point))
+    found = ends_of_codes(params, *codes)
+    assert [end.dtype for end in found] == [np.float32, np.float32]
+    for end, code in zip(found, codes, strict=True):
+        assert end == rounded((code - zero_point) * Fraction(scale))
+
+
+@given(scales, st.sampled_from(FAKE_QUANTIZE_CODES), st.data())
+def test_ends_give_the_scale_back(
+    scale: float, codes: tuple[int, int], data: st.DataObject
+) -> None:
+    zero_point = data.draw(st.integers(*codes))
+    params = QuantParams(np.asarray(scale, np.float32), np.asarray(zero_point))
+    low, high = ends_of_codes(params, *codes)
+    back = params_of_ends(low, high, *codes)
+    assert back.zero_point == zero_point
+    # Two neighbours may have the same ends; then either is right.
+    assert ends_of_codes(back, *codes) == (low, high)
+    assert abs(back.scale - params.scale) <= np.spacing(params.scale)
+    if codes in [(-128, 127), (-64, 63)] and zero_point == 0:  # low is a power of two times it
+        assert back.scale == params.scale
+
+
+def test_few_scales_share_their_ends_with_a_neighbour() -> None:
+    scale = np.random.default_rng(0).uniform(0.001, 1, 20_000).astype(np.float32)
+    params = QuantParams(scale, np.zeros(scale.size, np.int64))
+    back = params_of_ends(*ends_of_codes(params, 0, 255), 0, 255)
+    assert 0 < np.count_nonzero(back.scale != scale) < scale.size / 150
+
+
+def test_ends_by_channel_and_beyond_float32() -> None:
+    params = QuantParams(np.array([0.5, 3e38], np.float32), np.array([0, 0]))
+    low, high = ends_of_codes(params, -128, 127)
+    assert low.tolist() == [-64.0, -np.inf]
+    assert high.tolist() == [63.5, np.inf]
+
+
+def test_half_range_keeps_the_scale() -> None:
+    params = QuantParams(np.asarray(0.1, np.float32), np.asarray(0))
+    low, high = ends_of_codes(params, -128, 127)  # 128 levels stored as 256
+    narrow = ends_of_codes(params, -64, 63)
+    assert low == 2 * narrow[0]
+    assert params_of_ends(low, high, -128, 127) == params
+
+
+def test_ends_with_0_between_two_levels_give_the_nearest() -> None:
+    ends = [np.array([end], np.float32) for end in (-1.26, 1.29)]
+    back = params_of_ends(ends[0], ends[1], 0, 255)
+    assert back.zero_point.tolist() == [126]
+    np.testing.assert_allclose(back.scale, 0.01, rtol=1e-6)

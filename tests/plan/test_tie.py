@@ -175,3 +175,25 @@ def test_two_equal_prescribed_scales_agree(tmp_path: Path) -> None:
     b.node("Concat", left, right, axis=1, out="y", name="join")
     plan = plan_of(b, tmp_path, FIXED + rule(["Concat"], "unify_all"), "y")
     assert plan.notes == ()
+
+
+@pytest.mark.parametrize(("readers", "upwards"), [(1, True), (2, False)])
+def test_where_codes_are_only_moved_either_follows(
+    tmp_path: Path, readers: int, upwards: bool
+) -> None:
+    b = ModelBuilder()
+    x = conv(b, image(b), "conv")
+    names = [b.node("Reshape", x, b.ints(0, -1), out=f"y{k}", name=f"f{k}") for k in range(readers)]
+    rules = rule(["Reshape"], "either_follows", "max_consumers = 1") + IN_PLACE
+    plan = plan_of(b, tmp_path, rules, *names)
+    owner = config(plan, "f0.output[0]" if upwards else "conv.output[0]")
+    assert roots(plan, "conv.output[0]", "f0.input[0]", "f0.output[0]") == [owner]
+
+
+def test_codes_that_are_moved_keep_a_prescribed_scale(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.node("Sigmoid", conv(b, image(b), "conv"), name="s")
+    b.node("Reshape", x, b.ints(0, -1), out="y", name="flat")
+    plan = plan_of(b, tmp_path, FIXED + rule(["Reshape"], "either_follows") + IN_PLACE, "y")
+    assert roots(plan, "s.output[0]", "flat.output[0]") == [config(plan, "s.output[0]")]
+    assert plan.notes == ()

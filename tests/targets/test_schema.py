@@ -84,7 +84,9 @@ requantize = "float64"
 
 
 @pytest.mark.parametrize("requantize", list(Requantize))
-@pytest.mark.parametrize("precision", list(ScalePrecision))
+@pytest.mark.parametrize(
+    "precision", [each for each in ScalePrecision if each is not ScalePrecision.FLOAT32_ENDS]
+)
 def test_requantisation_and_stored_precision(
     requantize: Requantize, precision: ScalePrecision, tmp_path: Path
 ) -> None:
@@ -92,6 +94,21 @@ def test_requantisation_and_stored_precision(
     body = body.replace("symmetric", "power_of_two = true\nsymmetric")
     made = target(tmp_path, body=body).arithmetic
     assert (made.requantize, made.scale_precision) == (requantize, precision)
+
+
+def test_ends_of_ranges_are_floats(tmp_path: Path) -> None:
+    body = MINIMAL.replace('"float32"', '"float32"\nscale_precision = "float32_ends"')
+    folded = body.replace('ends"', 'ends"\nfolded_factor = true')
+    made = target(tmp_path, body=folded).arithmetic
+    assert made.scale_precision is ScalePrecision.FLOAT32_ENDS
+    assert made.folded_factor
+    for wrong, message in (
+        (body.replace('"float32"', '"float64"'), "'float32_ends', but requantize is 'float64'"),
+        (folded.replace("float32_ends", "float32"), "folded_factor has no effect"),
+        (body.replace('ends"', 'ends"\npair_block = 0'), "pair_block is 0"),
+    ):
+        with pytest.raises(TargetError, match=message):
+            target(tmp_path, body=wrong)
 
 
 def test_arithmetic_of_single_operators(tmp_path: Path) -> None:

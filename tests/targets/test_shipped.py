@@ -18,17 +18,24 @@ from intact.targets import (
     target_from_json,
     target_to_json,
 )
-from tests.targets.nodes import conv, node, value
+from tests.targets.nodes import constant, conv, node, value
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = (
     "integer-pow2",
+    "ncnn",
+    "ncnn-winograd",
     "onnxruntime",
     "onnxruntime-avx2",
+    "openvino",
+    "openvino-avx2",
+    "tengine",
+    "tengine-u8",
     "tensorrt",
     "tflite",
     "tflite-micro",
     "tflite-xnnpack",
+    "tvm",
 )
 UPDATE = "INTACT_UPDATE_GOLDEN"
 X = [1, 4, 8, 8]
@@ -114,6 +121,16 @@ def test_tensorrt() -> None:
     assert (target.activation.quant_min, target.weight.quant_min) == (-128, -127)
     assert target.bias.dtype is DType.FLOAT32
     assert (("Conv",), ("Add",)) in [fusion.pattern for fusion in target.fusions]
+    assert target.formats == ("tensorrt", "onnx_qdq")
+    assert target.runtime_version == "8.6.1"
+    up = target.rule_for(node("ConvTranspose", value("x", X), value("w", X)))
+    assert up is not None
+    assert target.weight_scheme(up).granularity == "per_tensor"
+    bias = target.rule_for(node("Add", value("x", X), constant("b", [4])))
+    residual = target.rule_for(node("Add", value("x", X), value("y", X)))
+    assert bias is not None
+    assert residual is not None
+    assert (bias.quantize, residual.quantize) == (False, True)
 
 
 def test_integer_pow2_is_integer_throughout() -> None:

@@ -20,6 +20,7 @@ from intact.errors import ModelError, UsageError
 from intact.graph import normalize
 from intact.graph.expand import expand as expand_operators
 from intact.graph.join_gelu import join_gelu
+from intact.improving import Improvements
 from intact.pipeline import (
     Calibration,
     DataSource,
@@ -33,6 +34,7 @@ from intact.plan.complete import complete
 from intact.result import Result, check_output
 from intact.samples.preprocess import Preprocess
 from intact.targets import Target
+from intact.targets.variants import without_in_place
 
 DEFAULT_SAMPLES = 512
 
@@ -51,6 +53,8 @@ def quantize(
     scales: ScaleSource | Sequence[ScaleSource] | None = None,
     overrides: Overrides | None = None,
     expand: Sequence[str] = (),
+    improve: Sequence[str] = (),
+    in_place: bool = True,
     preprocess: Preprocess | None = None,
     samples: int | None = DEFAULT_SAMPLES,
     skip_bad: bool = False,
@@ -67,7 +71,7 @@ def quantize(
         data: Calibration samples (see ``open_samples``); None where every scale is given.
         target: A shipped target's name, a TOML file or a ``Target``.
         output: Folder for the result; None keeps it in memory.
-        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``, ``encodings``; None takes the
+        formats: What to write, by the names of ``intact.exporting.FormatName``; None takes the
             target's.
         io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for activations; None takes the target's.
@@ -79,6 +83,11 @@ def quantize(
         overrides: Nodes kept float, other bit-widths.
         expand: Operator types that are taken apart into simpler operators first, so that these
             can be integers: ``LayerNormalization``.
+        improve: What is done to the weights to lose less: ``equalize`` (before the samples are
+            run; what the model computes stays) and ``weight-scales`` (afterwards; runs some of the
+            samples again).
+        in_place: False lets no operator hand the scale of its output back to its input, on targets
+            that do so (Tengine).
         preprocess: Mean and scale of the data, and the steps for images.
         samples: Use at most so many samples; None uses all.
         skip_bad: Leave out images that cannot be read; a note of the plan says which.
@@ -106,6 +115,8 @@ def quantize(
         scales=scales,
         overrides=overrides,
         expand=expand,
+        improve=improve,
+        in_place=in_place,
         preprocess=preprocess,
         samples=samples,
         skip_bad=skip_bad,
@@ -135,6 +146,8 @@ def quantize_for(
     scales: ScaleSource | Sequence[ScaleSource] | None = None,
     overrides: Overrides | None = None,
     expand: Sequence[str] = (),
+    improve: Sequence[str] = (),
+    in_place: bool = True,
     preprocess: Preprocess | None = None,
     samples: int | None = DEFAULT_SAMPLES,
     skip_bad: bool = False,
@@ -163,6 +176,8 @@ def quantize_for(
         scales: See `quantize`.
         overrides: See `quantize`.
         expand: See `quantize`.
+        improve: See `quantize`.
+        in_place: See `quantize`.
         preprocess: See `quantize`.
         samples: See `quantize`.
         skip_bad: See `quantize`.
@@ -179,10 +194,13 @@ def quantize_for(
         IntactError: As of `quantize`; nothing is written then.
     """
     described = [target_of(target) for target in targets]
+    if not in_place:
+        described = _apart(described)
     names = _distinct_names(described)
     folders = {name: Path(output) / name for name in names} if output is not None else {}
     for folder in folders.values():
         check_output(folder)
+    improvements = Improvements.of(improve)
     deployments = [deployment_of(each, formats, io) for each in described]
     methods = [Method.of(each, method, weight_method, method_options) for each in described]
     source = open_source(model)
@@ -190,7 +208,8 @@ def quantize_for(
         raise UsageError(
             "the model is quantised already", remedy="`intact import` reads it, and completes it"
         )
-    graph = expand_operators(normalize(source.model), expand)
+    original = expand_operators(normalize(source.model), expand)
+    graph = improvements.rewrite(original)
     joined = join_gelu(graph) if any(each.describes("Gelu") for each in described) else graph
     given = given_scales(scales, source.model, graph)
     del source
@@ -201,6 +220,7 @@ def quantize_for(
     if not allow_empty:
         for plan in plans:
             refuse_nothing_to_do(plan)
+    plans = [plan.with_notes(improvements.notes(original)) for plan in plans]
     calibration = Calibration(
         method_options or {},
         preprocess or Preprocess(),
@@ -210,6 +230,7 @@ def quantize_for(
         max_memory,
         threads,
         progress,
+        improvements,
     )
     jobs = [Job(*parts) for parts in zip(plans, methods, deployments, strict=True)]
     results = dict(zip(names, calibration.run(jobs, data, given), strict=True))
@@ -248,7 +269,7 @@ def read_quantized(
         target: The hardware that it is for; None takes that of the format: ``tflite``,
             ``tengine``, ``openvino``, else ``onnxruntime``.
         output: Folder for the result; None keeps it in memory.
-        formats: What to write: ``onnx_qdq``, ``tflite``, ``c``, ``encodings``; None takes the
+        formats: What to write, by the names of ``intact.exporting.FormatName``; None takes the
             target's.
         io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for the activations that are added.
@@ -318,7 +339,7 @@ def export(
 
     Args:
         result: A result or its folder; not changed.
-        formats: ``onnx_qdq``, ``tflite``, ``c``; None takes the best of the target.
+        formats: As for `quantize`; None takes the best of the target.
         io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         output: Folder for the new result; None keeps it in memory.
 
@@ -333,6 +354,16 @@ def export(
     if output is not None:
         found.save(output)
     return found
+
+
+def _apart(targets: Sequence[Target]) -> list[Target]:
+    """Return the targets without working in place."""
+    if not any(target.topology.in_place for target in targets):
+        raise UsageError(
+            f"--no-in-place: {', '.join(target.name for target in targets)} does nothing in place",
+            remedy="leave it out",
+        )
+    return [without_in_place(target) for target in targets]
 
 
 def _distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:

@@ -18,6 +18,7 @@ from intact.calibrate.scales.roles import (
     point_role,
     refuse_not_finite,
 )
+from intact.calibrate.scales.stored import store_scales
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError, nearest
@@ -73,6 +74,8 @@ class Method:
             weights or declared.weight_method,
             dict(declared.options),
         )
+        named = declared.variants.get(method.activations, method.activations)
+        method = replace(method, activations=named)
         for name in (method.activations, method.fallback):
             if name not in METHODS:
                 raise CalibrationError(
@@ -140,10 +143,15 @@ def assign(
     open_points = [point for point in points if point.config not in settled]
     activations = [point for point in open_points if not is_parameter(point)]
     masks = MaskConstants.of(plan.graph)
-    notes = [*settled.notes, *_assign_activations(activations, known, method, masks)]
+    truncates = plan.target.activation.truncated_zero_point
+    notes = [
+        *settled.notes,
+        *_assign_activations(activations, known, method, masks, truncates=truncates),
+        *store_scales(points, plan.target.arithmetic.scale_precision),
+    ]
     for point in open_points:
         if point_role(point) is Role.WEIGHT and point.is_constant and not is_fixed(point.config):
-            _assign_weight(point, method)
+            _assign_weight(point, method, truncates=plan.target.weight.truncated_zero_point)
     notes += assign_biases(plan)
     _activate(plan.configs.values())
     plan.provenance |= {
@@ -177,7 +185,12 @@ def _unknown_ranges(names: Sequence[str], given: ScaleTable | None) -> Calibrati
 
 
 def _assign_activations(
-    points: list[QuantPoint], statistics: Statistics, method: Method, masks: MaskConstants
+    points: list[QuantPoint],
+    statistics: Statistics,
+    method: Method,
+    masks: MaskConstants,
+    *,
+    truncates: bool,
 ) -> list[Note]:
     ranges: dict[int, tuple[float, float]] = {}
     roots: dict[int, TensorQuantConfig] = {}
@@ -191,7 +204,7 @@ def _assign_activations(
         ranges[id(root)] = (min(low, before[0]), max(high, before[1]))
         roots[id(root)] = root
     for key, root in roots.items():
-        _set_range(root, *masks.shared(key, *ranges[key]), PowerOfTwo.NEAREST)
+        _set_range(root, *masks.shared(key, *ranges[key]), PowerOfTwo.NEAREST, truncates=truncates)
         root.observer = method.activations
     messages = [masks.note()] if masks.found else []
     if fallen:
@@ -237,19 +250,25 @@ def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
     return levels
 
 
-def _assign_weight(point: QuantPoint, method: Method) -> None:
+def _assign_weight(point: QuantPoint, method: Method, *, truncates: bool) -> None:
     config, tensor = point.config, point.value.const_value
     if tensor is None or config.dominator is not config:
         return
     values = tensor.numpy().astype(np.float32, copy=False)
     refuse_not_finite(values, f"weight {point.value.name!r}", point.end.node)
     low, high = weight_range(values, config.levels, method.weights, config.granularity.axis)
-    _set_range(config, low, high, PowerOfTwo.CEIL)  # a clipped weight is wrong for every sample
+    # A clipped weight is wrong for every sample.
+    _set_range(config, low, high, PowerOfTwo.CEIL, truncates=truncates)
     config.observer = method.weights
 
 
 def _set_range(
-    config: TensorQuantConfig, low: npt.ArrayLike, high: npt.ArrayLike, power: PowerOfTwo
+    config: TensorQuantConfig,
+    low: npt.ArrayLike,
+    high: npt.ArrayLike,
+    power: PowerOfTwo,
+    *,
+    truncates: bool,
 ) -> None:
     """Give a config the scale and offset that hold a range, or one for each channel."""
     if config.grid.exponential:
@@ -263,6 +282,7 @@ def _set_range(
         config.quant_max,
         symmetric=config.grid.symmetric,
         power_of_two=power if config.grid.power_of_two else None,
+        truncated_zero_point=truncates,
     )
     config.set_params(params.scale, params.zero_point)
 

@@ -66,7 +66,8 @@ Formats = Annotated[
     typer.Option(
         "--format",
         metavar="NAME",
-        help="What to write: onnx_qdq, tflite, c or encodings; left out, the target's. Repeatable.",
+        help="What to write: onnx_qdq, onnx_integer, openvino, tensorrt, tflite, c, ncnn, tengine, "
+        "tvm or encodings; left out, the target's. Repeatable.",
     ),
 ]
 EndsIo = Annotated[
@@ -97,8 +98,9 @@ Scales = Annotated[
     list[str] | None,
     typer.Option(
         metavar="FILE|none",
-        help="Scales to take as they are, a Tengine table or encodings (JSON); --data calibrates "
-        "the rest. `none` leaves aside those that the model carries. Repeatable.",
+        help="Scales to take as they are: encodings (JSON), a table of Tengine or ncnn, "
+        "TensorRT's calibration cache, MQBench's ranges; --data calibrates the rest. `none` leaves "
+        "aside those that the model carries. Repeatable.",
     ),
 ]
 Mask = Annotated[
@@ -121,6 +123,14 @@ KeepFloat = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NODE|TYPE", help="Leave a node, or all of an op type, in float. Repeatable."
+    ),
+]
+Improve = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="Change weights to lose less: equalize (across layers, before calibrating), "
+        "weight-scales (the scale of the best cosine, afterwards). Repeatable.",
     ),
 ]
 Expand = Annotated[

@@ -144,7 +144,8 @@ def verify(
     """Compare what was deployed with the integers that its plan says, layer by layer.
 
     Every format of every target in the folder is compared, in its own runtime, and gets a row.
-    Where a runtime is missing or refuses the model its row says so, and the command ends with 1.
+    Differences end with 0. What cannot be run (a runtime is missing or refuses the model), and a
+    rule of the hardware that is broken, ends with 1.
 
     Example: intact verify out/ --data test.npz
     """
@@ -176,7 +177,7 @@ def verify(
         )
     found = outcome if isinstance(outcome, list) else [outcome]
     show_verification.verifications(found, as_json=as_json)
-    if any(each.refused for each in found):
+    if any(each.refused or any(each.rules.values()) for each in found):
         raise typer.Exit(1)
 
 

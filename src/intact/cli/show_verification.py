@@ -63,7 +63,7 @@ def _one(found: Verification, *, alone: bool) -> None:
         say(f"rule {escape(rule)}: {kept}")
     _layouts(found.layers)
     if found.no_engine:
-        say(f"[yellow]no integer engine for this plan: {escape(found.no_engine)}[/]")
+        say(f"[yellow]not compared with the integer engine: {escape(found.no_engine)}[/]")
     for name, reason in found.in_float.items():
         say(f"[yellow]in float[/] {escape(name)}: {escape(reason)}")
     _not_compared(found.not_compared)
@@ -86,7 +86,8 @@ def _one(found: Verification, *, alone: bool) -> None:
 def _kinds(found: Verification) -> Table:
     """Return the table of one verification: by layer, end to end, outputs, simulation."""
     headings = ("compared", "values", "differ", "rate", "most")
-    table = new_table("against the integer engine, in steps", ("",), numbers=headings)
+    reference = "simulation" if found.no_engine else "integer engine"
+    table = new_table(f"against the {reference}, in steps", ("",), numbers=headings)
     for name, layers in (
         ("by layer", found.layers),
         ("end to end", found.end_to_end),

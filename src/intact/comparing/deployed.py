@@ -9,15 +9,26 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 from intact.comparing.subject import Subject, batches_of
+from intact.comparing.tengine import plan_of_file
 from intact.errors import ExportError, MissingExtraError, PlanError, UsageError
 from intact.exporting import IO_KEY, FormatName
 from intact.formats.c.format import c_program
 from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.format import Io
+from intact.formats.ncnn.format import files_of
+from intact.formats.ncnn.write import write_ncnn
+from intact.formats.onnx_integer.format import ONNX_INTEGER_FILE
+from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.formats.onnx_qdq.write import QdqModel
+from intact.formats.openvino.write import OpenVinoModel
+from intact.formats.tengine.format import MODEL_FILE as TENGINE_FILE
+from intact.formats.tensorrt.write import TensorRtModel
 from intact.formats.tflite.format import TFLITE_FILE
 from intact.formats.tflite.runtime import Kernels
+from intact.formats.tvm.format import tvm_files
+from intact.formats.tvm.write import write_tvm
 from intact.plan import QuantizedGraph
+from intact.program.realize import integer_program
 from intact.run.cpu import detect_cpu
 from intact.samples.batching import Batch
 from intact.samples.stream import Samples
@@ -26,9 +37,15 @@ from intact.verification import (
     Verification,
     verify_c,
     verify_micro,
+    verify_ncnn,
+    verify_onnx_integer,
+    verify_openvino,
     verify_qdq,
     verify_read_tflite,
+    verify_tengine,
+    verify_tensorrt,
     verify_tflite,
+    verify_tvm,
 )
 
 if TYPE_CHECKING:
@@ -177,6 +194,12 @@ def _verify_qdq(model: Deployed, feeds: _Feeds) -> Verification:
     return verify_qdq(model.plan, model.exported, feeds, threads=model.threads)
 
 
+def _verify_openvino(model: Deployed, feeds: _Feeds) -> Verification:
+    if not isinstance(model.exported, OpenVinoModel):
+        raise PlanError("the deployed model is not there", remedy="quantize again")
+    return verify_openvino(model.plan, model.exported, feeds, threads=model.threads)
+
+
 def _verify_tflite(model: Deployed, feeds: _Feeds) -> Verification:
     content = _files(model)[TFLITE_FILE]
     kind = _interpreter(model.plan.target, model.kernels)
@@ -190,10 +213,53 @@ def _verify_c(model: Deployed, feeds: _Feeds) -> Verification:
     return verify_c(model.plan, _own_program(model.plan, _files(model)), feeds)
 
 
+def _verify_tensorrt(model: Deployed, feeds: _Feeds) -> Verification:
+    if not isinstance(model.exported, TensorRtModel):
+        raise PlanError("the deployed model is not there", remedy="quantize again")
+    return verify_tensorrt(model.plan, model.exported, feeds, threads=model.threads)
+
+
+def _verify_tengine(model: Deployed, feeds: _Feeds) -> Verification:
+    files = _files(model)
+    content = files.get(TENGINE_FILE)
+    found = None if content is None else plan_of_file(content, model.plan.target)
+    return verify_tengine(model.plan, files, found, feeds, threads=model.threads)
+
+
+def _verify_ncnn(model: Deployed, feeds: _Feeds) -> Verification:
+    written = write_ncnn(model.plan)
+    _refuse_changed(_files(model), files_of(written))
+    return verify_ncnn(model.plan, written, feeds, threads=model.threads)
+
+
+def _verify_onnx_integer(model: Deployed, feeds: _Feeds) -> Verification:
+    floats = _has_float_ends(model.plan)
+    content = write_onnx_integer(integer_program(model.plan, float_ends=floats))
+    _refuse_changed(_files(model), {ONNX_INTEGER_FILE: content})
+    return verify_onnx_integer(model.plan, content, feeds, float_ends=floats, threads=model.threads)
+
+
+def _verify_tvm(model: Deployed, feeds: _Feeds) -> Verification:
+    floats = _has_float_ends(model.plan)
+    module = write_tvm(integer_program(model.plan, float_ends=floats))
+    _refuse_changed(_files(model), tvm_files(module))
+    return verify_tvm(model.plan, module, feeds, float_ends=floats, threads=model.threads)
+
+
+def _has_float_ends(plan: QuantizedGraph) -> bool:
+    return plan.provenance.get(IO_KEY) == Io.FLOAT
+
+
 VERIFICATIONS: dict[FormatName, _Verify] = {
     FormatName.ONNX_QDQ: _verify_qdq,
     FormatName.TFLITE: _verify_tflite,
     FormatName.C: _verify_c,
+    FormatName.NCNN: _verify_ncnn,
+    FormatName.OPENVINO: _verify_openvino,
+    FormatName.TENSORRT: _verify_tensorrt,
+    FormatName.TENGINE: _verify_tengine,
+    FormatName.ONNX_INTEGER: _verify_onnx_integer,
+    FormatName.TVM: _verify_tvm,
 }
 """By format; those that only hold scales have none."""
 
@@ -216,13 +282,22 @@ def _own_program(plan: QuantizedGraph, files: Mapping[str, bytes]) -> CProgram:
         PlanError: A file holds something else.
     """
     program = c_program(plan)
-    for name, text in program.files.items():
-        if files[name] != text.encode():
+    _refuse_changed(files, {name: text.encode() for name, text in program.files.items()})
+    return program
+
+
+def _refuse_changed(files: Mapping[str, bytes], expected: Mapping[str, bytes]) -> None:
+    """Refuse files that are not those of the plan, before they are compiled or run.
+
+    Raises:
+        PlanError: A file holds something else.
+    """
+    for name, content in expected.items():
+        if files[name] != content:
             raise PlanError(
                 f"{name} is not what this plan gives: changed by hand, or by another version",
                 remedy="quantize again, or record the device's tensors and give --observed",
             )
-    return program
 
 
 def _in_micro(plan: QuantizedGraph, content: bytes, feeds: _Feeds) -> Verification:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import codecs
+from collections.abc import Callable
 from pathlib import Path
 
 from intact.errors import DataError
 from intact.formats.encodings.read import parse_encodings
+from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
 from intact.formats.tengine.read import parse_table
+from intact.formats.tensorrt.read import CACHE_START, holds_ranges, parse_cache, parse_ranges
+from intact.graph import Graph
 from intact.plan.given_scales import ScaleTable
 
 _MOST_BYTES = 1 << 26
@@ -15,11 +19,12 @@ _MOST_BYTES = 1 << 26
 this size, one line of numbers, takes 0.8 GB to read."""
 
 
-def read_scales(path: str | Path) -> ScaleTable:
-    """Read a Tengine table or encodings; what begins with ``{`` is JSON.
+def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
+    """Read a table of Tengine, TensorRT or ncnn, or encodings; what begins with ``{`` is JSON.
 
     Args:
         path: The file.
+        graph: The model that it is for; a table of ncnn names its layers, and is refused without.
 
     Raises:
         DataError: It is missing, unreadable, too large, or wrong in a line or key that is named.
@@ -38,5 +43,13 @@ def read_scales(path: str | Path) -> ScaleTable:
             f"{path}: larger than {_MOST_BYTES >> 20} MiB", remedy="this is no table of scales"
         )
     data = data.removeprefix(codecs.BOM_UTF8)  # some editors write it
-    parse = parse_encodings if data.lstrip()[:1] == b"{" else parse_table
-    return parse(data, str(path))
+    if is_ncnn_table(data):
+        return parse_ncnn_table(data, str(path), graph)
+    return _parser(data)(data, str(path))
+
+
+def _parser(data: bytes) -> Callable[[bytes, str], ScaleTable]:
+    """Return what reads a table, by how it begins."""
+    if data.lstrip()[:1] == b"{":
+        return parse_ranges if holds_ranges(data) else parse_encodings
+    return parse_cache if data.startswith(CACHE_START) else parse_table

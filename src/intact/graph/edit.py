@@ -78,10 +78,11 @@ class Editor:
         attributes: dict[str, int | float | str] | None = None,
         dtype: ir.DataType = ir.DataType.FLOAT,
         shape: ir.Shape | None = None,
+        domain: str = "",
     ) -> ir.Value:
         """Add a node with one output and return that output; call ``finish`` to sort it in."""
         fresh = self.fresh_name(name)
-        node = ir.node(op_type, list(inputs), attributes or {}, name=fresh)
+        node = ir.node(op_type, list(inputs), attributes or {}, name=fresh, domain=domain)
         output = node.outputs[0]
         output.name, output.type, output.shape = fresh, ir.TensorType(dtype), shape
         self.model.graph.append(node)

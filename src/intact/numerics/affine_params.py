@@ -54,6 +54,7 @@ def params_from_range(
     *,
     symmetric: bool,
     power_of_two: PowerOfTwo | None = None,
+    truncated_zero_point: bool = False,
 ) -> QuantParams:
     """Return the scale and zero point that map ``low..high`` onto the codes.
 
@@ -74,6 +75,8 @@ def params_from_range(
         quant_max: Largest code.
         symmetric: Whether the zero point must be 0.
         power_of_two: How to restrict the scale to powers of two; None for no restriction.
+        truncated_zero_point: Cut ``-low / scale`` off to an integer, computed in float32 from the
+            scale as it is stored (Tengine); otherwise it is rounded.
 
     Raises:
         ConfigError: If an end is not a finite float32 number, the ends are crossed, or symmetric
@@ -90,7 +93,10 @@ def params_from_range(
     if symmetric:
         return QuantParams(stored, np.zeros(stored.shape, dtype=np.int64))
     # By the scale before it is rounded to float32: a symmetric range keeps its exact tie.
-    zero_point = np.rint(quant_min - lower / scale)
+    if truncated_zero_point:
+        zero_point = quant_min + np.trunc(-lower.astype(np.float32) / stored)
+    else:
+        zero_point = np.rint(quant_min - lower / scale)
     clipped = np.asarray(np.clip(zero_point, quant_min, quant_max))
     return QuantParams(stored, clipped.astype(np.int64))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from intact.errors import UsageError
 from intact.numerics.affine_params import QuantParams, params_from_range, range_from_params
@@ -65,3 +66,60 @@ class Quantization:
         """
         scale, zero = params_from_range(low, high, quant_min, quant_max, symmetric=symmetric)
         return Quantization.of_scale(float(scale), int(zero), quant_min, quant_max)
+
+
+Ends = npt.NDArray[np.float32]
+
+
+def ends_of_codes(params: QuantParams, quant_min: int, quant_max: int) -> tuple[Ends, Ends]:
+    """Return what the outermost codes stand for, as float32: ``low`` and ``high`` of FakeQuantize.
+
+    The products are exact in float64 and rounded once; an end beyond float32 is infinite.
+
+    Args:
+        params: Scale and zero point, 0-d or ``[channels]``.
+        quant_min: Smallest code.
+        quant_max: Largest code; less than 2**28 from the smallest.
+    """
+    with np.errstate(over="ignore"):
+        low, high = (
+            np.asarray(end.astype(np.float32))
+            for end in range_from_params(params, quant_min, quant_max)
+        )
+    return low, high
+
+
+def params_of_ends(low: Ends, high: Ends, quant_min: int, quant_max: int) -> QuantParams:
+    """Return scale and zero point of which :func:`ends_of_codes` makes these ends.
+
+    That is the float32 next to ``(high - low) / (quant_max - quant_min)``, or its neighbour where
+    only that one gives the ends. About one scale in 200 shares its ends with a neighbour, when 0
+    is one of them, and may come back as that. Ends that no scale and zero point give (0 is between
+    two codes) come back as the nearest that do.
+
+    Args:
+        low: Lower ends, finite float32, 0-d or ``[channels]``.
+        high: Upper ends of the same shape, above the lower.
+        quant_min: Smallest code.
+        quant_max: Largest code.
+    """
+    lower, upper = low.astype(np.float64), high.astype(np.float64)
+    exact = (upper - lower) / (quant_max - quant_min)
+    zero_point = np.clip(np.rint(quant_min - lower / exact), quant_min, quant_max)
+    codes = np.asarray(zero_point.astype(np.int64))
+    nearest = np.maximum(exact, np.finfo(np.float32).tiny).astype(np.float32)
+    scale = nearest
+    for towards in (np.float32(0), np.float32(np.inf)):
+        other = np.nextafter(nearest, towards)
+        right = _gives(QuantParams(scale, codes), low, high, quant_min, quant_max)
+        better = _gives(QuantParams(other, codes), low, high, quant_min, quant_max) & ~right
+        scale = np.asarray(np.where(better, other, scale))
+    return QuantParams(scale, codes)
+
+
+def _gives(
+    params: QuantParams, low: Ends, high: Ends, quant_min: int, quant_max: int
+) -> npt.NDArray[np.bool_]:
+    """Tell which scales give the ends."""
+    made_low, made_high = ends_of_codes(params, quant_min, quant_max)
+    return np.asarray((made_low == low) & (made_high == high))

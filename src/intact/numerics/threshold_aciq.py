@@ -15,6 +15,19 @@ import numpy as np
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
 
+_LARGEST = 3.4e38
+_FROM_MAXIMUM = 0.5 * 0.35 * (1.0 + math.sqrt(math.pi * math.log(4.0)))
+_GAUSSIAN = {
+    2: 1.71063519,
+    3: 2.15159277,
+    4: 2.55913646,
+    5: 2.93620062,
+    6: 3.28691474,
+    7: 3.6151146,
+    8: 3.92403714,
+}
+"""Optimal thresholds in units of sigma by bits, as the tools have them."""
+
 
 def aciq_range(distribution: Distribution, levels: Levels) -> tuple[float, float]:
     """Return the threshold that is optimal for the better fitting of the two distributions.
@@ -43,6 +56,27 @@ def aciq_range(distribution: Distribution, levels: Levels) -> tuple[float, float
         deviation * laplace_constant(number) if is_laplace else sigma * gauss_constant(number)
     )
     return levels.range_of_threshold(min(threshold, float(high[-1])))
+
+
+def aciq_maximum_range(distribution: Distribution, levels: Levels) -> tuple[float, float]:
+    """Return the Gaussian's optimal threshold, its deviation estimated from the largest magnitude.
+
+    Of N numbers from a Gaussian the largest is expected near ``sigma * sqrt(2 ln N)``; the paper's
+    code, and ncnn's and Tengine's tools, take
+    ``sigma = 2 absmax * 0.175 (1 + sqrt(pi ln 4)) / sqrt(2 ln N)`` with N the elements of one
+    sample. The threshold is then a multiple of ``absmax`` that depends on N alone, and exceeds
+    ``absmax`` for N below 8000 or so at 8 bits: nothing is clipped there, and codes are wasted.
+    """
+    absmax = max(abs(distribution.minimum), abs(distribution.maximum))
+    if levels.scheme is Scheme.ONE_SIDED:
+        absmax = max(distribution.maximum, 0.0)
+    elements = distribution.total / distribution.samples if distribution.samples else 0.0
+    if absmax == 0.0 or elements <= 1.0:
+        return levels.range_of_threshold(absmax)
+    spread = 2.0 * absmax * _FROM_MAXIMUM / math.sqrt(2.0 * math.log(elements))
+    bits = math.ceil(math.log2(levels.number))
+    factor = _GAUSSIAN.get(bits) or gauss_constant(1 << bits)
+    return levels.range_of_threshold(float(np.float32(min(factor * spread, _LARGEST))))
 
 
 @lru_cache

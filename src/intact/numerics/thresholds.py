@@ -9,8 +9,9 @@ from types import MappingProxyType
 from intact.errors import CalibrationError, nearest
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
-from intact.numerics.threshold_aciq import aciq_range
+from intact.numerics.threshold_aciq import aciq_maximum_range, aciq_range
 from intact.numerics.threshold_kl import kl_range
+from intact.numerics.threshold_kl_stepwise import kl_stepwise_range
 from intact.numerics.threshold_mse import mse_range
 from intact.numerics.threshold_simple import average_range, minmax_range, percentile_range
 from intact.numerics.weight_range import weight_range
@@ -43,6 +44,8 @@ class ThresholdMethod:
     """One line for a user who has to choose."""
     options: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
     """The options that it takes, with their defaults."""
+    may_exceed: bool = False
+    """Whether its range may reach beyond what was observed."""
 
 
 METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
@@ -92,6 +95,22 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 function=aciq_range,
                 source="Banner et al., ACIQ, 2018",
                 summary="optimal clip of the better fitting Laplace or Gaussian",
+            ),
+            ThresholdMethod(
+                name="kl_stepwise",
+                schemes=_AROUND_ZERO,
+                function=kl_stepwise_range,
+                source="Tengine 1.5, tools/quantize; ncnn's is alike",
+                summary="kl as ncnn and Tengine search it: 2048 bins, each of them tried",
+                options=MappingProxyType({"bins": 2048.0}),
+            ),
+            ThresholdMethod(
+                name="aciq_maximum",
+                schemes=_AROUND_ZERO,
+                function=aciq_maximum_range,
+                source="Banner et al., ACIQ, 2018; Tengine 1.5, tools/quantize",
+                summary="aciq as ncnn and Tengine compute it, from the largest magnitude alone",
+                may_exceed=True,
             ),
         )
     }

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
@@ -21,7 +23,8 @@ from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, QuantizedGraph
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.topology import adds_to_products, decide, hands_out_float
-from intact.targets import OpRule, Target
+from intact.plan.unsigned import unsigned_values
+from intact.targets import OpRule, Target, TensorScheme
 
 
 def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
@@ -43,23 +46,37 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     overrides.check(graph)
     decisions = decide(graph, target, overrides)
     shapes = shape_or_index_values(graph)
+    schemes = _Schemes(target, unsigned_values(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for node in graph.nodes:
-        configs.update(_node_configs(node, graph, target, overrides, decisions, shapes))
+        configs.update(_node_configs(node, graph, schemes, overrides, decisions, shapes))
     _check_places(overrides, graph, configs)
     return QuantizedGraph(graph, target, configs, decisions)
+
+
+@dataclass(frozen=True)
+class _Schemes:
+    """A target, and the values of one graph that have unsigned codes on it."""
+
+    target: Target
+    unsigned: frozenset[str]
+
+    def of_activation(self, rule: OpRule, value: ir.Value | None) -> TensorScheme:
+        """Return how one activation is quantised."""
+        unsigned = value is not None and str(value.name) in self.unsigned
+        return self.target.activation_scheme(rule, unsigned=unsigned)
 
 
 def _node_configs(
     node: ir.Node,
     graph: Graph,
-    target: Target,
+    schemes: _Schemes,
     overrides: Overrides,
     decisions: dict[str, Decision],
     shapes: frozenset[str],
 ) -> dict[TensorEnd, TensorQuantConfig]:
     name = str(node.name)
-    rule = target.rule_for(node) if decisions[name].quantized else None
+    rule = schemes.target.rule_for(node) if decisions[name].quantized else None
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for slot, value in enumerate(node.inputs):
         if value is None:
@@ -70,7 +87,7 @@ def _node_configs(
         elif rule is None or not graph.is_float(value):
             configs[end] = unquantized(QuantState.FP32)
         else:
-            configs[end] = _input_config(node, slot, target, rule, overrides)
+            configs[end] = _input_config(node, slot, schemes, rule, overrides)
     for slot, value in enumerate(node.outputs):
         end = TensorEnd.output(name, slot)
         if str(value.name) in shapes:
@@ -82,23 +99,24 @@ def _node_configs(
         ):
             configs[end] = unquantized(QuantState.FP32)
         else:
-            configs[end] = _output_config(node, slot, target, rule, overrides)
+            configs[end] = _output_config(node, slot, schemes, rule, overrides)
     return configs
 
 
 def _input_config(
-    node: ir.Node, slot: int, target: Target, rule: OpRule, overrides: Overrides
+    node: ir.Node, slot: int, schemes: _Schemes, rule: OpRule, overrides: Overrides
 ) -> TensorQuantConfig:
     end = TensorEnd.input(str(node.name), slot)
     role, weight = input_role(node, slot), weight_slot(node)
     if role is Role.BIAS:
-        return _bias_config(node, slot, target, rule)
+        return _bias_config(node, slot, schemes.target, rule)
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
-        return config_from_scheme(target.weight_scheme(rule), output_channel_axis(node), bits)
+        scheme = schemes.target.weight_scheme(rule)
+        return config_from_scheme(scheme, output_channel_axis(node), bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
-        return config_from_scheme(target.activation_scheme(rule), None, bits)
+        return config_from_scheme(schemes.of_activation(rule, node.inputs[slot]), None, bits)
     return unquantized(QuantState.FP32)
 
 
@@ -131,19 +149,20 @@ def _multiplies_integers(node: ir.Node, weight_at: int, target: Target, rule: Op
 
 
 def _output_config(
-    node: ir.Node, slot: int, target: Target, rule: OpRule, overrides: Overrides
+    node: ir.Node, slot: int, schemes: _Schemes, rule: OpRule, overrides: Overrides
 ) -> TensorQuantConfig:
     end = TensorEnd.output(str(node.name), slot)
     has_weight = weight_slot(node) is not None
+    scheme = schemes.of_activation(rule, node.outputs[slot])
     if rule.fixed_output is None:
         bits = overrides.bits_at(end, is_weight=False, has_weight=has_weight)
-        return config_from_scheme(target.activation_scheme(rule), None, bits)
+        return config_from_scheme(scheme, None, bits)
     for place in overrides.places(end, is_weight=False, has_weight=has_weight):
         raise UsageError(
-            f"--bits {place!r}: target {target.name} prescribes this output's integers",
+            f"--bits {place!r}: target {schemes.target.name} prescribes this output's integers",
             remedy="leave it as it is, or keep the node float",
         )
-    config = config_from_scheme(target.activation_scheme(rule), None)
+    config = config_from_scheme(scheme, None)
     config.set_params(rule.fixed_output.scale, rule.fixed_output.offset)
     config.transition(QuantState.ACTIVATED)
     config.detail["fixed"] = True

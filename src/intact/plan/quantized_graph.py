@@ -44,6 +44,7 @@ class NoteKind(StrEnum):
     TIE = "tie"
     EXPORT = "export"
     WIDTH = "width"
+    REWRITE = "rewrite"
 
 
 @dataclass(frozen=True, order=True)

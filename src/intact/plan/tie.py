@@ -16,6 +16,7 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.graph import data_slots
 from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, quantizes
 from intact.targets import OpRule, ScaleRule
+from intact.targets.rules import IN_PLACE
 
 
 def tie(plan: QuantizedGraph) -> QuantizedGraph:
@@ -90,16 +91,17 @@ def _unify(plan: QuantizedGraph, node: ir.Node, *, with_output: bool) -> bool:
 
 
 def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
-    if rule.scales is not ScaleRule.INPUT_FOLLOWS_OUTPUT:
+    if rule.scales not in IN_PLACE:
         return True
     value, output = node.inputs[0], plan.output_config(node)
     configs = _stored(plan, node, data_slots(node)[:1])
     if value is None or not configs or not quantizes(output):
         return True
     used = len(plan.graph.consumers(value)) + int(value.is_graph_output())
-    if rule.max_consumers is not None and used > rule.max_consumers:
-        return True
-    return _follow(output, configs[0], "master")
+    shared = rule.max_consumers is not None and used > rule.max_consumers
+    if rule.scales is ScaleRule.INPUT_FOLLOWS_OUTPUT:
+        return shared or _follow(output, configs[0], "master")
+    return (not shared and _follow(output, configs[0], "master")) or _outputs_follow(plan, node)
 
 
 def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str) -> bool:

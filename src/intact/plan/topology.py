@@ -44,7 +44,12 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
 def hands_out_float(
     node: ir.Node, graph: Graph, rule: OpRule, decisions: dict[str, Decision]
 ) -> bool:
-    """Tell whether a quantised node hands its result on as float: no consumer wants integers."""
+    """Tell whether a quantised node hands its result on as float.
+
+    It does where it has no integer result, and where it has both and no consumer wants integers.
+    """
+    if rule.outputs and all(dtype.is_float for dtype in rule.outputs):
+        return True
     return rule.float_output and not _has_quantized_consumer(node, graph, decisions)
 
 

@@ -20,6 +20,7 @@ from intact.program.operations import FloatNodes
 from intact.program.passes.islands import join_islands
 from intact.program.passes.layout import Layout, cancel_transposes
 from intact.program.passes.prescribed import with_prescribed_outputs
+from intact.program.passes.unsigned import unsigned_inputs
 from intact.program.passes.unused import without_unused
 from intact.program.program import Program, Tensor
 
@@ -43,7 +44,7 @@ def lower(
     """
     program = without_unused(translated(plan, float_operations=float_operations))
     moved = without_unused(cancel_transposes(program, layout))
-    return with_prescribed_outputs(join_islands(moved), plan)
+    return unsigned_inputs(with_prescribed_outputs(join_islands(moved), plan))
 
 
 def translated(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:

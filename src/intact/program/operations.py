@@ -90,7 +90,11 @@ class ResizeMode(enum.StrEnum):
 
 @dataclass(frozen=True)
 class Convolution:
-    """Inputs: data ``[N, *S, C]``, weight ``[O, *K, C / groups]``, bias ``[O]`` or None."""
+    """Inputs: data ``[N, *S, C]``, weight ``[O, *K, C / groups]``, bias ``[O]`` or None.
+
+    A fourth input, of the output's shape, is added as a real number before the result is clamped
+    and rounded to codes: a residual, whose sum with the convolution exists nowhere else.
+    """
 
     strides: tuple[int, ...]
     pads: Pads

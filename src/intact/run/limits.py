@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.graph import Role, data_slots, input_role, output_channel_axis
 from intact.plan import QuantizedGraph, quantization_points
-from intact.targets import Overflow, Requantize, ZeroPointOrder
+from intact.targets import Overflow, Requantize, ScalePrecision, ZeroPointOrder
 
 _EXACT_BELOW = 2**24
 """float32 holds every integer below this, so sums that stay below it are exact."""
@@ -62,6 +62,8 @@ def _foreign_fields(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
         yield f"requantize = {arithmetic.requantize}"
     if arithmetic.zero_point is not ZeroPointOrder.AFTER_ROUNDING:
         yield f"zero_point = {arithmetic.zero_point}, which differs on ties"
+    if arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS:
+        yield f"scale_precision = {arithmetic.scale_precision}, which differs next to ties"
     if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
         yield f"accumulator_overflow = {arithmetic.accumulator_overflow}"
     if arithmetic.accumulator_bits < 32:

@@ -31,7 +31,7 @@ from intact.targets.rules import (
     ScaleRule,
     Signature,
 )
-from intact.targets.schema import Calibration, Target, Topology
+from intact.targets.schema import Calibration, Target, Topology, Unsigned
 from intact.targets.scheme import (
     BiasScheme,
     DType,
@@ -65,6 +65,7 @@ __all__ = [
     "Target",
     "TensorScheme",
     "Topology",
+    "Unsigned",
     "ZeroPointOrder",
     "full_range",
     "load_target",

@@ -55,6 +55,11 @@ class ScalePrecision(enum.StrEnum):
     FLOAT64 = "float64"
     DECIMAL6 = "decimal6"
     """Text with six decimals, read back: the truncated value is the effective one (Tengine)."""
+    FLOAT32_ENDS = "float32_ends"
+    """As float32 ``low`` and ``high``, what the outermost codes stand for (OpenVINO's
+    FakeQuantize). Factor ``codes / (high - low)``, offset ``-low * codes / (high - low)``, which
+    need not be whole, and effective scale ``(high - low) / codes`` are computed from them in
+    float32."""
     FLOAT32_PRODUCT = "float32_product"
     """Of multipliers: the input scales are multiplied in float32, the rest is float64 (LiteRT's
     products of two activations)."""
@@ -80,12 +85,18 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     accumulator_bits: int | None = None
     accumulator_overflow: Overflow | None = None
     pair_bits: int | None = None
+    pair_block: int | None = None
     scale_precision: ScalePrecision | None = None
     multiplier_precision: ScalePrecision | None = None
     functions: Functions | None = None
     addition_shift: int | None = None
     multiplier_bits: int | None = None
     reciprocal_scale: bool | None = None
+    scales_in_turn: bool | None = None
+    ratio_conversions: bool | None = None
+    fused_bias: bool | None = None
+    folded_factor: bool | None = None
+    unsigned_inputs: bool | None = None
 
 
 class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -94,6 +105,10 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ``pair_bits`` is given with ``pair_saturate`` and only then.
 
     Attributes:
+        pair_block: Channels of a group that kernels of convolutions with groups, but depthwise
+            ones, take at a time. Where it does not divide those of input and output, windows are
+            multiplied as rows of a matrix, and pairs run on from tap to tap (oneDNN); None keeps
+            them in their tap everywhere.
         multiplier_precision: In which floats ``s_x * s_w / s_y`` is computed from the stored
             scales, before anything is made of it.
         functions: How softmax, sigmoid and the like are computed.
@@ -105,7 +120,21 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             even (8 in XNNPACK's leaky relu and conversions between codes); None keeps the 31 of
             the mantissa.
         reciprocal_scale: A float is quantised by multiplying it with the float32 reciprocal of
-            the scale, not by dividing it by the scale.
+            the scale, not by dividing it by the scale; a float result of products is scaled by
+            the reciprocal of the product of both reciprocals.
+        fused_bias: A float bias is added to a float result by a fused multiply-add: scaling and
+            adding round once.
+        folded_factor: With ``float32_ends``, the factor of the output's grid is multiplied into
+            the scale of the sums and into a float bias, to which the offset is added; otherwise
+            it is applied to what both give (OpenVINO's dense layers).
+        unsigned_inputs: Convolutions take codes without a sign. Signed ones are held as unsigned
+            ones by whatever makes them for a convolution, also through what only moves them.
+        scales_in_turn: With float arithmetic, a sum is multiplied by each input scale, for a mean
+            divided by the count, and divided by the output scale, and rounded to the float after
+            each, and elements are multiplied as the numbers that they stand for; otherwise it is
+            multiplied by one factor ``s_x * s_w / s_y`` (Tengine's convolutions).
+        ratio_conversions: With float arithmetic, codes are brought to another scale by the ratio
+            of the two; otherwise by the number that they stand for (Tengine's concat).
     """
 
     requantize: Requantize
@@ -114,12 +143,18 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     accumulator_bits: int = 32
     accumulator_overflow: Overflow = Overflow.EXACT
     pair_bits: int | None = None
+    pair_block: int | None = None
     scale_precision: ScalePrecision = ScalePrecision.FLOAT32
     multiplier_precision: ScalePrecision = ScalePrecision.FLOAT32
     functions: Functions = Functions.FLOAT32
     addition_shift: int = 20
     multiplier_bits: int | None = None
     reciprocal_scale: bool = False
+    scales_in_turn: bool = False
+    ratio_conversions: bool = False
+    fused_bias: bool = False
+    folded_factor: bool = False
+    unsigned_inputs: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()
 
     def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Iterator
 
 from intact.errors import TargetError, nearest
 from intact.graph import OPS
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
-from intact.targets.arithmetic import Arithmetic, Overflow, Requantize
+from intact.targets.arithmetic import Arithmetic, Overflow, Requantize, ScalePrecision
 from intact.targets.check_rules import check_fusions, check_ops, check_rules, nearest_operator
 from intact.targets.check_scheme import check_activation, check_bias, check_scheme
-from intact.targets.rules import ScaleRule
+from intact.targets.rules import IN_PLACE
 from intact.targets.schema import FORMAT, Target
 from intact.targets.scheme import DType
 from intact.targets.wording import plain, quoted, rule_label
@@ -39,10 +40,20 @@ def check(target: Target, file: str) -> Target:
     _check_all_arithmetic(target, file)
     check_rules(target, file)
     check_fusions(target.fusions, file)
+    _check_unsigned(target, file)
     _check_topology(target, file)
     _check_calibration(target, file)
     _check_cost(target, file)
+    _check_runtime_version(target, file)
     return target
+
+
+def _check_runtime_version(target: Target, file: str) -> None:
+    if target.runtime_version and not re.fullmatch(r"\d+\.\d+\.\d+", target.runtime_version):
+        raise TargetError(
+            f"{file}: runtime_version is {target.runtime_version!r}",
+            remedy='write three numbers, like "8.6.1"',
+        )
 
 
 def _check_all_arithmetic(target: Target, file: str) -> None:
@@ -74,6 +85,15 @@ def _check_arithmetic(arithmetic: Arithmetic, file: str, where: str) -> None:
             f"{file}: {where} accumulator_bits is {arithmetic.accumulator_bits}",
             remedy="use 8 to 64",
         )
+    for key in ("scales_in_turn", "ratio_conversions"):
+        in_floats = arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64)
+        if getattr(arithmetic, key) and not in_floats:
+            raise TargetError(
+                f"{file}: {where} {key} is about floats, but requantize is "
+                f"{arithmetic.requantize.value!r}",
+                remedy=f"remove {key}, or requantise with 'float32'",
+            )
+    _check_ends(arithmetic, file, where)
     saturates = arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
     if saturates and arithmetic.pair_bits is None:
         raise TargetError(
@@ -93,11 +113,54 @@ def _check_arithmetic(arithmetic: Arithmetic, file: str, where: str) -> None:
         )
 
 
+def _check_ends(arithmetic: Arithmetic, file: str, where: str) -> None:
+    """Refuse what goes only with grids that are told by their ends, and pairs, where those lack."""
+    has_ends = arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
+    if has_ends and arithmetic.requantize is not Requantize.FLOAT32:
+        raise TargetError(
+            f"{file}: {where} scale_precision is 'float32_ends', but requantize is "
+            f"{arithmetic.requantize.value!r}",
+            remedy="requantise with 'float32'",
+        )
+    if arithmetic.folded_factor and not has_ends:
+        raise TargetError(
+            f"{file}: {where} folded_factor has no effect with scale_precision = "
+            f"{arithmetic.scale_precision.value!r}",
+            remedy="remove it, or use 'float32_ends'",
+        )
+    if arithmetic.pair_block is not None and arithmetic.pair_block < 1:
+        raise TargetError(
+            f"{file}: {where} pair_block is {arithmetic.pair_block}", remedy="give 1 or more"
+        )
+
+
+def _check_unsigned(target: Target, file: str) -> None:
+    for key, names in (("after", target.unsigned.after), ("through", target.unsigned.through)):
+        if names:
+            check_ops(names, file, f"[unsigned] {key}")
+    scheme, both = target.activation, set(target.unsigned.after) & set(target.unsigned.through)
+    if both:
+        raise TargetError(
+            f"{file}: [unsigned] has {min(both)} in after and through",
+            remedy="leave it in after if it is never negative, else in through",
+        )
+    if target.unsigned.through and not target.unsigned.after:
+        raise TargetError(
+            f"{file}: [unsigned] through has no effect without after", remedy="add after"
+        )
+    if target.unsigned.after and not (scheme.symmetric and scheme.dtype.is_signed):
+        kind = scheme.dtype.value if scheme.symmetric else "asymmetric"
+        raise TargetError(
+            f"{file}: [unsigned] is about symmetric signed activations, these are {kind}",
+            remedy="remove [unsigned], or use a signed dtype with symmetric = true",
+        )
+
+
 def _check_topology(target: Target, file: str) -> None:
-    ties = [rule for rule in target.rules if rule.scales is ScaleRule.INPUT_FOLLOWS_OUTPUT]
+    ties = [rule for rule in target.rules if rule.scales in IN_PLACE]
     if ties and not target.topology.in_place:
         raise TargetError(
-            f"{file}: {rule_label(ties[0].ops)}: scales = 'input_follows_output' has no effect",
+            f"{file}: {rule_label(ties[0].ops)}: scales = {ties[0].scales.value!r} has no effect",
             remedy="set in_place = true in [topology]",
         )
 
@@ -109,6 +172,19 @@ def _check_calibration(target: Target, file: str) -> None:
             raise TargetError(
                 f"{file}: [calibration] {key} is {quoted(name)}",
                 remedy=nearest(plain(name), METHODS),
+            )
+    for name, variant in chosen.variants.items():
+        for given in (name, variant):
+            if given not in METHODS:
+                raise TargetError(
+                    f"{file}: [calibration.variants] names {quoted(given)}",
+                    remedy=nearest(plain(given), METHODS),
+                )
+        if not METHODS[variant].schemes <= METHODS[name].schemes:
+            raise TargetError(
+                f"{file}: [calibration.variants] {variant!r} is defined for other schemes than "
+                f"{name!r}",
+                remedy="name a variant of the same method",
             )
     if chosen.weight_method not in _WEIGHT_METHODS:
         raise TargetError(
@@ -138,6 +214,8 @@ def _check_calibration(target: Target, file: str) -> None:
 
 def _schemes(target: Target) -> Iterator[Scheme]:
     schemes = {target.activation, *(target.activation_scheme(rule) for rule in target.rules)}
+    if target.unsigned.after:
+        schemes.add(target.activation.unsigned())
     for scheme in schemes:
         if scheme.is_float:
             continue

@@ -9,8 +9,10 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.graph import OPS
+from intact.numerics.decimals import SMALLEST, six_decimals
+from intact.targets.arithmetic import ScalePrecision
 from intact.targets.check_scheme import check_activation, check_scheme
-from intact.targets.rules import Fusion, OpRule, ScaleRule
+from intact.targets.rules import IN_PLACE, Fusion, OpRule, ScaleRule
 from intact.targets.schema import Target
 from intact.targets.scheme import DType, SchemeOverride, TensorScheme
 from intact.targets.wording import plain, quoted, rule_label
@@ -88,7 +90,8 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     check_scheme(weight, file, f"{where}, weight")
     _check_signatures(rule, file, where)
     _check_fixed_output(rule, activation, file, where)
-    if rule.max_consumers is not None and rule.scales is not ScaleRule.INPUT_FOLLOWS_OUTPUT:
+    _check_stored(rule, target, file, where)
+    if rule.max_consumers is not None and rule.scales not in IN_PLACE:
         raise TargetError(
             f"{file}: {where}: max_consumers limits a tie that there is not",
             remedy="add scales = 'input_follows_output', or put max_consumers into when",
@@ -100,6 +103,20 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
         )
     if rule.cost is not None and not (math.isfinite(rule.cost) and rule.cost >= 0):
         raise TargetError(f"{file}: {where}: cost is {rule.cost}", remedy="give 0 or more")
+
+
+def _check_stored(rule: OpRule, target: Target, file: str, where: str) -> None:
+    """Refuse a prescribed scale that is another number once it is stored."""
+    if rule.fixed_output is None or target.arithmetic.scale_precision != ScalePrecision.DECIMAL6:
+        return
+    scale = rule.fixed_output.scale
+    stored = max(f"{float(six_decimals(scale)):.6f}", f"{float(SMALLEST):.6f}")
+    if float(stored) != scale:
+        raise TargetError(
+            f"{file}: {where}: fixed_output.scale is {scale}, but scales are stored with six "
+            "decimals",
+            remedy=f"write {stored}",
+        )
 
 
 def _check_repetition(rules: tuple[OpRule, ...], file: str) -> None:

@@ -32,6 +32,11 @@ def check_scheme(scheme: TensorScheme, file: str, where: str) -> None:
             f"{scheme.bits} bits of {scheme.dtype}",
             remedy=f"stay within {low}..{high}",
         )
+    if scheme.symmetric and scheme.truncated_zero_point:
+        raise TargetError(
+            f"{file}: {where} truncated_zero_point is about asymmetric tensors, symmetric is true",
+            remedy="remove truncated_zero_point or set symmetric = false",
+        )
     _check_zero(scheme, file, where)
     if scheme.spacing is Spacing.EXPONENTIAL:
         _check_exponential(scheme, file, where)

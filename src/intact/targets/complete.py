@@ -16,6 +16,7 @@ _OF_INTEGERS = (
     "spacing",
     "power_of_two",
     "rounding",
+    "truncated_zero_point",
 )
 
 

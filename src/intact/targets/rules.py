@@ -35,10 +35,17 @@ class ScaleRule(enum.StrEnum):
     """The output has the scale of the first data input."""
     INPUT_FOLLOWS_OUTPUT = "input_follows_output"
     """The first data input has the scale of the output (in place, see ``Topology.in_place``)."""
+    EITHER_FOLLOWS = "either_follows"
+    """The first data input has the scale of the output, and where it cannot (others read it, or
+    its scale is prescribed) the output has that of the input: codes are only moved."""
     UNIFY_INPUTS = "unify_inputs"
     """All data inputs have one scale."""
     UNIFY_ALL = "unify_all"
     """All data inputs and the output have one scale."""
+
+
+IN_PLACE = frozenset({ScaleRule.INPUT_FOLLOWS_OUTPUT, ScaleRule.EITHER_FOLLOWS})
+"""Ties in which an input takes the scale of an output: for operators that work in place."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -101,8 +108,8 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         outputs: Data types given.
         alternatives: Further data types, best first, for choosing bit-widths.
         scales: Which scales are tied.
-        max_consumers: With ``input_follows_output``: the tie holds only for an input that is
-            read at most so often (Tengine's "used fewer than twice" is 1).
+        max_consumers: With ``input_follows_output`` and ``either_follows``: the input follows
+            only if it is read at most so often (Tengine's "used fewer than twice" is 1).
         fixed_output: Prescribed output parameters.
         activation: What to replace in the target's ``[activation]``.
         weight: What to replace in the target's ``[weight]``.

@@ -23,11 +23,25 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     Attributes:
         prune_without_consumer: An operator that could run in float stays float when nothing
             that reads it computes with integers.
-        in_place: Rules with ``input_follows_output`` are applied, from the outputs upwards.
+        in_place: Rules with ``input_follows_output`` and ``either_follows`` are applied, from the
+            outputs upwards.
     """
 
     prune_without_consumer: bool = False
     in_place: bool = False
+
+
+class Unsigned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """Which symmetric activations have unsigned codes, because they hold nothing negative.
+
+    Attributes:
+        after: Operators whose results are never negative; a Clip is one where its lower bound is a
+            constant of 0 or more.
+        through: Operators whose results are not negative where none of their data is.
+    """
+
+    after: tuple[str, ...] = ()
+    through: tuple[str, ...] = ()
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -38,12 +52,15 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         fallback: Where ``method`` is not defined for a tensor's scheme.
         weight_method: For weights.
         options: Numbers passed to ``method``.
+        variants: Which method a method's name stands for, where the target's own tools compute
+            what they call so in another way.
     """
 
     method: str = "minmax"
     fallback: str = "minmax"
     weight_method: str = "minmax"
     options: dict[str, float] = {}
+    variants: dict[str, str] = {}
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -58,12 +75,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         formats: Export formats, best first.
         kernels: Which kernels of a format's runtime compute this arithmetic, by the name that
             ``intact verify --kernels`` has for them; "" where a runtime has one kind only.
+        runtime_version: The release of the runtime, like ``"8.6.1"``, for formats whose files
+            name one and are refused by another (TensorRT's calibration cache); "" for others.
         activation: Default scheme of activations.
         weight: Default scheme of weights.
         bias: How biases are added.
         arithmetic: What happens between input and output integers.
         rules: ``[[op]]`` entries; an operator without any stays float.
         fusions: ``[[fusion]]`` entries.
+        unsigned: Which activations have unsigned codes; none if left out.
         topology: Where the quantised part begins and ends.
         calibration: Default methods.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
@@ -76,12 +96,14 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     extends: str = ""
     formats: tuple[str, ...] = ()
     kernels: str = ""
+    runtime_version: str = ""
     activation: TensorScheme
     weight: TensorScheme
     bias: BiasScheme = BiasScheme()
     arithmetic: Arithmetic
     rules: tuple[OpRule, ...] = msgspec.field(name="op", default=())
     fusions: tuple[Fusion, ...] = msgspec.field(name="fusion", default=())
+    unsigned: Unsigned = Unsigned()
     topology: Topology = Topology()
     calibration: Calibration = Calibration()
     cost: dict[str, float] = {}
@@ -99,9 +121,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Tell whether the target computes some operators of a type with integers."""
         return any(op_type in rule.ops and rule.quantize for rule in self.rules)
 
-    def activation_scheme(self, rule: OpRule) -> TensorScheme:
-        """Return how the activations of a rule's operators are quantised."""
-        return self.activation.overridden(rule.activation)
+    def activation_scheme(self, rule: OpRule, *, unsigned: bool = False) -> TensorScheme:
+        """Return how the activations of a rule's operators are quantised.
+
+        Args:
+            rule: The rule.
+            unsigned: Whether the activation is one of those that ``unsigned`` is about.
+        """
+        scheme = self.activation.overridden(rule.activation)
+        return scheme.unsigned() if unsigned else scheme
 
     def weight_scheme(self, rule: OpRule) -> TensorScheme:
         """Return how the weights of a rule's operators are quantised."""

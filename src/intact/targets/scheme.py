@@ -77,6 +77,9 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     In a file ``bits``, ``quant_min`` and ``quant_max`` may be left out: they follow from
     ``dtype`` and ``bits``. Of a ``float32`` scheme nothing but ``dtype`` is written.
+
+    Of an asymmetric scheme ``truncated_zero_point`` says that ``-min / scale`` is cut off to an
+    integer, in float32 (Tengine), where it is rounded otherwise.
     """
 
     dtype: DType
@@ -88,6 +91,7 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     spacing: Spacing = Spacing.LINEAR
     power_of_two: bool = False
     rounding: Rounding = Rounding.HALF_EVEN
+    truncated_zero_point: bool = False
 
     @property
     def is_float(self) -> bool:
@@ -115,6 +119,14 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             kind = "a float tensor" if self.is_float else f"a tensor of {self.dtype}"
             raise TargetError(f"{kind} cannot have {bits} bits", remedy="ask for 2 to 32")
         return full_range(bits, signed=self.dtype.is_signed, narrow=self.is_narrow)
+
+    def unsigned(self) -> TensorScheme:
+        """Return the scheme with as many unsigned codes, from 0 on, as its width has."""
+        if self.is_float or not self.dtype.is_signed:
+            return self
+        low, high = full_range(self.bits, signed=False, narrow=False)
+        dtype = DType.holding(self.dtype.bits, signed=False)
+        return msgspec.structs.replace(self, dtype=dtype, quant_min=low, quant_max=high)
 
     def overridden(self, override: SchemeOverride | None) -> TensorScheme:
         """Return the scheme with some fields replaced.

@@ -102,11 +102,14 @@ def test_a_tensor_on_two_grids_is_named() -> None:
         write_encodings(plan)
 
 
-def test_a_table_calibrates_another_plan(tmp_path: Path) -> None:
+@pytest.mark.parametrize("target", [*TARGETS, "openvino"])
+def test_a_table_calibrates_another_plan(target: str, tmp_path: Path) -> None:
     """The whole way: written by one quantisation, taken by the next instead of samples."""
-    model, data = demo.model_path(), demo.calibration_path()
-    first = intact.quantize(model, data, formats=["encodings"], output=tmp_path / "a", threads=1)
+    model, data, formats = demo.model_path(), demo.calibration_path(), ["encodings"]
+    first = intact.quantize(
+        model, data, target=target, formats=formats, output=tmp_path / "a", threads=1
+    )
     table = tmp_path / "a" / "model.encodings"
-    second = intact.quantize(model, scales=[str(table)], formats=["encodings"], threads=1)
+    second = intact.quantize(model, target=target, scales=[str(table)], formats=formats, threads=1)
     assert scales_of(second.plan) == scales_of(first.plan)
     assert write_encodings(second.plan) == table.read_bytes()

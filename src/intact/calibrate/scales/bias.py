@@ -55,6 +55,26 @@ def assign_biases(plan: QuantizedGraph) -> list[Note]:
     return notes
 
 
+def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:
+    """Set the scale of a node's bias anew, in place, where that of its weight was changed.
+
+    As in `assign_biases`, a weight scale that makes the bias overflow is raised.
+    """
+    slot, weight = bias_slot(node), weight_slot(node)
+    if slot is None or weight is None:
+        return
+    config, value = plan.input_config(node, slot), node.inputs[slot]
+    data = next((plan.input_config(node, k) for k in data_slots(node)), None)
+    if config.state is not QuantState.PASSIVE or data is None or data.scale is None:
+        return
+    if value is None or value.const_value is None:
+        return
+    bias = value.const_value.numpy().astype(np.float64)
+    weight_config = plan.input_config(node, weight)
+    _make_room(weight_config, np.float64(data.scale), bias, config)
+    _set_bias_scale(config, weight_config, data, bias)
+
+
 def _make_room(
     weight: TensorQuantConfig,
     input_scale: np.float64,

@@ -92,7 +92,7 @@ def parse_encodings(data: bytes, source: str) -> ScaleTable:
     """
     try:
         file = msgspec.json.decode(data, type=_File)
-    except (msgspec.MsgspecError, RecursionError) as error:
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise DataError(
             f"{source}: cannot be read as encodings ({error})", remedy=_REMEDY
         ) from error
@@ -107,7 +107,7 @@ def parse_encodings(data: bytes, source: str) -> ScaleTable:
             found.append((place, *parse(name, raw)))
         except _UnsupportedError as reason:
             left_out[str(reason)] += 1
-        except (IntactError, msgspec.MsgspecError, RecursionError) as error:
+        except (IntactError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{source}: {place}: {error}") from error
     return ScaleTable.of(source, found, left_out)
 

@@ -16,8 +16,8 @@ from onnx_ir.passes import common
 from intact.formats.onnx_qdq.reading.expand import expand_qoperators
 from intact.formats.onnx_qdq.reading.parameters import is_dequantize, is_quantize
 from intact.formats.onnx_qdq.reading.qoperators import DYNAMIC, QOPERATORS
-from intact.formats.onnx_qdq.reading.read_configs import configure
 from intact.formats.onnx_qdq.reading.strip import strip_pairs
+from intact.formats.read_points import configure
 from intact.graph import Graph, load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique

@@ -42,13 +42,20 @@ class QdqRuntime:
         codes: Value names of the integers to hand out, by tensor end. Handing out the output of
             a QuantizeLinear does not undo the runtime's fusions.
         threads: Threads inside one operator; 0 lets the runtime choose.
+        fuse: Whether the runtime makes integer kernels of operators between quantisers, as it
+            does for its users; else every operator computes in float32 what it says.
 
     Raises:
         ExportError: The runtime refuses the model.
     """
 
     def __init__(
-        self, model: ir.Model, codes: Mapping[TensorEnd, str] | None = None, *, threads: int = 0
+        self,
+        model: ir.Model,
+        codes: Mapping[TensorEnd, str] | None = None,
+        *,
+        threads: int = 0,
+        fuse: bool = True,
     ) -> None:
         self._ends = tuple(codes or ())
         self._outputs = tuple(str(value.name) for value in model.graph.outputs)
@@ -60,6 +67,7 @@ class QdqRuntime:
         options.intra_op_num_threads = threads
         # As in every session of intact: idle threads do not hold the cores of others.
         options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         with tempfile.TemporaryDirectory() as folder:
             self._session = _open(model, options, Path(folder))
 

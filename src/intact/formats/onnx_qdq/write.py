@@ -2,9 +2,9 @@
 
 Pairs sit exactly at the plan's quantisation points, so ONNX Runtime fuses
 ``DequantizeLinear -> op -> QuantizeLinear`` into its integer kernels. Weights and biases are
-stored as integers. An activation that saturation performs anyway (a Relu before a range that
-starts at 0, a Clip(0, 6) before one that ends at 6) is left out, since the runtime would run it
-in float.
+stored as integers, or as floats for runtimes that quantise weights themselves. An activation that
+saturation performs anyway (a Relu before a range that starts at 0, a Clip(0, 6) before one that
+ends at 6) is left out, since the runtime would run it in float.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ import onnx_ir as ir
 
 from intact.config import Rounding, TensorQuantConfig
 from intact.errors import ExportError
+from intact.formats.onnx_qdq.constants import stored_codes, stored_on_grid
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.opset import raise_opset
 from intact.formats.onnx_qdq.saturation import is_saturation
@@ -35,9 +36,6 @@ from intact.plan import (
 
 QDQ_FILE = "model.int8.onnx"
 """What the model is called in a result's folder."""
-
-_COMPUTED_AT_ONCE = 1 << 24
-"""Bytes of a float constant beyond which its integers are computed one constant at a time."""
 
 _ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
 """What QuantizeLinear does, under both its names."""
@@ -66,8 +64,13 @@ class QdqModel:
         return len(ir.to_proto(self.model).SerializeToString())
 
 
-def write_qdq(plan: QuantizedGraph) -> QdqModel:
+def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     """Write a plan as QDQ ONNX; plan and float model are not changed.
+
+    Args:
+        plan: A calibrated plan.
+        float_weights: Store constants as the floats that their integers stand for, each with a
+            QuantizeLinear that gives exactly these integers back.
 
     Raises:
         PlanError: An end has no scale yet.
@@ -77,7 +80,7 @@ def write_qdq(plan: QuantizedGraph) -> QdqModel:
     points = list(quantization_points(plan))
     _refuse_inexpressible(points)
     needed = max((_container(point).opset_for(point.config) for point in points), default=0)
-    writer = _Writer(Editor(raise_opset(plan.graph.model, needed)))
+    writer = _Writer(Editor(raise_opset(plan.graph.model, needed)), float_weights=float_weights)
     for point in points:
         if point.is_constant:
             writer.constant(point)
@@ -138,8 +141,9 @@ def _rounding_notes(points: list[QuantPoint]) -> list[Note]:
 class _Writer:
     """Adds the pairs of one model."""
 
-    def __init__(self, editor: Editor) -> None:
+    def __init__(self, editor: Editor, *, float_weights: bool) -> None:
         self.editor = editor
+        self._float_weights = float_weights
         self.result = QdqModel(editor.model)
         self._constants: dict[tuple[str, int], ir.Value] = {}
         self._clipped: dict[tuple[int, int, str], list[str]] = {}
@@ -179,23 +183,39 @@ class _Writer:
         self.result.codes[point.end] = str(codes.name)
 
     def constant(self, point: QuantPoint) -> None:
-        """Store a constant as integers with a DequantizeLinear, shared by equal readers."""
+        """Store a constant with a DequantizeLinear, shared by equal readers."""
         key = (str(point.value.name), id(point.config.dominator))
         if key not in self._constants:
             container = _container(point)
-            codes = _stored(point, container)
-            stored = self.editor.initializer(f"{point.value.name}_quantized", codes)
             scale, zero_point = self._scale_and_zero(point, container)
+            codes = self._codes(point, container, scale, zero_point)
             self._constants[key] = self.editor.node(
                 "DequantizeLinear",
-                [stored, scale, zero_point],
+                [codes, scale, zero_point],
                 f"{point.value.name}_dequantized",
                 _axis_attribute(point),
-                shape=ir.Shape(codes.shape.numpy()),
+                shape=codes.shape,
             )
         value = self.editor.value(str(point.value.name))
         readers = [(str(node.name), slot) for node, slot in point.readers]
         self.editor.redirect(value, self._constants[key], readers)
+
+    def _codes(
+        self, point: QuantPoint, container: Container, scale: ir.Value, zero_point: ir.Value
+    ) -> ir.Value:
+        """Return the integers of a constant: stored, or made of floats by a QuantizeLinear."""
+        name = f"{point.value.name}_quantized"
+        if not self._float_weights:
+            return self.editor.initializer(name, stored_codes(point, container))
+        floats = self.editor.initializer(f"{point.value.name}_on_grid", stored_on_grid(point))
+        return self.editor.node(
+            "QuantizeLinear",
+            [floats, scale, zero_point],
+            name,
+            _axis_attribute(point),
+            dtype=container.data_type,
+            shape=floats.shape,
+        )
 
     def drop_saturations(self, plan: QuantizedGraph, points: list[QuantPoint]) -> None:
         """Take out fused activations whose work the saturation of their quantiser does."""
@@ -244,18 +264,6 @@ class _Writer:
         span = (point.config.quant_min, point.config.quant_max, _container(point).data_type.name)
         self._clipped.setdefault(span, []).append(point.end.node)
         return self.editor.node("Clip", [value, low, high], f"{base}_clipped", shape=value.shape)
-
-
-def _stored(point: QuantPoint, container: Container) -> ir.TensorProtocol:
-    """Return the integers of a constant; of a large one only when they are written."""
-    source = point.value.const_value
-
-    def codes() -> ir.TensorProtocol:
-        return ir.tensor(point.constant_codes().astype(container.numpy))
-
-    if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
-        return codes()
-    return ir.LazyTensor(codes, container.data_type, ir.Shape(source.shape.numpy()))
 
 
 def _container(point: QuantPoint) -> Container:

@@ -12,6 +12,7 @@ from numba import njit
 from intact.config import Rounding
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.rounding import round_to_integer
+from intact.program.arithmetic.ends import ends_codes, has_ends
 from intact.program.arithmetic.requantize import code_bounds
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
@@ -67,6 +68,11 @@ def to_codes(
         rounding: Another rounding than that of the arithmetic.
     """
     low, high = code_bounds(arithmetic, encoding, bounds)
+    if has_ends(arithmetic):
+        if encoding.axis is None:
+            return ends_codes(reals, arithmetic, encoding, (low, high))
+        last = np.moveaxis(reals, encoding.axis, -1)
+        return np.moveaxis(ends_codes(last, arithmetic, encoding, (low, high)), -1, encoding.axis)
     kind = reals.dtype.type
     scales = np.atleast_1d(encoding.scale).astype(kind)
     zeros = np.atleast_1d(encoding.zero_point).astype(np.float64)

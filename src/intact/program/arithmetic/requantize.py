@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from intact.numerics.fixed_point import (
     saturate_single,
 )
 from intact.numerics.rounding import round_to_integer
+from intact.program.arithmetic.ends import ends_codes, has_ends
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
@@ -172,11 +174,16 @@ def code_bounds(arithmetic: Arithmetic, output: Encoding, bounds: Bounds) -> tup
     """
     fixed = arithmetic.requantize in _FIXED_POINT
     rounding = Rounding.HALF_AWAY_FROM_ZERO if fixed else arithmetic.rounding
-    scale, zero = np.float32(output.scale.flat[0]), int(output.zero_point.flat[0])
+    scale = np.asarray(output.scale.flat[0], np.float32)
+    zero = int(output.zero_point.flat[0])
 
     def code(bound: float) -> int:
         if math.isinf(bound):
             return output.quant_min if bound < 0 else output.quant_max
+        if has_ends(arithmetic):
+            first = replace(output, scale=scale, zero_point=np.asarray(zero), axis=None)
+            held = (output.quant_min, output.quant_max)
+            return int(ends_codes(np.full(1, bound, np.float32), arithmetic, first, held).item())
         with np.errstate(over="ignore"):
             steps = round_to_integer(np.asarray(np.float32(bound) / scale), rounding)
         nearest = zero + int(np.clip(np.float64(steps), -(2.0**40), 2.0**40))

@@ -19,6 +19,7 @@ from intact.program.operations import (
     TransposedConvolution,
 )
 from intact.program.program import Tensor
+from intact.targets import Requantize
 
 _PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
 """Operations whose accumulator can be handed out as floats."""
@@ -63,7 +64,10 @@ def finish(
     value = chain[-1].outputs[0]
     result = builder.result(value)
     _refuse_channels((*inputs, result))
-    encoded = {tensor.encoding is not None for tensor in inputs if tensor is not None}
+    operands = inputs
+    if isinstance(operation, _PRODUCTS):
+        operands = (*inputs[:2], *inputs[3:])  # a float bias is added as a real number
+    encoded = {tensor.encoding is not None for tensor in operands if tensor is not None}
     if len(encoded) > 1:
         raise Untranslatable("it computes with integers and floats")
     if encoded == {True} and result.encoding is None:
@@ -71,6 +75,8 @@ def finish(
             raise Untranslatable("its inputs are integers and its output is float")
         if operation.bounds != Bounds():
             raise Untranslatable("its inputs are integers and its clamped output is float")
+    if isinstance(operation, _PRODUCTS) and encoded == {True} and result.encoding is not None:
+        _refuse_real_addends(builder, chain[0], inputs)
     if encoded == {False} and result.encoding is not None:
         # Floats are computed in float, and quantised by a step of its own.
         result = replace(result, encoding=None, end=None)
@@ -80,6 +86,17 @@ def finish(
     if channels_last:
         result = builder.channels_first(result)
     builder.hand_out(value, result)
+
+
+def _refuse_real_addends(builder: Builder, node: ir.Node, inputs: Sequence[Tensor | None]) -> None:
+    """Refuse to add real numbers to sums where the target scales these in integers."""
+    bias, *residual = (*inputs, None)[2:]
+    is_real = bias is not None and bias.encoding is None
+    in_floats = builder.plan.target.arithmetic_of(node).requantize is Requantize.FLOAT32
+    if in_floats or not (is_real or residual[:-1]):
+        return
+    what = "its bias is float" if is_real else "a tensor is added to its sums"
+    raise Untranslatable(f"{what}, and the target scales sums in integers")
 
 
 def finish_move(

@@ -11,7 +11,7 @@ from intact.graph import constant_array, input_value, is_constant
 from intact.program.lowering.attributes import constant_input, integers, window_pads
 from intact.program.lowering.builder import Builder, Untranslatable
 from intact.program.lowering.chain_end import finish, fused_bounds
-from intact.program.lowering.forms import permuted, reshaped
+from intact.program.lowering.forms import permuted, reshaped, shape_of
 from intact.program.operations import (
     BatchMatMul,
     Convolution,
@@ -28,7 +28,8 @@ _SAME_SCALE = 1e-5
 def convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     """Conv."""
     node = chain[0]
-    bounds = fused_bounds(chain)
+    added = _added_slot(chain)
+    bounds = fused_bounds(chain, 1 if added is None else 2)
     data, weight = _operands(builder, node)
     strides, dilations, kernel = _window(node, weight)
     pads = window_pads(node, data.shape, kernel, strides, dilations)
@@ -36,8 +37,35 @@ def convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     last = (0, *range(2, rank), 1)
     operation = Convolution(strides, pads, dilations, _groups(node), bounds)
     bias = _bias(builder, node, data, weight, weight.shape[0])
-    inputs = (builder.channels_last(data), permuted(weight, last), bias)
+    inputs = [builder.channels_last(data), permuted(weight, last), bias]
+    if added is not None:
+        inputs.append(_residual(builder, chain, added))
     finish(builder, chain, operation, inputs, channels_last=True)
+
+
+def _added_slot(chain: tuple[ir.Node, ...]) -> int | None:
+    """Return which input of an Add right behind a node is not the node's; None without an Add."""
+    if len(chain) < 2 or chain[1].op_type != "Add":
+        return None
+    return 1 if chain[1].inputs[0] is chain[0].outputs[0] else 0
+
+
+def _residual(builder: Builder, chain: tuple[ir.Node, ...], slot: int) -> Tensor:
+    """Return what an Add behind a convolution adds to its sums, channels last.
+
+    Raises:
+        Untranslatable: It is no activation in codes, or of another shape.
+    """
+    convolved, value = chain[0].outputs[0], input_value(chain[1], slot)
+    if value is convolved:
+        raise Untranslatable("its result is added to itself")
+    residual = builder.read(chain[1], slot)
+    if residual.is_constant or residual.encoding is None:
+        raise Untranslatable("what is added to its result is not in codes")
+    shape = shape_of(convolved)
+    if len(shape) != len(residual.shape) or shape[1:] != residual.shape[1:]:
+        raise Untranslatable("what is added to its result has another shape")
+    return builder.channels_last(residual)
 
 
 def transposed_convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None:

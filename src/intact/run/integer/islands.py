@@ -33,7 +33,7 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
         ModelError: The runtime refuses the nodes.
     """
     operation = operation_of(step, FloatNodes)
-    session = make_session(_model(step.name, operation), threads=threads)
+    session = make_session(model_of_nodes(step.name, operation), threads=threads)
     weave = weaver(step)
     names = [str(value.name) for value in operation.inputs]
     outputs = [str(value.name) for value in operation.outputs]
@@ -46,8 +46,14 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
     return island
 
 
-def _model(name: str, operation: FloatNodes) -> ir.Model:
-    """Return a model of the nodes alone; nodes and values are copies, constants are shared."""
+def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
+    """Return a model of the nodes alone; nodes and values are copies, constants are shared.
+
+    A constant among the operation's inputs is fed like any other.
+
+    Raises:
+        PlanError: A node reads a value that is none of its inputs; ``name`` is the step's.
+    """
     constants = _constants(name, operation)
     owner = operation.nodes[0].graph
     view = ir.GraphView(

@@ -26,6 +26,11 @@ def write_convolution(layer: Layer) -> None:
     operation = layer.step.operation
     if not isinstance(operation, Convolution | TransposedConvolution):
         raise Refusal("it is no convolution", "")
+    if layer.step.inputs[3:]:
+        raise Refusal(
+            "a tensor is added to its sums before they are rounded",
+            "choose a target that adds by an operation of its own",
+        )
     kind, data, weights = layer.kind(), layer.input(0), _weights(layer)
     batches, input_height, input_width, channels = image_of(layer.shape(data))
     _, output_height, output_width, outputs = image_of(layer.shape(layer.output))

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import onnx_ir as ir
 
 from intact.errors import ConfigError, DataError
-from intact.formats.onnx_qdq.reading.graph_edits import GraphEdits
+from intact.formats.graph_edits import GraphEdits
 from intact.formats.onnx_qdq.reading.parameters import (
     Parameters,
     is_dequantize,

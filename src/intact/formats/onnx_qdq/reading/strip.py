@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import onnx_ir as ir
 
-from intact.formats.onnx_qdq.reading.graph_edits import GraphEdits
+from intact.formats.graph_edits import GraphEdits
 from intact.formats.onnx_qdq.reading.parameters import (
     ONLY_KNOWN,
     Parameters,
@@ -22,22 +22,8 @@ from intact.formats.onnx_qdq.reading.parameters import (
     refusal,
 )
 from intact.formats.onnx_qdq.reading.stored import lift_constants
+from intact.formats.read_points import ReadPoint
 from intact.plan import Codes, TensorEnd
-
-
-@dataclass(frozen=True, eq=False)
-class ReadPoint:
-    """A tensor that the model quantised.
-
-    Attributes:
-        parameters: Its scale, zero point and type.
-        ends: The output end of its producer alone, or the ends that read it.
-        codes: The integers of a constant; None for an activation.
-    """
-
-    parameters: Parameters
-    ends: tuple[TensorEnd, ...]
-    codes: Codes | None = None
 
 
 def strip_pairs(model: ir.Model) -> list[ReadPoint]:

@@ -104,6 +104,8 @@ def _about_constant(tensor: Tensor) -> Iterator[str]:
 
 def _about_weights(step: Step) -> Iterator[str]:
     data, weight, bias = (*step.inputs, None)[:3]
+    if step.inputs[3:]:
+        yield "a tensor is added to its sums before they are rounded"
     if data is None or weight is None or weight.data is None or weight.encoding is None:
         yield "the weight is no constant of codes"
         return
@@ -120,8 +122,11 @@ def _about_weights(step: Step) -> Iterator[str]:
 
 
 def _about_bias(bias: Tensor, data: Encoding, weight: Encoding) -> Iterator[str]:
-    if bias.data is None or bias.encoding is None:
-        yield f"bias {bias.name!r} is no constant of codes"
+    if bias.data is None:
+        yield f"bias {bias.name!r} is computed"
+        return
+    if bias.encoding is None:
+        yield f"bias {bias.name!r} is in float"
         return
     wanted = np.float32(data.scale) * weight.scale
     found = bias.encoding.scale

@@ -11,9 +11,10 @@ import numpy.typing as npt
 from intact.errors import ConfigError
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
 from intact.program import Array, Encoding
+from intact.program.arithmetic.ends import effective, ends_codes, has_ends
 from intact.program.arithmetic.fixed import multiply_fixed
 from intact.program.arithmetic.reals import Reals, round_codes
-from intact.program.arithmetic.requantize import Requantizer
+from intact.program.arithmetic.requantize import Requantizer, code_bounds
 from intact.program.operations import Bounds
 from intact.run.integer.operands import Compute
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
@@ -50,6 +51,8 @@ def addition(
             runtime has them: it takes the operands in the other order then.
     """
     method = arithmetic.requantize
+    if has_ends(arithmetic):
+        return _in_units(arithmetic, first, second, output, bounds, sign)
     if method is Requantize.FLOAT32 and arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
         return _folded_floats(
             arithmetic, first, second, output, bounds, sign, repeats_first=repeats_first
@@ -155,6 +158,31 @@ def _common_exponent(
     def compute(left: Array, right: Array) -> Array:
         scaled = (left.astype(np.int64) - zeros[0]) * multipliers[0]
         return requantize(scaled + sign * ((right.astype(np.int64) - zeros[1]) * multipliers[1]))
+
+    return compute
+
+
+def _in_units(
+    arithmetic: Arithmetic,
+    first: Encoding,
+    second: Encoding,
+    output: Encoding,
+    bounds: Bounds,
+    sign: int,
+) -> Compute:
+    """Count the first operand in steps of the second, add, quantise with ends in those (OpenVINO).
+
+    Measured with openvino 2026.4.1: 0 of 40 * 65536 code pairs differ.
+    """
+    scales = [np.float32(effective(arithmetic, e).scale.item()) for e in (first, second)]
+    ratio = scales[0] / scales[1]
+    zeros = first.zero_point.item(), second.zero_point.item()
+    limits = code_bounds(arithmetic, output, bounds)
+
+    def compute(left: Array, right: Array) -> Array:
+        steps = (left.astype(np.int64) - zeros[0]).astype(np.float32) * ratio
+        sums = steps + (sign * (right.astype(np.int64) - zeros[1])).astype(np.float32)
+        return ends_codes(sums, arithmetic, output, limits, float(scales[1]))
 
     return compute
 

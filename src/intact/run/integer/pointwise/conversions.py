@@ -8,8 +8,9 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.ends import effective, ends_codes, has_ends
 from intact.program.arithmetic.reals import real_type, to_codes, to_reals
-from intact.program.arithmetic.requantize import Requantizer, real_multiplier
+from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Bounds, Dequantize, Quantize, Requantize
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import encoding_of, kernel_of
@@ -30,8 +31,10 @@ def recoder(
     """Return what brings codes of ``source`` to ``target``; the identity where nothing changes.
 
     Fixed-point arithmetic multiplies by the ratio of the scales, whose fraction
-    ``multiplier_bits`` may cut short (XNNPACK keeps 8 bits); the others compute the real number
-    and quantise it, as a DequantizeLinear with a QuantizeLinear behind it.
+    ``multiplier_bits`` may cut short (XNNPACK keeps 8 bits), and so do floats with
+    ``ratio_conversions``; otherwise they compute the real number and quantise it, as a
+    DequantizeLinear with a QuantizeLinear behind it, or quantise steps of the source by the ends
+    of the target.
     """
     if source is None or target is None or (target.same_as(source) and bounds == Bounds()):
         return _same
@@ -50,13 +53,28 @@ def _conversion(
     arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds
 ) -> Recode:
     per_channel = source.axis is not None or target.axis is not None
-    if arithmetic.requantize in (Method.FLOAT32, Method.FLOAT64) or per_channel:
+    in_floats = arithmetic.requantize in (Method.FLOAT32, Method.FLOAT64)
+    if has_ends(arithmetic) and not per_channel:
+        return _by_ends(arithmetic, source, target, bounds)
+    if (in_floats and not arithmetic.ratio_conversions) or per_channel:
         kind = real_type(arithmetic)
         return lambda codes: to_codes(to_reals(codes, source, kind), arithmetic, target, bounds)
     multiplier = real_multiplier(arithmetic, [source.scale], target)
     requantize = Requantizer(arithmetic, multiplier, target, bounds)
     zero_point = source.zero_point.item()
     return lambda codes: requantize(codes.astype(np.int64) - zero_point)
+
+
+def _by_ends(arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds) -> Recode:
+    unit = effective(arithmetic, source).scale.item()
+    limits = code_bounds(arithmetic, target, bounds)
+    zero_point = source.zero_point.item()
+
+    def recode(codes: Array) -> Array:
+        steps = (codes.astype(np.int64) - zero_point).astype(np.float32)
+        return ends_codes(steps, arithmetic, target, limits, unit)
+
+    return recode
 
 
 def _requantize(step: Step, _: Overflows) -> Kernel:
@@ -73,7 +91,8 @@ def dequantizer(source: Encoding, kind: type[np.floating[Any]] = np.float32) -> 
 
 
 def _dequantize(step: Step, _: Overflows) -> Kernel:
-    return kernel_of(step, dequantizer(encoding_of(step, step.inputs[0])))
+    source = effective(step.arithmetic, encoding_of(step, step.inputs[0]))
+    return kernel_of(step, dequantizer(source))
 
 
 def _quantize(step: Step, _: Overflows) -> Kernel:

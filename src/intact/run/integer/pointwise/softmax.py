@@ -89,6 +89,8 @@ def _rows(operation: Softmax, arithmetic: Arithmetic, data: Encoding, output: En
         return _float_log_softmax(data, output)
     if fixed and eight_bits and (fraction := fraction_bits(scale)) is not None:
         return _fixed_softmax(data, output, fraction)
+    if arithmetic.scales_in_turn:
+        return _softmax_in_turn(arithmetic, data, output)
     return _float_softmax(arithmetic, data, output)
 
 
@@ -176,6 +178,21 @@ def _float_softmax(arithmetic: Arithmetic, data: Encoding, output: Encoding) -> 
         factor = np.float32(1) / (_float_sum(terms) * np.float32(output.scale))
         steps = round_to_integer(np.asarray(terms * factor), rounding)
         return np.asarray(steps + np.float32(output.zero_point))
+
+    return rows
+
+
+def _softmax_in_turn(arithmetic: Arithmetic, data: Encoding, output: Encoding) -> Rows:
+    """Dequantise, compute the share of each, divide it by the output's scale (Tengine)."""
+
+    def rows(codes: Array) -> npt.NDArray[np.float32]:
+        steps = codes.astype(np.float32) - np.float32(data.zero_point)
+        reals = steps * np.float32(data.scale)
+        below = reals - reals.max(axis=1, keepdims=True)
+        terms = np.exp(below.astype(np.float64)).astype(np.float32)
+        shares = terms / _float_sum(terms)
+        found = round_to_integer(np.asarray(shares / np.float32(output.scale)), arithmetic.rounding)
+        return np.asarray(found + np.float32(output.zero_point))
 
     return rows
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 
 from intact.errors import PlanError
 from intact.program import Array, Encoding, Step, Tensor
+from intact.program.arithmetic.ends import effective, effective_weight
 from intact.program.operations import Bounds
 from intact.run.integer.kernel import Overflows
 from intact.run.integer.operands import per_tensor
@@ -19,6 +20,9 @@ from intact.run.integer.products.gemm import exact_type
 from intact.run.integer.products.pairs import PairSaturation
 from intact.run.integer.products.patches import offset_of
 from intact.targets.arithmetic import Overflow
+
+RESIDUAL_SLOT = 3
+"""Of a convolution that adds a tensor to its sums."""
 
 ROWS_IN_CACHE = 1 << 19
 """Elements of the rows that are multiplied at once: 2 MiB as float32, about a core's L2 cache."""
@@ -38,7 +42,7 @@ class Layer:
         raw_weights: The codes themselves.
         scales: Of data and weight.
         bias: Codes, int64 ``[O]``; zeros where there is none or it is in float.
-        float_bias: Float bias of a layer with float output.
+        float_bias: Bias in float, which is added to what the sums stand for.
     """
 
     step: Step
@@ -72,6 +76,8 @@ class Layer:
         # All that the type holds, not the encoding's range: what callers feed is theirs to choose.
         codes = (int(np.iinfo(encoding.dtype).min), int(np.iinfo(encoding.dtype).max))
         bias, float_bias = _bias(step, rest[0] if rest else None, raw.shape[0])
+        scale = effective(step.arithmetic, encoding).scale
+        weight_scale = effective_weight(step.arithmetic, weight.encoding).scale
         return cls(
             step=step,
             data=encoding,
@@ -80,10 +86,17 @@ class Layer:
             largest_value=max(abs(code - zero) for code in codes),
             weights=raw - _by_output(step, weight, weight.encoding.zero_point, raw.ndim),
             raw_weights=raw,
-            scales=[encoding.scale.reshape(()), _by_output(step, weight, weight.encoding.scale, 1)],
+            scales=[scale.reshape(()), _by_output(step, weight, weight_scale, 1)],
             bias=bias,
             float_bias=float_bias,
         )
+
+    @property
+    def residual(self) -> Encoding | None:
+        """Encoding of what is added to the sums, where something is: the fourth input."""
+        if len(self.step.inputs) <= RESIDUAL_SLOT:
+            return None
+        return per_tensor(self.step, self.step.inputs[RESIDUAL_SLOT])
 
     @property
     def weight_sums(self) -> npt.NDArray[np.int64]:
@@ -115,7 +128,8 @@ class Layer:
             centred: The products are those of signed codes, not of codes less their zero point.
         """
         constant = self.bias - self.zero * self.weight_sums if centred else self.bias
-        return Epilogue(self.step, self.scales, bounds, constant, self.float_bias, overflows)
+        ends = self.step, self.scales, bounds, constant, self.float_bias, overflows
+        return Epilogue(*ends, self.residual)
 
     def pairs(
         self, raw_weights: npt.NDArray[np.int64], run: int, *, centred: bool = True

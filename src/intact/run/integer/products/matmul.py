@@ -10,6 +10,7 @@ import numpy.typing as npt
 
 from intact.errors import PlanError
 from intact.program import Array, Step, Tensor
+from intact.program.arithmetic.ends import effective
 from intact.program.operations import BatchMatMul
 from intact.run.integer.kernel import Kernel, Overflows
 from intact.run.integer.operands import per_tensor
@@ -43,7 +44,7 @@ class _Operand:
         last = len(tensor.shape) - 1
         if slot == 1 and encoding is not None and encoding.axis in (last, -1):
             return cls(tensor, encoding.zero_point.reshape(()), encoding.scale.reshape(()))
-        encoding = per_tensor(step, tensor)
+        encoding = effective(step.arithmetic, per_tensor(step, tensor))
         return cls(tensor, encoding.zero_point.reshape(()), encoding.scale.reshape(()))
 
     def values(self, codes: Array) -> npt.NDArray[Any]:

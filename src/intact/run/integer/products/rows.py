@@ -36,20 +36,22 @@ def multiply_rows(
     step, largest = layer.step, layer.largest_sum
     at_once = max(ROWS_IN_CACHE // max(product.length + channels, 1), 1)
 
-    def run(data: Array) -> Array:
+    def run(data: Array, residual: Array | None = None) -> Array:
         if data.shape[-1] != product.length:
             raise DataError(
                 f"step {step.name!r} takes {product.length} channels, not {data.shape[-1]}",
                 remedy="feed data of the model's shape",
             )
         codes = signed(data).reshape(-1, product.length)
+        beside = None if residual is None else residual.reshape(len(codes), channels)
         results = output_array(step, (len(codes), channels))
         for start in range(0, len(codes), at_once):
             rows = codes[start : start + at_once].astype(product.dtype)[None]
             products = product(rows)
             if pairs is not None and counted is not None:
                 products = pairs.apply(rows, products, counted)
-            results[start : start + at_once] = epilogue(products[0], largest)
+            part = None if beside is None else beside[start : start + at_once]
+            results[start : start + at_once] = epilogue(products[0], largest, part)
         return results.reshape(*data.shape[:-1], channels)
 
     return on_data(step, run)
@@ -61,12 +63,12 @@ def output_array(step: Step, shape: tuple[int, ...]) -> npt.NDArray[Any]:
     return np.empty(shape, np.float32 if encoding is None else encoding.dtype)
 
 
-def on_data(step: Step, run: Callable[[Array], Array]) -> Kernel:
-    """Return the kernel of a function of the first input, constant or not."""
+def on_data(step: Step, run: Callable[..., Array]) -> Kernel:
+    """Return the kernel of a function of the first input, constant or not, and a residual."""
     data = step.inputs[0]
     constant = data.data if data is not None else None
 
     def kernel(*activations: Array) -> tuple[Array, ...]:
-        return (run(activations[0] if constant is None else constant),)
+        return (run(*activations) if constant is None else run(constant, *activations),)
 
     return kernel

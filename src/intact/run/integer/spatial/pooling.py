@@ -12,9 +12,10 @@ from numba import njit
 
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.program import Array, Encoding, Step
+from intact.program.arithmetic.ends import has_ends
 from intact.program.arithmetic.reals import real_type, to_codes
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
-from intact.program.operations import Pool, PoolKind
+from intact.program.operations import Bounds, Pool, PoolKind
 from intact.run.integer.kernel import Kernel, Overflows, Prepare
 from intact.run.integer.operands import kernel_of, operation_of, per_tensor
 from intact.run.integer.pointwise.conversions import dequantizer, recoder
@@ -40,11 +41,30 @@ def _pool(step: Step, _: Overflows) -> Kernel:
     if operation.kind is PoolKind.MAX:
         recode = recoder(step.arithmetic, source, target, operation.bounds)
         return kernel_of(step, lambda codes: recode(reduce_windows(codes, operation, np.maximum)))
+    if has_ends(step.arithmetic):
+        return kernel_of(step, _average_by_ends(operation, step.arithmetic, source, target))
+    if step.arithmetic.scales_in_turn:
+        return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
     if step.arithmetic.requantize in _FLOATS:
         return kernel_of(step, _float_average(operation, step.arithmetic, source, target))
     if source.same_as(target):
         return kernel_of(step, _integer_average(operation, step.arithmetic, target))
     return kernel_of(step, _rescaled_average(operation, step.arithmetic, source, target))
+
+
+def _average_by_ends(
+    operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
+) -> Average:
+    """Divide sums of codes as OpenVINO does: see `reductions.ends_mean`."""
+    zero_point = source.zero_point.item()
+
+    def average(codes: Array) -> Array:
+        sums, counts, elements = _sums(operation, codes)
+        steps = sums - elements[..., None] * zero_point
+        count = counts[..., None]
+        return reductions.ends_mean(arithmetic, source, target, steps, count, operation.bounds)
+
+    return average
 
 
 def _float_average(
@@ -118,7 +138,7 @@ def _rescaled_average(
 ) -> Average:
     """Multiply sums by ``s_in / (s_out * count)``, with one multiplier for each count there is."""
     zero_point = source.zero_point.item()
-    ratio = real_multiplier(arithmetic, [source.scale], target)
+    requantized = _by_count(arithmetic, source, target, operation.bounds)
 
     def average(codes: Array) -> Array:
         sums, counts, elements = _sums(operation, codes)
@@ -127,11 +147,20 @@ def _rescaled_average(
         everywhere = np.broadcast_to(counts[..., None], sums.shape)
         for count in np.unique(counts):
             here = everywhere == count
-            requantize = Requantizer(arithmetic, ratio / count, target, operation.bounds)
-            results[here] = requantize(steps[here])
+            results[here] = requantized(int(count))(steps[here])
         return results
 
     return average
+
+
+def _by_count(
+    arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds
+) -> Callable[[int], Average]:
+    """Return what makes, for a number of elements, codes of their sums."""
+    if arithmetic.scales_in_turn:
+        return lambda count: reductions.float_mean(arithmetic, source, target, count, bounds)
+    ratio = real_multiplier(arithmetic, [source.scale], target)
+    return lambda count: Requantizer(arithmetic, ratio / count, target, bounds)
 
 
 def _sums(operation: Pool, codes: Array) -> tuple[Array, Array, Array]:

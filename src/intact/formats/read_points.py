@@ -1,16 +1,19 @@
-"""From the points of a quantised model to the configs and decisions of a plan."""
+"""From the points of a quantised ONNX model to the configs and decisions of a plan.
+
+Shared by the formats that keep a model's float operators and put quantisers between them.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ModelError
-from intact.formats.onnx_qdq.reading.parameters import Parameters, is_dequantize, is_quantize
-from intact.formats.onnx_qdq.reading.strip import ReadPoint
 from intact.graph import (
     Graph,
     OpKind,
@@ -23,12 +26,35 @@ from intact.graph import (
     shape_or_index_values,
     weight_slot,
 )
-from intact.plan import Decision, Direction, QuantizedGraph, TensorEnd
+from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
 
 _FUSED = frozenset({"Relu", "Clip"})
+_PORTS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+class Parameters(Protocol):
+    """Scale, zero point and range of one tensor, in whatever form a format has them."""
+
+    def config(self, state: QuantState = ...) -> TensorQuantConfig:
+        """Return a new config that says the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPoint:
+    """A tensor that the model quantised.
+
+    Attributes:
+        parameters: Its scale, zero point and range.
+        ends: The output end of its producer alone, or the ends that read it.
+        codes: The integers of a constant; None for an activation.
+    """
+
+    parameters: Parameters
+    ends: tuple[TensorEnd, ...]
+    codes: Codes | None = None
 
 
 def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> QuantizedGraph:
@@ -46,6 +72,7 @@ def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> Quantize
         if ends:
             _place(plan, point, sorted(ends, key=order.__getitem__))
     _share_moved(plan)
+    _overlap_sums(plan)
     _overlap_fused(plan)
     shapes = shape_or_index_values(graph)
     plan.decisions.update({str(n.name): _decision(plan, n, shapes) for n in graph.nodes})
@@ -119,6 +146,49 @@ def _equal(left: TensorQuantConfig, right: TensorQuantConfig) -> bool:
     return np.array_equal(scale, other_scale) and np.array_equal(zero_point, other_zero_point)
 
 
+def _overlap_sums(plan: QuantizedGraph) -> None:
+    """Mark what an Add computes inside the operator before it, on a target that fuses the two."""
+    before = {
+        name
+        for fusion in plan.target.fusions
+        if "Add" in fusion.pattern[1] and not fusion.shares_input
+        for name in fusion.pattern[0]
+    }
+    for node in plan.graph.nodes if before else ():
+        if node.domain == "" and node.op_type == "Add":
+            _overlap_sum(plan, node, before)
+
+
+def _overlap_sum(plan: QuantizedGraph, node: ir.Node, before: set[str]) -> None:
+    """Overlap the ends between an Add, the product whose accumulator it uses, and a Relu behind."""
+    floats = list(_float_slots(plan, node))
+    source = floats[0].producer() if len(floats) == 1 else None
+    if source is None or source.domain != "" or source.op_type not in before:
+        return
+    reader = sole_reader(plan.graph, source)
+    if reader is None or not _reads_integers(plan, source):
+        return
+    ends = [TensorEnd.output(str(source.name)), TensorEnd.input(str(node.name), reader[1])]
+    last = node
+    behind = sole_reader(plan.graph, node)
+    if plan.output_config(node).state is QuantState.FP32 and behind is not None:
+        last = behind[0]
+        if last.domain != "" or last.op_type not in _FUSED or behind[1] != 0:
+            return
+        ends += [TensorEnd.output(str(node.name)), TensorEnd.input(str(last.name), 0)]
+    if plan.output_config(last).state is QuantState.ACTIVATED:
+        _overlap(plan, ends, plan.output_config(last))
+
+
+def _overlap(plan: QuantizedGraph, ends: list[TensorEnd], output: TensorQuantConfig) -> None:
+    """Let ends inside an operator follow the one where its result leaves it."""
+    for end in ends:
+        twin = TensorQuantConfig.on_grid(output.grid, observer=output.observer)
+        twin.transition(QuantState.OVERLAPPED)
+        output.dominate(twin)
+        plan.configs[end] = twin
+
+
 def _overlap_fused(plan: QuantizedGraph) -> None:
     """Mark what a Relu or Clip computes inside the operator before it, as runtimes fuse it."""
     for node in plan.graph.nodes:
@@ -131,11 +201,8 @@ def _overlap_fused(plan: QuantizedGraph) -> None:
         if reader != (node, 0) or before.state is not QuantState.FP32:
             continue
         if output.state is QuantState.ACTIVATED and _reads_integers(plan, source):
-            for end in (TensorEnd.output(str(source.name)), TensorEnd.input(str(node.name), 0)):
-                twin = TensorQuantConfig.on_grid(output.grid, observer=output.observer)
-                twin.transition(QuantState.OVERLAPPED)
-                output.dominate(twin)
-                plan.configs[end] = twin
+            ends = [TensorEnd.output(str(source.name)), TensorEnd.input(str(node.name), 0)]
+            _overlap(plan, ends, output)
 
 
 def _reads_integers(plan: QuantizedGraph, node: ir.Node) -> bool:
@@ -153,7 +220,7 @@ def _float_slots(plan: QuantizedGraph, node: ir.Node) -> Iterator[ir.Value]:
 
 
 def _decision(plan: QuantizedGraph, node: ir.Node, shapes: frozenset[str]) -> Decision:
-    if is_quantize(node) or is_dequantize(node):
+    if node.op_type in _PORTS:
         return Decision(False, "turns the model's integers into numbers, or numbers into integers")
     if all(str(output.name) in shapes for output in node.outputs):
         return Decision(False, "computes shapes or indices only")

@@ -1,0 +1,25 @@
+"""The plan that a Tengine file describes."""
+
+from __future__ import annotations
+
+from intact.calibrate.assign import Method, assign
+from intact.formats.tengine.tmfile.read import read_int8
+from intact.graph import normalize
+from intact.plan import QuantizedGraph, build_plan
+from intact.targets import Target
+
+
+def plan_of_file(content: bytes, target: Target) -> QuantizedGraph:
+    """Return the plan of a quantised file, with its scales and its integers.
+
+    Args:
+        content: Of the file.
+        target: What computes it.
+
+    Raises:
+        ModelError: The file is damaged, not quantised, or holds what cannot be read.
+        CalibrationError: It gives no scale for a tensor that the target quantises.
+    """
+    read = read_int8(content)
+    graph = normalize(read.model)
+    return assign(build_plan(graph, target), None, Method.of(target), read.scales)

@@ -1,0 +1,41 @@
+"""ncnn in the table of formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intact.formats.exported import Exported, WrittenFiles
+from intact.formats.format import Format, Io, read_files
+from intact.formats.ncnn.model import NcnnModel
+from intact.formats.ncnn.write import write_ncnn
+from intact.plan import QuantizedGraph
+
+PARAM_FILE, BIN_FILE, TABLE_FILE = "model.int8.param", "model.int8.bin", "model.table"
+_FILES = (PARAM_FILE, BIN_FILE, TABLE_FILE)
+
+
+def files_of(model: NcnnModel) -> dict[str, bytes]:
+    """Return the files of a written model, by name."""
+    return {
+        PARAM_FILE: model.param.encode("ascii"),
+        BIN_FILE: model.weights,
+        TABLE_FILE: model.table.encode("ascii"),
+    }
+
+
+def _write(plan: QuantizedGraph, _io: Io) -> Exported:
+    model = write_ncnn(plan)
+    return WrittenFiles(files_of(model), _deployed(model), model.notes)
+
+
+def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
+    files = read_files(folder, _FILES)
+    return WrittenFiles(files, len(files[PARAM_FILE]) + len(files[BIN_FILE]))
+
+
+def _deployed(model: NcnnModel) -> int:
+    """Return the bytes that reach a device; the table does not."""
+    return len(model.param) + len(model.weights)
+
+
+NCNN = Format(_FILES, _write, _read)

@@ -1,0 +1,103 @@
+"""What was written of a plan, and what a user should know about it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from intact.plan import Note, NoteKind, QuantPoint
+from intact.program.operations import Bounds
+
+WINOGRAD_LIMIT = 2**31 // 576
+"""No sum of ncnn's int8 Winograd convolution may be larger: it is held 576 times in 32 bits.
+
+Measured with ncnn 1.0.20261020: sums of 3709543 are right, those of 3746881 are not. The factor is
+that of F(4, 3), whose integer transforms scale weights by 24 along each axis."""
+
+LARGEST_CODE = 127
+
+
+@dataclass(frozen=True)
+class WrittenProduct:
+    """A convolution or dense layer as it stands in the file.
+
+    Attributes:
+        layer: Name of its layer.
+        blob: What it hands out, behind the activation that was fused into it.
+        bounds: Of that activation.
+        is_int8: Whether it computes with codes.
+    """
+
+    layer: str
+    blob: str
+    bounds: Bounds
+    is_int8: bool
+
+
+@dataclass(frozen=True)
+class NcnnModel:
+    """A written model.
+
+    Attributes:
+        param: The ``.param``: text.
+        weights: The ``.bin``.
+        table: The calibration table.
+        blobs: Name of the blob of each value that the file holds, by the value's name.
+        inputs: Blob of each input, by its name in the model.
+        outputs: Blob of each output.
+        products: By name of the node.
+        notes: What a user should know.
+    """
+
+    param: str
+    weights: bytes
+    table: str
+    blobs: Mapping[str, str]
+    inputs: Mapping[str, str]
+    outputs: Mapping[str, str]
+    products: Mapping[str, WrittenProduct]
+    notes: tuple[Note, ...] = ()
+
+
+def notes_of(ends: Mapping[str, str], wide: Sequence[str]) -> Iterator[Note]:
+    """Yield what a user should know.
+
+    Args:
+        ends: Blob of each input and output, by name in the model.
+        wide: Convolutions whose sums can leave what Winograd's algorithm holds.
+    """
+    renamed = [f"{name!r} is {blob!r}" for name, blob in ends.items() if name != blob]
+    if renamed:
+        message = f"names in ncnn are one word of printable ASCII: {', '.join(renamed)}"
+        yield Note(NoteKind.EXPORT, "", message)
+    if wide:
+        yield Note(
+            NoteKind.EXPORT,
+            wide[0],
+            f"{len(wide)} convolution(s) can have sums beyond {WINOGRAD_LIMIT}, from where ncnn's "
+            "int8 Winograd kernels wrap",
+            "set opt.use_winograd_convolution = false, or quantise for --target ncnn-winograd",
+        )
+
+
+def not_expressible(point: QuantPoint, products: frozenset[str]) -> str:
+    """Return why a quantisation point cannot be had in ncnn; "" if it can.
+
+    Args:
+        point: The point.
+        products: Operators whose operands ncnn quantises.
+    """
+    is_operand = all(node.op_type in products and slot <= 1 for node, slot in point.readers)
+    if point.at_output or not is_operand:
+        return "ncnn quantises inputs and weights of convolutions and dense layers, nothing else"
+    config = point.config
+    span = f"{config.quant_min}..{config.quant_max}"
+    if config.grid.exponential or not config.grid.symmetric or config.quant_min >= 0:
+        return "its levels are not symmetric around 0"
+    if config.quant_min < -LARGEST_CODE or config.quant_max > LARGEST_CODE:
+        return f"its codes {span} leave -127..127"
+    if not point.is_constant and (config.quant_min, config.quant_max) != (-127, 127):
+        return f"its codes {span} are fewer than ncnn's -127..127"
+    if not point.is_constant and config.granularity.axis is not None:
+        return "an activation with one scale a channel"
+    return ""

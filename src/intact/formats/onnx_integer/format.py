@@ -1,0 +1,46 @@
+"""Integer ONNX in the table of formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from intact.formats.exported import Exported, WrittenFiles
+from intact.formats.format import Format, Io, read_files
+from intact.formats.onnx_integer.write import write_onnx_integer
+from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.program import Program
+from intact.program.operations import Convolution, FullyConnected, TransposedConvolution
+from intact.program.realize import integer_program
+
+ONNX_INTEGER_FILE = "model.integer.onnx"
+
+_LAYERS = (Convolution, FullyConnected, TransposedConvolution)
+_SAFE = 64
+"""Weights up to it never saturate: ``255 * (64 + 64) < 2**15``."""
+_PAIRS = (
+    "exact wherever int8 products are summed in 32 bits: ARM, and x86 with VNNI or AMX; ONNX "
+    f"Runtime on older x86 adds pairs of products in 16 bits, and weights beyond {_SAFE} may "
+    "saturate them"
+)
+
+
+def _write(plan: QuantizedGraph, io: Io) -> Exported:
+    program = integer_program(plan, float_ends=io is Io.FLOAT)
+    notes = [Note(NoteKind.EXPORT, "", _PAIRS)] if _may_saturate(program) else []
+    return WrittenFiles({ONNX_INTEGER_FILE: write_onnx_integer(program)}, notes=notes)
+
+
+def _may_saturate(program: Program) -> bool:
+    layers = (step for step in program.steps if isinstance(step.operation, _LAYERS))
+    weights = (step.inputs[1] for step in layers)
+    codes = (weight.data for weight in weights if weight is not None and weight.data is not None)
+    return any(np.abs(each.astype(np.int64)).max(initial=0) > _SAFE for each in codes)
+
+
+def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
+    return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))
+
+
+ONNX_INTEGER = Format((ONNX_INTEGER_FILE,), _write, _read)

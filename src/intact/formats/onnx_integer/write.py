@@ -1,0 +1,74 @@
+"""A graph of integer operations as an ONNX model: ConvInteger, MatMulInteger and plain operators.
+
+Needs opset 18, IR 10. Every value has its type and shape; an open batch stays open.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.errors import ExportError
+from intact.formats.onnx_integer.canvas import Canvas
+from intact.formats.onnx_integer.operators import draw
+from intact.graph.files.save import LARGEST_FILE
+from intact.program import Program, Tensor
+from intact.program.realize import IntegerGraph, realize
+
+OPSET, IR_VERSION = 18, 10
+PRODUCER = "intact"
+
+
+def write_onnx_integer(program: Program) -> bytes:
+    """Return a program as an ONNX model.
+
+    Args:
+        program: Floats stand at its ends alone, or nowhere.
+
+    Raises:
+        ExportError: Some steps cannot be written with integers; all of them are listed.
+    """
+    return integer_model(realize(program), program)
+
+
+def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] = ()) -> bytes:
+    """Return a graph as an ONNX model.
+
+    Args:
+        graph: What `realize` made of the program.
+        program: Named in the metadata: what codes at the ends stand for.
+        shown: Values that are handed out too, by name, behind the outputs.
+    """
+    canvas = Canvas()
+    inputs = [canvas.input(value) for value in graph.inputs]
+    for node in graph.nodes:
+        draw(canvas, node)
+    made = {str(value.name): value for node in canvas.nodes for value in node.outputs}
+    outputs = [made[value.name] for value in graph.outputs]
+    outputs += [made[name] for name in shown]
+    drawn = ir.Graph(
+        inputs,
+        outputs,
+        nodes=canvas.nodes,
+        initializers=list(canvas.initializers.values()),
+        opset_imports={"": OPSET},
+        name="integer",
+    )
+    model = ir.Model(drawn, ir_version=IR_VERSION, producer_name=PRODUCER)
+    ends = {**program.inputs, **program.outputs}
+    model.metadata_props.update({f"quantization.{n}": _text(t) for n, t in ends.items()})
+    proto = ir.to_proto(model)
+    if proto.ByteSize() > LARGEST_FILE:
+        raise ExportError("the model takes more than 2 GiB", remedy="cut it in parts")
+    return bytes(proto.SerializeToString(deterministic=True))
+
+
+def _text(tensor: Tensor) -> str:
+    """Return what the codes at an end stand for; "float" where there are none."""
+    encoding = tensor.encoding
+    if encoding is None:
+        return str(tensor.dtype)
+    scale, zero = encoding.scale.reshape(-1), encoding.zero_point.reshape(-1)
+    return (
+        f"{encoding.dtype} scale={scale.tolist()} zero_point={zero.tolist()} "
+        f"min={encoding.quant_min} max={encoding.quant_max}"
+    )

@@ -1,0 +1,1 @@
+"""ONNX with FakeQuantize, OpenVINO's IR, and its CPU plugin."""

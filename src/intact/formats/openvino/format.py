@@ -1,0 +1,64 @@
+"""ONNX with FakeQuantize, and OpenVINO's own files, in the table of formats."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from intact.errors import PlanError
+from intact.formats.exported import Exported
+from intact.formats.format import Format, Io, read_files
+from intact.formats.openvino.intermediate import (
+    BIN_FILE,
+    XML_FILE,
+    intermediate_files,
+    is_installed,
+)
+from intact.formats.openvino.write import ONNX_FILE, write_openvino
+from intact.graph import load_model
+from intact.plan import Note, NoteKind, QuantizedGraph
+
+_FILES = (ONNX_FILE, XML_FILE, BIN_FILE, f"{ONNX_FILE}.data")
+
+
+def _write(plan: QuantizedGraph, _io: Io) -> Exported:
+    """Write the ONNX model, which OpenVINO runs as it is, and its own files where it is there."""
+    written = write_openvino(plan)
+    if is_installed():
+        written.ir_files = intermediate_files(written.model)
+    else:
+        written.notes.append(
+            Note(
+                NoteKind.EXPORT,
+                "",
+                f"{XML_FILE} and {BIN_FILE} are not written, because openvino is not installed; "
+                f"OpenVINO runs {ONNX_FILE} as well",
+                "pip install 'intact[openvino]'",
+            )
+        )
+    return written
+
+
+def _read(folder: Path, plan: QuantizedGraph) -> Exported:
+    """Read the deployed model, which must have the tensors that the plan would write."""
+    path, expected = folder / ONNX_FILE, write_openvino(plan)
+    model = load_model(path)
+    present = {str(value.name) for node in model.graph for value in node.outputs}
+    missing = [name for name in expected.codes.values() if name not in present]
+    if missing:
+        raise PlanError(
+            f"{path}: not the model of this plan, it has no tensor {missing[0]!r}",
+            remedy="quantize again",
+        )
+    outputs, wanted = ([v.name for v in m.graph.outputs] for m in (model, expected.model))
+    if outputs != wanted:
+        raise PlanError(
+            f"{path}: not the model of this plan, its outputs are {outputs}, not {wanted}",
+            remedy="quantize again",
+        )
+    expected.model = model
+    if any((folder / name).is_file() for name in (XML_FILE, BIN_FILE)):
+        expected.ir_files = read_files(folder, (XML_FILE, BIN_FILE))
+    return expected
+
+
+OPENVINO = Format(_FILES, _write, _read, optional=_FILES[1:])

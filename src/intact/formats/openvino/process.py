@@ -1,0 +1,165 @@
+"""OpenVINO in a process of its own, where it computes as on an older processor.
+
+oneDNN, which computes OpenVINO's integer layers, reads ``ONEDNN_MAX_CPU_ISA`` once, when it is
+loaded. Models and arrays are files of a temporary folder; lines of text say which is next.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import TracebackType
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import ExportError
+from intact.formats.openvino.runtime import ExecutedNode
+
+_Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+LIMIT = "ONEDNN_MAX_CPU_ISA"
+"""The variable that names the newest instructions that are used, for instance ``AVX2``."""
+
+JOB, FEEDS, RESULTS = "job.json", "feeds.npz", "results.npz"
+"""Files of the folder."""
+READY, DONE, FAILED = "ready", "done", "failed"
+"""What the other process says, at the start of a line."""
+
+
+class OpenVinoProcess:
+    """Models compiled under a limit of instructions; a context manager, which ends the process.
+
+    Args:
+        path: ``.onnx`` or ``.xml``.
+        observed: For each of several compiled models which tensors it hands out.
+        instructions: Value of ``ONEDNN_MAX_CPU_ISA``.
+        threads: Of the plugin; 0 takes all cores.
+
+    Attributes:
+        executed: What runs, for each compiled model.
+
+    Raises:
+        ExportError: OpenVINO refuses the model.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        observed: Sequence[Sequence[str]],
+        instructions: str,
+        *,
+        threads: int = 0,
+    ) -> None:
+        self._folder = tempfile.TemporaryDirectory()
+        self._place = Path(self._folder.name)
+        job = {"path": str(path), "observed": [list(each) for each in observed], "threads": threads}
+        (self._place / JOB).write_text(json.dumps(job), encoding="utf-8")
+        self._process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "intact.formats.openvino.worker", self._folder.name],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            env={**os.environ, LIMIT: instructions},
+            text=True,
+            encoding="utf-8",
+        )
+        try:
+            told = json.loads(self._answer(READY))
+        except BaseException:
+            self.close()
+            raise
+        self.executed = tuple(
+            tuple(
+                ExecutedNode(frozenset(layers), kind, precision, kernel)
+                for layers, kind, precision, kernel in nodes
+            )
+            for nodes in told
+        )
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> list[tuple[_Arrays, _Arrays]]:
+        """Run one batch in each compiled model; return the outputs and observed tensors of each.
+
+        Raises:
+            ExportError: OpenVINO fails on these inputs.
+        """
+        store(self._place / FEEDS, [feeds])
+        self._say("run")
+        count = int(self._answer(DONE))
+        arrays = stored(self._place / RESULTS)
+        return [(arrays[2 * k], arrays[2 * k + 1]) for k in range(count)]
+
+    def close(self) -> None:
+        """End the process and remove the folder."""
+        if self._process.stdin is not None:
+            with contextlib.suppress(OSError):  # it may have ended with a line unread
+                self._process.stdin.close()
+        try:
+            self._process.wait(timeout=10)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
+        self._folder.cleanup()
+
+    def __enter__(self) -> OpenVinoProcess:
+        """Return itself."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """End the process."""
+        self.close()
+
+    def _say(self, line: str) -> None:
+        if self._process.stdin is None:
+            raise ExportError("OpenVINO's process takes no input")
+        try:
+            self._process.stdin.write(line + "\n")
+            self._process.stdin.flush()
+        except OSError as error:
+            raise self._ended() from error
+
+    def _answer(self, wanted: str) -> str:
+        """Return what follows a word in the next line that starts with one that is known."""
+        for line in self._process.stdout or ():
+            word, _, rest = line.rstrip("\n").partition(" ")
+            if word == wanted:
+                return rest
+            if word == FAILED:
+                raise ExportError(rest)
+        raise self._ended()
+
+    def _ended(self) -> ExportError:
+        return ExportError(
+            "OpenVINO's process ended before it was done",
+            remedy="verify fewer samples at once, or without the limit of instructions",
+        )
+
+
+def store(path: Path, dictionaries: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:
+    """Store dictionaries of arrays; names of tensors may be any text, names in the file not."""
+    names = [list(each) for each in dictionaries]
+    arrays = [array for each in dictionaries for array in each.values()]
+    text = np.frombuffer(json.dumps(names).encode(), np.uint8)
+    np.savez(path, text, *arrays)
+
+
+def stored(path: Path) -> list[_Arrays]:
+    """Return the dictionaries of arrays that a file holds."""
+    with np.load(path, allow_pickle=False) as archive:
+        names = json.loads(archive["arr_0"].tobytes())
+        arrays = iter([archive[f"arr_{k}"] for k in range(1, len(archive.files))])
+        return [{name: next(arrays) for name in group} for group in names]

@@ -1,0 +1,214 @@
+"""From the bytes of a file to its tensors and nodes, with every reference checked."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+
+import numpy as np
+
+from intact.errors import ModelError
+from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
+from intact.formats.tengine.tmfile.layout import (
+    BUFFER,
+    HEADER,
+    MODEL,
+    MOST_DIMENSIONS,
+    MOST_NODES,
+    NODE,
+    NOTHING,
+    NUMPY,
+    OPERATOR,
+    QUANTIZATION,
+    SUBGRAPH,
+    TENSOR,
+    VERSION,
+    Element,
+    Kind,
+    Layout,
+)
+from intact.formats.tengine.tmfile.operators import OPERATORS, operator_name
+from intact.formats.tengine.tmfile.wire import Options, Wire, as_array
+
+_MOST_TENSORS = 1 << 16
+_MOST_ELEMENTS = 1 << 31
+"""Elements of one tensor."""
+_LARGEST_FILE = 2**32 - 1
+_NEWEST = 15
+"""Sub-versions that are believed to be such; all known files have 0."""
+_REPEATED = 256
+"""Bytes that each mention of a tensor counts for beside its four: nodes are made of it."""
+
+
+def is_tmfile(source: str | Path | bytes) -> bool:
+    """Tell whether a file says that it is a Tengine model; False where there is none.
+
+    There is no magic number: the version stands first, then where the root is, which must lie in
+    the file.
+    """
+    size = HEADER.packed.size
+    try:
+        if isinstance(source, bytes):
+            head, length = source[:size], len(source)
+        else:
+            with Path(source).open("rb") as file:
+                head = file.read(size)
+                length = file.seek(0, 2)
+    except (OSError, ValueError):
+        return False
+    if len(head) < size:
+        return False
+    main, sub, compiled, root = HEADER.packed.unpack(head)
+    known = main == VERSION and sub <= _NEWEST and compiled <= _NEWEST
+    return bool(known and size <= root <= length - MODEL.packed.size)
+
+
+def open_tmfile(source: str | Path | bytes) -> TmFile:
+    """Read the graph of a file.
+
+    Raises:
+        ModelError: The file cannot be read, is damaged, or is no Tengine model of version 2.
+    """
+    if isinstance(source, bytes):
+        return _decode(Wire(source, "Tengine model"))
+    path = Path(source)
+    try:
+        size = path.stat().st_size
+        if size > _LARGEST_FILE:
+            raise ModelError(f"{str(path)!r} has {size} bytes", remedy="4 GiB at most are read")
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        raise ModelError(f"cannot read {str(path)!r}: {error}") from error
+    return _decode(Wire(data, path.name))
+
+
+def _decode(wire: Wire) -> TmFile:
+    header = wire.record(0, HEADER)
+    if header["main"] != VERSION:
+        raise ModelError(
+            f"{wire.source}: version {header['main']} of Tengine's format",
+            remedy=f"version {VERSION} is read: convert the model with Tengine 1.0 or later",
+        )
+    model = wire.record(header["root"], MODEL)
+    subgraphs = wire.numbers(model["subgraphs"], "<u4")
+    if not subgraphs:
+        raise wire.damaged("it has no graph")
+    graph = wire.record(subgraphs[0], SUBGRAPH)
+    buffers = _list(wire, graph["buffers"], "buffers", _MOST_TENSORS)
+    tensors = tuple(
+        _tensor(wire, index, wire.record(offset, TENSOR), buffers)
+        for index, offset in enumerate(_list(wire, graph["tensors"], "tensors", _MOST_TENSORS))
+    )
+    nodes = tuple(
+        _node(wire, index, wire.record(offset, NODE), len(tensors))
+        for index, offset in enumerate(_list(wire, graph["nodes"], "nodes", MOST_NODES))
+    )
+    layouts = {graph["graph_layout"], graph["model_layout"]}
+    if not layouts <= {*Layout}:
+        raise wire.damaged(f"its layouts are {sorted(layouts)}")
+    return TmFile(
+        wire.source,
+        Layout(max(layouts)),
+        tensors,
+        nodes,
+        _numbers(wire, graph["input_nodes"], len(nodes), "the graph's inputs", "node"),
+        _numbers(wire, graph["output_nodes"], len(nodes), "the graph's outputs", "node"),
+    )
+
+
+def _list(wire: Wire, offset: int, what: str, most: int) -> tuple[int, ...]:
+    offsets = wire.numbers(offset, "<u4")
+    if len(offsets) > most:
+        raise wire.damaged(f"it has {len(offsets)} {what}, more than {most}")
+    return offsets
+
+
+def _tensor(wire: Wire, index: int, fields: Options, buffers: tuple[int, ...]) -> FileTensor:
+    name = wire.text(fields["name"])
+    called = f"tensor {index} {name!r}"
+    if fields["element"] not in {*Element} or fields["kind"] not in {*Kind}:
+        raise wire.damaged(f"{called} is of kind {fields['kind']} and type {fields['element']}")
+    element, kind = Element(fields["element"]), Kind(fields["kind"])
+    shape = wire.numbers(fields["shape"], "<i4")
+    if len(shape) > MOST_DIMENSIONS or math.prod(map(abs, shape)) > _MOST_ELEMENTS:
+        raise wire.damaged(f"{called} has the shape {list(shape[:12])}")
+    data = None
+    if kind is Kind.CONSTANT:
+        if fields["buffer"] >= len(buffers):
+            raise wire.damaged(f"{called} has buffer {fields['buffer']} of {len(buffers)}")
+        data = _data(wire, called, buffers[fields["buffer"]], element, shape)
+    scales = _quantization(wire, called, fields["quantization"], shape)
+    return FileTensor(name, shape, kind, element, data, scales)
+
+
+def _data(
+    wire: Wire, called: str, offset: int, element: Element, shape: tuple[int, ...]
+) -> np.ndarray:
+    """Return the elements of a constant; what the buffer holds beyond them is left.
+
+    Tengine's converter stores int64 shapes in buffers of twice the size that it notes.
+    """
+    fields = wire.record(offset, BUFFER)
+    if any(length < 1 for length in shape):
+        raise wire.damaged(f"{called} is a constant of shape {list(shape)}")
+    size = math.prod(shape) * np.dtype(NUMPY[element]).itemsize
+    if fields["data"] == NOTHING:
+        raise ModelError(
+            f"{wire.source}: {called} has no data",
+            remedy="the file was written for benchmarks: unset TM_FOR_BENCHMARK and convert again",
+        )
+    if fields["size"] < size:
+        raise wire.damaged(f"{called} of shape {list(shape)} has {fields['size']} bytes")
+    wire.charge(size)
+    return as_array(wire.bytes(fields["data"], size), NUMPY[element], shape)
+
+
+def _quantization(
+    wire: Wire, called: str, offset: int, shape: tuple[int, ...]
+) -> Quantization | None:
+    offsets = wire.numbers(offset, "<u4")
+    if not offsets:
+        return None
+    if len(offsets) > 1 and (not shape or len(offsets) != shape[0]):
+        raise wire.damaged(f"{called} of shape {list(shape)} has {len(offsets)} scales")
+    found = [wire.record(each, QUANTIZATION) for each in offsets]
+    return Quantization(
+        np.array([each["scale"] for each in found], np.float32),
+        np.array([each["zero_point"] for each in found], np.int32),
+    )
+
+
+def _node(wire: Wire, index: int, fields: Options, tensors: int) -> FileNode:
+    name = wire.text(fields["name"])
+    operator = wire.record(fields["operator"], OPERATOR)
+    kind = operator_name(operator["number"])
+    options: Options = {}
+    record = OPERATORS[kind].options if kind in OPERATORS else None
+    if record is not None:
+        if operator["options"] == NOTHING:
+            raise wire.damaged(f"node {index} {name!r}, a {kind}, has no options")
+        options = wire.record(operator["options"], record)
+    called = f"node {index} {name!r}"
+    return FileNode(
+        name,
+        kind,
+        _numbers(wire, fields["inputs"], tensors, f"{called} reads"),
+        _numbers(wire, fields["outputs"], tensors, f"{called} writes"),
+        options,
+    )
+
+
+def _numbers(
+    wire: Wire, offset: int, count: int, what: str, kind: str = "tensor"
+) -> tuple[int, ...]:
+    """Return numbers of tensors or nodes.
+
+    Raises:
+        ModelError: One is none of the file's.
+    """
+    numbers = wire.numbers(offset, "<u4")
+    for number in numbers:
+        if number >= count:
+            raise wire.damaged(f"{what}: {kind} {number} of {count}")
+    wire.charge(_REPEATED * (len(numbers) - len(set(numbers))))
+    return numbers

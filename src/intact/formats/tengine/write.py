@@ -1,0 +1,174 @@
+r"""A plan as the tables that Tengine's quantisation tool writes and reads.
+
+``table_<method>.scale`` has a line ``"%s %f %d\n"`` for each activation: name, scale, zero point.
+``scale_weight.txt`` and ``scale_bias.txt`` have for each weight and bias its name, a space, and
+``"%8.8f "`` for each channel. Tengine quantises activations with the scales that it reads back;
+a target with ``scale_precision = "decimal6"`` has just these, for others a note says what is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.config import TensorQuantConfig
+from intact.errors import ExportError
+from intact.graph import Role, input_role, is_constant
+from intact.numerics.decimals import six_decimals
+from intact.plan import (
+    Note,
+    NoteKind,
+    QuantizedGraph,
+    quantization_points,
+    quantizes,
+    refuse_unready,
+)
+
+WEIGHTS_FILE, BIASES_FILE = "scale_weight.txt", "scale_bias.txt"
+_BITS = 8
+
+
+def table_name(plan: QuantizedGraph) -> str:
+    """Return the name of the table of activations: by the method as the target's tools call it."""
+    method = plan.provenance.get("method", "minmax")
+    variants = {own: name for name, own in plan.target.calibration.variants.items()}
+    return f"table_{variants.get(method, method)}.scale"
+
+
+def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ...]]:
+    """Return the three tables by file name; equal plans give equal bytes.
+
+    Raises:
+        PlanError: An end has no scale yet.
+        ExportError: What the tables cannot say: tensors that are quantised in several ways, by
+            channel, on other than 8 linear bits, or whose name has a space; all are listed.
+    """
+    refuse_unready(plan)
+    activations = _activations(plan)
+    constants = list(_constants(plan))
+    _refuse(activations, constants)
+    scales = [config for configs in activations.values() for config in configs[:1]]
+    notes = tuple(_notes(activations, scales))
+    lines = [_line(name, configs[0]) for name, configs in activations.items() if configs]
+    tables = {table_name(plan): "".join(lines)}
+    for file, role in ((WEIGHTS_FILE, Role.WEIGHT), (BIASES_FILE, Role.BIAS)):
+        rows = {name: config for name, its_role, config in constants if its_role is role}
+        tables[file] = "".join(_channels(name, config) for name, config in rows.items())
+    return {name: text.encode() for name, text in tables.items()}, notes
+
+
+def _activations(plan: QuantizedGraph) -> dict[str, list[TensorQuantConfig]]:
+    """Return how each float tensor that is computed or fed is quantised, in the graph's order.
+
+    What a fusion leaves out between its operators is listed with the scale of its result.
+    """
+    found: dict[str, list[TensorQuantConfig]] = {}
+    for value in plan.graph.values:
+        if value.dtype is ir.DataType.FLOAT and not is_constant(value) and value.name:
+            found[str(value.name)] = _configs(plan, value)
+    return found
+
+
+def _configs(plan: QuantizedGraph, value: ir.Value) -> list[TensorQuantConfig]:
+    """Return the scales under which codes of a value exist, each once."""
+    producer = plan.producer_config(value)
+    ends = [] if producer is None else [producer]
+    ends += [config for _, _, config in plan.consumer_configs(value)]
+    roots = {id(c.dominator): c.dominator for c in ends if quantizes(c) or _is_governed(c)}
+    return list(roots.values())
+
+
+def _is_governed(config: TensorQuantConfig) -> bool:
+    return config.dominator is not config
+
+
+def _constants(plan: QuantizedGraph) -> Iterator[tuple[str, Role, TensorQuantConfig]]:
+    for point in quantization_points(plan):
+        if point.is_constant and point.readers:
+            role = input_role(*point.readers[0])
+            if role in (Role.WEIGHT, Role.BIAS):
+                yield str(point.value.name), role, point.config
+
+
+def _refuse(
+    activations: dict[str, list[TensorQuantConfig]],
+    constants: list[tuple[str, Role, TensorQuantConfig]],
+) -> None:
+    refused: dict[str, str] = {}
+    for name, configs in activations.items():
+        if len(configs) > 1:
+            refused[name] = "it is quantised in several ways"
+        for config in configs[:1]:
+            if config.granularity.axis is not None:
+                refused[name] = "it has a scale for each channel"
+    for name, configs in activations.items():
+        for config in configs[:1]:
+            _refuse_grid(name, config, refused)
+    seen: dict[str, TensorQuantConfig] = {}
+    for name, role, config in constants:
+        if role is Role.WEIGHT:
+            _refuse_grid(name, config, refused)
+        other = seen.setdefault(name, config)
+        if other is not config and not np.array_equal(_scales(other), _scales(config)):
+            refused[name] = "it is quantised in several ways"
+    for name in (*activations, *seen):
+        if any(character.isspace() for character in name):
+            refused[name] = "its name has a space, up to which Tengine reads it"
+    if refused:
+        listed = [f"{name!r}: {reason}" for name, reason in refused.items()]
+        raise ExportError(
+            f"Tengine's tables cannot hold {'; '.join(listed)}",
+            remedy="use target tengine or tengine-u8, and names without spaces",
+            listed=listed,
+        )
+
+
+def _scales(config: TensorQuantConfig) -> npt.NDArray[np.float64]:
+    return np.atleast_1d(np.asarray(config.scale, np.float64))
+
+
+def _refuse_grid(name: str, config: TensorQuantConfig, refused: dict[str, str]) -> None:
+    if config.grid.exponential:
+        refused[name] = "its levels are logarithmic"
+    elif config.bits != _BITS:
+        refused[name] = f"it has {config.bits} bits"
+
+
+def _notes(
+    activations: dict[str, list[TensorQuantConfig]],
+    scales: list[TensorQuantConfig],
+) -> Iterator[Note]:
+    rounded = [
+        config
+        for config in scales
+        if config.scale is not None and not np.array_equal(six_decimals(config.scale), config.scale)
+    ]
+    if rounded:
+        yield _note(
+            f"{len(rounded)} scale(s) are other numbers in the table's six decimals, with which "
+            "Tengine computes",
+            "use target tengine, which calibrates with these",
+        )
+    bare = [name for name, configs in activations.items() if not configs]
+    if bare:
+        yield _note(
+            f"{len(bare)} tensor(s) stay float and have no line in the table (first: {bare[0]!r}); "
+            "Tengine runs nothing in float between integers"
+        )
+
+
+def _note(message: str, remedy: str = "") -> Note:
+    return Note(NoteKind.EXPORT, "", message, remedy)
+
+
+def _line(name: str, config: TensorQuantConfig) -> str:
+    params = config.params
+    scale, zero_point = (1.0, 0) if params is None else (params.scale, params.zero_point)
+    return f"{name} {float(scale):f} {int(zero_point)}\n"
+
+
+def _channels(name: str, config: TensorQuantConfig) -> str:
+    return f"{name} " + "".join(f"{scale:8.8f} " for scale in _scales(config)) + "\n"

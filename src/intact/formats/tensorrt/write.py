@@ -1,0 +1,106 @@
+"""A plan as TensorRT takes it: the model with Quantize layers, a calibration cache, ranges.
+
+The model quantises explicitly. Its weights are floats with a pair of Quantize and Dequantize behind
+them: TensorRT 8 asks for FP32 weights (developer guide, "Quantized Weights") and refuses int8
+constants (onnxruntime issue 11535), TensorRT 10 takes both. The floats lie on the grid, so that
+TensorRT's own quantiser gives exactly the integers of the plan. Biases are floats.
+
+Cache and ranges serve the older way, up to TensorRT 10: the float model, with the ranges beside it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intact.formats.tensorrt.faults import refuse_inexpressible
+from intact.formats.tensorrt.opsets import first_release
+from intact.formats.tensorrt.scales import activation_scales
+from intact.formats.tensorrt.tables import calibration_cache, clip_ranges
+from intact.graph import save_model
+from intact.plan import Note, NoteKind, QuantizedGraph, refuse_unready
+
+MODEL_FILE = "model.tensorrt.onnx"
+CACHE_FILE = "model.tensorrt.cache"
+RANGES_FILE = "model_clip_ranges.json"
+
+_COMMON_OPSET = 17
+"""What TensorRT 8.5 and 8.6 read."""
+
+
+@dataclass
+class TensorRtModel:
+    """What was written.
+
+    Attributes:
+        model: The ONNX model.
+        tables: The calibration cache and the ranges, by file name.
+        notes: What a user should know about this export.
+    """
+
+    model: ir.Model
+    tables: Mapping[str, bytes]
+    notes: tuple[Note, ...] = ()
+
+    def save(self, folder: Path) -> None:
+        """Write the model, its data where that is large, and the tables into a folder."""
+        save_model(self.model, folder / MODEL_FILE)
+        for name, content in self.tables.items():
+            (folder / name).write_bytes(content)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the model's nodes and constants, which no one message need hold."""
+        graph = self.model.graph
+        constants = (value.const_value for value in graph.initializers.values())
+        nodes = sum(len(ir.to_proto(node).SerializeToString()) for node in graph)
+        return nodes + sum(tensor.nbytes for tensor in constants if tensor is not None)
+
+
+def refuse_plan(plan: QuantizedGraph) -> None:
+    """Refuse a plan that has no scales, or that TensorRT cannot compute.
+
+    Raises:
+        PlanError: An end has no scale yet.
+        ExportError: With all reasons listed.
+    """
+    refuse_unready(plan)
+    refuse_inexpressible(plan)
+
+
+def written_tables(plan: QuantizedGraph) -> dict[str, bytes]:
+    """Return the calibration cache and the ranges of a plan, by file name."""
+    scales = {
+        name: scale
+        for name, scale in activation_scales(plan).scales.items()
+        if not _breaks_lines(name)
+    }
+    cache = calibration_cache(scales, plan.target.runtime_version)
+    return {CACHE_FILE: cache, RANGES_FILE: clip_ranges(scales)}
+
+
+def export_notes(plan: QuantizedGraph, opset: int) -> tuple[Note, ...]:
+    """Return what a user should know: opsets that few releases read, tensors the tables lack."""
+    notes = []
+    release = first_release(opset)
+    if release is None:
+        told = f"no TensorRT whose documents are known reads ONNX opset {opset}"
+        notes.append(Note(NoteKind.EXPORT, "", told, "export the float model with an older one"))
+    elif opset > _COMMON_OPSET:
+        told = f"TensorRT 8.6 reads ONNX opsets up to {_COMMON_OPSET}, the model has {opset}"
+        notes.append(Note(NoteKind.EXPORT, "", told, f"take TensorRT {release} or later"))
+    found = activation_scales(plan)
+    lacking = [*found.several, *(name for name in found.scales if _breaks_lines(name))]
+    if lacking:
+        told = (
+            f"{CACHE_FILE} and {RANGES_FILE} lack {len(lacking)} tensor(s) that have several "
+            f"scales, or a line break in the name (first: {lacking[0]!r}); {MODEL_FILE} has them"
+        )
+        notes.append(Note(NoteKind.EXPORT, "", told))
+    return tuple(notes)
+
+
+def _breaks_lines(name: str) -> bool:
+    return "\n" in name or "\r" in name

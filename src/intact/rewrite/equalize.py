@@ -1,0 +1,122 @@
+"""Equalising the weights of layers that follow each other, without data.
+
+A channel that one layer makes large and the next one reads with small weights can be made smaller
+there and larger here by one positive factor: what the two compute together stays. Where all
+operators between them keep positive factors, each channel gets the factor for which its weights
+reach equally far in all layers: the square root of the product of two reaches, the cube root of
+three with a depthwise layer between them, and so on.
+
+Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias
+Correction", equation 11; Tengine's DFQ (``tools/quantize/algorithm/quant_dfq.cpp``) for three.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import BatchNorm, Graph
+from intact.graph.batch_norm import recall, remember
+from intact.graph.passes.replace import replace_constant
+from intact.rewrite.layers import Doubles, Layer
+from intact.rewrite.links import Links
+
+_SWEEPS = 20
+"""Chains that share a layer disturb each other: they are gone through until nothing moves."""
+_STILL = 1e-3
+"""Logarithm of a factor that is no move."""
+_LARGEST = 2.0**16
+"""Factors are kept within this and its inverse: beyond, a dead channel would be blown up."""
+
+
+def equalize(graph: Graph) -> Graph:
+    """Return a graph that computes the same from weights whose channels reach equally far.
+
+    Convolutions (grouped and transposed ones too), Gemm and MatMul with constant weights take
+    part, through Relu, LeakyRelu, PRelu, pools, and a Flatten of single pixels. A Clip with an
+    upper bound (Relu6) ends a chain. Shapes, names and order of the nodes stay; a weight or
+    bias that is scaled keeps its name. Results differ by float32 rounding only.
+
+    Args:
+        graph: Is not changed.
+    """
+    model = graph.clone().model
+    twin = Graph(model)
+    links = Links.of(twin)
+    scales = _Scales(links)
+    chains = list(links.chains())
+    for _ in range(_SWEEPS):
+        moved = max((scales.equalize(chain) for chain in chains), default=0.0)
+        if moved < _STILL:
+            break
+    for layer in links.layers.values():
+        scales.write(model.graph, layer)
+    return Graph(model)
+
+
+def notes(graph: Graph) -> tuple[str, ...]:
+    """Return what `equalize` leaves alone in a graph and a user might not expect."""
+    links = Links.of(graph)
+    lines = []
+    if not links.behind:
+        lines.append("no two layers follow each other so that their channels could be equalised")
+    if links.stopped:
+        lines.append(
+            f"{len(links.stopped)} Clip node(s), such as Relu6, end a chain of layers: an upper "
+            f"bound does not scale (first: {links.stopped[0]})"
+        )
+    return tuple(lines)
+
+
+class _Scales:
+    """The factors of input and output channels of each layer, collected until they are written."""
+
+    def __init__(self, links: Links) -> None:
+        self._into = {node: np.ones(layer.inputs) for node, layer in links.layers.items()}
+        self._out = {node: np.ones(layer.outputs) for node, layer in links.layers.items()}
+
+    def equalize(self, chain: tuple[Layer, ...]) -> float:
+        """Equalise the channels of a chain; return the largest logarithm of a factor."""
+        first, *rest = chain
+        reaches = [first.reach_of_outputs(*self._of(first))]
+        reaches += [layer.reach_of_inputs(*self._of(layer)) for layer in rest]
+        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+            logarithms = np.log(np.stack(reaches))
+            moves = logarithms.mean(axis=0) - logarithms
+            moves[:, ~np.isfinite(logarithms).all(axis=0)] = 0.0
+        moved = 0.0
+        total = np.zeros(first.outputs)
+        for layer, behind, move in zip(chain, rest, moves, strict=False):
+            limit = np.log(_LARGEST)
+            wanted = np.log(self._out[layer.node]) + total + move
+            total = np.clip(wanted, -limit, limit) - np.log(self._out[layer.node])
+            moved = max(moved, float(np.abs(total).max(initial=0.0)))
+            factor = np.exp(total)
+            self._out[layer.node] = self._out[layer.node] * factor
+            self._into[behind.node] = self._into[behind.node] / factor
+        return moved
+
+    def write(self, graph: ir.Graph, layer: Layer) -> None:
+        """Put the factors of a layer into its constants."""
+        into, out = self._of(layer)
+        if (into == 1.0).all() and (out == 1.0).all():
+            return
+        node = layer.node
+        replace_constant(graph, node, 1, layer.scaled(into, out), f"{node.name}_weight")
+        bias = layer.scaled_bias(out)
+        if bias is not None:
+            replace_constant(graph, node, 2, bias, f"{node.name}_bias")
+        norm = recall(node)
+        if norm is not None and norm.gamma.size == out.size:
+            remember(node, _scaled(norm, out))
+
+    def _of(self, layer: Layer) -> tuple[Doubles, Doubles]:
+        return self._into[layer.node], self._out[layer.node]
+
+
+def _scaled(norm: BatchNorm, factors: Doubles) -> BatchNorm:
+    """Return what is remembered of a folded BatchNormalization for scaled outputs."""
+    gamma, beta = norm.gamma * factors, norm.beta * factors
+    return replace(norm, gamma=gamma.astype(np.float32), beta=beta.astype(np.float32))

@@ -1,0 +1,294 @@
+"""One small model for each kind of layer that the writer knows, and how to run what it wrote."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from itertools import permutations
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from intact.formats.ncnn.model import NcnnModel
+from intact.formats.ncnn.runtime import NcnnRuntime
+from tests.models import ModelBuilder
+
+Build = Callable[[ModelBuilder, str], str]
+
+IMAGE = ("batch", 4, 6, 7)
+VOLUME = ("batch", 2, 3, 4, 5)
+ROWS = ("batch", 5, 8)
+VECTOR = ("batch", 12)
+
+
+def _node(op_type: str, **attributes: Any) -> Build:
+    return lambda b, x: b.node(op_type, x, **attributes)
+
+
+def _scalar(op_type: str, value: float, *, first: bool = False) -> Build:
+    def build(b: ModelBuilder, x: str) -> str:
+        operands = (b.scalar(value), x) if first else (x, b.scalar(value))
+        return b.node(op_type, *operands)
+
+    return build
+
+
+def _constant(op_type: str, *shape: int, first: bool = False) -> Build:
+    def build(b: ModelBuilder, x: str) -> str:
+        values = b.random.uniform(0.5, 1.5, shape).astype(np.float32)
+        operands = (b.constant(values), x) if first else (x, b.constant(values))
+        return b.node(op_type, *operands)
+
+    return build
+
+
+def _positive(op_type: str) -> Build:
+    return lambda b, x: b.node(op_type, b.node("Exp", x))
+
+
+def _two(op_type: str, *, squeezed: bool = False) -> Build:
+    """Two activations; the second one a value a channel."""
+
+    def build(b: ModelBuilder, x: str) -> str:
+        other = b.node("GlobalAveragePool", x) if squeezed else b.node("Sigmoid", x)
+        return b.node(op_type, x, other)
+
+    return build
+
+
+def _conv(
+    outputs: int, kernel: tuple[int, int], inputs: int = 4, *, bias: bool = True, **attributes: Any
+) -> Build:
+    def build(b: ModelBuilder, x: str) -> str:
+        group = attributes.get("group", 1)
+        weight = b.weight(outputs, inputs // group, *kernel)
+        return b.node("Conv", x, weight, *([b.weight(outputs)] if bias else []), **attributes)
+
+    return build
+
+
+def _deconv(outputs: int, kernel: int, **attributes: Any) -> Build:
+    def build(b: ModelBuilder, x: str) -> str:
+        group = attributes.get("group", 1)
+        weight = b.weight(4, outputs // group, kernel, kernel)
+        return b.node("ConvTranspose", x, weight, b.weight(outputs), **attributes)
+
+    return build
+
+
+def _gemm(*, trans: bool = True, bias: bool = True) -> Build:
+    def build(b: ModelBuilder, x: str) -> str:
+        weight = b.weight(7, 12) if trans else b.weight(12, 7)
+        return b.node("Gemm", x, weight, *([b.weight(7)] if bias else []), transB=int(trans))
+
+    return build
+
+
+def _matmul(b: ModelBuilder, x: str) -> str:
+    return b.node("Add", b.node("MatMul", x, b.weight(8, 6)), b.weight(6))
+
+
+def _attention(b: ModelBuilder, x: str) -> str:
+    turned = b.node("Transpose", x, perm=[0, 2, 1])
+    return b.node("MatMul", b.node("Softmax", b.node("MatMul", x, turned), axis=-1), x)
+
+
+def _resize(mode: str, where: str, sizes: tuple[int, int], **attributes: Any) -> Build:
+    def build(b: ModelBuilder, x: str) -> str:
+        scales = b.constant(np.array([1, 1, sizes[0] / 6, sizes[1] / 7], np.float32))
+        return b.node(
+            "Resize", x, "", scales, mode=mode, coordinate_transformation_mode=where, **attributes
+        )
+
+    return build
+
+
+def _slice(starts: list[int], ends: list[int], axes: list[int]) -> Build:
+    return lambda b, x: b.node("Slice", x, b.ints(*starts), b.ints(*ends), b.ints(*axes))
+
+
+def _split(b: ModelBuilder, x: str) -> str:
+    first, second = b.split(x, [1, 3], 1)
+    return b.node("Concat", second, b.node("Neg", first), axis=1)
+
+
+def _pad(pads: list[int], mode: str = "constant", value: float = 0.5) -> Build:
+    def build(b: ModelBuilder, x: str) -> str:
+        filled = [b.scalar(value)] if mode == "constant" else []
+        return b.node("Pad", x, b.ints(*pads), *filled, mode=mode)
+
+    return build
+
+
+def _reshape(*sizes: int) -> Build:
+    return lambda b, x: b.node("Reshape", x, b.ints(*sizes))
+
+
+def _mean(axes: list[int], keepdims: int, op_type: str = "ReduceMean") -> Build:
+    since = {"ReduceMean": 18, "ReduceSum": 13}.get(op_type, 18)
+    return lambda b, x: b.with_axes(op_type, x, axes, input_since=since, keepdims=keepdims)
+
+
+def _layer_norm(b: ModelBuilder, x: str) -> str:
+    return b.node("LayerNormalization", x, b.weight(8), b.weight(8), axis=-1, epsilon=1e-4)
+
+
+def _gather(b: ModelBuilder, x: str) -> str:
+    return b.node("Gather", x, b.constant(np.int64(-2)), axis=1)
+
+
+def _reread(b: ModelBuilder, x: str) -> str:
+    """A value that three nodes read."""
+    y = b.node("Relu", x)
+    return b.node("Add", b.node("Mul", y, b.node("Sigmoid", y)), y)
+
+
+_POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
+
+IMAGE_CASES: Mapping[str, Build] = {
+    "conv": _conv(6, (3, 3), pads=[1, 1, 1, 1]),
+    "conv without bias": _conv(6, (1, 1), bias=False, strides=[2, 2]),
+    "conv, odd window": _conv(5, (3, 2), strides=[2, 1], pads=[0, 1, 2, 0], dilations=[1, 2]),
+    "conv, same": _conv(5, (4, 4), auto_pad="SAME_UPPER", strides=[2, 2]),
+    "conv, relu": lambda b, x: b.node("Relu", _conv(6, (3, 3))(b, x)),
+    "conv, clip": lambda b, x: b.clip(_conv(6, (3, 3))(b, x), -0.25, 0.5),
+    "conv, grouped": _conv(6, (3, 3), group=2),
+    "conv, depthwise": _conv(4, (3, 3), group=4, pads=[1, 1, 1, 1]),
+    "conv, depthwise, clip": lambda b, x: b.clip(_conv(4, (3, 3), group=4)(b, x), 0, 0.5),
+    "conv, multiplier": _conv(8, (3, 3), group=4),
+    "deconv": _deconv(6, 3, strides=[2, 2], pads=[1, 0, 1, 2], output_padding=[1, 0]),
+    "deconv, grouped": _deconv(6, 3, group=2, strides=[2, 1]),
+    "deconv, depthwise": _deconv(4, 2, group=4, strides=[2, 2]),
+    "max pool": _node("MaxPool", **_POOL),
+    "max pool, up": _node("MaxPool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+    "average pool": _node("AveragePool", **_POOL),
+    "average pool with pads": _node("AveragePool", count_include_pad=1, **_POOL),
+    "average pool, same": _node(
+        "AveragePool", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_LOWER"
+    ),
+    "global average": _node("GlobalAveragePool"),
+    "global max": _node("GlobalMaxPool"),
+    "mean of images": _mean([2, 3], 0),
+    "mean of images, kept": _mean([-1, -2], 1),
+    "mean of rows": _mean([3], 1),
+    "sum of channels": _mean([1], 0, "ReduceSum"),
+    "max of columns": _mean([2], 0, "ReduceMax"),
+    "add number": _scalar("Add", 0.75),
+    "number less x": _scalar("Sub", 0.75, first=True),
+    "x over number": _scalar("Div", 3.0),
+    "number over x": lambda b, x: b.node("Div", b.scalar(3.0), b.node("Exp", x)),
+    "square": _scalar("Pow", 2.0),
+    "add channels": _constant("Add", 4, 1, 1),
+    "mul row": _constant("Mul", 7),
+    "mul column": _constant("Mul", 1, 1, 6, 1),
+    "constant less x": _constant("Sub", 4, 6, 7, first=True),
+    "divided by channels": _constant("Div", 1, 4, 1, 1),
+    "max": _two("Max"),
+    "min": _two("Min"),
+    "mul by channels": _two("Mul", squeezed=True),
+    "sub": _two("Sub"),
+    "read three times": _reread,
+    "batch norm": lambda b, x: b.batch_norm(b.node("Relu", x), 4),
+    "relu": _node("Relu"),
+    "leaky relu": _node("LeakyRelu", alpha=0.125),
+    "prelu": lambda b, x: b.node(
+        "PRelu", x, b.constant(np.array([[[0.1]], [[0.2]], [[0.3]], [[1.5]]], np.float32))
+    ),
+    "one prelu": lambda b, x: b.node("PRelu", x, b.constant(np.array([0.25], np.float32))),
+    "elu": _node("Elu", alpha=1.5),
+    "clip": lambda b, x: b.clip(x, -0.5, 0.25),
+    "clip above": lambda b, x: b.node("Clip", x, "", b.scalar(0.25)),
+    "sigmoid": _node("Sigmoid"),
+    "tanh": _node("Tanh"),
+    "hard sigmoid": _node("HardSigmoid", alpha=0.3, beta=0.4),
+    "hard swish": _node("HardSwish"),
+    "mish": _node("Mish"),
+    "erf": _node("Erf"),
+    "abs": _node("Abs"),
+    "neg": _node("Neg"),
+    "floor": _node("Floor"),
+    "ceil": _node("Ceil"),
+    "exp": _node("Exp"),
+    "sin": _node("Sin"),
+    "cos": _node("Cos"),
+    "sqrt": _positive("Sqrt"),
+    "log": _positive("Log"),
+    "reciprocal": _positive("Reciprocal"),
+    "softmax of channels": _node("Softmax", axis=1),
+    "softmax of rows": _node("Softmax", axis=-1),
+    "concat of channels": lambda b, x: b.node("Concat", x, b.node("Relu", x), axis=1),
+    "concat of columns": lambda b, x: b.node("Concat", x, b.node("Relu", x), axis=-1),
+    "flatten": _node("Flatten"),
+    "reshape": _reshape(-1, 8, 21),
+    "reshape, kept": _reshape(0, 2, 2, 42),
+    "squeeze": lambda b, x: b.with_axes("Squeeze", b.node("GlobalMaxPool", x), [2, 3]),
+    "unsqueeze": lambda b, x: b.with_axes("Unsqueeze", x, [2]),
+    "transpose": _node("Transpose", perm=[0, 2, 3, 1]),
+    "transpose, turned": _node("Transpose", perm=[0, 3, 1, 2]),
+    "transpose, swapped": _node("Transpose", perm=[0, 2, 1, 3]),
+    "transpose of an image": _node("Transpose", perm=[0, 1, 3, 2]),
+    "transpose, reversed": _node("Transpose", perm=[0, 3, 2, 1]),
+    "slice": _slice([1, -6], [3, 2**40], [1, 3]),
+    "gather": _gather,
+    "split": _split,
+    "pad": _pad([0, 0, 1, 2, 0, 0, 0, 1]),
+    "pad channels": _pad([0, 1, 1, 0, 0, 2, 0, 0], value=-1.0),
+    "pad by edges": _pad([0, 0, 1, 2, 0, 0, 2, 1], "edge"),
+    "pad by reflection": _pad([0, 0, 1, 2, 0, 0, 2, 1], "reflect"),
+    "nearest": _resize("nearest", "asymmetric", (12, 21), nearest_mode="floor"),
+    "nearest, half pixels": _resize("nearest", "half_pixel", (12, 21)),
+    "linear": _resize("linear", "half_pixel", (9, 14)),
+    "linear, aligned": _resize("linear", "align_corners", (12, 14)),
+    "depth to space": _node("DepthToSpace", blocksize=2),
+    "depth to space, CRD": _node("DepthToSpace", blocksize=2, mode="CRD"),
+}
+VOLUME_CASES: Mapping[str, Build] = {
+    f"transpose {''.join(map(str, order))}": _node("Transpose", perm=[0, *order])
+    for order in permutations((1, 2, 3, 4))
+}
+ROW_CASES: Mapping[str, Build] = {
+    "matmul": _matmul,
+    "attention": _attention,
+    "layer norm": _layer_norm,
+    "softmax of a matrix": _node("Softmax", axis=1),
+    "transpose of a matrix": _node("Transpose", perm=[0, 2, 1]),
+    "add to rows": _constant("Add", 8),
+    "mean of a matrix": _mean([1], 0),
+}
+VECTOR_CASES: Mapping[str, Build] = {
+    "gemm": _gemm(),
+    "gemm, turned": _gemm(trans=False),
+    "gemm without bias": _gemm(bias=False),
+    "gemm, relu": lambda b, x: b.node("Relu", _gemm()(b, x)),
+    "add to a vector": _constant("Add", 12),
+    "softmax of a vector": _node("Softmax", axis=-1),
+    "vector as image": _reshape(-1, 3, 2, 2),
+}
+CASES: Mapping[str, tuple[Build, tuple[str | int, ...]]] = {
+    **{name: (build, IMAGE) for name, build in IMAGE_CASES.items()},
+    **{name: (build, VOLUME) for name, build in VOLUME_CASES.items()},
+    **{name: (build, ROWS) for name, build in ROW_CASES.items()},
+    **{name: (build, VECTOR) for name, build in VECTOR_CASES.items()},
+}
+
+
+def build_case(name: str, opset: int = 18) -> onnx.ModelProto:
+    """Return the model of a case."""
+    build, shape = CASES[name]
+    b = ModelBuilder(opset)
+    b.output(build(b, b.input("x", shape)))
+    return b.build()
+
+
+def outputs_of(
+    model: NcnnModel, feeds: Mapping[str, npt.NDArray[Any]], *, plain: bool = True
+) -> dict[str, npt.NDArray[np.float32]]:
+    """Run the samples of a batch in ncnn; return the outputs, ``[N, ...]``."""
+    runtime = NcnnRuntime(model.param, model.weights, threads=1, plain=plain)
+    count = len(next(iter(feeds.values())))
+    runs = [
+        runtime.run({model.inputs[k]: v[n] for k, v in feeds.items()}, model.outputs.values())
+        for n in range(count)
+    ]
+    return {name: np.stack([run[blob] for run in runs]) for name, blob in model.outputs.items()}

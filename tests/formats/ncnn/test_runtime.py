@@ -1,0 +1,68 @@
+"""Running what was written, and what happens where ncnn is missing or refuses."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+
+import numpy as np
+import pytest
+
+from intact.errors import ExportError, MissingExtraError
+from intact.formats.ncnn.runtime import NcnnRuntime, ncnn_version
+from intact.formats.ncnn.write import write_ncnn
+from tests.formats.ncnn.cases import build_case
+from tests.plans import calibrated, planned
+
+RELU = "7767517\n2 2\nInput x 0 1 x 0=3\nReLU y 1 1 x y\n"
+
+
+def test_ncnn_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
+    with pytest.raises(MissingExtraError, match=r"pip install 'intact\[ncnn\]'"):
+        NcnnRuntime(RELU, b"")
+
+
+def test_writing_takes_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "ncnn", None)
+    assert write_ncnn(calibrated(build_case("gemm"), "ncnn")).weights
+
+
+def test_the_version_is_told() -> None:
+    pytest.importorskip("ncnn")
+    assert ncnn_version().startswith("ncnn 1.0.")
+
+
+def test_a_sample_without_its_batch() -> None:
+    pytest.importorskip("ncnn")
+    found = NcnnRuntime(RELU, b"").run({"x": np.array([-1, 0, 2.5], np.float32)}, ["y", "x"])
+    assert found["y"].tolist() == [0, 0, 2.5]
+    assert found["x"].tolist() == [-1, 0, 2.5]  # what a layer changes in place is a copy
+
+
+def test_what_ncnn_refuses() -> None:
+    pytest.importorskip("ncnn")
+    with pytest.raises(ExportError, match="refuses the written model"):
+        NcnnRuntime(RELU.replace("ReLU", "NoSuchLayer"), b"")
+    runtime = NcnnRuntime(RELU, b"")
+    with pytest.raises(ExportError, match="has no input 'z'"):
+        runtime.run({"z": np.zeros(3, np.float32)}, ["y"])
+    with pytest.raises(ExportError, match="at blob 'z'"):
+        runtime.run({"x": np.zeros(3, np.float32)}, ["z"])
+
+
+def test_codes_are_rounded_half_away_and_saturate() -> None:
+    pytest.importorskip("ncnn")
+    param = "7767517\n2 2\nInput x 0 1 x 0=6\nQuantize y 1 1 x y 0=1\n"
+    numbers = np.array([0.5, -0.5, 1.5, -2.5, 200, -200], np.float32)
+    (codes,) = NcnnRuntime(param, np.float32(1).tobytes()).run({"x": numbers}, ["y"]).values()
+    assert codes.tolist() == [1, -1, 2, -3, 127, -127]
+
+
+def test_kept_in_float_it_runs_as_well() -> None:
+    pytest.importorskip("ncnn")
+    written = write_ncnn(planned(build_case("relu"), "ncnn"))
+    runtime = NcnnRuntime(written.param, written.weights, threads=1)
+    x = np.ones((4, 6, 7), np.float32)
+    (found,) = runtime.run({written.inputs["x"]: x}, written.outputs.values()).values()
+    np.testing.assert_array_equal(found, x)

@@ -1,0 +1,226 @@
+"""The files: their bytes, names and splits, and what is refused."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import onnx
+import pytest
+
+from intact.errors import ExportError, PlanError
+from intact.exporting import FormatName, export
+from intact.formats.exported import WrittenFiles
+from intact.formats.format import Io
+from intact.formats.ncnn.model import NcnnModel
+from intact.formats.ncnn.write import write_ncnn
+from intact.plan import Overrides, QuantizedGraph
+from tests.formats.ncnn.cases import outputs_of
+from tests.models import MODELS, ModelBuilder, random_inputs, run_model
+from tests.plans import calibrated, planned
+
+
+def layers(model: NcnnModel) -> list[list[str]]:
+    magic, counts, *lines = model.param.splitlines()
+    assert magic == "7767517"
+    rows = [line.split() for line in lines]
+    tops = {blob for row in rows for blob in row[4 + int(row[2]) : 4 + int(row[2]) + int(row[3])]}
+    assert counts == f"{len(lines)} {len(tops)}"
+    return rows
+
+
+def one_conv(*, outputs: int = 2) -> onnx.ModelProto:
+    b = ModelBuilder()
+    weight = np.zeros((outputs, 3, 1, 1), np.float32)
+    weight[0, :, 0, 0] = [1.27, -0.64, 0.005]  # scale 0.01: codes 127, -64, 1 (a tie)
+    weight[1:] = 2.0
+    bias = b.constant(np.array([0.5, -0.25], np.float32)[:outputs])
+    x = b.node("Conv", b.input("x", ["batch", 3, 4, 5]), b.constant(weight), bias, name="c")
+    b.output(b.node("Relu", x, out="y"))
+    return b.build()
+
+
+def test_the_bin_of_one_layer_byte_by_byte() -> None:
+    plan = calibrated(one_conv(), "ncnn")
+    written = write_ncnn(plan)
+    data = plan.input_config(plan.graph.node("c"), 0).params
+    weight = plan.input_config(plan.graph.node("c"), 1).params
+    assert data is not None
+    assert weight is not None
+    one = np.float32(1)
+    assert written.weights == b"".join(
+        [
+            struct.pack("<I", 0x000D4B38),
+            plan_codes([127, -64, int(np.float32(0.005) / weight.scale[0] + 0.5), 127, 127, 127]),
+            struct.pack("<2f", 0.5, -0.25),
+            (one / weight.scale).astype("<f4").tobytes(),
+            (one / data.scale).astype("<f4").tobytes(),
+        ]
+    )
+    assert [" ".join(row) for row in layers(written)] == [
+        "Input x 0 1 x 0=5 1=4 2=3",
+        "Convolution c 1 1 x y 0=2 1=1 2=1 3=1 4=0 5=1 6=6 8=2 9=1 11=1 12=1 13=1 14=0 15=0 16=0",
+    ]
+
+
+def plan_codes(codes: list[int]) -> bytes:
+    """Codes, padded to four bytes."""
+    return np.array(codes, np.int8).tobytes() + b"\0" * (-len(codes) % 4)
+
+
+def test_a_float_layer_has_the_tag_zero() -> None:
+    plan = calibrated(one_conv(), "ncnn", Overrides(keep_float=("Conv",)))
+    written = write_ncnn(plan)
+    assert written.weights[:8] == struct.pack("<If", 0, 1.27)
+    assert "8=" not in " ".join(layers(written)[1])
+    assert written.table == ""
+
+
+def test_equal_plans_give_equal_bytes() -> None:
+    model = MODELS["residual"].build(17)
+    first, second = (write_ncnn(calibrated(model, "ncnn")) for _ in range(2))
+    assert (first.param, first.weights, first.table) == (second.param, second.weights, second.table)
+
+
+def test_blobs_that_are_read_twice_are_split() -> None:
+    rows = layers(write_ncnn(calibrated(MODELS["residual"].build(17), "ncnn")))
+    read = [blob for row in rows for blob in row[4 : 4 + int(row[2])]]
+    assert len(read) == len(set(read))
+    assert [row[2:4] for row in rows if row[0] == "Split"] == [["1", "2"]]
+
+
+def test_an_output_that_is_read_further_keeps_its_name() -> None:
+    pytest.importorskip("ncnn")
+    b = ModelBuilder()
+    x = b.node("Relu", b.input("x", ["batch", 3]), out="y")
+    b.output(x)
+    b.output(b.node("Add", x, b.node("Sigmoid", x), out="z"))
+    model = b.build()
+    written = write_ncnn(planned_float(model))
+    assert written.outputs == {"y": "y", "z": "z"}
+    feeds = random_inputs(model)
+    found = outputs_of(written, feeds)
+    for name, expected in run_model(model, feeds).items():
+        np.testing.assert_allclose(found[name], expected, rtol=1e-5)
+
+
+def planned_float(model: onnx.ModelProto) -> QuantizedGraph:
+    """A plan of a model that has no products: nothing is quantised."""
+    return planned(model, "ncnn")
+
+
+def test_odd_names_become_words() -> None:
+    pytest.importorskip("ncnn")
+    model = MODELS["odd_names"].build(17)
+    plan = calibrated(model, "ncnn")
+    written = write_ncnn(plan)
+    names = [name for row in layers(written) for name in row[1:2] + row[4 : 4 + int(row[2])]]
+    assert all(name.isascii() and name.isprintable() and len(name) <= 255 for name in names)
+    renamed = [name for name, blob in {**written.inputs, **written.outputs}.items() if name != blob]
+    assert renamed
+    assert "one word of printable ASCII" in written.notes[0].message
+    feeds = random_inputs(model)
+    assert set(outputs_of(written, feeds)) == set(run_model(model, feeds))
+
+
+def test_names_that_become_one_word_stay_apart() -> None:
+    b = ModelBuilder()
+    x = b.node("Relu", b.input("a b", ["batch", 3]), out="a_b", name="n 1")
+    b.output(b.node("Neg", x, out="a\tb", name="n_1"))
+    rows = layers(write_ncnn(planned_float(b.build())))
+    assert [row[4:] for row in rows] == [
+        ["a_b", "0=3"],
+        ["a_b", "a_b_2"],
+        ["a_b_2", "a_b_3", "0=1"],
+    ]
+    assert len({row[1] for row in rows}) == 3
+
+
+def test_all_that_cannot_be_held_is_listed() -> None:
+    b = ModelBuilder()
+    x = b.node("Asinh", b.input("x", ["batch", 3, 4, 4]), name="asinh")
+    x = b.node("Concat", x, x, axis=0, name="batches")
+    x = b.node("Transpose", x, perm=[1, 0, 2, 3], name="turn")
+    b.output(b.node("Relu", x))
+    with pytest.raises(ExportError) as found:
+        write_ncnn(planned_float(b.build()))
+    told = str(found.value)
+    for each in (
+        "'asinh': ncnn has no layer for Asinh",
+        "'batches': it works along the batch",
+        "'turn'",
+    ):
+        assert each in told
+    assert "Relu" not in told
+
+
+def test_plans_for_other_hardware_are_refused() -> None:
+    plan = calibrated(MODELS["residual"].build(17), "onnxruntime")
+    with pytest.raises(ExportError, match="nothing else"):
+        write_ncnn(plan)
+
+
+def test_narrow_activations_are_refused_and_narrow_weights_are_not() -> None:
+    with pytest.raises(ExportError, match=r"-7\.\.7 are fewer"):
+        write_ncnn(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[0]": 4})))
+    written = write_ncnn(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[1]": 4})))
+    assert np.abs(np.frombuffer(written.weights[4:10], np.int8)).max() == 7
+
+
+def test_a_scale_for_each_group_cannot_be_given_to_its_channels() -> None:
+    b = ModelBuilder()
+    b.output(b.conv(b.input("x", ["batch", 4, 5, 5]), 4, 8, group=4))
+    with pytest.raises(ExportError, match="one scale for each group"):
+        write_ncnn(calibrated(b.build(), "ncnn"))
+
+
+@pytest.mark.parametrize(
+    ("shape", "told"),
+    [
+        ([2, 3, 4, 4], "holds 2 samples"),
+        (["batch"], "has 1 axes"),
+        (["batch", 2, 3, 4, 5, 6], "has 6 axes"),
+    ],
+)
+def test_shapes_that_no_blob_has(shape: list[int | str], told: str) -> None:
+    b = ModelBuilder()
+    b.output(b.node("Relu", b.input("x", shape)))
+    with pytest.raises(ExportError, match=told):
+        write_ncnn(planned_float(b.build()))
+
+
+def test_open_lengths_are_left_open_where_no_layer_asks() -> None:
+    pytest.importorskip("ncnn")
+    b = ModelBuilder()
+    b.output(b.node("Relu", b.conv(b.input("x", ["batch", 3, "h", "w"]), 3, 4)))
+    model = b.build()
+    feeds = {"x": np.random.default_rng(0).normal(size=(1, 3, 5, 6)).astype(np.float32)}
+    written = write_ncnn(calibrated(model, "ncnn"))
+    assert layers(written)[0][4:] == ["x"]
+    (found,) = outputs_of(written, feeds).values()
+    assert found.shape == (1, 4, 5, 6)
+
+
+def test_wide_sums_are_told_of() -> None:
+    b = ModelBuilder()
+    weight = b.constant(np.ones((2, 40, 3, 3), np.float32))  # 360 * 127 * 127 > 2^31 / 576
+    b.output(b.node("Conv", b.input("x", ["batch", 40, 6, 6]), weight, name="wide"))
+    (note,) = write_ncnn(calibrated(b.build(), "ncnn")).notes
+    assert note.node == "wide"
+    assert "3728270" in note.message
+    assert "winograd" in note.remedy
+    assert not write_ncnn(calibrated(b.build(), "ncnn-winograd")).notes
+
+
+def test_a_plan_without_scales_is_refused() -> None:
+    with pytest.raises(PlanError, match="calibrate"):
+        write_ncnn(planned(one_conv(), "ncnn"))
+
+
+def test_the_format_has_three_files() -> None:
+    plan = calibrated(one_conv(), "ncnn")
+    exported = export(plan, [FormatName.NCNN], Io.INT8)[FormatName.NCNN]
+    assert isinstance(exported, WrittenFiles)
+    assert list(exported.files) == ["model.int8.param", "model.int8.bin", "model.table"]
+    table = exported.files["model.table"]
+    assert exported.nbytes() == sum(map(len, exported.files.values())) - len(table)

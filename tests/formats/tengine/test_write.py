@@ -1,0 +1,189 @@
+"""Tengine's tables of scales, byte for byte and back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+import intact
+from intact.config import QuantState
+from intact.errors import ExportError
+from intact.formats.exported import WrittenFiles
+from intact.formats.format import Io
+from intact.formats.tengine.format import MODEL_FILE, TENGINE
+from intact.formats.tengine.read import parse_table
+from intact.formats.tengine.write import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
+from intact.plan import Overrides, QuantizedGraph, quantization_points
+from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
+from tests.plans import calibrate, calibrated, planned
+
+RUNNABLE = [name for name in MODELS if name not in ("clutter", "odd_names", "control_flow")]
+
+
+def two_channels(names: tuple[str, ...] = ("data", "conv1", "relu1", "prob")) -> onnx.ModelProto:
+    """A model of two weights, so that every figure of its tables is found by hand."""
+    b = ModelBuilder()
+    x = b.input(names[0], ["batch", 1, 2, 2])
+    weight = b.constant(np.array([[[[127.0]]], [[[-0.762]]]], np.float32), "weight1")
+    bias = b.constant(np.array([1.0, -2.0], np.float32), "bias1")
+    x = b.node("Conv", x, weight, bias, name="c", out=names[1])
+    x = b.node("Relu", x, name="r", out=names[2])
+    x = b.node("Softmax", b.node("Flatten", x, name="f", out="flat"), out=names[3], name="s")
+    b.output(names[3], ["batch", 8])
+    return b.build()
+
+
+def two_channel_plan(target: str = "tengine", method: str = "minmax") -> QuantizedGraph:
+    feeds = {"data": np.array([[[[-0.5, 0.25], [0.1, 0.0]]]], np.float32)}
+    return calibrate(planned(two_channels(), target), feeds, method)
+
+
+def test_byte_for_byte() -> None:
+    tables, notes = write_tables(two_channel_plan())
+    # 0.5 / 127 = 0.00393700..., the largest result 0.25 * 127 + 1 = 32.75 by 127 is 0.25787401...;
+    # Softmax 1 / 127. The convolution's and Relu's tensors have the scale that Flatten passes back.
+    assert tables["table_minmax.scale"] == (
+        b"data 0.003937 0\nconv1 0.257874 0\nrelu1 0.257874 0\nflat 0.257874 0\nprob 0.007874 0\n"
+    )
+    # 127 / 127 and 0.762 / 127, then times 0.003937.
+    assert tables[WEIGHTS_FILE] == b"weight1 1.00000000 0.00600000 \n"
+    assert tables[BIASES_FILE] == b"bias1 0.00393700 0.00002362 \n"
+    assert notes == ()
+
+
+def test_byte_for_byte_in_uint8() -> None:
+    tables, _ = write_tables(two_channel_plan("tengine-u8"))
+    # 0.75 / 255 and int(0.5 / 0.0029411765) = 170 (of 170.0); 32.75 / 255.
+    assert tables["table_minmax.scale"] == (
+        b"data 0.002941 170\nconv1 0.128431 0\nrelu1 0.128431 0\nflat 0.128431 0\nprob 0.003922 0\n"
+    )
+    assert tables[WEIGHTS_FILE] == b"weight1 0.50102746 \n"
+
+
+@pytest.mark.parametrize("method", ["minmax", "kl", "aciq", "mse"])
+def test_the_name_is_that_of_the_method(method: str) -> None:
+    plan = two_channel_plan(method=method)
+    assert table_name(plan) == f"table_{method}.scale"
+    assert f"table_{method}.scale" in TENGINE.files
+
+
+@pytest.mark.parametrize("target", ["tengine", "tengine-u8"])
+@pytest.mark.parametrize("name", RUNNABLE)
+def test_what_is_written_is_read_back(name: str, target: str) -> None:
+    plan = calibrated(MODELS[name].build(17), target)
+    tables, _ = write_tables(plan)
+    written = tables[table_name(plan)]
+    if not written:
+        return
+    table = parse_table(written, "table")
+    seen = 0
+    for point in quantization_points(plan):
+        params, tensor = point.config.params, str(point.value.name)
+        if point.is_constant or params is None:
+            continue
+        given = table.scales[tensor]
+        assert given.scale == params.scale, tensor
+        if any(scale.zero_point for scale in table.scales.values()):
+            assert given.zero_point == params.zero_point
+        seen += 1
+    assert seen
+    for file in (WEIGHTS_FILE, BIASES_FILE):
+        if tables[file]:
+            parse_table(tables[file], file)
+
+
+def test_every_tensor_between_has_a_line() -> None:
+    plan = calibrated(depthwise_net(), "tengine")
+    names = [
+        line.split()[0] for line in write_tables(plan)[0]["table_minmax.scale"].split(b"\n")[:-1]
+    ]
+    computed = [str(value.name) for node in plan.graph.nodes for value in node.outputs]
+    assert [name.decode() for name in names] == ["image", *computed]
+    hidden = [c for c in plan.configs.values() if c.state is QuantState.OVERLAPPED]
+    assert hidden
+
+
+def test_a_table_as_calibration_gives_the_same_plan(tmp_path: Path) -> None:
+    model, path = residual_net(), tmp_path / "model.onnx"
+    onnx.save(model, path)
+    feeds = random_inputs(model, batch=16)
+    first = intact.quantize(path, data=feeds, target="tengine")
+    first.save(tmp_path / "first")
+    table = tmp_path / "first" / "table_minmax.scale"
+    again = intact.quantize(path, target="tengine", scales=table)
+    for end, config in first.plan.configs.items():
+        other = again.plan.configs[end]
+        assert config.state is other.state
+        assert (config.params is None) == (other.params is None)
+        if config.params is not None and other.params is not None:
+            assert np.array_equal(config.params.scale, other.params.scale)
+            assert np.array_equal(config.params.zero_point, other.params.zero_point)
+    again.save(tmp_path / "again")
+    written = (tmp_path / "again" / "table_given.scale").read_bytes()
+    assert written == table.read_bytes()
+    for name in (WEIGHTS_FILE, BIASES_FILE, MODEL_FILE):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+
+
+def test_a_result_is_read_back(tmp_path: Path) -> None:
+    plan = two_channel_plan()
+    written = TENGINE.write(plan, Io.INT8)
+    assert isinstance(written, WrittenFiles)
+    written.save(tmp_path)
+    read = TENGINE.read(tmp_path, plan)
+    assert isinstance(read, WrittenFiles)
+    assert read.files == written.files
+    assert read.nbytes() == written.nbytes() == len(written.files[MODEL_FILE])
+
+
+def test_a_graph_that_is_no_tmfile_still_has_its_tables(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.node("Tanh", b.conv(b.input("image", ["batch", 2, 4, 4]), 2, 2), name="tanh", out="t")
+    b.node("Relu", b.conv(x, 2, 2), out="y", name="relu")
+    b.output("y")
+    plan = calibrated(b.build(), "tengine")
+    written = TENGINE.write(plan, Io.INT8)
+    assert isinstance(written, WrittenFiles)
+    assert MODEL_FILE not in written.files
+    messages = [note.message for note in written.notes]
+    assert any(MODEL_FILE in message and "tanh" in message for message in messages)
+    written.save(tmp_path)
+    read = TENGINE.read(tmp_path, plan)
+    assert isinstance(read, WrittenFiles)
+    assert read.files == written.files
+
+
+def test_all_that_cannot_be_said_is_listed() -> None:
+    model = two_channels(("my data", "conv1", "relu 1", "prob"))
+    overrides = Overrides(bits={"c.input[1]": 4})
+    feeds = {"my data": np.ones((2, 1, 2, 2), np.float32)}
+    plan = calibrate(planned(model, "tengine", overrides), feeds)
+    with pytest.raises(ExportError) as caught:
+        write_tables(plan)
+    text = str(caught.value)
+    assert "'my data': its name has a space" in text
+    assert "'relu 1': its name has a space" in text
+    assert "'weight1': it has 4 bits" in text
+
+
+def test_several_ways_are_refused() -> None:
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 2, 4, 4])
+    for name in ("one", "two"):
+        b.node("Conv", x, b.weight(2, 2, 1, 1), name=name, out=name)
+        b.output(name)
+    model = b.build()
+    plan = calibrated(model, "tengine", Overrides(bits={"two.input[0]": 6}))
+    with pytest.raises(ExportError, match="'image': it is quantised in several ways"):
+        write_tables(plan)
+
+
+def test_what_other_targets_lose_is_noted() -> None:
+    plan = calibrated(residual_net(), "tensorrt")
+    _, notes = write_tables(plan)
+    assert any("six decimals" in note.message for note in notes)
+    _, notes = write_tables(calibrated(residual_net(), "onnxruntime"))
+    assert any("six decimals" in note.message for note in notes)

@@ -1,0 +1,68 @@
+"""Codes that convolutions read without a sign."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from intact.program import Program
+from intact.program.lower import lower
+from intact.program.operations import Convolution
+from intact.program.passes.unsigned import unsigned_inputs
+from intact.run.integer import IntegerEngine
+from tests.models import ModelBuilder, random_inputs
+from tests.plans import calibrated
+
+
+def programs() -> tuple[Program, Program, dict[str, np.ndarray]]:
+    """One network for hardware that takes signed codes, and for hardware that does not."""
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    x = b.node("Conv", x, b.weight(4, 4, 1, 1), name="one", out="one_out")
+    pooled = b.node("MaxPool", x, name="pool", kernel_shape=[2, 2], strides=[2, 2], out="pooled")
+    x = b.node("Conv", pooled, b.weight(4, 4, 1, 1), name="two", out="two_out")
+    x = b.node("Conv", pooled, b.weight(4, 4, 1, 1), name="three", out="three_out")
+    y = b.node("Conv", pooled, b.weight(4, 4, 1, 1), name="four", out="four_out")
+    x = b.node("Add", x, y, name="add", out="sum")
+    x = b.node("Flatten", b.node("GlobalAveragePool", x, out="mean"))
+    b.output(b.node("Gemm", x, b.weight(3, 4), transB=1, out="logits"))
+    model = b.build()
+    first, second = (lower(calibrated(model, t)) for t in ("openvino", "openvino-avx2"))
+    return first, second, random_inputs(model, batch=3, seed=4)
+
+
+def signs(program: Program) -> dict[str, bool]:
+    """Whether the codes of each tensor have a sign."""
+    return {
+        tensor.value: tensor.encoding.quant_min < 0
+        for step in program.steps
+        for tensor in step.outputs
+        if tensor.encoding is not None
+    }
+
+
+def test_what_convolutions_read_is_unsigned_also_through_moves() -> None:
+    first, second, _ = programs()
+    assert all(signs(first).values())
+    found = signs(second)
+    assert not any(found[name] for name in ("image", "one_out", "pooled"))
+    assert found["mean"]
+    assert found["sum"]
+    for step in second.steps:
+        if isinstance(step.operation, Convolution):
+            data = step.activations[0].encoding
+            assert data is not None
+            assert (data.quant_min, data.quant_max) == (0, 255)
+            assert data.zero_point.item() == 128
+
+
+def test_real_numbers_stay_what_they_are() -> None:
+    first, second, feeds = programs()
+    runs = [IntegerEngine(program).run(feeds, ["image_quantized"]) for program in (first, second)]
+    codes = [run.tensors["image_quantized"].astype(int) for run in runs]
+    np.testing.assert_array_equal(codes[1], codes[0] + 128)
+
+
+def test_nothing_changes_where_signs_do_not_matter() -> None:
+    first, second, _ = programs()
+    assert unsigned_inputs(first) is first
+    assert unsigned_inputs(second) is second

@@ -1,0 +1,164 @@
+"""The OpenVINO targets, what ``[unsigned]`` may say, and 7-bit weights."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intact.errors import TargetError
+from intact.plan import Overrides, QuantizedGraph
+from intact.targets import (
+    DType,
+    Overflow,
+    Target,
+    TensorScheme,
+    load_target,
+    target_from_json,
+    target_to_json,
+)
+from tests.models import ModelBuilder
+from tests.plans import config, conv, image, planned
+
+ASYMMETRIC_WEIGHTS = """
+format = 1
+name = "mine"
+extends = "openvino"
+[weight]
+dtype = "uint8"
+quant_min = 0
+quant_max = 255
+symmetric = false
+"""
+
+
+def small(target: Target | str, weight_bits: int | None = None) -> QuantizedGraph:
+    b = ModelBuilder()
+    conv(b, b.node("Relu", conv(b, image(b), "one"), out="r"), "two")
+    b.output("two_out")
+    return planned(b.build(), target, Overrides(weight_bits=weight_bits))
+
+
+def weight_range(plan: QuantizedGraph) -> tuple[int, int, int]:
+    grid = config(plan, "one.input[1]").grid
+    return grid.bits, grid.quant_min, grid.quant_max
+
+
+def test_openvino() -> None:
+    target = load_target("openvino")
+    assert (target.activation.dtype, target.weight.dtype) == (DType.INT8, DType.INT8)
+    assert target.activation.symmetric
+    assert target.weight.symmetric
+    assert target.bias.dtype is DType.FLOAT32
+    assert target.formats[0] == "openvino"
+    assert "Relu" in target.unsigned.after
+    assert {"Add", "AveragePool", "Concat", "MaxPool", "Resize"} <= set(target.unsigned.through)
+    assert (("Conv",), ("Add",)) in [fusion.pattern for fusion in target.fusions]
+
+
+def test_weights_of_the_old_cpu_cannot_saturate_a_pair() -> None:
+    target = load_target("openvino-avx2")
+    arithmetic = target.arithmetic_for("Conv")
+    assert arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
+    most = target.activation.unsigned().quant_max
+    limits = np.iinfo(np.int16)
+    products = [2 * most * target.weight.quant_min, 2 * most * target.weight.quant_max]
+    assert limits.min <= min(products) < max(products) <= limits.max
+    base = load_target("openvino")
+    assert (target.rules, target.fusions, target.unsigned) == (
+        base.rules,
+        base.fusions,
+        base.unsigned,
+    )
+
+
+@pytest.mark.parametrize(
+    ("target", "bits", "expected"),
+    [
+        ("openvino", None, (8, -128, 127)),
+        ("openvino", 7, (7, -64, 63)),
+        ("openvino", 4, (4, -8, 7)),
+        ("openvino-avx2", None, (7, -64, 63)),
+        ("openvino-avx2", 8, (8, -128, 127)),
+    ],
+)
+def test_weight_bits(target: str, bits: int | None, expected: tuple[int, int, int]) -> None:
+    assert weight_range(small(target, bits)) == expected
+
+
+@pytest.mark.parametrize(("bits", "expected"), [(None, (8, 0, 255)), (7, (7, 0, 127))])
+def test_weight_bits_of_asymmetric_weights(
+    tmp_path: Path, bits: int | None, expected: tuple[int, int, int]
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(ASYMMETRIC_WEIGHTS, encoding="utf-8")
+    assert weight_range(small(load_target(path), bits)) == expected
+
+
+def test_narrow_weights_of_few_bits_cause_no_doubt() -> None:
+    """OpenVINO's are stored as 8 bits, so they have integer kernels."""
+    for bits in (4, 7):
+        assert not small("openvino", bits).notes
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("after = ['Reluu']", "[unsigned] after: unknown operator 'Reluu'"),
+        ("after = ['Relu', 'Relu']", "Relu is listed twice"),
+        ("after = ['Relu']\nthrough = ['Relu']", "[unsigned] has Relu in after and through"),
+        ("through = ['Add']", "through has no effect without after"),
+        ("before = ['Relu']", "unknown key 'before' in [unsigned]"),
+        ("after = 'Relu'", "[unsigned] after is of type string"),
+    ],
+)
+def test_contradictions(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f'format = 1\nname = "mine"\nextends = "tensorrt"\n[unsigned]\n{text}\n', encoding="utf-8"
+    )
+    with pytest.raises(TargetError) as caught:
+        load_target(path)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("base", "message"),
+    [("onnxruntime", "these are asymmetric"), ("integer-pow2", "")],
+)
+def test_unsigned_is_for_symmetric_signed_activations(
+    tmp_path: Path, base: str, message: str
+) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        f'format = 1\nname = "mine"\nextends = "{base}"\n[unsigned]\nafter = ["Relu"]\n',
+        encoding="utf-8",
+    )
+    if message:
+        with pytest.raises(TargetError, match=message):
+            load_target(path)
+    else:
+        assert load_target(path).unsigned.after == ("Relu",)
+
+
+def test_a_stored_target_without_unsigned_is_read() -> None:
+    stored = target_to_json(load_target("tensorrt"))
+    del stored["unsigned"]
+    assert target_from_json(stored) == load_target("tensorrt")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "bits", "expected"),
+    [
+        (DType.INT8, 8, (DType.UINT8, 0, 255)),
+        (DType.INT8, 7, (DType.UINT8, 0, 127)),
+        (DType.INT16, 16, (DType.UINT16, 0, 65535)),
+        (DType.UINT8, 8, (DType.UINT8, 0, 200)),
+    ],
+)
+def test_unsigned_scheme(dtype: DType, bits: int, expected: tuple[DType, int, int]) -> None:
+    scheme = TensorScheme(dtype=dtype, bits=bits, quant_min=0, quant_max=200, symmetric=True)
+    found = scheme.unsigned()
+    assert (found.dtype, found.quant_min, found.quant_max) == expected
+    assert found.bits == bits

@@ -1,0 +1,110 @@
+"""One calibration for every runtime, from the command line, and what docs/targets.md shows."""
+
+from __future__ import annotations
+
+import json
+import re
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from intact.formats.tengine.tmfile.write import write_float
+from intact.graph import normalize
+
+DOCS = Path(__file__).resolve().parent.parent / "docs" / "targets.md"
+
+
+def test_every_command_of_the_document_runs(here: Path, say: Any) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
+    inline = re.findall(r"`(intact [^`]*--output[^`]*)`", DOCS.read_text())
+    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
+    commands = [words[1:] for words in (*lines, *(each.split() for each in inline))]
+    assert len(commands) >= 9
+    Path("model.tmfile").write_bytes(write_float(normalize("model.onnx")))
+    outputs = []
+    for words in commands:
+        if words[0] == "import":
+            shutil.copy("keep/" + words[1], ".")
+        if words[0] == "quantize":
+            shutil.rmtree("out", ignore_errors=True)
+        outputs.append(say(*words))
+        for name in ("model.fq.onnx", "model.int8.tmfile"):
+            for path in Path("out").glob(name):
+                Path("keep").mkdir(exist_ok=True)
+                shutil.copy(path, "keep")
+    assert any("tflite" in text for text in outputs)
+
+
+TARGETS = ("onnxruntime", "openvino", "ncnn", "tflite", "tvm", "tensorrt", "tengine")
+
+
+def test_one_table_for_every_target(here: Path, say: Any) -> None:
+    targets = [word for name in TARGETS for word in ("--target", name)]
+    made = json.loads(
+        say("quantize", "model.onnx", "-d", "calib.npz", "-o", "out", *targets, "--json")
+    )
+    assert list(made["results"]) == list(TARGETS)
+    assert sorted(path.name for path in Path("out").iterdir()) == sorted(TARGETS)
+    found = json.loads(say("verify", "out", "-d", "test.npz", "--samples", "40", "--json"))
+    rows = {row["target"]: row for row in found["verified"]}
+    assert set(rows) >= set(TARGETS) - {"tengine"}  # has no runtime here
+    for row in found["verified"]:
+        assert row["samples"] == 40
+        assert row["agreement"] == 100.0, row["target"]
+        assert row["top1"][0] == row["top1"][1] > 90
+        assert sum(layer["mismatches"] for layer in row["layers"]) <= 1
+        assert not any(row["rules"].values())
+    text = say("verify", "out", "-d", "test.npz", "--samples", "8")
+    for name in rows:
+        assert name in text
+
+
+def test_tengine_files_in_and_out(here: Path, say: Any, fails: Any) -> None:
+    Path("model.tmfile").write_bytes(write_float(normalize("model.onnx")))
+    say("quantize", "model.tmfile", "-t", "tengine", "-d", "calib.npz", "-o", "out")
+    say("quantize", "model.onnx", "-t", "tengine", "-d", "calib.npz", "-o", "same")
+    first, second = (Path(f, "model.int8.tmfile").read_bytes() for f in ("out", "same"))
+    assert len(first) == len(second)
+    say("import", "out/model.int8.tmfile", "-o", "read")
+    assert Path("read/model.int8.tmfile").read_bytes() == first
+    assert "quantised already" in fails(
+        "quantize", "out/model.int8.tmfile", "-d", "calib.npz", "-o", "again"
+    )
+    assert "not quantised" in fails("import", "model.tmfile", "-o", "again")
+    assert json.loads(say("inspect", "model.tmfile", "--json"))["target"] == "tengine"
+    say("run", "out/model.int8.tmfile", "--integer", "-d", "test.npz", "-o", "read.npz")
+    say("run", "out", "--integer", "-d", "test.npz", "-o", "made.npz")
+    with np.load("read.npz") as read, np.load("made.npz") as made:
+        for name in made.files:
+            np.testing.assert_array_equal(read[name], made[name])
+
+
+def test_models_with_fake_quantize_are_read(here: Path, say: Any) -> None:
+    say("quantize", "model.onnx", "-t", "openvino", "-d", "calib.npz", "-o", "out")
+    say("import", "out/model.fq.onnx", "-o", "read")
+    assert Path("read/model.fq.onnx").is_file()
+    assert json.loads(say("inspect", "out/model.fq.onnx", "--json"))["target"] == "openvino"
+    found = json.loads(say("verify", "read", "--samples", "4", "--json"))["verified"]
+    assert [row["format"] for row in found] == ["openvino"]
+
+
+def test_layers_are_compared(here: Path, say: Any, fails: Any) -> None:
+    say("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
+    lost = json.loads(say("evaluate", "out", "-d", "test.npz", "--quant-loss", "--json"))
+    assert lost["samples"] == 50
+    assert all(layer["cosine"] > 0.9 for layer in lost["layers"])
+    assert any(len(layer["channel_cosines"]) > 1 for layer in lost["layers"])
+    text = say("evaluate", "out", "-d", "test.npz", "--quant-loss", "--samples", "5")
+    assert "worst channel" in text
+    assert "--metric" in fails(
+        "evaluate", "out", "-d", "test.npz", "--quant-loss", "--metric", "m:f"
+    )
+
+
+def test_passes_are_asked_for_by_name(here: Path, say: Any, fails: Any) -> None:
+    arguments = ("quantize", "model.onnx", "-d", "calib.npz", "-o", "out", "--json")
+    made = json.loads(say(*arguments, "--improve", "equalize", "--improve", "weight-scales"))
+    assert made["provenance"]["improve"] == "equalize,weight-scales"
+    assert "did you mean 'equalize'" in fails(*arguments, "--improve", "equalise")
