@@ -104,6 +104,25 @@ def test_a_residual_of_another_shape_or_no_codes_is_computed_in_float() -> None:
     assert "another shape" in program.in_float["branch"]
 
 
+@pytest.mark.parametrize("repeated", ["branch", "residual"])
+def test_one_sample_added_to_a_whole_batch_is_no_residual(repeated: str) -> None:
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    once = b.node("ReduceMax", x, axes=[0], keepdims=1)
+    first, second = (once, x) if repeated == "branch" else (x, once)
+    y = b.node("Conv", b.node("Relu", first), b.weight(4, 4, 1, 1), name="branch")
+    y = b.node("Add", y, b.node("Relu", second), name="add")
+    b.output(b.conv(y, 4, 4, kernel=1))
+    model = b.build()
+    plan = calibrated(model, "openvino")
+    program = lower(plan)
+    assert "another shape" in program.in_float["branch"]
+    feeds = random_inputs(model, batch=3, seed=1)
+    expected, _ = Simulator(plan).run(feeds)
+    for name, found in IntegerEngine(program).run(feeds).outputs.items():
+        assert found.shape == expected[name].shape
+
+
 def test_a_tensor_added_to_itself_is_no_residual() -> None:
     b = ModelBuilder()
     x = b.conv(b.input("image", ["batch", 4, 8, 8]), 4, 4, kernel=1)
@@ -113,9 +132,20 @@ def test_a_tensor_added_to_itself_is_no_residual() -> None:
     assert lower(plan).steps
 
 
-def test_hardware_of_integers_adds_no_real_numbers(tmp_path: Path) -> None:
-    program = lower(calibrated(block(), own_target(tmp_path, "", header=FIXED)))
-    assert "scales sums in integers" in program.in_float["branch"]
+@pytest.mark.parametrize(
+    ("arithmetic", "how"),
+    [
+        ('"fixed_point_double"', "in integers"),
+        ('"float64"', "in float64"),
+        ('"float32"\nscales_in_turn = true', "by one scale after another"),
+    ],
+)
+def test_other_hardware_adds_no_real_numbers(tmp_path: Path, arithmetic: str, how: str) -> None:
+    header = FIXED.replace('"fixed_point_double"', arithmetic)
+    program = lower(calibrated(block(), own_target(tmp_path, "", header=header)))
+    assert program.in_float["branch"].endswith(
+        f"its bias is float, and the target scales sums {how}"
+    )
 
 
 def fully(target: str) -> QuantizedGraph:

@@ -20,20 +20,22 @@ RUNNABLE = [name for name in MODELS if name != "odd_names"]
 
 
 def uneven(
-    b: ModelBuilder, inputs: int, outputs: int, kernel: int = 3, group: int = 1
+    b: ModelBuilder, inputs: int, outputs: int, kernel: int = 3, group: int = 1, bias: float = 1.0
 ) -> list[str]:
-    """Weight and bias whose channels differ by orders of magnitude."""
+    """Weight whose channels differ by orders of magnitude, and a bias of this spread."""
     rng = b.random
     weight = rng.normal(size=(outputs, inputs // group, kernel, kernel))
     weight *= 10.0 ** rng.uniform(-2, 2, (outputs, 1, 1, 1))
     weight *= 10.0 ** rng.uniform(-1, 1, (1, inputs // group, 1, 1))
-    bias = rng.normal(size=outputs)
-    return [b.constant(weight.astype(np.float32)), b.constant(bias.astype(np.float32))]
+    biases = rng.normal(size=outputs) * bias
+    return [b.constant(weight.astype(np.float32)), b.constant(biases.astype(np.float32))]
 
 
-def conv(b: ModelBuilder, x: str, inputs: int, outputs: int, name: str, **how: int) -> str:
+def conv(
+    b: ModelBuilder, x: str, inputs: int, outputs: int, name: str, bias: float = 1.0, **how: int
+) -> str:
     kernel, group = how.get("kernel", 3), how.get("group", 1)
-    parameters = uneven(b, inputs, outputs, kernel, group)
+    parameters = uneven(b, inputs, outputs, kernel, group, bias)
     return b.node("Conv", x, *parameters, name=name, group=group, pads=[kernel // 2] * 4)
 
 
@@ -123,13 +125,32 @@ def test_every_model_computes_the_same(name: str) -> None:
 def test_two_layers_reach_equally_far(between: str) -> None:
     before, after = assert_same(pair(KEEPS[between]))
     first, second = reaches(before, "first", (1, 2, 3)), reaches(before, "second", (0, 2, 3))
-    root = np.sqrt(first * second)
-    np.testing.assert_allclose(reaches(after, "first", (1, 2, 3)), root, rtol=1e-5)
-    np.testing.assert_allclose(reaches(after, "second", (0, 2, 3)), root, rtol=1e-5)
-    bias_before, bias_after = (g.constant(g.node("first").inputs[2]) for g in (before, after))
-    assert bias_before is not None
+    bias, bias_after = (g.constant(g.node("first").inputs[2]) for g in (before, after))
+    assert bias is not None
     assert bias_after is not None
-    np.testing.assert_allclose(bias_after, bias_before * (root / first), rtol=1e-5)
+    room = np.abs(bias).max() / np.abs(bias)
+    factor = np.minimum(np.sqrt(second / first), room)
+    assert 0 < np.count_nonzero(factor == room) < len(factor)
+    np.testing.assert_allclose(reaches(after, "first", (1, 2, 3)), first * factor, rtol=1e-5)
+    np.testing.assert_allclose(reaches(after, "second", (0, 2, 3)), second / factor, rtol=1e-5)
+    np.testing.assert_allclose(bias_after, bias * factor, rtol=1e-5)
+
+
+def test_a_channel_of_next_to_no_weights_keeps_its_bias_small() -> None:
+    b = ModelBuilder(seed=6)
+    weight = b.random.normal(size=(4, 3, 3, 3)).astype(np.float32)
+    weight[2] *= np.float32(1e-7)
+    bias = b.constant(np.array([1.0, -0.5, 0.5, 0.0], np.float32))
+    x = b.input("image", ["n", 3, 6, 6])
+    x = b.node("Conv", x, b.constant(weight), bias, name="first")
+    b.node("Conv", b.node("Relu", x), b.weight(2, 4, 3, 3), name="second", out="y")
+    b.output("y")
+    before, after = assert_same(b.build())
+    found = after.constant(after.node("first").inputs[2])
+    assert found is not None
+    assert before.hash != after.hash
+    assert found[2] == 1.0  # not sqrt(1e7) times as large, but as the layer's largest
+    assert np.abs(found).max() == 1.0
 
 
 @pytest.mark.parametrize("between", ENDS)
@@ -145,8 +166,8 @@ def test_a_result_that_is_shown_is_left_alone() -> None:
 
 def test_three_with_a_depthwise_layer_between() -> None:
     b = ModelBuilder(seed=5)
-    x = conv(b, b.input("image", ["batch", 2, 8, 8]), 2, 7, "first")
-    x = conv(b, b.node("Relu", x), 7, 7, "depth", group=7)
+    x = conv(b, b.input("image", ["batch", 2, 8, 8]), 2, 7, "first", bias=0)
+    x = conv(b, b.node("Relu", x), 7, 7, "depth", bias=0, group=7)
     b.node("Conv", b.node("Relu", x), *uneven(b, 7, 3, 1), name="last", out="y")
     b.output("y")
     before, after = assert_same(b.build())
@@ -206,7 +227,7 @@ def test_groups_and_transposed_convolutions(group: int, transposed: bool) -> Non
 
 def test_dead_channels_stay_as_they_are() -> None:
     b = ModelBuilder(seed=2)
-    first, bias = np.ones((3, 2, 1, 1), np.float32), np.array([1, 2, 3], np.float32)
+    first, bias = np.ones((3, 2, 1, 1), np.float32), np.array([0.1, 2, 3], np.float32)
     first[1] = 0.0
     second = np.full((2, 3, 1, 1), 100.0, np.float32)
     second[:, 2] = 0.0

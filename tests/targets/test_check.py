@@ -45,6 +45,29 @@ ADD = "[[op]]\nops = ['Add']\n"
         ),
         (
             "arithmetic",
+            "pair_block = 4",
+            "pair_block is given, but accumulator_overflow is 'exact'",
+        ),
+        ("arithmetic", "pair_block = 0", "[arithmetic] pair_block is 0; give 1 or more"),
+        ("arithmetic", "multiplier_bits = 0", "multiplier_bits is 0; give 1 or more"),
+        ("arithmetic", "addition_shift = -1", "addition_shift is -1; give 0 or more"),
+        (
+            "arithmetic",
+            "scale_precision = 'float32_product'",
+            "scale_precision is 'float32_product'; use one of 'decimal6', 'float32', 'float32_",
+        ),
+        (
+            "arithmetic",
+            "multiplier_precision = 'decimal6'",
+            "multiplier_precision is 'decimal6'; use one of 'float32', 'float32_product', 'fl",
+        ),
+        (
+            "arithmetic",
+            "overrides = [{ ops = ['Conv'], requantize = 'shift', fused_bias = true }]",
+            "overrides for Conv fused_bias is about floats, but requantize is 'shift'; remove",
+        ),
+        (
+            "arithmetic",
             "overrides = [{ ops = ['Add'] }]",
             "[arithmetic] overrides for Add changes nothing",
         ),

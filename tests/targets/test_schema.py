@@ -85,7 +85,7 @@ requantize = "float64"
 
 @pytest.mark.parametrize("requantize", list(Requantize))
 @pytest.mark.parametrize(
-    "precision", [each for each in ScalePrecision if each is not ScalePrecision.FLOAT32_ENDS]
+    "precision", [ScalePrecision.FLOAT32, ScalePrecision.FLOAT64, ScalePrecision.DECIMAL6]
 )
 def test_requantisation_and_stored_precision(
     requantize: Requantize, precision: ScalePrecision, tmp_path: Path
@@ -105,7 +105,9 @@ def test_ends_of_ranges_are_floats(tmp_path: Path) -> None:
     for wrong, message in (
         (body.replace('"float32"', '"float64"'), "'float32_ends', but requantize is 'float64'"),
         (folded.replace("float32_ends", "float32"), "folded_factor has no effect"),
-        (body.replace('ends"', 'ends"\npair_block = 0'), "pair_block is 0"),
+        (body.replace('ends"', 'ends"\nscales_in_turn = true'), "scales_in_turn is about scales"),
+        (body.replace('ends"', 'ends"\nreciprocal_scale = true'), "reciprocal_scale is about sca"),
+        (body.replace('ends"', 'ends"\nratio_conversions = true'), "ratio_conversions is about"),
     ):
         with pytest.raises(TargetError, match=message):
             target(tmp_path, body=wrong)

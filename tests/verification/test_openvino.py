@@ -11,11 +11,13 @@ import pytest
 import intact
 from intact.errors import DataError, MissingExtraError
 from intact.formats.openvino.intermediate import intermediate_files
+from intact.formats.openvino.process import LIMIT
 from intact.formats.openvino.write import write_openvino
 from intact.plan import Overrides
 from intact.program.lower import lower
 from intact.targets import load_target
 from intact.verification import Verification, verify_openvino
+from intact.verification.openvino import _runtime
 from intact.verification.openvino_view import View, _residuals
 from tests.models import ModelBuilder
 from tests.plans import calibrate, calibrated, planned
@@ -153,6 +155,14 @@ def test_a_missing_package_tells_how_to_install_it(monkeypatch: pytest.MonkeyPat
     plan = plan_for("openvino")
     with pytest.raises(MissingExtraError, match=r"pip install 'intact\[openvino\]'"):
         verify_openvino(plan, write_openvino(plan), batches(4))
+
+
+def test_a_limit_that_the_environment_sets_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(LIMIT, "AVX2")
+    assert _runtime("").endswith(f", {LIMIT}=AVX2")
+    assert _runtime("AVX512_CORE").endswith(f", {LIMIT}=AVX512_CORE")
+    monkeypatch.delenv(LIMIT)
+    assert LIMIT not in _runtime("")
 
 
 def test_a_tensor_that_is_not_there() -> None:

@@ -321,6 +321,22 @@ def test_tables_of_other_tensors() -> None:
     }
 
 
+@pytest.mark.parametrize("is_output", [False, True])
+def test_a_clip_that_the_quantizer_does_has_its_name_in_the_tables(is_output: bool) -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 4, 5, 5]), b.weight(4, 4, 1, 1), out="c")
+    x = b.node("Clip", x, b.scalar(-100), b.scalar(100), out="clipped")
+    b.output(b.node("Conv", x, b.weight(4, 4, 1, 1)))
+    if is_output:
+        b.output(x)
+    plan = calibrated(b.build(), "tensorrt")
+    exported = written(plan)
+    assert b"clipped: " in exported.tables[CACHE_FILE]
+    assert is_output or "Clip" not in {node.op_type for node in exported.model.graph}
+    found = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph))
+    assert not any(found.values())
+
+
 def test_tables_that_are_damaged() -> None:
     found = with_tables(lambda _: b"TRT-\n", lambda _: b"{}")
     assert list(found) == [TABLE_NAMES]

@@ -82,7 +82,7 @@ def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
     if isinstance(model, str | Path):
         if is_tflite(model):
             return QuantizedSource("tflite", partial(read_tflite, model))
-        if is_tmfile(model):
+        if is_tmfile(model) or Path(model).suffix.lower() == ".tmfile":
             return _tmfile(model)
     loaded = load_model(model)
     if is_quantized(loaded):

@@ -88,6 +88,10 @@ class ResizeMode(enum.StrEnum):
     LINEAR = "linear"
 
 
+RESIDUAL_SLOT = 3
+"""Of a convolution that adds a tensor to its sums."""
+
+
 @dataclass(frozen=True)
 class Convolution:
     """Inputs: data ``[N, *S, C]``, weight ``[O, *K, C / groups]``, bias ``[O]`` or None.

@@ -6,6 +6,10 @@ operators between them keep positive factors, each channel gets the factor for w
 reach equally far in all layers: the square root of the product of two reaches, the cube root of
 three with a depthwise layer between them, and so on.
 
+No channel's bias grows beyond the largest of its layer. The source leaves that open, and absorbs
+large biases afterwards, where a BatchNormalization tells what can be; of channels that training
+left without weights it would make constants larger by orders of magnitude than all other numbers.
+
 Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias
 Correction", equation 11; Tengine's DFQ (``tools/quantize/algorithm/quant_dfq.cpp``) for three.
 """
@@ -28,7 +32,7 @@ _SWEEPS = 20
 _STILL = 1e-3
 """Logarithm of a factor that is no move."""
 _LARGEST = 2.0**16
-"""Factors are kept within this and its inverse: beyond, a dead channel would be blown up."""
+"""Factors are kept within this and its inverse."""
 
 
 def equalize(graph: Graph) -> Graph:
@@ -76,6 +80,7 @@ class _Scales:
     def __init__(self, links: Links) -> None:
         self._into = {node: np.ones(layer.inputs) for node, layer in links.layers.items()}
         self._out = {node: np.ones(layer.outputs) for node, layer in links.layers.items()}
+        self._most = {node: _largest_factors(layer) for node, layer in links.layers.items()}
 
     def equalize(self, chain: tuple[Layer, ...]) -> float:
         """Equalise the channels of a chain; return the largest logarithm of a factor."""
@@ -89,9 +94,9 @@ class _Scales:
         moved = 0.0
         total = np.zeros(first.outputs)
         for layer, behind, move in zip(chain, rest, moves, strict=False):
-            limit = np.log(_LARGEST)
+            limits = -np.log(_LARGEST), np.log(self._most[layer.node])
             wanted = np.log(self._out[layer.node]) + total + move
-            total = np.clip(wanted, -limit, limit) - np.log(self._out[layer.node])
+            total = np.clip(wanted, *limits) - np.log(self._out[layer.node])
             moved = max(moved, float(np.abs(total).max(initial=0.0)))
             factor = np.exp(total)
             self._out[layer.node] = self._out[layer.node] * factor
@@ -114,6 +119,20 @@ class _Scales:
 
     def _of(self, layer: Layer) -> tuple[Doubles, Doubles]:
         return self._into[layer.node], self._out[layer.node]
+
+
+def _largest_factors(layer: Layer) -> Doubles:
+    """Return what each output channel can be multiplied by until its bias is the layer's largest.
+
+    A channel of next to no weights gives its bias alone. Its factor would be large, and with it
+    that constant: one scale for all channels would then be spent on it.
+    """
+    if layer.bias is None:
+        return np.full(layer.outputs, _LARGEST)
+    biases = np.broadcast_to(np.abs(layer.bias.astype(np.float64)).reshape(-1), layer.outputs)
+    with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
+        room = biases.max(initial=0.0) / biases
+    return np.where(np.isnan(room), _LARGEST, np.clip(room, 1.0, _LARGEST))
 
 
 def _scaled(norm: BatchNorm, factors: Doubles) -> BatchNorm:

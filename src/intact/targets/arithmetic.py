@@ -102,7 +102,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arithmetic of one operator or, with ``overrides``, of a whole target.
 
-    ``pair_bits`` is given with ``pair_saturate`` and only then.
+    ``pair_bits`` is given with ``pair_saturate`` and only then; ``pair_block`` only then.
 
     Attributes:
         pair_block: Channels of a group that kernels of convolutions with groups, but depthwise
@@ -169,7 +169,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if op_type in override.ops and (override.when is None or holds(override.when)):
                 result = msgspec.structs.replace(result, **_given(override))
         if result.accumulator_overflow is not Overflow.PAIR_SATURATE:
-            result = msgspec.structs.replace(result, pair_bits=None)
+            result = msgspec.structs.replace(result, pair_bits=None, pair_block=None)
         return result
 
 

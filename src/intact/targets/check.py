@@ -10,7 +10,7 @@ from intact.errors import TargetError, nearest
 from intact.graph import OPS
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
-from intact.targets.arithmetic import Arithmetic, Overflow, Requantize, ScalePrecision
+from intact.targets.check_arithmetic import check_arithmetic
 from intact.targets.check_rules import check_fusions, check_ops, check_rules, nearest_operator
 from intact.targets.check_scheme import check_activation, check_bias, check_scheme
 from intact.targets.rules import IN_PLACE
@@ -37,7 +37,7 @@ def check(target: Target, file: str) -> Target:
     check_scheme(target.weight, file, "[weight]")
     check_activation(target.activation, file, "[activation]")
     check_bias(target.bias, file)
-    _check_all_arithmetic(target, file)
+    check_arithmetic(target, file)
     check_rules(target, file)
     check_fusions(target.fusions, file)
     _check_unsigned(target, file)
@@ -53,84 +53,6 @@ def _check_runtime_version(target: Target, file: str) -> None:
         raise TargetError(
             f"{file}: runtime_version is {target.runtime_version!r}",
             remedy='write three numbers, like "8.6.1"',
-        )
-
-
-def _check_all_arithmetic(target: Target, file: str) -> None:
-    _check_arithmetic(target.arithmetic, file, "[arithmetic]")
-    for override in target.arithmetic.overrides:
-        where = "[arithmetic] overrides"
-        check_ops(override.ops, file, where)
-        given = [name for name in override.__struct_fields__ if name not in ("ops", "when")]
-        if all(getattr(override, name) is None for name in given):
-            raise TargetError(
-                f"{file}: {where} for {', '.join(override.ops)} changes nothing",
-                remedy="give a key or remove the entry",
-            )
-        for op_type in override.ops:
-            arithmetic = target.arithmetic.for_op(op_type, lambda _: True)
-            _check_arithmetic(arithmetic, file, f"{where} for {op_type}")
-    shifts = target.arithmetic.requantize is Requantize.SHIFT
-    linear = (target.activation, target.weight)
-    if shifts and not all(scheme.power_of_two or scheme.is_float for scheme in linear):
-        raise TargetError(
-            f"{file}: [arithmetic] requantize is 'shift', which needs power-of-two scales",
-            remedy="set power_of_two = true in [activation] and [weight]",
-        )
-
-
-def _check_arithmetic(arithmetic: Arithmetic, file: str, where: str) -> None:
-    if not 8 <= arithmetic.accumulator_bits <= 64:
-        raise TargetError(
-            f"{file}: {where} accumulator_bits is {arithmetic.accumulator_bits}",
-            remedy="use 8 to 64",
-        )
-    for key in ("scales_in_turn", "ratio_conversions"):
-        in_floats = arithmetic.requantize in (Requantize.FLOAT32, Requantize.FLOAT64)
-        if getattr(arithmetic, key) and not in_floats:
-            raise TargetError(
-                f"{file}: {where} {key} is about floats, but requantize is "
-                f"{arithmetic.requantize.value!r}",
-                remedy=f"remove {key}, or requantise with 'float32'",
-            )
-    _check_ends(arithmetic, file, where)
-    saturates = arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
-    if saturates and arithmetic.pair_bits is None:
-        raise TargetError(
-            f"{file}: {where} accumulator_overflow is 'pair_saturate' without pair_bits",
-            remedy="add pair_bits, for instance 16",
-        )
-    if not saturates and arithmetic.pair_bits is not None:
-        raise TargetError(
-            f"{file}: {where} pair_bits is given, but accumulator_overflow is "
-            f"{arithmetic.accumulator_overflow.value!r}",
-            remedy="remove pair_bits or use 'pair_saturate'",
-        )
-    if arithmetic.pair_bits and not 8 <= arithmetic.pair_bits < arithmetic.accumulator_bits:
-        raise TargetError(
-            f"{file}: {where} pair_bits is {arithmetic.pair_bits}",
-            remedy=f"use 8 to {arithmetic.accumulator_bits - 1}, below accumulator_bits",
-        )
-
-
-def _check_ends(arithmetic: Arithmetic, file: str, where: str) -> None:
-    """Refuse what goes only with grids that are told by their ends, and pairs, where those lack."""
-    has_ends = arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
-    if has_ends and arithmetic.requantize is not Requantize.FLOAT32:
-        raise TargetError(
-            f"{file}: {where} scale_precision is 'float32_ends', but requantize is "
-            f"{arithmetic.requantize.value!r}",
-            remedy="requantise with 'float32'",
-        )
-    if arithmetic.folded_factor and not has_ends:
-        raise TargetError(
-            f"{file}: {where} folded_factor has no effect with scale_precision = "
-            f"{arithmetic.scale_precision.value!r}",
-            remedy="remove it, or use 'float32_ends'",
-        )
-    if arithmetic.pair_block is not None and arithmetic.pair_block < 1:
-        raise TargetError(
-            f"{file}: {where} pair_block is {arithmetic.pair_block}", remedy="give 1 or more"
         )
 
 

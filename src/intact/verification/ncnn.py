@@ -38,7 +38,7 @@ def verify_ncnn(
         plan: The plan.
         model: What was written from it.
         batches: Inputs by name; ncnn runs their samples one by one.
-        threads: Threads inside one layer; 0 lets ncnn choose.
+        threads: Threads inside one layer; 0 takes one in ncnn, all cores in the engine.
 
     Raises:
         ExportError: ncnn refuses the model, or fails on it.

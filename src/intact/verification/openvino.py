@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Sequence
 
 from intact.formats.openvino.process import LIMIT
@@ -92,7 +93,7 @@ def verify_openvino(
 
 
 def _runtime(limit: str) -> str:
-    name = f"OpenVINO {openvino_version()}"
+    name, limit = f"OpenVINO {openvino_version()}", limit or os.environ.get(LIMIT, "")
     return f"{name}, {LIMIT}={limit}" if limit else name
 
 

@@ -29,13 +29,13 @@ from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
 from intact.plan import TensorEnd
 from intact.program import Array, Program, Step, Tensor
 from intact.program.arithmetic.ends import effective
+from intact.program.operations import RESIDUAL_SLOT
 from intact.verification.comparison import activations
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 _MOST_CODES = 1 << 8
 """OpenVINO leaves finer quantisers out."""
-_RESIDUAL_SLOT = 3
 
 
 class Models(Protocol):
@@ -117,7 +117,7 @@ def _residuals(program: Program) -> set[str]:
     makers: dict[str, Step] = {t.name: step for step in program.steps for t in step.outputs}
     found = set()
     for step in program.steps:
-        for tensor in step.inputs[_RESIDUAL_SLOT:]:
+        for tensor in step.inputs[RESIDUAL_SLOT:]:
             current = tensor
             while current is not None and current.name not in found:
                 found.add(current.name)

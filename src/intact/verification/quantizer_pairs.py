@@ -11,6 +11,7 @@ import onnx_ir as ir
 from intact.graph import constant_array, input_value, moves_values
 
 QUANTIZE, DEQUANTIZE = "QuantizeLinear", "DequantizeLinear"
+SATURATIONS = frozenset({"Relu", "Clip"})
 
 _SCALE, _ZERO_POINT = 1, 2
 

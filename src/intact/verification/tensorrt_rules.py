@@ -20,6 +20,7 @@ from intact.graph import input_value
 from intact.verification.quantizer_pairs import (
     DEQUANTIZE,
     QUANTIZE,
+    SATURATIONS,
     axis_of,
     constant_behind,
     dequantizer_of,
@@ -30,7 +31,6 @@ from intact.verification.quantizer_pairs import (
 from intact.verification.tensorrt_tables import WrittenModel, table_names, table_scales
 
 _PRODUCTS = frozenset({"Conv", "ConvTranspose", "Gemm", "MatMul"})
-_SATURATIONS = frozenset({"Relu", "Clip"})
 _NOT_READ = frozenset(
     {
         "BitShift",
@@ -172,7 +172,7 @@ def _is_integer_product(value: ir.Value | None) -> bool:
 
 def _is_quantized_next(node: ir.Node) -> bool:
     readers = [use.node for use in node.outputs[0].uses()]
-    if len(readers) == 1 and readers[0].op_type in _SATURATIONS:
+    if len(readers) == 1 and readers[0].op_type in SATURATIONS:
         readers = [use.node for use in readers[0].outputs[0].uses()]
     return bool(readers) and all(reader.op_type == QUANTIZE for reader in readers)
 

@@ -15,6 +15,7 @@ from intact.plan.given_scales import ScaleTable
 from intact.verification.quantizer_pairs import (
     DEQUANTIZE,
     QUANTIZE,
+    SATURATIONS,
     constant_behind,
     scale_of,
     tensor_name,
@@ -52,8 +53,25 @@ class WrittenModel:
         for node in self.quantizers():
             scale = scale_of(node)
             if node.op_type == QUANTIZE and scale is not None and constant_behind(node) is None:
-                found.setdefault(tensor_name(node, known), set()).add(scale.tobytes())
+                name = self._behind_left_out(tensor_name(node, known))
+                found.setdefault(name, set()).add(scale.tobytes())
         return {name: scales for name, scales in found.items() if not {"\n", "\r"} & set(name)}
+
+    def _behind_left_out(self, name: str) -> str:
+        """Return the tensor that stands in a tensor's place in the float model.
+
+        A writer leaves a Relu or Clip out where the quantiser behind it clips as far.
+        """
+        kept = {str(node.name) for node in self.model.graph}
+        while name in self.known():
+            readers = self.graph.consumers(self.graph.value(name))
+            if len(readers) != 1 or readers[0][0].op_type not in SATURATIONS:
+                break
+            (reader, _) = readers[0]
+            if str(reader.name) in kept:
+                break
+            name = str(reader.outputs[0].name)
+        return name
 
 
 def table_names(written: WrittenModel) -> Iterator[str]:

@@ -22,7 +22,7 @@ ROWS = ("batch", 5, 8)
 VECTOR = ("batch", 12)
 
 
-def _node(op_type: str, **attributes: Any) -> Build:
+def node(op_type: str, **attributes: Any) -> Build:
     return lambda b, x: b.node(op_type, x, **attributes)
 
 
@@ -94,7 +94,7 @@ def _attention(b: ModelBuilder, x: str) -> str:
     return b.node("MatMul", b.node("Softmax", b.node("MatMul", x, turned), axis=-1), x)
 
 
-def _resize(mode: str, where: str, sizes: tuple[int, int], **attributes: Any) -> Build:
+def resize(mode: str, where: str, sizes: tuple[int, int], **attributes: Any) -> Build:
     def build(b: ModelBuilder, x: str) -> str:
         scales = b.constant(np.array([1, 1, sizes[0] / 6, sizes[1] / 7], np.float32))
         return b.node(
@@ -160,15 +160,16 @@ IMAGE_CASES: Mapping[str, Build] = {
     "deconv": _deconv(6, 3, strides=[2, 2], pads=[1, 0, 1, 2], output_padding=[1, 0]),
     "deconv, grouped": _deconv(6, 3, group=2, strides=[2, 1]),
     "deconv, depthwise": _deconv(4, 2, group=4, strides=[2, 2]),
-    "max pool": _node("MaxPool", **_POOL),
-    "max pool, up": _node("MaxPool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
-    "average pool": _node("AveragePool", **_POOL),
-    "average pool with pads": _node("AveragePool", count_include_pad=1, **_POOL),
-    "average pool, same": _node(
+    "max pool": node("MaxPool", **_POOL),
+    "max pool, up": node("MaxPool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+    "average pool, up": node("AveragePool", ceil_mode=1, **_POOL),
+    "average pool": node("AveragePool", **_POOL),
+    "average pool with pads": node("AveragePool", count_include_pad=1, **_POOL),
+    "average pool, same": node(
         "AveragePool", kernel_shape=[3, 3], strides=[2, 2], auto_pad="SAME_LOWER"
     ),
-    "global average": _node("GlobalAveragePool"),
-    "global max": _node("GlobalMaxPool"),
+    "global average": node("GlobalAveragePool"),
+    "global max": node("GlobalMaxPool"),
     "mean of images": _mean([2, 3], 0),
     "mean of images, kept": _mean([-1, -2], 1),
     "mean of rows": _mean([3], 1),
@@ -190,45 +191,47 @@ IMAGE_CASES: Mapping[str, Build] = {
     "sub": _two("Sub"),
     "read three times": _reread,
     "batch norm": lambda b, x: b.batch_norm(b.node("Relu", x), 4),
-    "relu": _node("Relu"),
-    "leaky relu": _node("LeakyRelu", alpha=0.125),
+    "relu": node("Relu"),
+    "leaky relu": node("LeakyRelu", alpha=0.125),
     "prelu": lambda b, x: b.node(
         "PRelu", x, b.constant(np.array([[[0.1]], [[0.2]], [[0.3]], [[1.5]]], np.float32))
     ),
     "one prelu": lambda b, x: b.node("PRelu", x, b.constant(np.array([0.25], np.float32))),
-    "elu": _node("Elu", alpha=1.5),
+    "elu": node("Elu", alpha=1.5),
     "clip": lambda b, x: b.clip(x, -0.5, 0.25),
     "clip above": lambda b, x: b.node("Clip", x, "", b.scalar(0.25)),
-    "sigmoid": _node("Sigmoid"),
-    "tanh": _node("Tanh"),
-    "hard sigmoid": _node("HardSigmoid", alpha=0.3, beta=0.4),
-    "hard swish": _node("HardSwish"),
-    "mish": _node("Mish"),
-    "erf": _node("Erf"),
-    "abs": _node("Abs"),
-    "neg": _node("Neg"),
-    "floor": _node("Floor"),
-    "ceil": _node("Ceil"),
-    "exp": _node("Exp"),
-    "sin": _node("Sin"),
-    "cos": _node("Cos"),
+    "clip below": lambda b, x: b.node("Clip", x, b.scalar(-0.25)),
+    "conv, clip above": lambda b, x: b.node("Clip", _conv(6, (3, 3))(b, x), "", b.scalar(0.25)),
+    "sigmoid": node("Sigmoid"),
+    "tanh": node("Tanh"),
+    "hard sigmoid": node("HardSigmoid", alpha=0.3, beta=0.4),
+    "hard swish": node("HardSwish"),
+    "mish": node("Mish"),
+    "erf": node("Erf"),
+    "abs": node("Abs"),
+    "neg": node("Neg"),
+    "floor": node("Floor"),
+    "ceil": node("Ceil"),
+    "exp": node("Exp"),
+    "sin": node("Sin"),
+    "cos": node("Cos"),
     "sqrt": _positive("Sqrt"),
     "log": _positive("Log"),
     "reciprocal": _positive("Reciprocal"),
-    "softmax of channels": _node("Softmax", axis=1),
-    "softmax of rows": _node("Softmax", axis=-1),
+    "softmax of channels": node("Softmax", axis=1),
+    "softmax of rows": node("Softmax", axis=-1),
     "concat of channels": lambda b, x: b.node("Concat", x, b.node("Relu", x), axis=1),
     "concat of columns": lambda b, x: b.node("Concat", x, b.node("Relu", x), axis=-1),
-    "flatten": _node("Flatten"),
+    "flatten": node("Flatten"),
     "reshape": _reshape(-1, 8, 21),
     "reshape, kept": _reshape(0, 2, 2, 42),
     "squeeze": lambda b, x: b.with_axes("Squeeze", b.node("GlobalMaxPool", x), [2, 3]),
     "unsqueeze": lambda b, x: b.with_axes("Unsqueeze", x, [2]),
-    "transpose": _node("Transpose", perm=[0, 2, 3, 1]),
-    "transpose, turned": _node("Transpose", perm=[0, 3, 1, 2]),
-    "transpose, swapped": _node("Transpose", perm=[0, 2, 1, 3]),
-    "transpose of an image": _node("Transpose", perm=[0, 1, 3, 2]),
-    "transpose, reversed": _node("Transpose", perm=[0, 3, 2, 1]),
+    "transpose": node("Transpose", perm=[0, 2, 3, 1]),
+    "transpose, turned": node("Transpose", perm=[0, 3, 1, 2]),
+    "transpose, swapped": node("Transpose", perm=[0, 2, 1, 3]),
+    "transpose of an image": node("Transpose", perm=[0, 1, 3, 2]),
+    "transpose, reversed": node("Transpose", perm=[0, 3, 2, 1]),
     "slice": _slice([1, -6], [3, 2**40], [1, 3]),
     "gather": _gather,
     "split": _split,
@@ -236,23 +239,32 @@ IMAGE_CASES: Mapping[str, Build] = {
     "pad channels": _pad([0, 1, 1, 0, 0, 2, 0, 0], value=-1.0),
     "pad by edges": _pad([0, 0, 1, 2, 0, 0, 2, 1], "edge"),
     "pad by reflection": _pad([0, 0, 1, 2, 0, 0, 2, 1], "reflect"),
-    "nearest": _resize("nearest", "asymmetric", (12, 21), nearest_mode="floor"),
-    "nearest, half pixels": _resize("nearest", "half_pixel", (12, 21)),
-    "linear": _resize("linear", "half_pixel", (9, 14)),
-    "linear, aligned": _resize("linear", "align_corners", (12, 14)),
-    "depth to space": _node("DepthToSpace", blocksize=2),
-    "depth to space, CRD": _node("DepthToSpace", blocksize=2, mode="CRD"),
+    "nearest": resize("nearest", "asymmetric", (12, 21), nearest_mode="floor"),
+    "nearest, half pixels": resize("nearest", "half_pixel", (12, 21)),
+    "nearest, half pixels, up": resize(
+        "nearest", "pytorch_half_pixel", (18, 14), nearest_mode="round_prefer_ceil"
+    ),
+    "nearest along named axes": lambda b, x: b.node(
+        "Resize", x, "", b.constant(np.array([3, 2], np.float32)), mode="nearest", axes=[-1, 2]
+    ),
+    "linear": resize("linear", "half_pixel", (9, 14)),
+    "linear, aligned": resize("linear", "align_corners", (12, 14)),
+    "depth to space": node("DepthToSpace", blocksize=2),
+    "depth to space, CRD": node("DepthToSpace", blocksize=2, mode="CRD"),
 }
 VOLUME_CASES: Mapping[str, Build] = {
-    f"transpose {''.join(map(str, order))}": _node("Transpose", perm=[0, *order])
+    f"transpose {''.join(map(str, order))}": node("Transpose", perm=[0, *order])
     for order in permutations((1, 2, 3, 4))
 }
 ROW_CASES: Mapping[str, Build] = {
     "matmul": _matmul,
     "attention": _attention,
     "layer norm": _layer_norm,
-    "softmax of a matrix": _node("Softmax", axis=1),
-    "transpose of a matrix": _node("Transpose", perm=[0, 2, 1]),
+    "layer norm by one factor": lambda b, x: b.node(
+        "LayerNormalization", x, b.weight(1), b.weight(1), axis=-1
+    ),
+    "softmax of a matrix": node("Softmax", axis=1),
+    "transpose of a matrix": node("Transpose", perm=[0, 2, 1]),
     "add to rows": _constant("Add", 8),
     "mean of a matrix": _mean([1], 0),
 }
@@ -262,7 +274,7 @@ VECTOR_CASES: Mapping[str, Build] = {
     "gemm without bias": _gemm(bias=False),
     "gemm, relu": lambda b, x: b.node("Relu", _gemm()(b, x)),
     "add to a vector": _constant("Add", 12),
-    "softmax of a vector": _node("Softmax", axis=-1),
+    "softmax of a vector": node("Softmax", axis=-1),
     "vector as image": _reshape(-1, 3, 2, 2),
 }
 CASES: Mapping[str, tuple[Build, tuple[str | int, ...]]] = {

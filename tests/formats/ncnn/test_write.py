@@ -104,6 +104,22 @@ def test_an_output_that_is_read_further_keeps_its_name() -> None:
         np.testing.assert_allclose(found[name], expected, rtol=1e-5)
 
 
+def test_an_output_that_is_an_input_is_a_blob_of_its_own() -> None:
+    pytest.importorskip("ncnn")
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 3])
+    b.output(b.node("Exp", x, out="y"))
+    b.output(x, ["batch", 3])
+    model = b.build()
+    written = write_ncnn(planned_float(model))
+    assert written.outputs == {"y": "y", "x": "x_output"}
+    assert "'x' is 'x_output'" in written.notes[0].message
+    feeds = random_inputs(model)
+    found = outputs_of(written, feeds)
+    np.testing.assert_array_equal(found["x"], feeds["x"])
+    np.testing.assert_allclose(found["y"], np.exp(feeds["x"]), rtol=1e-5)
+
+
 def planned_float(model: onnx.ModelProto) -> QuantizedGraph:
     """A plan of a model that has no products: nothing is quantised."""
     return planned(model, "ncnn")
@@ -156,8 +172,12 @@ def test_all_that_cannot_be_held_is_listed() -> None:
 
 def test_plans_for_other_hardware_are_refused() -> None:
     plan = calibrated(MODELS["residual"].build(17), "onnxruntime")
-    with pytest.raises(ExportError, match="nothing else"):
+    with pytest.raises(ExportError, match="nothing else") as found:
         write_ncnn(plan)
+    places = [line.partition(":")[0] for line in found.value.unsaid]
+    outputs = {str(each) for each in plan.configs if "output" in str(each)}
+    assert outputs & set(places)
+    assert len(places) == len(set(places)) > 10
 
 
 def test_narrow_activations_are_refused_and_narrow_weights_are_not() -> None:

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from intact.errors import DataError, ExportError
+from intact.formats.openvino import process
 from intact.formats.openvino.process import LIMIT, OpenVinoProcess, store, stored
 from intact.formats.openvino.runtime import (
     ExecutedNode,
@@ -94,10 +95,10 @@ def test_refusals_are_one_line(path: Path, tmp_path: Path) -> None:
 
 
 def test_another_process_gives_the_same(path: Path) -> None:
-    with OpenVinoProcess(path, [[], [SUM, TRUNK]], "DEFAULT", threads=1) as process:
-        assert process.executed[0] == OpenVinoRuntime(path).executed
+    with OpenVinoProcess(path, [[], [SUM, TRUNK]], "DEFAULT", threads=1) as runs:
+        assert runs.executed[0] == OpenVinoRuntime(path).executed
         for _ in range(2):
-            (first, nothing), (second, seen) = process.run(IMAGES)
+            (first, nothing), (second, seen) = runs.run(IMAGES)
         assert nothing == {}
         outputs, here = OpenVinoRuntime(path, [SUM, TRUNK], threads=1).run(IMAGES)
         np.testing.assert_array_equal(first["out"], outputs["out"])
@@ -106,12 +107,12 @@ def test_another_process_gives_the_same(path: Path) -> None:
         for name, array in here.items():
             np.testing.assert_array_equal(seen[name], array)
         with pytest.raises(ExportError, match="fails on this input"):
-            process.run({"image": np.zeros((1, 4, 6, 6), np.float32)})
+            runs.run({"image": np.zeros((1, 4, 6, 6), np.float32)})
 
 
 def test_an_older_processor_has_other_kernels(path: Path) -> None:
-    with OpenVinoProcess(path, [[]], "AVX2") as process:
-        kernels = {n.kernel for n in process.executed[0] if n.kind == "Convolution"}
+    with OpenVinoProcess(path, [[]], "AVX2") as runs:
+        kernels = {n.kernel for n in runs.executed[0] if n.kind == "Convolution"}
     assert LIMIT == "ONEDNN_MAX_CPU_ISA"
     assert kernels
     assert all("avx2" in kernel or "gemm" in kernel for kernel in kernels)
@@ -120,11 +121,32 @@ def test_an_older_processor_has_other_kernels(path: Path) -> None:
 def test_a_process_that_cannot_start_or_ends_is_told(path: Path, tmp_path: Path) -> None:
     with pytest.raises(ExportError, match="OpenVINO refuses the model"):
         OpenVinoProcess(tmp_path / "none.onnx", [[]], "AVX2")
-    with OpenVinoProcess(path, [[]], "AVX2") as process:
-        process._process.kill()
-        process._process.wait()
-        with pytest.raises(ExportError, match="ended before it was done"):
-            process.run(IMAGES)
+    with OpenVinoProcess(path, [[]], "AVX2") as runs:
+        folder = runs._place
+        assert folder.exists()
+        runs._process.kill()
+        with pytest.raises(ExportError, match="ended before it was done: killed by signal 9; ver"):
+            runs.run(IMAGES)
+    assert not folder.exists()
+
+
+def test_what_a_process_complains_of_is_told(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process, "_WORKER", "intact.no_such_worker")
+    with pytest.raises(ExportError, match=r"before it was done: .*No module named intact\.no_such"):
+        OpenVinoProcess(path, [[]], "AVX2")
+
+
+def test_its_environment_is_that_of_the_caller_but_quiet(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("ONEDNN_VERBOSE", "2")
+    monkeypatch.setenv(LIMIT, "SSE41")
+    with OpenVinoProcess(path, [[]], "AVX2") as runs:
+        for _ in range(3):
+            assert len(runs.run(IMAGES)) == 1
+        kernels = {n.kernel for n in runs.executed[0] if n.kind == "Convolution"}
+    assert kernels
+    assert all("avx2" in kernel or "gemm" in kernel for kernel in kernels)
 
 
 def test_dictionaries_of_arrays_in_a_file(tmp_path: Path) -> None:

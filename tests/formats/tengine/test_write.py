@@ -187,3 +187,43 @@ def test_what_other_targets_lose_is_noted() -> None:
     assert any("six decimals" in note.message for note in notes)
     _, notes = write_tables(calibrated(residual_net(), "onnxruntime"))
     assert any("six decimals" in note.message for note in notes)
+
+
+def plan_of_signs(target: str, *, negative: bool) -> QuantizedGraph:
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 2, 4, 4])
+    b.node("Relu", b.conv(b.node("Relu", b.conv(x, 2, 2)), 2, 2), out="y")
+    b.output("y")
+    drawn = np.random.default_rng(0).normal(size=(4, 2, 4, 4)).astype(np.float32)
+    return calibrate(planned(b.build(), target), {"image": drawn if negative else np.abs(drawn)})
+
+
+@pytest.mark.parametrize("target", ["tflite", "onnxruntime", "openvino"])
+def test_int8_with_zero_points_and_mixed_signs_are_a_table_of_uint8(target: str) -> None:
+    plan = plan_of_signs(target, negative=True)
+    table = parse_table(write_tables(plan)[0]["table_minmax.scale"], "table")
+    points = {str(p.value.name): p for p in quantization_points(plan) if not p.is_constant}
+    assert {"image"} <= points.keys() <= table.scales.keys()
+    for name, point in points.items():
+        params, given = point.config.params, table.scales[name]
+        assert params is not None
+        assert not given.signed
+        zero = params.zero_point + (128 if point.config.quant_min < 0 else 0)
+        assert given.zero_point == zero, name
+
+
+def test_a_table_of_uint8_without_zero_points_is_noted() -> None:
+    tables, notes = write_tables(plan_of_signs("tengine-u8", negative=False))
+    assert tables["table_minmax.scale"].count(b" 0\n") == 5
+    assert any("all zero points are 0" in note.message for note in notes)
+    for target, negative in (("tengine-u8", True), ("tengine", False)):
+        assert write_tables(plan_of_signs(target, negative=negative))[1] == ()
+
+
+def test_a_model_of_another_target_is_noted() -> None:
+    notes = {name: TENGINE.write(plan_of_signs(name, negative=True), Io.INT8).notes for name in TWO}
+    assert notes["tengine"] == ()
+    assert any("as target integer-pow2 does" in note.message for note in notes["integer-pow2"])
+
+
+TWO = ("tengine", "integer-pow2")

@@ -30,7 +30,7 @@ def test_unsigned_asymmetric_activations_and_integer_biases_are_listed_together(
     message = str(caught.value)
     assert "unsigned codes (" in message
     assert "biases as integers, it adds floats (" in message
-    assert message.endswith("quantize with --target tensorrt")
+    assert message.endswith("quantize with --target tensorrt, and 8 bits throughout")
 
 
 def test_zero_points_are_listed() -> None:
@@ -54,8 +54,23 @@ def test_other_widths_are_listed(overrides: Overrides, told: str) -> None:
 
 def test_each_place_is_listed() -> None:
     plan = calibrated(MODELS["residual"].build(17), "tensorrt", Overrides(weight_bits=4))
-    with pytest.raises(ExportError, match=r" and 3 more\)"):
+    with pytest.raises(ExportError) as caught:
         WRITE(plan, Io.INT8)
+    weights = [n for n in plan.graph.nodes if n.op_type in ("Conv", "Gemm")]
+    assert len(weights) == 4
+    assert all(f"{node.name}.input[1]" in str(caught.value) for node in weights)
+
+
+def test_places_too_many_for_one_line_are_listed_by_themselves() -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 4, 6, 6])
+    for number in range(40):
+        x = b.node("Conv", x, b.weight(4, 4, 1, 1), name=f"convolution_{number}")
+    b.output(x)
+    with pytest.raises(ExportError) as caught:
+        WRITE(calibrated(b.build(), "tensorrt", Overrides(weight_bits=4)), Io.INT8)
+    expected = {f"convolution_{k}.input[1]: 4 bits, it computes with 8" for k in range(40)}
+    assert set(caught.value.unsaid) == expected
 
 
 def transposed() -> ModelBuilder:

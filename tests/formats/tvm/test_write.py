@@ -17,6 +17,7 @@ from intact.formats.tvm.format import TVM, TVM_FILES
 from intact.formats.tvm.script import Script, number_text
 from intact.formats.tvm.write import TvmModule, write_tvm
 from intact.program.realize import Value, integer_program
+from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
 from tests.program.realize.networks import images, network, plan_for
 
@@ -116,3 +117,15 @@ def test_files_are_written_and_read(tmp_path: Path) -> None:
 def test_all_that_floats_compute_is_listed() -> None:
     with pytest.raises(ExportError, match=r"'stem'.*'dense'.*float32"):
         TVM.write(plan_for("onnxruntime"), Io.INT8)
+
+
+def test_open_lengths_beside_the_batch_are_refused() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("image", ["batch", 3, "height", "width"]), b.weight(4, 3, 3, 3))
+    y = b.node("MatMul", b.input("text", ["batch", "length", 3]), b.weight(3, 4))
+    b.output(x)
+    b.output(y)
+    feeds = images(8) | {"text": np.ones((8, 5, 3), np.float32)}
+    plan = calibrate(planned(b.build(), "tvm"), feeds)
+    with pytest.raises(ExportError, match=r"'image'.*\[2, 3\].*'text'.*\[1\].*fix all axes"):
+        TVM.write(plan, Io.INT8)

@@ -10,13 +10,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.errors import ConfigError
+from intact.numerics.fused import fused_float32
 from intact.program import Encoding
 from intact.program.arithmetic.ends import (
     EndsGrid,
     effective,
     effective_weight,
     ends_codes,
-    fused_float32,
     has_ends,
 )
 from intact.program.arithmetic.reals import to_codes

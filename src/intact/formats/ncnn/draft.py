@@ -1,14 +1,9 @@
-"""``Draft``: the layers of an ncnn model while they are collected.
-
-ncnn computes one sample at a time: its blobs lack the batch, which is axis 0 of the ONNX model.
-What is left has one to four axes, in the order of ONNX.
-"""
+"""``Draft``: the layers of an ncnn model while they are collected."""
 
 from __future__ import annotations
 
-import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeAlias
 
@@ -17,17 +12,8 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.formats.ncnn.names import Words
+from intact.formats.ncnn.shapes import Parameter, RefusedError, Sample, lengths, present
 from intact.graph import constant_array, is_constant
-
-Parameter: TypeAlias = int | float | tuple[int, ...] | tuple[float, ...]
-Sample: TypeAlias = tuple[int, ...]
-"""The shape of one sample: that of the value without its batch."""
-
-_MOST_AXES = 4
-
-
-class RefusedError(Exception):
-    """A node that ncnn cannot hold; the text says why."""
 
 
 @dataclass(frozen=True)
@@ -153,12 +139,21 @@ class Draft:
         bottom, top = self.read(node, 0), self.blob(node.outputs[0])
         return self.emit(kind, str(node.name), [bottom], [top], parameters, data)
 
-    def split(self, outputs: Sequence[ir.Value]) -> list[Layer]:
+    def output(self, value: ir.Value) -> str:
+        """Return the blob of an output; of an input it is another, or its layer would have two."""
+        blob = self.blob(value)
+        if not value.is_graph_input():
+            return blob
+        copy = self._blob_names.unique(f"{value.name}_output")
+        self.emit("Noop", copy, [blob], [copy])
+        return copy
+
+    def split(self, wanted: Collection[str]) -> list[Layer]:
         """Return the layers with a ``Split`` behind each blob that is read more than once.
 
-        A blob that is an output of the model keeps its name.
+        Args:
+            wanted: Outputs of the model, which keep their names.
         """
-        wanted = {self.blob(value) for value in outputs}
         reads = Counter(blob for layer in self.layers for blob in layer.bottoms)
         copies: dict[str, list[str]] = {}
         result: list[Layer] = []
@@ -186,78 +181,9 @@ Write: TypeAlias = Callable[[Draft, ir.Node], object]
 """Adds the layers of one node."""
 
 
-def present(node: ir.Node, slot: int) -> ir.Value:
-    """Return an input.
-
-    Raises:
-        RefusedError: It is absent.
-    """
-    value = node.inputs[slot] if slot < len(node.inputs) else None
-    if value is None:
-        raise RefusedError(f"its input {slot} is absent")
-    return value
-
-
-def rank_of(value: ir.Value) -> int:
-    """Return the number of axes, batch included.
-
-    Raises:
-        RefusedError: It is not known.
-    """
-    if value.shape is None:
-        raise RefusedError(f"the shape of {value.name!r} is not known")
-    return len(value.shape)
-
-
-def sample(value: ir.Value) -> Sample:
-    """Return the shape of one sample of an activation.
-
-    Raises:
-        RefusedError: A length is not known, or as `known_lengths` says.
-    """
-    shape = known_lengths(value)
-    known = tuple(size for size in shape if size is not None)
-    if len(known) != len(shape):
-        raise RefusedError(f"a length of {value.name!r} is not known")
-    return known
-
-
-def known_lengths(value: ir.Value) -> tuple[int | None, ...]:
-    """Return the shape of one sample of an activation, None for what the model leaves open.
-
-    Raises:
-        RefusedError: The batch is fixed at more than one sample, or there are more axes than a
-            blob has.
-    """
-    rank = rank_of(value)
-    shape = [size if isinstance(size, int) else None for size in value.shape or ()]
-    if not 2 <= rank <= _MOST_AXES + 1:
-        raise RefusedError(f"{value.name!r} has {rank} axes; a batch and 1 to 4 more can be held")
-    if shape[0] not in (None, 1):
-        raise RefusedError(f"{value.name!r} holds {shape[0]} samples, ncnn takes one at a time")
-    return tuple(shape[1:])
-
-
-def lengths(shape: Sample) -> dict[int, Parameter]:
-    """Return the parameters that say a shape: ``w``, ``h``, ``d`` and ``c``, the last axis first.
-
-    Raises:
-        RefusedError: There are more than four axes, or none.
-    """
-    numbers = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
-    if len(shape) not in numbers:
-        raise RefusedError(f"a sample with {len(shape)} axes cannot be held")
-    return dict(sorted(zip(numbers[len(shape)], shape, strict=True)))
-
-
 def reshape(draft: Draft, name: str, bottom: str, top: str, shape: Sample) -> None:
     """Add a layer that gives a blob another shape."""
     draft.emit("Reshape", name, [bottom], [top], lengths(shape))
-
-
-def same_size(first: Sample, second: Sample) -> bool:
-    """Tell whether two samples hold as many elements."""
-    return math.prod(first) == math.prod(second)
 
 
 def floats(array: npt.ArrayLike) -> bytes:

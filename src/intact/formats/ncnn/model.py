@@ -68,7 +68,8 @@ def notes_of(ends: Mapping[str, str], wide: Sequence[str]) -> Iterator[Note]:
     """
     renamed = [f"{name!r} is {blob!r}" for name, blob in ends.items() if name != blob]
     if renamed:
-        message = f"names in ncnn are one word of printable ASCII: {', '.join(renamed)}"
+        told = ", ".join(renamed)
+        message = f"names in ncnn are one word of printable ASCII, each of one blob: {told}"
         yield Note(NoteKind.EXPORT, "", message)
     if wide:
         yield Note(

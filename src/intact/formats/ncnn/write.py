@@ -13,15 +13,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ExportError
-from intact.formats.ncnn.draft import (
-    Draft,
-    Layer,
-    RefusedError,
-    Write,
-    known_lengths,
-    lengths,
-    sample,
-)
+from intact.formats.ncnn.draft import Draft, Layer, Write
 from intact.formats.ncnn.layers import elementwise, moving, pooling, products
 from intact.formats.ncnn.layers.products import Product, Scales, reciprocals
 from intact.formats.ncnn.model import (
@@ -32,6 +24,7 @@ from intact.formats.ncnn.model import (
     not_expressible,
     notes_of,
 )
+from intact.formats.ncnn.shapes import RefusedError, known_lengths, lengths, sample
 from intact.formats.ncnn.table import TableEntry, table_text
 from intact.graph import input_value, is_constant, shape_or_index_values
 from intact.plan import QuantizedGraph, refuse_unready
@@ -49,8 +42,8 @@ _PRODUCTS = {
 }
 _WRITERS: Mapping[str, Write] = {**elementwise.TABLE, **pooling.TABLE, **moving.TABLE}
 _REMEDY = (
-    "quantise for --target ncnn, or keep what it quantises otherwise float with --keep-float; what "
-    "it has no layer for in float either must leave the model"
+    "quantise for --target ncnn with its 8-bit activations, or keep what it quantises otherwise "
+    "float with --keep-float; what it has no layer for in float either must leave the model"
 )
 
 
@@ -116,12 +109,12 @@ class _Writer:
     def model(self) -> NcnnModel:
         """Return what was drafted."""
         graph = self.plan.graph
-        layers = self.draft.split(graph.outputs)
+        outputs = {str(value.name): self.draft.output(value) for value in graph.outputs}
+        layers = self.draft.split(outputs.values())
         tops = {blob for layer in layers for blob in layer.tops}
         lines = [str(_MAGIC), f"{len(layers)} {len(tops)}", *(layer.line() for layer in layers)]
         named = {str(v.name): self.draft.blob(v) for v in graph.values if not is_constant(v)}
         inputs = {str(value.name): self.draft.blob(value) for value in graph.inputs}
-        outputs = {str(value.name): self.draft.blob(value) for value in graph.outputs}
         return NcnnModel(
             param="".join(f"{line}\n" for line in lines),
             weights=b"".join(layer.data for layer in layers),
@@ -177,7 +170,7 @@ class _Writer:
         if data is None and weight is None:
             return None
         if data is None or weight is None:
-            raise RefusedError("only one of its operands is quantised")
+            raise RefusedError("its operands are not both quantised where it reads them")
         return Scales(data, weight)
 
     def _activation(self, node: ir.Node) -> tuple[ir.Node, Bounds] | None:

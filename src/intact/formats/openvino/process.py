@@ -28,8 +28,16 @@ _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 """The variable that names the newest instructions that are used, for instance ``AVX2``."""
 
+_QUIET = {"ONEDNN_VERBOSE": "0"}
+"""oneDNN's own report, in several threads, makes layers fail now and then."""
+
 JOB, FEEDS, RESULTS = "job.json", "feeds.npz", "results.npz"
 """Files of the folder."""
+_COMPLAINTS = "stderr.txt"
+_WORKER = "intact.formats.openvino.worker"
+_LONGEST_REASON = 300
+_PATIENCE = 10
+"""Seconds that a process gets to end by itself."""
 READY, DONE, FAILED = "ready", "done", "failed"
 """What the other process says, at the start of a line."""
 
@@ -62,15 +70,17 @@ class OpenVinoProcess:
         self._place = Path(self._folder.name)
         job = {"path": str(path), "observed": [list(each) for each in observed], "threads": threads}
         (self._place / JOB).write_text(json.dumps(job), encoding="utf-8")
-        self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "intact.formats.openvino.worker", self._folder.name],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            env={**os.environ, LIMIT: instructions},
-            text=True,
-            encoding="utf-8",
-        )
+        with (self._place / _COMPLAINTS).open("wb") as complaints:
+            self._process = subprocess.Popen(
+                [sys.executable, "-P", "-X", "utf8", "-m", _WORKER, self._folder.name],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=complaints,
+                env={**os.environ, **_QUIET, LIMIT: instructions},
+                text=True,
+                encoding="utf-8",
+                errors="replace",
+            )
         try:
             told = json.loads(self._answer(READY))
         except BaseException:
@@ -102,7 +112,7 @@ class OpenVinoProcess:
             with contextlib.suppress(OSError):  # it may have ended with a line unread
                 self._process.stdin.close()
         try:
-            self._process.wait(timeout=10)
+            self._process.wait(timeout=_PATIENCE)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()
@@ -144,9 +154,19 @@ class OpenVinoProcess:
 
     def _ended(self) -> ExportError:
         return ExportError(
-            "OpenVINO's process ended before it was done",
+            f"OpenVINO's process ended before it was done{self._why()}",
             remedy="verify fewer samples at once, or without the limit of instructions",
         )
+
+    def _why(self) -> str:
+        """Return how it ended, or the last line that it complained with."""
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            code = self._process.wait(timeout=_PATIENCE)
+            if code < 0:
+                return f": killed by signal {-code}"
+        text = (self._place / _COMPLAINTS).read_text(encoding="utf-8", errors="replace")
+        lines = [line.strip() for line in text.splitlines() if line.strip()]
+        return f": {lines[-1][:_LONGEST_REASON]}" if lines else ""
 
 
 def store(path: Path, dictionaries: Sequence[Mapping[str, npt.NDArray[Any]]]) -> None:

@@ -14,6 +14,12 @@ from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import GIVEN
 
 MODEL_FILE = "model.int8.tmfile"
+_NAME = "tengine"
+_OTHERWISE = (
+    "the plan computes as target {} does, and so does verify; Tengine requantises in float32, "
+    "rounds half away from zero and limits codes to +-127, so that its results may differ"
+)
+_REMEDY = "quantize for target tengine"
 _TABLES = tuple(f"table_{method}.scale" for method in (*METHODS, GIVEN))
 
 
@@ -25,6 +31,8 @@ def _write(plan: QuantizedGraph, _io: Io) -> Exported:
     except ExportError as error:
         message = f"{MODEL_FILE} was not written, only the tables: {error}"
         return WrittenFiles(files, notes=(*notes, Note(NoteKind.EXPORT, "", message)))
+    if _NAME not in plan.target.formats:
+        notes = (*notes, Note(NoteKind.EXPORT, "", _OTHERWISE.format(plan.target.name), _REMEDY))
     return WrittenFiles({MODEL_FILE: model, **files}, deployed=len(model), notes=notes)
 
 

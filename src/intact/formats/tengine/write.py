@@ -4,6 +4,9 @@ r"""A plan as the tables that Tengine's quantisation tool writes and reads.
 ``scale_weight.txt`` and ``scale_bias.txt`` have for each weight and bias its name, a space, and
 ``"%8.8f "`` for each channel. Tengine quantises activations with the scales that it reads back;
 a target with ``scale_precision = "decimal6"`` has just these, for others a note says what is lost.
+
+A table is int8's or uint8's: codes of both kinds, and int8 ones with zero points, are told as the
+uint8 ones that stand for the same numbers.
 """
 
 from __future__ import annotations
@@ -29,6 +32,8 @@ from intact.plan import (
 
 WEIGHTS_FILE, BIASES_FILE = "scale_weight.txt", "scale_bias.txt"
 _BITS = 8
+_LOWEST = 1 << (_BITS - 1)
+"""What an int8 code is short of the uint8 one in its place."""
 
 
 def table_name(plan: QuantizedGraph) -> str:
@@ -52,7 +57,8 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
     _refuse(activations, constants)
     scales = [config for configs in activations.values() for config in configs[:1]]
     notes = tuple(_notes(activations, scales))
-    lines = [_line(name, configs[0]) for name, configs in activations.items() if configs]
+    shift = _LOWEST if any(map(_is_unsigned, scales)) else 0
+    lines = [_line(name, configs[0], shift) for name, configs in activations.items() if configs]
     tables = {table_name(plan): "".join(lines)}
     for file, role in ((WEIGHTS_FILE, Role.WEIGHT), (BIASES_FILE, Role.BIAS)):
         rows = {name: config for name, its_role, config in constants if its_role is role}
@@ -152,6 +158,12 @@ def _notes(
             "Tengine computes",
             "use target tengine, which calibrates with these",
         )
+    if any(map(_is_unsigned, scales)) and not any(_zero_point(config) for config in scales):
+        yield _note(
+            "all zero points are 0, so that nothing in the table tells its uint8 codes from int8: "
+            "read as calibration it is taken for a table of int8",
+            "calibrate on samples again instead",
+        )
     bare = [name for name, configs in activations.items() if not configs]
     if bare:
         yield _note(
@@ -164,10 +176,20 @@ def _note(message: str, remedy: str = "") -> Note:
     return Note(NoteKind.EXPORT, "", message, remedy)
 
 
-def _line(name: str, config: TensorQuantConfig) -> str:
+def _line(name: str, config: TensorQuantConfig, shift: int) -> str:
     params = config.params
-    scale, zero_point = (1.0, 0) if params is None else (params.scale, params.zero_point)
-    return f"{name} {float(scale):f} {int(zero_point)}\n"
+    scale = 1.0 if params is None else float(params.scale)
+    moved = shift if config.quant_min < 0 else 0
+    return f"{name} {scale:f} {_zero_point(config) + moved}\n"
+
+
+def _is_unsigned(config: TensorQuantConfig) -> bool:
+    """Tell whether int8 codes without a zero point are not what a tensor has."""
+    return config.quant_min >= 0 or _zero_point(config) != 0
+
+
+def _zero_point(config: TensorQuantConfig) -> int:
+    return 0 if config.params is None else int(config.params.zero_point)
 
 
 def _channels(name: str, config: TensorQuantConfig) -> str:

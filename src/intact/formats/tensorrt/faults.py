@@ -32,18 +32,13 @@ def refuse_inexpressible(plan: QuantizedGraph) -> None:
         for reason in _reasons(point):
             reasons.setdefault(reason, []).append(str(point.end))
     if reasons:
-        told = [f"{reason} ({_first(ends)})" for reason, ends in reasons.items()]
+        told = [f"{reason} ({', '.join(ends)})" for reason, ends in reasons.items()]
         listed = [f"{end}: {reason}" for reason, ends in reasons.items() for end in ends]
         raise ExportError(
             f"TensorRT has no form for {'; '.join(told)}",
-            remedy="quantize with --target tensorrt",
+            remedy="quantize with --target tensorrt, and 8 bits throughout",
             listed=listed,
         )
-
-
-def _first(ends: list[str]) -> str:
-    more = f" and {len(ends) - 1} more" if len(ends) > 1 else ""
-    return f"{ends[0]}{more}"
 
 
 def _reasons(point: QuantPoint) -> Iterator[str]:

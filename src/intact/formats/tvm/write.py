@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from intact.errors import ExportError
 from intact.formats.tvm.operators import say
 from intact.formats.tvm.script import Script, tensor_text
 from intact.program import Program, Tensor
@@ -58,13 +59,29 @@ def write_tvm(program: Program) -> TvmModule:
         program: Floats stand at its ends alone, or nowhere.
 
     Raises:
-        ExportError: Some steps cannot be written with integers; all of them are listed.
+        ExportError: Lengths other than the batch's are open, or some steps cannot be written with
+            integers; all of them are listed.
     """
     return relax_module(realize(of_one_sample(program)))
 
 
 def of_one_sample(program: Program) -> Program:
-    """Return a program whose inputs have the length 1 along every open axis."""
+    """Return a program whose inputs have one sample: the length 1 along the open first axis.
+
+    Raises:
+        ExportError: Other lengths are open, which a module has to know; all inputs are listed.
+    """
+    listed = [
+        f"input {name!r}: its lengths along axes {axes} are open"
+        for name, tensor in program.inputs.items()
+        if (axes := [axis for axis, n in enumerate(tensor.shape) if axis and n is None])
+    ]
+    if listed:
+        raise ExportError(
+            f"a TVM module is of known lengths: {'; '.join(listed)}",
+            remedy="fix all axes of the model's inputs but the first",
+            listed=listed,
+        )
     return replace(
         program, inputs={name: _single(tensor) for name, tensor in program.inputs.items()}
     )

@@ -21,6 +21,7 @@ from intact.errors import ConfigError
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import ends_of_codes
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
+from intact.numerics.fused import fused_float32
 from intact.program.program import Array, Encoding
 from intact.targets import Arithmetic, ScalePrecision, ZeroPointOrder
 
@@ -139,15 +140,6 @@ def ends_codes(
 def _ends(encoding: Encoding) -> Sequence[Floats32]:
     params = QuantParams(encoding.scale, encoding.zero_point)
     return ends_of_codes(params, encoding.quant_min, encoding.quant_max)
-
-
-@njit(cache=True, nogil=True)
-def fused_float32(first: Any, second: Any, addend: Any) -> Any:
-    """Return ``first * second + addend`` of float32 numbers, rounded to float32.
-
-    The product is exact in float64; the sum is but for the last of its 53 bits.
-    """
-    return np.float32(np.float64(first) * np.float64(second) + np.float64(addend))
 
 
 @njit(cache=True, nogil=True)

@@ -11,6 +11,7 @@ from intact.program.lowering.attributes import bounds_of, joined
 from intact.program.lowering.builder import Builder, Untranslatable
 from intact.program.lowering.forms import moved_last, permuted
 from intact.program.operations import (
+    RESIDUAL_SLOT,
     BatchMatMul,
     Bounds,
     Convolution,
@@ -19,7 +20,7 @@ from intact.program.operations import (
     TransposedConvolution,
 )
 from intact.program.program import Tensor
-from intact.targets import Requantize
+from intact.targets import Arithmetic, Requantize
 
 _PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
 """Operations whose accumulator can be handed out as floats."""
@@ -64,9 +65,9 @@ def finish(
     value = chain[-1].outputs[0]
     result = builder.result(value)
     _refuse_channels((*inputs, result))
-    operands = inputs
-    if isinstance(operation, _PRODUCTS):
-        operands = (*inputs[:2], *inputs[3:])  # a float bias is added as a real number
+    is_product = isinstance(operation, _PRODUCTS)
+    # A float bias is added as a real number.
+    operands = (*inputs[:2], *inputs[RESIDUAL_SLOT:]) if is_product else inputs
     encoded = {tensor.encoding is not None for tensor in operands if tensor is not None}
     if len(encoded) > 1:
         raise Untranslatable("it computes with integers and floats")
@@ -75,7 +76,9 @@ def finish(
             raise Untranslatable("its inputs are integers and its output is float")
         if operation.bounds != Bounds():
             raise Untranslatable("its inputs are integers and its clamped output is float")
-    if isinstance(operation, _PRODUCTS) and encoded == {True} and result.encoding is not None:
+        if inputs[RESIDUAL_SLOT:]:
+            raise Untranslatable("a tensor of codes is added to its sums and its output is float")
+    if is_product and encoded == {True} and result.encoding is not None:
         _refuse_real_addends(builder, chain[0], inputs)
     if encoded == {False} and result.encoding is not None:
         # Floats are computed in float, and quantised by a step of its own.
@@ -89,14 +92,20 @@ def finish(
 
 
 def _refuse_real_addends(builder: Builder, node: ir.Node, inputs: Sequence[Tensor | None]) -> None:
-    """Refuse to add real numbers to sums where the target scales these in integers."""
-    bias, *residual = (*inputs, None)[2:]
+    """Refuse to add real numbers to sums but where the target scales these once, in float32."""
+    bias, residual = (*inputs, None)[2], inputs[RESIDUAL_SLOT:]
     is_real = bias is not None and bias.encoding is None
-    in_floats = builder.plan.target.arithmetic_of(node).requantize is Requantize.FLOAT32
-    if in_floats or not (is_real or residual[:-1]):
-        return
-    what = "its bias is float" if is_real else "a tensor is added to its sums"
-    raise Untranslatable(f"{what}, and the target scales sums in integers")
+    how = _other_scaling(builder.plan.target.arithmetic_of(node))
+    if how and (is_real or residual):
+        what = "its bias is float" if is_real else "a tensor is added to its sums"
+        raise Untranslatable(f"{what}, and the target scales sums {how}")
+
+
+def _other_scaling(arithmetic: Arithmetic) -> str:
+    """Return how sums are scaled where it is not by one factor in float32."""
+    if arithmetic.requantize is Requantize.FLOAT32:
+        return "by one scale after another" if arithmetic.scales_in_turn else ""
+    return "in float64" if arithmetic.requantize is Requantize.FLOAT64 else "in integers"
 
 
 def finish_move(

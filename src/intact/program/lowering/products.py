@@ -63,7 +63,9 @@ def _residual(builder: Builder, chain: tuple[ir.Node, ...], slot: int) -> Tensor
     if residual.is_constant or residual.encoding is None:
         raise Untranslatable("what is added to its result is not in codes")
     shape = shape_of(convolved)
-    if len(shape) != len(residual.shape) or shape[1:] != residual.shape[1:]:
+    same = len(shape) == len(residual.shape) and shape[1:] == residual.shape[1:]
+    # A batch of unknown length is as long as another one, unless that is known to be repeated.
+    if not same or (shape[0] == 1) != (residual.shape[0] == 1):
         raise Untranslatable("what is added to its result has another shape")
     return builder.channels_last(residual)
 

@@ -5,13 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
-from intact.formats.ncnn.draft import (
-    Draft,
+from intact.formats.ncnn.draft import Draft, Write, floats
+from intact.formats.ncnn.shapes import (
     Parameter,
     RefusedError,
     Sample,
-    Write,
-    floats,
     lengths,
     present,
     rank_of,

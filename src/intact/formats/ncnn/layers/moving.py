@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
-from intact.formats.ncnn.draft import (
-    Draft,
+from intact.formats.ncnn.draft import Draft, Write, reshape
+from intact.formats.ncnn.shapes import (
     Parameter,
     RefusedError,
-    Write,
     lengths,
     present,
     rank_of,
-    reshape,
     same_size,
     sample,
 )

@@ -6,11 +6,10 @@ from itertools import product
 
 import onnx_ir as ir
 
-from intact.formats.ncnn.draft import (
-    Draft,
+from intact.formats.ncnn.draft import Draft, Write
+from intact.formats.ncnn.shapes import (
     Parameter,
     RefusedError,
-    Write,
     known_lengths,
     lengths,
     present,

@@ -14,12 +14,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.formats.ncnn.draft import (
-    Draft,
-    Layer,
+from intact.formats.ncnn.draft import Draft, Layer, floats
+from intact.formats.ncnn.shapes import (
     Parameter,
     RefusedError,
-    floats,
     known_lengths,
     lengths,
     present,

@@ -27,6 +27,9 @@ from intact.targets import full_range
 READ = "read"
 """Stands as ``observer`` of a config that was read, in the place of a method's name."""
 
+_SMALLEST = float(np.finfo(np.float32).tiny)
+"""Scale that a plan can hold."""
+
 _OFF = 0.01
 """How far, in steps, 0 may lie from a level. Ends in float32 are off by 1e-4 at 16 bits."""
 
@@ -118,6 +121,8 @@ def read_parameters(node: ir.Node) -> Parameters:
     low, high, axis = _by_channel(node, low, high)
     if not ((low < high) & (low <= 0) & (high >= 0)).all():
         raise refusal(node, "a range of it is empty or does not hold 0")
+    if ((high.astype(np.float64) - low) / (levels - 1) < _SMALLEST).any():
+        raise refusal(node, "its levels are nearer than normal float32 numbers")
     quant_min, params = _codes(low, high, levels)
     if _off(low, params, quant_min) > _OFF:
         raise refusal(node, "0 lies between two of its levels")

@@ -104,9 +104,14 @@ def _output(
         return _FloatOutput(arithmetic, scales, bounds, constant, float_bias)
     if float_bias is not None or residual is not None or has_ends(arithmetic):
         scale = _product_scale(arithmetic, scales)
-        beside = {"constant": constant, "bias": float_bias}
         return RealRequantizer(
-            arithmetic, scale, output.encoding, bounds, **beside, residual=residual
+            arithmetic,
+            scale,
+            output.encoding,
+            bounds,
+            constant=constant,
+            bias=float_bias,
+            residual=residual,
         )
     return requantizer(arithmetic, scales, output.encoding, bounds, bias=constant)
 

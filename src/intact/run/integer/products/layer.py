@@ -12,7 +12,7 @@ import numpy.typing as npt
 from intact.errors import PlanError
 from intact.program import Array, Encoding, Step, Tensor
 from intact.program.arithmetic.ends import effective, effective_weight
-from intact.program.operations import Bounds
+from intact.program.operations import RESIDUAL_SLOT, Bounds
 from intact.run.integer.kernel import Overflows
 from intact.run.integer.operands import per_tensor
 from intact.run.integer.products.epilogue import Epilogue
@@ -20,9 +20,6 @@ from intact.run.integer.products.gemm import exact_type
 from intact.run.integer.products.pairs import PairSaturation
 from intact.run.integer.products.patches import offset_of
 from intact.targets.arithmetic import Overflow
-
-RESIDUAL_SLOT = 3
-"""Of a convolution that adds a tensor to its sums."""
 
 ROWS_IN_CACHE = 1 << 19
 """Elements of the rows that are multiplied at once: 2 MiB as float32, about a core's L2 cache."""

@@ -16,8 +16,9 @@ from numba import njit
 
 from intact.errors import ConfigError
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
+from intact.numerics.fused import fused_float32
 from intact.program import Array, Encoding
-from intact.program.arithmetic.ends import EndsGrid, effective, fused_float32, has_ends
+from intact.program.arithmetic.ends import EndsGrid, effective, has_ends
 from intact.program.arithmetic.requantize import code_bounds
 from intact.program.operations import Bounds
 from intact.targets import Arithmetic, ZeroPointOrder
@@ -36,6 +37,9 @@ class _Last(enum.IntEnum):
     """Times a factor, then plus an offset."""
     DIVIDED = 2
     """By the scale, then plus an offset."""
+
+
+_FUSED, _MULTIPLIED = int(_Last.FUSED), int(_Last.MULTIPLIED)  # numba reads plain integers
 
 
 class RealRequantizer:
@@ -180,9 +184,9 @@ def _fill(
                 beside = np.float32(np.int64(residual[row, column]) - residual_zero)
                 counted = np.float32(np.float32(value + shift) * unit)
                 value = counted + np.float32(beside * residual_unit)
-            if kind == 0:
+            if kind == _FUSED:
                 steps = fused_float32(value, factors[one], offsets[one])
-            elif kind == 1:
+            elif kind == _MULTIPLIED:
                 steps = np.float32(value * factors[one]) + offsets[one]
             else:
                 steps = np.float32(value / factors[one]) + offsets[one]

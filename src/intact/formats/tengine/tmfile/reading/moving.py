@@ -223,14 +223,15 @@ def interp(draft: Draft, node: FileNode) -> None:
     factors = [options[name] for name in named]
     if not all(np.isfinite(factor) and 0 <= factor < _LARGEST_FACTOR for factor in factors):
         raise Unreadable(f"its factors are {factors}")
+    lengths = [options.get(name, 0) for name in ("output_h", "output_w")]
     if all(factors):  # products are rounded to float32 before they are cut
         lengths = [
             int(np.float32(length) * np.float32(factor))
             for length, factor in zip(shape[2:], factors, strict=True)
         ]
+    if all(factors) and kind == NEAREST:
         inputs = [value, None, draft.floats(*factors)]
-    else:
-        lengths = [options.get(name, 0) for name in ("output_h", "output_w")]
+    else:  # between pixels the factors follow from the lengths
         inputs = [value, None, None, draft.integers(*lengths)]
     result = (*shape[:2], *lengths)
     draft.add(node, "Resize", inputs, result, attributes, output=node.outputs[0])

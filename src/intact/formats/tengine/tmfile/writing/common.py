@@ -101,6 +101,23 @@ def bias(sheet: Sheet, node: ir.Node, slot: int, channels: int) -> list[int]:
     return [sheet.constant(given(node, slot), flat)]
 
 
+def refuse_rescaling(sheet: Sheet, node: ir.Node) -> None:
+    """Refuse to move codes from one scale to another: Tengine copies them as they are.
+
+    Raises:
+        Inexpressible: An output has another scale than the first input.
+    """
+    source = given(node, 0)
+    _, before = sheet.form.activation(source)
+    for value in node.outputs:
+        _, after = sheet.form.activation(value)
+        if before is not None and after is not None and not before.equals(after):
+            raise Inexpressible(
+                f"{value.name!r} has another scale than {source.name!r},"
+                " and Tengine copies codes there"
+            )
+
+
 def refuse_integers(sheet: Sheet, *elements: int) -> None:
     """Refuse what Tengine's kernels do not compute with codes of a type.
 

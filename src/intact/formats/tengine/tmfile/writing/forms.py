@@ -122,31 +122,31 @@ class IntegerForm:
         configs = list(self._read.get(value, ()))
         if producer is not None and MEANING[producer.state] in _ON_GRID:
             configs.insert(0, producer.dominator)
-        scales = [self._scales(value, config) for config in configs]
+        scales = [self._scales(config) for config in configs]
         if not scales:
             raise Inexpressible(f"{value.name!r} stays float")
-        if any(not _equal(scales[0], each) for each in scales[1:]):
+        if any(not scales[0].equals(each) for each in scales[1:]):
             raise Inexpressible(f"{value.name!r} is quantised in several ways")
         return self.element, scales[0]
 
     def constant(self, node: ir.Node, slot: int, channel_axis: int | None = None) -> Stored:
         """See `Form`."""
         point = self._points.get((node, slot))
-        value = node.inputs[slot]
-        name = None if value is None else value.name
         if point is None or point.config.params is None:
-            raise Inexpressible(f"{name!r} stays float")
+            raise Inexpressible(f"its input {slot} stays float")
         config, params = point.config, point.config.params
         is_bias = config.bits == _BIAS_BITS
         element = Element.INT32 if is_bias else self.element
         signed = config.quant_min < 0
         if config.grid.exponential or config.bits > (_BIAS_BITS if is_bias else 8):
-            raise Inexpressible(f"{name!r} has codes of {config.bits} bits, or logarithmic ones")
+            raise Inexpressible(
+                f"input {slot} has {config.bits} bits, or logarithmic codes"
+            )
         if signed is (element is Element.UINT8):
-            raise Inexpressible(f"the codes of {name!r} and of activations are not of one sign")
+            raise Inexpressible(f"the codes of input {slot} and of activations are not of one sign")
         axis = config.grid.axis
         if axis is not None and axis != channel_axis:
-            raise Inexpressible(f"{name!r} has scales along axis {axis}")
+            raise Inexpressible(f"input {slot} has scales along axis {axis}")
         codes = _first(point.constant_codes(), channel_axis)
         scale = np.atleast_1d(np.asarray(params.scale, np.float32))
         zeros = np.broadcast_to(np.asarray(params.zero_point, np.int32), scale.shape)
@@ -155,9 +155,9 @@ class IntegerForm:
             scale = np.broadcast_to(scale, codes.shape[:1])
             zeros = np.broadcast_to(zeros, codes.shape[:1])
         if self.element is Element.UINT8 and scale.size > 1:
-            raise Inexpressible(f"{name!r} has {scale.size} scales; Tengine's uint8 has one")
+            raise Inexpressible(f"input {slot} has {scale.size} scales; Tengine's uint8 has one")
         if element is not Element.UINT8 and zeros.any():
-            raise Inexpressible(f"{name!r} has a zero point; Tengine's {element.name} has none")
+            raise Inexpressible(f"input {slot} has a zero point; Tengine's {element.name} has none")
         return Stored(codes, element, Quantization(scale, zeros))
 
     def fuses(self, value: ir.Value, /) -> bool:
@@ -165,18 +165,18 @@ class IntegerForm:
         producer = self._plan.producer_config(value)
         return producer is not None and MEANING[producer.state] is StateMeaning.GOVERNED
 
-    def _scales(self, value: ir.Value, config: TensorQuantConfig) -> Quantization:
+    def _scales(self, config: TensorQuantConfig) -> Quantization:
         params = config.params
         fits = config.bits == 8 and not config.grid.exponential and config.grid.axis is None
         if params is None or not fits:
             raise Inexpressible(
-                f"{value.name!r} has {config.bits} bits, several scales or logarithmic codes"
+                f"activations of {config.bits} bits, with several scales or logarithmic codes"
             )
         if (config.quant_min < 0) is (self.element is Element.UINT8):
-            raise Inexpressible(f"{value.name!r} and other activations are not of one sign")
+            raise Inexpressible("its codes and those of other activations are not of one sign")
         zero_point = np.atleast_1d(np.asarray(params.zero_point, np.int32))
         if self.element is Element.INT8 and zero_point.any():
-            raise Inexpressible(f"{value.name!r} has a zero point; Tengine's INT8 has none")
+            raise Inexpressible("activations with a zero point; Tengine's INT8 has none")
         return Quantization(np.atleast_1d(np.asarray(params.scale, np.float32)), zero_point)
 
 
@@ -196,9 +196,3 @@ def constant_of(graph: Graph, node: ir.Node, slot: int) -> npt.NDArray[Any]:
 def _first(array: npt.NDArray[Any], axis: int | None) -> npt.NDArray[Any]:
     """Bring an axis of a matrix or a kernel to the front, where scales lie along it."""
     return array if axis in (None, 0) else np.moveaxis(array, axis, 0)
-
-
-def _equal(left: Quantization, right: Quantization) -> bool:
-    return np.array_equal(left.scale, right.scale) and np.array_equal(
-        left.zero_point, right.zero_point
-    )

@@ -18,6 +18,7 @@ from intact.formats.tengine.tmfile.writing.common import (
     image_shape,
     integers,
     refuse_integers,
+    refuse_rescaling,
     scalar,
 )
 from intact.formats.tengine.tmfile.writing.forms import constant_of
@@ -42,13 +43,13 @@ def flatten(sheet: Sheet, node: ir.Node) -> None:
     if attribute(node, "axis", 1) % max(rank, 1) != 1 or rank > _LAST_AXIS + 1:
         reshape(sheet, node)
         return
-    _refuse_rescaling(sheet, node)
+    refuse_rescaling(sheet, node)
     sheet.add(node, "Flatten", [given(node, 0)], {"axis": 1, "end_axis": _LAST_AXIS})
 
 
 def reshape(sheet: Sheet, node: ir.Node) -> None:
     """Reshape, and what only makes or drops axes of length 1."""
-    _refuse_rescaling(sheet, node)
+    refuse_rescaling(sheet, node)
     options = {
         "is_mxnet": 0,
         "reverse": 0,
@@ -68,7 +69,7 @@ def transpose(sheet: Sheet, node: ir.Node) -> None:
 def slice_(sheet: Sheet, node: ir.Node) -> None:
     """Slice forwards: of one axis, or of several without steps."""
     shape = sheet.shape(activation(sheet, node))
-    _refuse_rescaling(sheet, node)
+    refuse_rescaling(sheet, node)
     starts, ends = integers(sheet, node, 1), integers(sheet, node, 2)
     axes = integers(sheet, node, 3) if has(node, 3) else list(range(len(starts)))
     steps = integers(sheet, node, 4) if has(node, 4) else [1] * len(starts)
@@ -106,7 +107,7 @@ def slice_(sheet: Sheet, node: ir.Node) -> None:
 def split(sheet: Sheet, node: ir.Node) -> None:
     """Split."""
     shape = sheet.shape(activation(sheet, node))
-    _refuse_rescaling(sheet, node)
+    refuse_rescaling(sheet, node)
     axis = attribute(node, "axis", 0) % len(shape)
     sizes = [sheet.shape(value)[axis] for value in node.outputs]
     options = {"axis": axis, "split_dim": len(sizes), "is_caffe": 0, "is_onnx": 1, "sizes": sizes}
@@ -148,6 +149,8 @@ def resize(sheet: Sheet, node: ir.Node) -> None:
     lengths = [int(np.float32(n) * np.float32(f)) for n, f in zip(shape[2:], factors, strict=True)]
     if tuple(lengths) != result[2:] or result[:2] != shape[:2]:
         raise Inexpressible(f"it makes {list(result)} of {list(shape)}")
+    if mode == "linear":
+        _refuse_between(shape, result, factors)
     options = {
         "type": NEAREST if mode == "nearest" else BILINEAR,
         "scale_w": factors[1],
@@ -156,6 +159,19 @@ def resize(sheet: Sheet, node: ir.Node) -> None:
         "output_h": result[2],
     }
     sheet.add(node, "Interp", [given(node, 0)], options)
+
+
+def _refuse_between(shape: Shape, result: Shape, factors: list[float]) -> None:
+    """Refuse to compute between pixels where Tengine does otherwise.
+
+    Its kernel reads two pixels of each axis, of the first image, and takes the factors from the
+    lengths.
+    """
+    rows = list(zip(shape[2:], result[2:], factors, strict=True))
+    if shape[0] != 1 or any(before < 2 for before, _, _ in rows):
+        raise Inexpressible(f"it computes between the pixels of {list(shape)}")
+    if any(np.float32(after) / np.float32(before) != np.float32(f) for before, after, f in rows):
+        raise Inexpressible(f"its factors are {factors}, those of its lengths are others")
 
 
 def _factors(sheet: Sheet, node: ir.Node, shape: Shape, result: Shape) -> list[float]:
@@ -167,21 +183,6 @@ def _factors(sheet: Sheet, node: ir.Node, shape: Shape, result: Shape) -> list[f
         return [by_axis.get(axis, 1.0) for axis in (2, 3)]
     pairs = zip(result[2:], shape[2:], strict=True)
     return [float(np.float32(after) / np.float32(before)) for after, before in pairs]
-
-
-def _refuse_rescaling(sheet: Sheet, node: ir.Node) -> None:
-    """Refuse to move codes from one scale to another: Tengine copies them as they are."""
-    _, before = sheet.form.activation(given(node, 0))
-    for value in node.outputs:
-        _, after = sheet.form.activation(value)
-        if before is None or after is None:
-            continue
-        same = np.array_equal(before.scale, after.scale)
-        if not same or not np.array_equal(before.zero_point, after.zero_point):
-            raise Inexpressible(
-                f"{value.name!r} has another scale than {node.inputs[0].name!r},"  # type: ignore[union-attr]
-                " and Tengine copies codes there"
-            )
 
 
 TABLE: Mapping[str, Write] = {

@@ -15,7 +15,9 @@ from intact.formats.tengine.tmfile.writing.common import (
     activation,
     attribute,
     given,
+    image_shape,
     refuse_integers,
+    refuse_rescaling,
     scalar,
 )
 from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
@@ -23,13 +25,17 @@ from intact.formats.tengine.tmfile.writing.shapes import Shape
 from intact.formats.tengine.tmfile.writing.sheet import Sheet
 
 _LARGEST = float(np.finfo(np.float32).max)
-_FUNCTIONS = {
-    "Sigmoid": "Sigmoid",
-    "Tanh": "Tanh",
-    "Mish": "Mish",
-    "Softplus": "Softplus",
-    "Identity": "Dropout",
+_WITHOUT_KERNEL: Mapping[str, tuple[Element, ...]] = {
+    "Sigmoid": (),
+    "Tanh": (Element.INT8,),
+    "Mish": (Element.INT8,),
+    "Softplus": (Element.INT8, Element.UINT8),
 }
+"""Functions that have the same name in Tengine, and the codes for which it has no kernel."""
+
+_OF_ONE_IMAGE = ("Mish", "Softplus")
+"""Kernels that take the lengths of one image, whatever the tensor has."""
+
 _PAIRS = {
     "Add": Eltwise.SUM,
     "Mul": Eltwise.PROD,
@@ -38,6 +44,8 @@ _PAIRS = {
     "Max": Eltwise.MAX,
 }
 _COMMUTE = ("Add", "Mul", "Max")
+_FULL_CODE = 127.5
+"""From here on rounding leaves int8."""
 
 
 def relu(sheet: Sheet, node: ir.Node) -> None:
@@ -57,13 +65,30 @@ def clip(sheet: Sheet, node: ir.Node) -> None:
         low, high = attribute(node, "min", -_LARGEST), attribute(node, "max", _LARGEST)
     else:
         low, high = scalar(sheet, node, 1, -_LARGEST), scalar(sheet, node, 2, _LARGEST)
+    if not low <= high:
+        raise Inexpressible(f"it clips to {low} .. {high}")
+    _refuse_wrapping(sheet, node, low, high)
     sheet.add(node, "Clip", [activation(sheet, node)], {"min": low, "max": high})
+
+
+def _refuse_wrapping(sheet: Sheet, node: ir.Node, low: float, high: float) -> None:
+    """Refuse a Clip whose codes may leave int8: Tengine's kernel lets them wrap around."""
+    _, before = sheet.form.activation(given(node, 0))
+    _, after = sheet.form.activation(node.outputs[0])
+    if before is None or after is None or sheet.form.element is not Element.INT8:
+        return
+    reach = 127 * float(before.scale[0])
+    largest = max(min(reach, abs(low)), min(reach, abs(high)))
+    if largest / float(after.scale[0]) >= _FULL_CODE:
+        raise Inexpressible("its output has a smaller range, at which Tengine's int8 wraps around")
 
 
 def prelu(sheet: Sheet, node: ir.Node) -> None:
     """PRelu with a slope for each channel; Tengine's uint8 reads slopes in float16."""
     shape = sheet.shape(activation(sheet, node))
     refuse_integers(sheet, Element.UINT8)
+    if len(shape) not in ((4,) if sheet.form.element is Element.INT8 else (2, 4)):
+        raise Inexpressible(f"its input has {len(shape)} dimensions, for which Tengine has no loop")
     stored = sheet.form.constant(node, 1)
     slopes = stored.array
     per_channel = slopes.shape == (shape[1], *(1,) * (len(shape) - 2)) if len(shape) > 1 else False
@@ -77,11 +102,24 @@ def prelu(sheet: Sheet, node: ir.Node) -> None:
 
 def function(sheet: Sheet, node: ir.Node) -> None:
     """An operator that has no options."""
-    sheet.add(node, _FUNCTIONS[node.op_type], [activation(sheet, node)])
+    value = activation(sheet, node)
+    refuse_integers(sheet, *_WITHOUT_KERNEL[node.op_type])
+    if node.op_type in _OF_ONE_IMAGE:
+        shape = image_shape(sheet, node)
+        if shape[0] != 1:
+            raise Inexpressible(f"Tengine computes it for one image, not for {shape[0]}")
+    sheet.add(node, node.op_type, [value])
+
+
+def identity(sheet: Sheet, node: ir.Node) -> None:
+    """Identity."""
+    refuse_rescaling(sheet, node)
+    sheet.add(node, "Dropout", [activation(sheet, node)])
 
 
 def elu(sheet: Sheet, node: ir.Node) -> None:
     """Elu."""
+    refuse_integers(sheet, Element.INT8)
     sheet.add(node, "Elu", [activation(sheet, node)], {"alpha": attribute(node, "alpha", 1.0)})
 
 
@@ -122,7 +160,7 @@ def eltwise(sheet: Sheet, node: ir.Node) -> None:
         raise Inexpressible(f"its input {node.inputs[first].name!r} is a constant")  # type: ignore[union-attr]
     if len(shapes[first]) not in (3, 4):
         raise Inexpressible(f"it joins tensors of {len(shapes[first])} dimensions; Tengine's 3, 4")
-    _refuse_spread(shapes[second], shapes[first])
+    _refuse_spread(sheet, node, shapes[second], shapes[first])
     inputs: list[ir.Value | int] = [given(node, first), given(node, second)]
     if is_constant[second]:
         stored = sheet.form.constant(node, second)
@@ -137,10 +175,16 @@ def eltwise(sheet: Sheet, node: ir.Node) -> None:
     sheet.add(node, "Eltwise", inputs, options)
 
 
-def _refuse_spread(shape: Shape, over: Shape) -> None:
+def _refuse_spread(sheet: Sheet, node: ir.Node, shape: Shape, over: Shape) -> None:
     """Refuse shapes that Tengine's kernels join in another way than ONNX, or not at all."""
-    if shape == over or math.prod(shape) == 1:
+    if shape == over:
         return
+    if node.op_type == "Max":
+        raise Inexpressible(f"it joins {list(over)} and {list(shape)}, which Tengine does not")
+    if math.prod(shape) == 1:
+        return
+    if node.op_type == "Div":
+        refuse_integers(sheet, Element.INT8, Element.UINT8)
     channels = (1, over[1], *(1,) * (len(over) - 2))
     spread = (*(1,) * (len(over) - len(shape)), *shape)
     if spread != channels or over[0] != 1:
@@ -156,7 +200,8 @@ TABLE: Mapping[str, Write] = {
     "HardSigmoid": hard_sigmoid,
     "HardSwish": hard_swish,
     "Softmax": softmax,
-    **dict.fromkeys(_FUNCTIONS, function),
+    "Identity": identity,
+    **dict.fromkeys(_WITHOUT_KERNEL, function),
     **dict.fromkeys(_PAIRS, eltwise),
 }
 """Write functions by operator of ONNX."""

@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
+from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import ABSENT_AXIS, COUNT_PADDING, Flavor, Pool
 from intact.formats.tengine.tmfile.reading.pooling import windows
 from intact.formats.tengine.tmfile.reading.reasons import Unreadable
@@ -17,6 +18,7 @@ from intact.formats.tengine.tmfile.writing.common import (
     has,
     image_shape,
     integers,
+    refuse_integers,
 )
 from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.shapes import Shape
@@ -141,6 +143,7 @@ def _add(
 
 def mean(sheet: Sheet, node: ir.Node) -> None:
     """ReduceMean over one to four axes."""
+    refuse_integers(sheet, Element.INT8)
     rank = len(sheet.shape(activation(sheet, node)))
     axes = integers(sheet, node, 1) if has(node, 1) else attribute(node, "axes", [])
     axes = sorted(axis % rank for axis in axes) or list(range(rank))
