@@ -43,7 +43,7 @@ def test_a_symmetric_range_and_one_without_zero() -> None:
     assert (widened.low, widened.zero_point) == (0.0, 0)
 
 
-@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e-50, 1e50])
+@pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e-50, 1e-40, 1e50])
 def test_impossible_scales(scale: float) -> None:
     with pytest.raises(UsageError, match="a scale of"):
         Quantization.of_scale(scale, 0, -128, 127)
@@ -126,3 +126,14 @@ def test_ends_with_0_between_two_levels_give_the_nearest() -> None:
     back = params_of_ends(ends[0], ends[1], 0, 255)
     assert back.zero_point.tolist() == [126]
     np.testing.assert_allclose(back.scale, 0.01, rtol=1e-6)
+
+
+@pytest.mark.parametrize(("low", "high", "code"), [(2.0, 3.0, 0), (-3.0, -2.0, 255)])
+def test_ends_beside_zero_have_the_nearest_code_for_it(low: float, high: float, code: int) -> None:
+    params = params_of_ends(np.asarray(np.float32(low)), np.asarray(np.float32(high)), 0, 255)
+    assert int(params.zero_point) == code
+
+
+def test_ends_of_steps_below_normal_numbers_have_the_smallest_normal_scale() -> None:
+    params = params_of_ends(np.asarray(np.float32(0)), np.asarray(np.float32(1e-44)), 0, 255)
+    assert params.scale == np.finfo(np.float32).tiny

@@ -217,3 +217,37 @@ def test_other_widths_are_unsigned_too(target: Target) -> None:
     plan = planned(b.build(), target, Overrides(activation_bits=4))
     ranges = [config(plan, end).grid for end in ("Relu_r.output[0]", "one.input[0]")]
     assert [(grid.quant_min, grid.quant_max) for grid in ranges] == [(0, 15), (-8, 7)]
+
+
+def concat(b: ModelBuilder) -> None:
+    """Numbers with a sign come first, so that what is tied to them stands behind."""
+    x = image(b)
+    signed, unsigned = conv(b, x, "a"), relu(b, conv(b, x, "b"), "r")
+    b.node("Concat", signed, unsigned, axis=1, out="joined", name="join")
+    b.node("Conv", "joined", b.weight(4, 8, 1, 1), out="last_out")
+
+
+def test_every_input_that_a_concat_ties_to_one_with_a_sign_gets_one(target: Target) -> None:
+    b = ModelBuilder()
+    concat(b)
+    assert made(b, target, "last_out")[1] == set()
+
+
+def test_a_concat_in_float_ties_nothing(target: Target) -> None:
+    b = ModelBuilder()
+    concat(b)
+    b.output("last_out")
+    graph = planned(b.build(), target).graph
+    decisions = decide(graph, target, Overrides(keep_float=("join",)))
+    assert unsigned_values(graph, target, decisions) == {"r"}
+
+
+def test_operators_of_other_domains_only_share_a_name(target: Target) -> None:
+    b = ModelBuilder()
+    b.domains["mine"] = 1
+    x = conv(b, image(b), "a")
+    b.node("Relu", x, out="own", domain="mine")
+    b.node("MaxPool", relu(b, x, "r"), out="own_pool", domain="mine")
+    conv(b, "own", "one")
+    conv(b, "own_pool", "two")
+    assert made(b, target, "one_out", "two_out")[1] == {"r"}

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.errors import ExportError
+from intact.errors import ExportError, PlanError
 from intact.formats.c.format import c_program
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
@@ -93,6 +93,20 @@ def test_the_simulation_agrees_but_next_to_ties(target: str, clip: bool, groups:
     assert np.abs(found[name] - expected[name]).max() <= step
 
 
+@pytest.mark.parametrize("groups", [1, 2, 4])
+@pytest.mark.parametrize("at_once", [1, 1 << 11])
+def test_residuals_of_parts_are_those_of_the_whole(
+    groups: int, at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program = lower(calibrated(block(groups=groups), "openvino"))
+    feeds = random_inputs(block(), batch=5, seed=9)
+    whole = IntegerEngine(program).run(feeds).outputs
+    for module in ("rows", "convolution"):
+        monkeypatch.setattr(f"intact.run.integer.products.{module}.ROWS_IN_CACHE", at_once)
+    for name, found in IntegerEngine(program).run(feeds).outputs.items():
+        np.testing.assert_array_equal(found, whole[name])
+
+
 def test_a_residual_of_another_shape_or_no_codes_is_computed_in_float() -> None:
     b = ModelBuilder()
     x = b.input("image", ["batch", 4, 8, 8])
@@ -162,6 +176,18 @@ def test_dense_layers_have_float_biases(target: str) -> None:
     dense = [step for step in program.steps if isinstance(step.operation, FullyConnected)]
     assert [step.outputs[0].encoding is not None for step in dense] == [True, False]
     assert program.in_float == {}
+
+
+@pytest.mark.parametrize("number", [np.nan, -np.inf])
+def test_a_bias_that_is_not_finite_is_refused_by_name(number: float) -> None:
+    b = ModelBuilder()
+    bias = b.constant(np.array([1, number], np.float32))
+    x = b.input("image", ["batch", 3, 4, 4])
+    x = b.node("Conv", x, b.weight(2, 3, 1, 1), bias, name="wrong")
+    b.output(b.conv(b.node("Relu", x), 2, 2))
+    program = lower(calibrated(b.build(), "openvino"))
+    with pytest.raises(PlanError, match="'wrong' has a bias that is not finite; mend the model"):
+        IntegerEngine(program)
 
 
 def test_formats_of_integer_hardware_refuse_both() -> None:

@@ -181,3 +181,22 @@ def test_a_model_of_a_fixed_batch(tmp_path: Path) -> None:
     plan = calibrated(model, "tengine")
     refined = refine_weight_scales(plan, open_samples(feeds, plan.graph))
     assert scale_of(refined, "c.input[1]").shape == (4,)
+
+
+def test_the_walk_goes_on_with_what_was_changed() -> None:
+    model = outlier_net()
+    data = samples(model, calibrated(model, "tengine"), batch=4)
+
+    def seen(zoom: float) -> list[npt.NDArray[np.float32]]:
+        plan, found = calibrated(model, "tengine"), []
+        for stop in Walk(plan, data, most=4, threads=1):
+            if stop.node.name == "conv0":
+                weight = config(plan, "conv0.input[1]")
+                assert weight.params is not None
+                weight.set_params(weight.params.scale * np.float32(zoom), weight.params.zero_point)
+            if stop.node.name == "relu0":
+                found += [array for arrays in stop.quantized for array in arrays.values()]
+        return found
+
+    for same, other in zip(seen(1.0), seen(0.1), strict=True):
+        assert not np.array_equal(same, other)

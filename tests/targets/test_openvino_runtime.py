@@ -29,6 +29,8 @@ KINDS = {
     "thin_groups": (16, 12, 3, 4),
     "odd_groups": (12, 8, 3, 4),
     "multiplied": (8, 16, 3, 8),
+    "narrow": (16, 12, 1, 1),
+    "odd_inputs": (12, 16, 3, 4),
 }
 """Convolutions, each behind the one before."""
 
@@ -64,8 +66,9 @@ def network() -> onnx.ModelProto:
     x = b.node("Relu", b.node("Add", x, b.conv(x, 16, 16), name="other"), out="sum_relu")
     x = b.node("AveragePool", x, kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4, name="average")
     x = b.node("Concat", x, b.node("MaxPool", x, kernel_shape=[1, 1]), axis=1, name="concat")
-    x = b.node("Mul", x, b.node("MaxPool", x, kernel_shape=[1, 1]), name="product")
-    x = b.node("Add", x, b.node("MaxPool", x, kernel_shape=[1, 1]), name="alone")
+    for name, kind in (("product", "Mul"), ("alone", "Add")):  # operands of different scales
+        smooth = b.node("AveragePool", x, kernel_shape=[3, 3], pads=[1] * 4)
+        x = b.node(kind, x, smooth, name=name)
     x = b.node("Flatten", b.node("GlobalAveragePool", x, name="mean"))
     for name, inputs, outputs in (("hidden", 32, 21), ("wide", 21, 13), ("last", 13, 5)):
         dense = b.constant(b.random.normal(1, 0.02, (outputs, inputs)).astype(np.float32))

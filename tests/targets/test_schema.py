@@ -96,6 +96,15 @@ def test_requantisation_and_stored_precision(
     assert (made.requantize, made.scale_precision) == (requantize, precision)
 
 
+def test_operators_that_are_exact_know_nothing_of_pairs(tmp_path: Path) -> None:
+    keys = 'accumulator_overflow = "pair_saturate"\npair_bits = 16\npair_block = 4\n'
+    exact = '[[arithmetic.overrides]]\nops = ["Gemm"]\naccumulator_overflow = "exact"\n'
+    made = target(tmp_path, keys + exact).arithmetic
+    conv, gemm = (made.for_op(op_type, lambda _: True) for op_type in ("Conv", "Gemm"))
+    assert (conv.pair_bits, conv.pair_block) == (16, 4)
+    assert (gemm.pair_bits, gemm.pair_block) == (None, None)
+
+
 def test_ends_of_ranges_are_floats(tmp_path: Path) -> None:
     body = MINIMAL.replace('"float32"', '"float32"\nscale_precision = "float32_ends"')
     folded = body.replace('ends"', 'ends"\nfolded_factor = true')

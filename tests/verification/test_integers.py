@@ -8,7 +8,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from intact.errors import ExportError, MissingExtraError
+from intact.comparing.deployed import VERIFICATIONS, Deployed
+from intact.errors import ExportError, MissingExtraError, PlanError
+from intact.exporting import FORMATS, FormatName
+from intact.formats.exported import WrittenFiles
+from intact.formats.format import Io
 from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.formats.tvm.write import write_tvm
 from intact.plan import QuantizedGraph
@@ -153,3 +157,39 @@ def test_a_missing_tvm_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch)
     plan = small_plan("integer-pow2")
     with pytest.raises(MissingExtraError, match=r"pip install 'intact\[tvm\]'"):
         verify_tvm(plan, write_tvm(integer_program(plan)), batches(6))
+
+
+@pytest.mark.parametrize(
+    ("name", "file"),
+    [
+        (FormatName.TVM, "model.tvm.py"),
+        (FormatName.TVM, "model.tvm.npz"),
+        (FormatName.ONNX_INTEGER, "model.integer.onnx"),
+    ],
+)
+def test_files_that_are_not_the_plans_never_reach_a_runtime(
+    name: FormatName, file: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def opened(*_: object, **__: object) -> None:
+        raise AssertionError("a runtime was given a file of someone else's")
+
+    for runtime in ("TvmRuntime", "OnnxIntegerRuntime"):
+        monkeypatch.setattr(f"intact.verification.integers.{runtime}", opened)
+    plan = small_plan("tvm")
+    exported = FORMATS[name].write(plan, Io.INT8)
+    assert isinstance(exported, WrittenFiles)
+    files = {**exported.files, file: exported.files[file] + b"\n"}
+    with pytest.raises(PlanError, match=f"{file} is not what this plan gives"):
+        VERIFICATIONS[name](Deployed(plan, WrittenFiles(files), None, 1), iter(()))
+
+
+@needs_tvm
+def test_an_output_that_no_sample_changes() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("image", ["batch", 3, 8, 8]), b.weight(4, 3, 3, 3), out="y")
+    b.output(x)
+    b.output(b.node("Identity", b.weight(4, 3), out="fixed"))
+    plan = calibrate(planned(b.build(), "tvm"), images(8, seed=1))
+    module = write_tvm(integer_program(plan, float_ends=True))
+    found = verify_tvm(plan, module, batches(7), float_ends=True)
+    assert [each.mismatches for each in found.outputs] == [0, 0]

@@ -92,11 +92,11 @@ def test_int8_dense_layers_are_exact(name: str) -> None:
 def test_one_row_by_a_matrix_keeps_its_axes() -> None:
     b = ModelBuilder()
     x = b.node("MatMul", b.input("x", ["batch", 1, 8]), b.weight(8, 6))
-    b.output(b.node("Concat", x, x, axis=1))
+    b.output(b.node("Softmax", x, axis=1))  # ones; of a vector ncnn takes it along that
     model = b.build()
     found = verified(model, calibrated(model, "ncnn"))
     assert_exact(found, 1)
-    assert found.outputs[0].mismatches == 0
+    assert found.outputs[0].largest < 1e-6
 
 
 @pytest.mark.parametrize(("name", "products"), [("residual", 4), ("depthwise", 4)])

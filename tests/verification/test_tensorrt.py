@@ -276,6 +276,18 @@ def test_operators_that_the_parser_does_not_read() -> None:
     assert broken(change) == {OPERATORS: ["determinant (Det)", "mine (Own)"]}
 
 
+def test_operators_of_branches_are_looked_at_too() -> None:
+    def change(model: Proto) -> None:
+        put(model, "chosen", np.array(True))
+        result = helper.make_tensor_value_info("d", onnx.TensorProto.FLOAT, None)
+        inner = helper.make_node("Det", ["y"], ["d"], "inner")
+        branch = helper.make_graph([inner], "branch", [], [result])
+        branches = {"then_branch": branch, "else_branch": branch}
+        model.graph.node.append(helper.make_node("If", ["chosen"], ["e"], **branches))
+
+    assert broken(change) == {OPERATORS: ["inner (Det)", "inner (Det)"]}
+
+
 @pytest.mark.parametrize("opset", [12, 25])
 def test_opsets_that_the_parser_does_not_read(opset: int) -> None:
     def change(model: Proto) -> None:

@@ -9,6 +9,7 @@ from intact.api.sources import (
     FloatSource,
     ModelSource,
     QuantizedSource,
+    default_target,
     deployment_of,
     load_result,
     open_source,
@@ -43,7 +44,7 @@ def quantize(
     model: ModelSource,
     data: DataSource | None = None,
     *,
-    target: str | Path | Target = "onnxruntime",
+    target: str | Path | Target | None = None,
     output: str | Path | None = None,
     formats: Sequence[str] | None = None,
     io: str = "int8",
@@ -69,7 +70,8 @@ def quantize(
     Args:
         model: A path (``.onnx``, or a Tengine ``.tmfile``) or a loaded model; never changed.
         data: Calibration samples (see ``open_samples``); None where every scale is given.
-        target: A shipped target's name, a TOML file or a ``Target``.
+        target: A shipped target's name, a TOML file or a ``Target``; None takes ``tengine`` for a
+            ``.tmfile``, else ``onnxruntime``.
         output: Folder for the result; None keeps it in memory.
         formats: What to write, by the names of ``intact.exporting.FormatName``; None takes the
             target's.
@@ -106,7 +108,7 @@ def quantize(
     found = quantize_for(
         model,
         data,
-        targets=[target],
+        targets=[default_target(model) if target is None else target],
         formats=formats,
         io=io,
         method=method,

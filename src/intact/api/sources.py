@@ -108,6 +108,12 @@ def _tmfile(path: str | Path) -> FloatSource | QuantizedSource:
     return QuantizedSource(target, plan)
 
 
+def default_target(model: ModelSource) -> str:
+    """Return the target of a float model, if nothing else is said."""
+    is_tengine = isinstance(model, str | Path) and is_tmfile(model)
+    return "tengine" if is_tengine else DEFAULT_TARGET
+
+
 def names_tflite(model: ModelSource) -> bool:
     """Tell whether a source is a ``.tflite`` file."""
     return isinstance(model, str | Path) and is_tflite(model)

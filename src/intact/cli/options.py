@@ -16,17 +16,20 @@ DATA = "FOLDER|FILE|MODULE:FUNCTION"
 """What data may be, as the help writes it."""
 
 ModelPath = Annotated[
-    Path, typer.Argument(metavar="MODEL", help="An .onnx file.", show_default=False)
+    Path,
+    typer.Argument(
+        metavar="MODEL", help="An .onnx file, or a .tmfile of Tengine.", show_default=False
+    ),
 ]
 QuantizedPath = Annotated[
     Path,
-    typer.Argument(metavar="MODEL", help="An .onnx or int8 .tflite file.", show_default=False),
+    typer.Argument(metavar="MODEL", help="An .onnx, .tflite or .tmfile file.", show_default=False),
 ]
 AnyModel = Annotated[
     Path,
     typer.Argument(
         metavar="FOLDER|MODEL",
-        help="A folder that `intact quantize` wrote, or an .onnx or .tflite file.",
+        help="A folder that `intact quantize` wrote, or an .onnx, .tflite or .tmfile file.",
         show_default=False,
     ),
 ]
@@ -36,20 +39,15 @@ Folder = Annotated[
         metavar="FOLDER", help="A folder that `intact quantize` wrote.", show_default=False
     ),
 ]
-TargetName = Annotated[
-    str,
-    typer.Option(
-        "--target", "-t", metavar="NAME|FILE.toml", help="The hardware: see `intact targets`."
-    ),
-]
 Targets = Annotated[
     list[str] | None,
     typer.Option(
         "--target",
         "-t",
         metavar="NAME|FILE.toml",
-        help="The hardware (see `intact targets`), onnxruntime if left out. May be repeated: the "
-        "samples are run once, and the output folder gets a folder for each.",
+        help="The hardware (see `intact targets`); left out, tengine for a .tmfile and onnxruntime "
+        "else. May be repeated: the samples are run once, and the output folder gets a folder for "
+        "each.",
     ),
 ]
 MaybeTarget = Annotated[
@@ -58,7 +56,7 @@ MaybeTarget = Annotated[
         "--target",
         "-t",
         metavar="NAME|FILE.toml",
-        help="The hardware; left out, tflite for a .tflite file and onnxruntime else.",
+        help="The hardware; left out, what the file is for, or else onnxruntime.",
     ),
 ]
 Formats = Annotated[

@@ -114,7 +114,7 @@ def quantize(
     focus: Focus = False,
     skip_bad: SkipBad = False,
 ) -> None:
-    """Quantize a float ONNX model for a target.
+    """Quantize a float model for a target, or for several.
 
     Example: intact quantize model.onnx --data photos/ --output out/
     """
@@ -124,11 +124,10 @@ def quantize(
 
     start = time.perf_counter()
     image = image_steps_from(size, order, resize, shorter_side, center_crop, letterbox, pad, focus)
-    targets = target or ["onnxruntime"]
     make: Callable[..., Result | dict[str, Result]] = (
-        functools.partial(api.quantize, target=targets[0])
-        if len(targets) == 1
-        else functools.partial(api.quantize_for, targets=targets)
+        functools.partial(api.quantize_for, targets=target)
+        if target and len(target) > 1
+        else functools.partial(api.quantize, target=target[0] if target else None)
     )
     with shown("calibrating", quiet=as_json, at_most=samples) as progress:
         made = make(
@@ -178,7 +177,7 @@ def import_quantized(
     preprocess: PreprocessFile = None,
     skip_bad: SkipBad = False,
 ) -> None:
-    """Read a model that others quantized (ONNX or int8 TFLite); its scales stay as they are.
+    """Read a model that others quantized (ONNX, TFLite, Tengine); its scales stay as they are.
 
     With --data, what it left in float is quantized too where the target can.
 

@@ -6,7 +6,7 @@ import enum
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from intact.comparing.subject import Subject, batches_of
 from intact.comparing.tengine import plan_of_file
@@ -79,6 +79,7 @@ class Deployed:
     threads: int
 
 
+_Kind = TypeVar("_Kind")
 _Feeds: TypeAlias = Iterator[Batch]
 _Verify: TypeAlias = Callable[[Deployed, _Feeds], Verification]
 
@@ -189,15 +190,11 @@ def _compare_read(
 
 
 def _verify_qdq(model: Deployed, feeds: _Feeds) -> Verification:
-    if not isinstance(model.exported, QdqModel):
-        raise PlanError("the deployed model is not there", remedy="quantize again")
-    return verify_qdq(model.plan, model.exported, feeds, threads=model.threads)
+    return verify_qdq(model.plan, _held(model, QdqModel), feeds, threads=model.threads)
 
 
 def _verify_openvino(model: Deployed, feeds: _Feeds) -> Verification:
-    if not isinstance(model.exported, OpenVinoModel):
-        raise PlanError("the deployed model is not there", remedy="quantize again")
-    return verify_openvino(model.plan, model.exported, feeds, threads=model.threads)
+    return verify_openvino(model.plan, _held(model, OpenVinoModel), feeds, threads=model.threads)
 
 
 def _verify_tflite(model: Deployed, feeds: _Feeds) -> Verification:
@@ -214,9 +211,7 @@ def _verify_c(model: Deployed, feeds: _Feeds) -> Verification:
 
 
 def _verify_tensorrt(model: Deployed, feeds: _Feeds) -> Verification:
-    if not isinstance(model.exported, TensorRtModel):
-        raise PlanError("the deployed model is not there", remedy="quantize again")
-    return verify_tensorrt(model.plan, model.exported, feeds, threads=model.threads)
+    return verify_tensorrt(model.plan, _held(model, TensorRtModel), feeds, threads=model.threads)
 
 
 def _verify_tengine(model: Deployed, feeds: _Feeds) -> Verification:
@@ -266,11 +261,16 @@ VERIFICATIONS: dict[FormatName, _Verify] = {
 _WITH_KERNELS = frozenset({FormatName.TFLITE})
 
 
+def _held(model: Deployed, kind: type[_Kind]) -> _Kind:
+    """Return what was written, which its format holds in an object of a kind."""
+    if isinstance(model.exported, kind):
+        return model.exported
+    raise PlanError("the deployed model is not there", remedy="quantize again")
+
+
 def _files(model: Deployed) -> Mapping[str, bytes]:
     """Return the content of a model whose files are held whole."""
-    if isinstance(model.exported, WrittenFiles):
-        return model.exported.files
-    raise PlanError("the deployed files are not there", remedy="quantize again")
+    return _held(model, WrittenFiles).files
 
 
 def _own_program(plan: QuantizedGraph, files: Mapping[str, bytes]) -> CProgram:
@@ -293,7 +293,7 @@ def _refuse_changed(files: Mapping[str, bytes], expected: Mapping[str, bytes]) -
         PlanError: A file holds something else.
     """
     for name, content in expected.items():
-        if files[name] != content:
+        if files.get(name) != content:
             raise PlanError(
                 f"{name} is not what this plan gives: changed by hand, or by another version",
                 remedy="quantize again, or record the device's tensors and give --observed",

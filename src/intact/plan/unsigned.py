@@ -67,7 +67,7 @@ def _is_never_negative(node: ir.Node, unsigned: Unsigned) -> bool:
 
 
 def _passes_on(node: ir.Node, unsigned: Unsigned, found: set[str]) -> bool:
-    if node.op_type not in unsigned.through:
+    if node.domain != "" or node.op_type not in unsigned.through:
         return False
     values = [node.inputs[slot] for slot in data_slots(node)]
     return bool(values) and all(

@@ -11,8 +11,8 @@ import onnx_ir as ir
 from intact.graph import Graph
 from intact.rewrite.layers import Layer
 
-_ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "Identity", "Dropout", "Abs"})
-"""``f(c * x) = c * f(x)`` for every positive c, element by element."""
+_ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
+"""``f(c * x) = c * f(x)`` for every positive c, element by element, of input 0."""
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
 """The same within a channel of images."""
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
@@ -78,16 +78,14 @@ def _search(graph: Graph, layer: Layer, layers: Mapping[ir.Node, Layer]) -> Laye
             return str(node.name)
         if node.op_type in _RESHAPES and _drops_ones(value, node.outputs[0], layer.outputs):
             is_flat = True
-        elif not _keeps_factors(graph, node, is_flat=is_flat):
+        elif not _keeps_factors(node, is_flat=is_flat):
             return None
         value = node.outputs[0]
 
 
-def _keeps_factors(graph: Graph, node: ir.Node, *, is_flat: bool) -> bool:
+def _keeps_factors(node: ir.Node, *, is_flat: bool) -> bool:
     if len([output for output in node.outputs if output.name]) != 1:
         return False
-    if node.op_type == "PRelu":
-        return graph.constant(node.inputs[1]) is not None
     if node.op_type == "Clip":
         return True  # a Relu
     return node.op_type in _ELEMENTWISE or (node.op_type in _POOLS and not is_flat)

@@ -103,7 +103,10 @@ def verify_tvm(
     graph = realize(of_one_sample(program))
     shown = _shown(graph)
     written, watched = TvmRuntime(module), TvmRuntime(relax_module(graph, tuple(shown)))
-    outputs = {name: _batch_axis(tensor) for name, tensor in program.outputs.items()}
+    outputs = {
+        name: None if tensor.is_constant else _batch_axis(tensor)
+        for name, tensor in program.outputs.items()
+    }
     axes = {name: place.order.index(_batch_axis(t)) for name, (t, place) in shown.items()}
     runtime = _Runtime(
         written.name,
@@ -163,13 +166,13 @@ def _batch_axis(tensor: Tensor) -> int:
     return tensor.shape.index(None) if None in tensor.shape else 0
 
 
-def _each_sample(program: Program, run: _Run, axes: Mapping[str, int]) -> _Run:
+def _each_sample(program: Program, run: _Run, axes: Mapping[str, int | None]) -> _Run:
     """Return what runs a batch sample by sample; as it is where the model says how long it is.
 
     Args:
         program: Of the plan.
         run: Runs one sample.
-        axes: Along which axis samples are joined, by name.
+        axes: Along which axis samples are joined, by name; None where all are the same.
     """
     lengths = {name: tensor.shape for name, tensor in program.inputs.items()}
     if not any(None in shape for shape in lengths.values()):
@@ -187,7 +190,9 @@ def _each_sample(program: Program, run: _Run, axes: Mapping[str, int]) -> _Run:
             for at in range(count)
         ]
         return {
-            name: np.concatenate([sample[name] for sample in samples], axis=axis)
+            name: samples[0][name]
+            if axis is None
+            else np.concatenate([sample[name] for sample in samples], axis=axis)
             for name, axis in axes.items()
         }
 

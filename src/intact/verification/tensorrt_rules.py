@@ -181,7 +181,7 @@ def _is_quantized_next(node: ir.Node) -> bool:
 
 
 def _operators(written: WrittenModel) -> Iterator[str]:
-    for node in written.model.graph:
+    for node in written.model.graph.all_nodes():
         own = node.op_identifier() in written.model.functions
         if node.op_type in _NOT_READ if node.domain in ("", "ai.onnx") else not own:
             yield f"{_place(node)} ({node.op_type})"

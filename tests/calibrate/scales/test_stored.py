@@ -77,5 +77,16 @@ def test_a_given_scale_is_stored_too() -> None:
     assert config(made, f"{plan.graph.nodes[0].name}.input[0]").scale == np.float32(0.012346)
 
 
+def test_a_given_scale_of_a_weight_stays(tmp_path: Path) -> None:
+    plan = planned(small_model(1.0)[0].build(), own_target(tmp_path, RULES))
+    weight = plan.graph.nodes[0].inputs[1]
+    assert weight is not None
+    names = [*required_tensors(plan), str(weight.name)]
+    table = ScaleTable.of("mine", [("", name, GivenScale.of(0.0123456789)) for name in names])
+    made = assign(plan, None, Method.of(plan.target), table)
+    assert config(made, "one.input[0]").scale == np.float32(0.012346)
+    assert np.all(config(made, "one.input[1]").scale == np.float32(0.0123456789))
+
+
 def test_other_targets_keep_their_scales() -> None:
     assert not is_stored(calibrated(residual_net(), "onnxruntime"))

@@ -125,7 +125,7 @@ def _reshape(*sizes: int) -> Build:
     return lambda b, x: b.node("Reshape", x, b.ints(*sizes))
 
 
-def _mean(axes: list[int], keepdims: int, op_type: str = "ReduceMean") -> Build:
+def mean(axes: list[int], keepdims: int, op_type: str = "ReduceMean") -> Build:
     since = {"ReduceMean": 18, "ReduceSum": 13}.get(op_type, 18)
     return lambda b, x: b.with_axes(op_type, x, axes, input_since=since, keepdims=keepdims)
 
@@ -144,6 +144,11 @@ def _reread(b: ModelBuilder, x: str) -> str:
     return b.node("Add", b.node("Mul", y, b.node("Sigmoid", y)), y)
 
 
+def _read_before_relu(b: ModelBuilder, x: str) -> str:
+    y = _conv(6, (3, 3))(b, x)
+    return b.node("Sub", b.node("Relu", y), y)
+
+
 _POOL = {"kernel_shape": [3, 2], "strides": [2, 1], "pads": [1, 0, 1, 1]}
 
 IMAGE_CASES: Mapping[str, Build] = {
@@ -152,6 +157,7 @@ IMAGE_CASES: Mapping[str, Build] = {
     "conv, odd window": _conv(5, (3, 2), strides=[2, 1], pads=[0, 1, 2, 0], dilations=[1, 2]),
     "conv, same": _conv(5, (4, 4), auto_pad="SAME_UPPER", strides=[2, 2]),
     "conv, relu": lambda b, x: b.node("Relu", _conv(6, (3, 3))(b, x)),
+    "conv, read before its relu": _read_before_relu,
     "conv, clip": lambda b, x: b.clip(_conv(6, (3, 3))(b, x), -0.25, 0.5),
     "conv, grouped": _conv(6, (3, 3), group=2),
     "conv, depthwise": _conv(4, (3, 3), group=4, pads=[1, 1, 1, 1]),
@@ -170,11 +176,11 @@ IMAGE_CASES: Mapping[str, Build] = {
     ),
     "global average": node("GlobalAveragePool"),
     "global max": node("GlobalMaxPool"),
-    "mean of images": _mean([2, 3], 0),
-    "mean of images, kept": _mean([-1, -2], 1),
-    "mean of rows": _mean([3], 1),
-    "sum of channels": _mean([1], 0, "ReduceSum"),
-    "max of columns": _mean([2], 0, "ReduceMax"),
+    "mean of images": mean([2, 3], 0),
+    "mean of images, kept": mean([-1, -2], 1),
+    "mean of rows": mean([3], 1),
+    "sum of channels": mean([1], 0, "ReduceSum"),
+    "max of columns": mean([2], 0, "ReduceMax"),
     "add number": _scalar("Add", 0.75),
     "number less x": _scalar("Sub", 0.75, first=True),
     "x over number": _scalar("Div", 3.0),
@@ -266,7 +272,7 @@ ROW_CASES: Mapping[str, Build] = {
     "softmax of a matrix": node("Softmax", axis=1),
     "transpose of a matrix": node("Transpose", perm=[0, 2, 1]),
     "add to rows": _constant("Add", 8),
-    "mean of a matrix": _mean([1], 0),
+    "mean of a matrix": mean([1], 0),
 }
 VECTOR_CASES: Mapping[str, Build] = {
     "gemm": _gemm(),

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 import pytest
 
 from intact.errors import ExportError
 from intact.formats.ncnn.write import write_ncnn
 from intact.plan import Overrides
-from tests.formats.ncnn.cases import CASES, Build, build_case, node, outputs_of, resize
+from tests.formats.ncnn.cases import CASES, Build, build_case, mean, node, outputs_of, resize
 from tests.models import ModelBuilder, random_inputs, run_model
 from tests.plans import planned
 
@@ -38,7 +36,7 @@ def prelu(*shape: int) -> Build:
     return lambda b, x: b.node("PRelu", x, b.weight(*shape))
 
 
-REFUSED: Mapping[str, tuple[Build, str]] = {
+REFUSED: dict[str, tuple[Build, str]] = {
     "slopes of columns": (prelu(7), "do not run along the channels"),
     "slopes of rows": (prelu(7, 1), "do not run along the channels"),
     "a last window in the pads": (
@@ -62,6 +60,60 @@ REFUSED: Mapping[str, tuple[Build, str]] = {
         "no whole multiples",
     ),
 }
+
+
+REFUSED |= {
+    "slopes with a batch": (prelu(2, 7, 1, 1), "not one constant"),
+    "a dilated pool": (node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), "dilated"),
+    "counted pads, rounded up": (
+        node("AveragePool", kernel_shape=[2, 2], ceil_mode=1, count_include_pad=1),
+        "rounds its size up and counts pads",
+    ),
+    "nothing but the batch": (mean([1, 2, 3], 0), "nothing but the batch"),
+    "the batch reduced": (mean([0, 1], 1), "reduces the batch"),
+    "smoothed": (resize("linear", "half_pixel", (12, 14), antialias=1), "smooths"),
+    "one column, aligned": (
+        lambda b, x: b.node(
+            "Resize", x, "", "", b.ints(1, 7, 7, 1),
+            mode="linear", coordinate_transformation_mode="align_corners",
+        ),
+        "shrinks an axis to one sample",
+    ),
+    "nearest by a fraction": (
+        lambda b, x: b.node("Resize", x, "", "", b.ints(1, 7, 10, 7), mode="nearest"),
+        "no whole factor",
+    ),
+    "samples joined": (lambda b, x: b.node("Reshape", x, b.ints(-1, 7)), "between samples"),
+    "flattened late": (node("Flatten", axis=2), "all behind the batch"),
+    "every second row": (
+        lambda b, x: b.node("Slice", x, b.ints(0), b.ints(7), b.ints(2), b.ints(2)),
+        "every second element",
+    ),
+    "some samples": (
+        lambda b, x: b.node("Slice", x, b.ints(0), b.ints(1), b.ints(0)), "some of the samples"
+    ),
+    "cut": (lambda b, x: b.node("Pad", x, b.ints(0, 0, -1, 0, 0, 0, 0, 0)), "it cuts off"),
+    "channels by edges": (
+        lambda b, x: b.node("Pad", x, b.ints(0, 1, 0, 0, 0, 0, 0, 0), mode="edge"),
+        "pads channels",
+    ),
+    "pads of named axes": (
+        lambda b, x: b.node("Pad", x, b.ints(1, 1), "", b.ints(3)), "names the axes"
+    ),
+    "a constant with a batch": (
+        lambda b, x: b.node("Add", x, b.weight(2, 7, 7, 7)), "differs between samples"
+    ),
+    "a constant with more axes": (
+        lambda b, x: b.node("Add", x, b.weight(1, 1, 1, 1, 1)), "more axes than its data"
+    ),
+    "fewer axes": (
+        lambda b, x: b.node("Add", x, b.node("Flatten", b.node("GlobalMaxPool", x))),
+        "different numbers of axes",
+    ),
+    "an operator of others": (
+        lambda b, x: b.node("Gelu", x, domain="com.microsoft"), "of domain 'com.microsoft'"
+    ),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("name", REFUSED)

@@ -12,6 +12,7 @@ from intact.errors import ExportError, PlanError
 from intact.exporting import FormatName, export
 from intact.formats.exported import WrittenFiles
 from intact.formats.format import Io
+from intact.formats.ncnn.draft import Layer
 from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.write import write_ncnn
 from intact.plan import Overrides, QuantizedGraph
@@ -102,6 +103,18 @@ def test_an_output_that_is_read_further_keeps_its_name() -> None:
     found = outputs_of(written, feeds)
     for name, expected in run_model(model, feeds).items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-5)
+
+
+def test_a_relu_of_an_output_stays_a_layer() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["batch", 3, 4, 4]), b.weight(2, 3, 1, 1), out="y")
+    b.output(x)
+    b.output(b.node("Relu", x, out="z"))
+    written = write_ncnn(calibrated(b.build(), "ncnn"))
+    kinds = [row[0] for row in layers(written)]
+    assert kinds == ["Input", "Convolution", "Split", "ReLU"]
+    tops = {top for row in layers(written) for top in row[4 + int(row[2]) :]}
+    assert {"y", "z"} <= tops
 
 
 def test_an_output_that_is_an_input_is_a_blob_of_its_own() -> None:
@@ -209,6 +222,16 @@ def test_shapes_that_no_blob_has(shape: list[int | str], told: str) -> None:
         write_ncnn(planned_float(b.build()))
 
 
+def test_inputs_of_other_types_and_constant_outputs_are_refused() -> None:
+    b = ModelBuilder()
+    b.output(b.node("Cast", b.input("x", ["batch", 3], onnx.TensorProto.INT64), to=1))
+    b.output(b.node("Identity", b.weight(3), out="fixed"))
+    with pytest.raises(ExportError) as found:
+        write_ncnn(planned_float(b.build()))
+    assert "'x': an input that is not float32" in str(found.value)
+    assert "'fixed': an output that is a constant" in str(found.value)
+
+
 def test_open_lengths_are_left_open_where_no_layer_asks() -> None:
     pytest.importorskip("ncnn")
     b = ModelBuilder()
@@ -230,6 +253,20 @@ def test_wide_sums_are_told_of() -> None:
     assert "3728270" in note.message
     assert "winograd" in note.remedy
     assert not write_ncnn(calibrated(b.build(), "ncnn-winograd")).notes
+
+
+def test_wide_sums_of_windows_that_winograd_has_not_are_not_told_of() -> None:
+    b = ModelBuilder()
+    weight = b.constant(np.ones((2, 40, 5, 5), np.float32))
+    b.output(b.node("Conv", b.input("x", ["batch", 40, 6, 6]), weight))
+    assert not write_ncnn(calibrated(b.build(), "ncnn")).notes
+
+
+@pytest.mark.parametrize("number", [0.1, 1 / 3, 1e-30, 3.4028235e38, 16777215.0])
+def test_floats_of_the_param_keep_their_bits(number: float) -> None:
+    exact = float(np.float32(number))
+    _, _, text = Layer("Clip", "c", (), (), {0: exact}).line().rpartition("=")
+    assert np.float32(text) == np.float32(exact)
 
 
 def test_a_plan_without_scales_is_refused() -> None:

@@ -16,7 +16,9 @@ from intact.config import QuantState
 from intact.errors import ModelError
 from intact.formats.openvino.fake_quantize import DOMAIN
 from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
+from intact.formats.openvino.reading.parameters import Parameters
 from intact.formats.openvino.write import write_openvino
+from intact.numerics.affine_params import QuantParams
 from intact.plan import Overrides, QuantizedGraph, QuantPoint, quantization_points
 from intact.run.simulate import Simulator
 from intact.targets import load_target
@@ -192,6 +194,38 @@ def test_one_scale_a_channel_of_an_activation() -> None:
     np.testing.assert_array_equal(found.scale, np.float32([1, 2]) / np.float32(255))  # type: ignore[arg-type]
 
 
+def test_ends_of_fewer_dimensions_lie_along_the_last_axes() -> None:
+    plan = read_fake_quantize(small(low=0.0, high=np.array([1.0, 2.0]).reshape(2, 1, 1)), OPENVINO)
+    assert config(plan, "conv.input[0]").granularity.axis == 1
+
+
+@pytest.mark.parametrize(
+    ("codes", "zero_point", "signed", "expected"),
+    [
+        ([0, 3], 0, False, (0, 3)),
+        ([0, 3], 100, False, (0, 127)),
+        ([70, 71], 3, False, (0, 127)),
+        ([0, 3], -50, True, (-64, 63)),
+        ([-3, 3], 60, True, (-64, 63)),
+        ([-3, 127], 0, True, (-128, 127)),
+        ([0, 0], 0, True, (-128, 127)),
+    ],
+)
+def test_the_narrowest_width_holds_codes_and_zero_point(
+    codes: list[int], zero_point: int, signed: bool, expected: tuple[int, int]
+) -> None:
+    params = QuantParams(np.asarray(np.float32(1)), np.asarray(zero_point, np.int64))
+    wide = Parameters(params, *((-128, 127) if signed else (0, 255)), None)
+    found = wide.narrowed(np.array(codes))
+    assert (found.quant_min, found.quant_max) == expected
+
+
+def test_only_8_bits_may_be_fewer_in_truth() -> None:
+    params = QuantParams(np.asarray(np.float32(1)), np.asarray(0, np.int64))
+    wide = Parameters(params, -32768, 32767, None)
+    assert wide.narrowed(np.array([1])) is wide
+
+
 def test_quantised_twice_in_a_row_and_several_ways() -> None:
     b = Others()
     x = b.input("image", ["batch", 2, 4, 4])
@@ -248,6 +282,10 @@ def _computed(node: onnx.NodeProto) -> None:
     node.input[2] = "image"
 
 
+def _other_high(node: onnx.NodeProto) -> None:
+    node.input[4] = node.input[1]
+
+
 def _four(node: onnx.NodeProto) -> None:
     del node.input[4]
 
@@ -270,7 +308,12 @@ def _levels_as_text(node: onnx.NodeProto) -> None:
         (lambda: small(levels=2**40), "it has 1099511627776 levels"),
         (lambda: small(levels=-5), "it has -5 levels"),
         (lambda: small(low=-1.005, high=1.55), "0 lies between two of its levels"),
+        (lambda: small(low=-1.276, high=1.274), "0 lies between two of its levels"),
+        (lambda: small(low=0.0, high=0.0), "a range of it is empty"),
+        (lambda: small(low=-2.0, high=-1.0), "a range of it is empty or does not hold 0"),
+        (lambda: small(low=0.0, high=1e-37), "nearer than normal float32 numbers"),
         (lambda: small(out_low=-1.0), "its output range is not its input range"),
+        (lambda: _set(small(), _other_high), "its output range is not its input range"),
         (lambda: small(high=np.ones((2, 2, 1, 1))), "its ends have shape"),
         (lambda: small(high=np.ones((1, 3, 1, 1))), "it has 3 scales along axis 1"),
         (lambda: small(high=np.ones((1, 2, 1, 1, 1))), "its ends have shape"),

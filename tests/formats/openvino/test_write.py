@@ -11,7 +11,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import ExportError, PlanError
-from intact.formats.openvino.fake_quantize import DOMAIN
+from intact.formats.openvino.fake_quantize import DOMAIN, quantizer, refusal
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
 from intact.plan import Overrides, QuantizedGraph, quantization_points
 from intact.run.simulate import Simulator
@@ -280,3 +280,129 @@ def test_a_constant_that_is_added_is_no_weight(tmp_path: Path) -> None:
     plan = calibrated(b.build(), load_target(path))
     assert any(p.is_constant and p.end.node.startswith("Add") for p in quantization_points(plan))
     assert write_openvino(plan).notes == []
+
+
+@pytest.mark.parametrize("runtime", [False, True])
+def test_weights_of_7_bits_without_a_sign_are_stored_as_8(tmp_path: Path, runtime: bool) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(
+        'format = 1\nname = "mine"\nextends = "openvino"\n'
+        '[weight]\ndtype = "uint8"\nbits = 7\nquant_min = 0\nquant_max = 127\nsymmetric = false\n'
+        '[[op]]\nops = ["Conv", "Relu"]\n',
+        encoding="utf-8",
+    )
+    plan = one_conv(load_target(path))
+    grid, exported = config(plan, "one.input[1]"), write_openvino(plan)
+    assert (grid.quant_min, grid.quant_max) == (0, 127)
+    assert grid.params is not None
+    scale, zero = (np.asarray(e, np.float64).reshape(4, 1, 1, 1) for e in grid.params)
+    assert zero.any()
+    if runtime:
+        feeds = {"image": np.random.default_rng(0).normal(size=(2, 4, 8, 8)).astype(np.float32)}
+        ours = next(iter(Simulator(plan).run(feeds)[0].values()))
+        assert np.abs(run_openvino(exported, feeds)[0] - ours).max() <= 0.02 * np.abs(ours).max()
+        return
+    node = next(n for n in quantizers(exported) if str(n.inputs[0].name).endswith("_on_grid"))  # type: ignore[union-attr]
+    weight, low, high = (numbers(node.inputs[slot]) for slot in (0, 1, 2))
+    assert node.attributes["levels"].as_int() == 256
+    np.testing.assert_array_equal(low, ((0 - zero) * scale).astype(np.float32))
+    np.testing.assert_array_equal(high, ((255 - zero) * scale).astype(np.float32))
+    codes = np.rint(weight / scale + zero)
+    assert (codes.min(), codes.max()) == (0, 127)
+
+
+def test_a_quantised_output_that_is_read_inside_too() -> None:
+    b = ModelBuilder()
+    left, right = conv(b, image(b), "one"), conv(b, b.input("other", ["batch", 4, 8, 8]), "two")
+    b.node("Add", left, right, out="sum", name="add")
+    conv(b, b.node("Relu", "sum"), "last")
+    b.output("sum")
+    b.output("last_out")
+    plan, feeds = calibrated(b.build(), "openvino"), dict(random_inputs(b.build(), batch=2))
+    exported = write_openvino(plan)
+    producer = exported.model.graph.outputs[0].producer()
+    assert exported.model.graph.outputs[0].name == "sum"
+    assert producer is not None
+    assert producer.op_type == "FakeQuantize"
+    relu = next(node for node in exported.model.graph if node.op_type == "Relu")
+    assert relu.inputs[0] is exported.model.graph.outputs[0]
+    for ours, theirs in zip(
+        Simulator(plan).run(feeds)[0].values(), run_openvino(exported, feeds), strict=True
+    ):
+        assert np.abs(ours - theirs).max() <= 0.02 * np.abs(ours).max()
+
+
+def test_one_weight_on_two_grids_is_stored_twice() -> None:
+    b = ModelBuilder()
+    w = b.weight(4, 4, 1, 1, name="w")
+    x = b.node("Conv", image(b), w, name="fine")
+    b.node("Conv", b.node("Relu", x), w, name="coarse", out="y")
+    b.output("y")
+    plan = calibrated(b.build(), "openvino", Overrides(bits={"coarse": 4}))
+    exported, feeds = write_openvino(plan), dict(random_inputs(b.build(), batch=2))
+    stored = [n.inputs[1].producer().inputs[0] for n in exported.model.graph if n.op_type == "Conv"]  # type: ignore[union-attr]
+    assert len({str(value.name) for value in stored if value is not None}) == 2
+    ours = next(iter(Simulator(plan).run(feeds)[0].values()))
+    assert np.abs(run_openvino(exported, feeds)[0] - ours).max() <= 0.02 * np.abs(ours).max()
+
+
+def test_what_only_tools_note_is_left_out() -> None:
+    plan = one_conv("openvino")
+    for node in plan.graph.nodes:
+        node.doc_string = "line 5"
+        node.metadata_props["namespace"] = "mine"
+    for value in (*plan.graph.inputs, *plan.graph.model.graph.initializers.values()):
+        value.metadata_props["namespace"] = "mine"
+    content = bytes_of(write_openvino(plan).model)
+    assert b"line 5" not in content
+    assert b"namespace" not in content
+
+
+def test_large_constants_are_computed_when_they_are_written(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    plan = one_conv("openvino")
+    expected = write_openvino(plan).model
+    monkeypatch.setattr("intact.formats.openvino.write._COMPUTED_AT_ONCE", 0)
+    found = write_openvino(plan).model
+
+    def lazy(model: ir.Model) -> list[bool]:
+        constants = model.graph.initializers.items()
+        return [isinstance(v.const_value, ir.LazyTensor) for k, v in constants if "on_grid" in k]
+
+    assert (lazy(expected), lazy(found)) == ([False, False], [True, True])
+    assert bytes_of(found) == bytes_of(expected)
+
+
+@pytest.mark.parametrize(("low", "reason"), [(-3.41e38, "a range beyond float32"), (-3e38, None)])
+def test_an_end_beyond_float32(low: float, reason: str | None) -> None:
+    plan = one_conv("openvino").copy()
+    end = config(plan, "one.input[0]").dominator
+    end.set_params(low / -128, 0)
+    point = next(p for p in quantization_points(plan) if str(p.end) == "one.input[0]")
+    assert (refusal(point) is None) is (reason is None)
+    assert np.isfinite(quantizer(point).high)
+
+
+def test_scales_along_an_axis_of_an_unknown_rank_are_refused() -> None:
+    plan = one_conv("openvino").copy()
+    point = next(p for p in quantization_points(plan) if str(p.end) == "one.input[1]")
+    assert refusal(point) is None
+    point.value.shape = None
+    assert refusal(point) == "one scale a channel of a tensor of unknown rank"
+
+
+def test_a_reader_with_its_own_grid_reads_the_quantised_output() -> None:
+    b = ModelBuilder()
+    b.node("Relu", conv(b, image(b), "one"), out="r")
+    conv(b, "r", "coarse")
+    conv(b, "r", "fine")
+    b.output("coarse_out")
+    b.output("fine_out")
+    plan = calibrated(b.build(), "openvino", Overrides(bits={"coarse.input": 4}))
+    nodes = {str(node.name): node for node in write_openvino(plan).model.graph}
+    coarse, fine = (nodes[name].inputs[0].producer() for name in ("coarse", "fine"))  # type: ignore[union-attr]
+    assert coarse is not None
+    assert fine is not None
+    assert [each.attributes["levels"].as_int() for each in (coarse, fine)] == [16, 256]
+    assert coarse.inputs[0] is fine.outputs[0]

@@ -172,7 +172,7 @@ def test_equal_plans_give_equal_bytes() -> None:
 
 @pytest.mark.parametrize(
     ("version", "number"),
-    [("7.2.2", 7202), ("8.5.10", 8510), ("8.6.1", 8601), ("10.3.0", 100300), ("10.15.1", 101501)],
+    [("7.2.2", 7202), ("8.5.10", 8510), ("9.3.0", 9300), ("10.3.0", 100300), ("10.15.1", 101501)],
 )
 def test_the_number_of_a_release(version: str, number: int) -> None:
     assert version_number(version) == number
@@ -213,20 +213,23 @@ def two_readers(name: str = "x") -> onnx.ModelProto:
     return b.build()
 
 
-def test_a_tensor_that_the_tables_cannot_name_is_told() -> None:
-    exported = written(calibrated(two_readers("line\nbreak"), "tensorrt"))
+@pytest.mark.parametrize("line_break", ["\n", "\r"])
+def test_a_tensor_that_the_tables_cannot_name_is_told(line_break: str) -> None:
+    exported = written(calibrated(two_readers(f"line{line_break}break"), "tensorrt"))
     (note,) = exported.notes
     assert str(note) == (
         "model.tensorrt.cache and model_clip_ranges.json lack 1 tensor(s) that have several "
-        "scales, or a line break in the name (first: 'line\\nbreak'); model.tensorrt.onnx has them"
+        f"scales, or a line break in the name (first: {f'line{line_break}break'!r}); "
+        "model.tensorrt.onnx has them"
     )
     assert exported.tables[CACHE_FILE] == b"TRT-8601-EntropyCalibration2\n"
 
 
-def test_a_tensor_with_several_scales_is_told(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounded", ["Gemm", "MatMul"])
+def test_a_tensor_with_several_scales_is_told(rounded: str, tmp_path: Path) -> None:
     path = tmp_path / "mixed.toml"
     path.write_text(
-        'extends = "tensorrt"\nname = "mixed"\n[[op]]\nops = ["MatMul"]\nfloat_output = true\n'
+        f'extends = "tensorrt"\nname = "mixed"\n[[op]]\nops = ["{rounded}"]\nfloat_output = true\n'
         "activation = { power_of_two = true }\n"
     )
     b = ModelBuilder()
@@ -244,7 +247,8 @@ def test_a_tensor_with_several_scales_is_told(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("opset", "told"), [(17, ""), (18, "TensorRT 9.2"), (21, "10.15"), (26, "no TensorRT")]
+    ("opset", "told"),
+    [(17, ""), (18, "TensorRT 9.2"), (19, "9.2"), (21, "10.15"), (26, "no TensorRT")],
 )
 def test_opsets_that_few_releases_read_are_told(opset: int, told: str) -> None:
     plan = calibrated(MODELS["residual"].build(opset), "tensorrt")

@@ -55,6 +55,16 @@ def test_what_convolutions_read_is_unsigned_also_through_moves() -> None:
             assert data.zero_point.item() == 128
 
 
+def test_averages_are_computed_from_codes_with_a_sign() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("image", ["batch", 4, 8, 8]), b.weight(4, 4, 1, 1), out="one")
+    x = b.node("AveragePool", x, kernel_shape=[2, 2], out="average")
+    b.output(b.node("Conv", x, b.weight(4, 4, 1, 1)))
+    found = signs(lower(calibrated(b.build(), "openvino-avx2")))
+    assert found["one"]
+    assert not found["average"]
+
+
 def test_real_numbers_stay_what_they_are() -> None:
     first, second, feeds = programs()
     runs = [IntegerEngine(program).run(feeds, ["image_quantized"]) for program in (first, second)]

@@ -11,6 +11,7 @@ from random import Random
 import numpy as np
 import pytest
 
+from intact.api.sources import open_source
 from intact.errors import IntactError, ModelError
 from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
 from intact.formats.tengine.tmfile.write import write_int8
@@ -140,6 +141,15 @@ def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
     for path in (tmp_path / "none.tmfile", tmp_path, Path("\0")):
         with pytest.raises(ModelError, match="cannot read"):
             read_tmfile(path)
+
+
+def test_a_file_is_what_its_name_says(tmp_path: Path) -> None:
+    """Cut short, or of an older version, it is still not taken for ONNX."""
+    path = tmp_path / "model.tmfile"
+    for content in (b"", assembled(hand())[:20], assembled(hand(), version=1)):
+        path.write_bytes(content)
+        with pytest.raises(ModelError, match=r"damaged|version 1 of Tengine"):
+            open_source(path)
 
 
 def test_names_of_any_bytes() -> None:

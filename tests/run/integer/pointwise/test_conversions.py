@@ -14,6 +14,7 @@ from intact.config import Rounding
 from intact.formats.tflite.write import program_to_tflite
 from intact.program import Array, Encoding
 from intact.program.operations import Dequantize, Quantize, Requantize
+from intact.run.integer.pointwise.conversions import recoder
 from intact.targets import Arithmetic
 from tests.program.one_step import int8, one_step, uint8
 from tests.run.integer.hardware import (
@@ -172,3 +173,20 @@ def test_unsigned_and_signed_codes_change_places() -> None:
         ends = [((256,), uint8(0.5, 128))], ((256,), int8(0.5))
         ours = run_step(Requantize(), arithmetic, *ends, codes)
         assert ours.tolist() == list(range(-128, 128))
+
+
+def test_the_ratio_of_scales_and_the_number_between_differ_on_ties() -> None:
+    """``code * (s_x / s_y)`` and ``(code * s_x) / s_y`` in float32, each rounded half away."""
+    source, target = int8(0.12642638, 3), int8(0.061923128, -2)
+    plain = msgspec.structs.replace(AFTER, rounding=Rounding.HALF_AWAY_FROM_ZERO)
+    by_ratio = msgspec.structs.replace(plain, ratio_conversions=True)
+    steps = CODES.astype(np.float32) - 3
+    ratio = steps * (source.scale / target.scale)
+    number = (steps * source.scale) / target.scale
+    found = []
+    for arithmetic, exact in ((by_ratio, ratio), (plain, number)):
+        away = np.sign(exact) * np.floor(np.abs(exact).astype(np.float64) + 0.5)
+        codes = recoder(arithmetic, source, target)(CODES)
+        np.testing.assert_array_equal(codes, np.clip(away - 2, -128, 127))
+        found.append(codes)
+    assert (found[0] != found[1]).any()

@@ -15,6 +15,7 @@ from intact.formats.tflite.write import program_to_tflite
 from intact.program import Array, Encoding
 from intact.program.operations import Binary, Bounds, Elementwise
 from intact.run.integer import IntegerEngine
+from intact.run.integer.pointwise import additions
 from intact.targets import Arithmetic, Requantize, ScalePrecision
 from tests.program.one_step import int8, one_step, uint8
 from tests.run.integer.hardware import (
@@ -290,3 +291,15 @@ def test_float64_rounds_the_exact_quotient() -> None:
         for a, b in zip(*codes, strict=True)
     ]
     assert ours.tolist() == [max(-128, min(127, round(real))) for real in reals]
+
+
+@pytest.mark.parametrize("sign", [1, -1])
+def test_sums_by_ends_are_the_nearest_but_next_to_ties(sign: int) -> None:
+    ends = Arithmetic(requantize=Requantize.FLOAT32, scale_precision=ScalePrecision.FLOAT32_ENDS)
+    first, second, output = int8(0.031, 3), uint8(0.017, 100), int8(0.043, -7)
+    left, right = (grid.ravel() for grid in np.meshgrid(np.arange(-128, 128), np.arange(256)))
+    compute = additions.addition(ends, first, second, output, Bounds(), sign=sign)
+    assert compute is not None
+    found = compute(left.astype(np.int8), right.astype(np.uint8))
+    exact = ((left - 3) * 0.031 + sign * (right - 100) * 0.017) / 0.043 - 7
+    assert np.abs(found - np.clip(exact, -128, 127)).max() < 0.5 + 1e-4

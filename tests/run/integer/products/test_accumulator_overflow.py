@@ -73,6 +73,20 @@ def test_saturated_pairs_are_counted() -> None:
     assert (counted.largest, counted.limit) == (2 * 255 * 127, 32767)
 
 
+def test_sums_of_pairs_are_not_counted_beside_the_pairs() -> None:
+    """What is counted is one thing, of one limit, also where sums may leave a narrow register."""
+    data, weights = np.full((1, 8), 255, np.uint8), np.full((1, 8), 127, np.int8)
+    program = one_step(
+        FullyConnected(),
+        plain(Overflow.PAIR_SATURATE, bits=17, pair_bits=16),
+        [((1, 8), encoding("uint8")), (weights, encoding("int8")), None],
+        [((1, 1), ACCUMULATORS)],
+    )
+    _, engine = run(program, data, expect_overflows=True)
+    counted = engine.overflows["step"]
+    assert (counted.sums, counted.overflows, counted.limit) == (4, 4, 32767)
+
+
 @pytest.mark.parametrize("weights", [np.full((1, 4), 64, np.int8), np.full((1, 4), 255, np.uint8)])
 def test_pairs_that_cannot_saturate_are_not_counted(weights: Array) -> None:
     """7-bit weights fit; unsigned ones take instructions that do not saturate."""

@@ -13,6 +13,7 @@ from intact.formats.c.scaling import fixed_point, right_shift, zero_point
 from intact.program import Array, Tensor
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import (
+    RESIDUAL_SLOT,
     BatchMatMul,
     Bounds,
     Convolution,
@@ -26,7 +27,7 @@ def write_convolution(layer: Layer) -> None:
     operation = layer.step.operation
     if not isinstance(operation, Convolution | TransposedConvolution):
         raise Refusal("it is no convolution", "")
-    if layer.step.inputs[3:]:
+    if layer.step.inputs[RESIDUAL_SLOT:]:
         raise Refusal(
             "a tensor is added to its sums before they are rounded",
             "choose a target that adds by an operation of its own",

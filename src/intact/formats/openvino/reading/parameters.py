@@ -138,7 +138,7 @@ def _codes(low: Ends, high: Ends, levels: int) -> tuple[int, QuantParams]:
     """Return the smallest code, scale and zero point: signed codes if 0 is in their middle."""
     half = -(levels // 2)
     signed = params_of_ends(low, high, half, half + levels - 1)
-    if low.all() and not signed.zero_point.any() and _off(low, signed, half) <= _OFF:
+    if not signed.zero_point.any():
         return half, signed
     return 0, params_of_ends(low, high, 0, levels - 1)
 

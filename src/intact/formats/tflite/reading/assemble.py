@@ -6,8 +6,8 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.errors import ModelError
+from intact.formats.binary import clipped
 from intact.formats.tflite.reading.draft import BATCH, DATA_TYPES, Draft
-from intact.formats.tflite.reading.wire import clipped
 from intact.graph import Graph
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library

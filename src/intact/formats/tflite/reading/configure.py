@@ -8,10 +8,10 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ConfigError, ModelError
+from intact.formats.binary import clipped
 from intact.formats.tflite.reading.canvas import Operand
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.parameters import Parameters
-from intact.formats.tflite.reading.wire import clipped
 from intact.graph import (
     Graph,
     Role,

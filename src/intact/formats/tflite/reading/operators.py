@@ -7,6 +7,7 @@ from collections import Counter, defaultdict
 from collections.abc import Mapping
 
 from intact.errors import ModelError
+from intact.formats.binary import clipped
 from intact.formats.tflite.reading import (
     moves,
     parts,
@@ -20,7 +21,6 @@ from intact.formats.tflite.reading.common import Read, mixes_batch, one_kind
 from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import Operator, TfliteFile
 from intact.formats.tflite.reading.parameters import Unreadable
-from intact.formats.tflite.reading.wire import clipped
 
 TABLE: Mapping[str, Read] = {
     **products.TABLE,

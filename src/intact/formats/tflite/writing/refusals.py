@@ -14,6 +14,7 @@ import numpy as np
 from intact.formats.tflite.writing.scale_rules import scale_refusals
 from intact.program import Encoding, Step, Tensor
 from intact.program.operations import (
+    RESIDUAL_SLOT,
     BatchMatMul,
     Convolution,
     Dequantize,
@@ -104,7 +105,7 @@ def _about_constant(tensor: Tensor) -> Iterator[str]:
 
 def _about_weights(step: Step) -> Iterator[str]:
     data, weight, bias = (*step.inputs, None)[:3]
-    if step.inputs[3:]:
+    if step.inputs[RESIDUAL_SLOT:]:
         yield "a tensor is added to its sums before they are rounded"
     if data is None or weight is None or weight.data is None or weight.encoding is None:
         yield "the weight is no constant of codes"

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
+from intact.errors import PlanError
 from intact.numerics.fused import fused_multiply_add
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import has_ends
@@ -102,6 +103,11 @@ def _output(
     output, arithmetic = step.outputs[0], step.arithmetic
     if output.encoding is None:
         return _FloatOutput(arithmetic, scales, bounds, constant, float_bias)
+    if float_bias is not None and not np.isfinite(float_bias).all():
+        raise PlanError(
+            f"step {step.name!r} has a bias that is not finite",
+            remedy="mend the model, or leave the node in float",
+        )
     if float_bias is not None or residual is not None or has_ends(arithmetic):
         scale = _product_scale(arithmetic, scales)
         return RealRequantizer(

@@ -9,13 +9,13 @@ import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.errors import ModelError
+from intact.formats.binary import clipped
 from intact.formats.tengine.tmfile.file import FileNode, TmFile
 from intact.formats.tengine.tmfile.layout import Element, Layout
 from intact.formats.tengine.tmfile.reading import moving, pointwise, pooling, products
 from intact.formats.tengine.tmfile.reading.common import Read
 from intact.formats.tengine.tmfile.reading.draft import BATCH, OPSET, Draft
 from intact.formats.tengine.tmfile.reading.reasons import FixesBatch, Unreadable
-from intact.formats.tengine.tmfile.wire import clipped
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 

@@ -139,9 +139,7 @@ class IntegerForm:
         element = Element.INT32 if is_bias else self.element
         signed = config.quant_min < 0
         if config.grid.exponential or config.bits > (_BIAS_BITS if is_bias else 8):
-            raise Inexpressible(
-                f"input {slot} has {config.bits} bits, or logarithmic codes"
-            )
+            raise Inexpressible(f"input {slot} has {config.bits} bits, or logarithmic codes")
         if signed is (element is Element.UINT8):
             raise Inexpressible(f"the codes of input {slot} and of activations are not of one sign")
         axis = config.grid.axis
