@@ -13,8 +13,8 @@ SMALLEST = np.float32(10.0**-_DECIMALS)
 def six_decimals(scale: npt.ArrayLike) -> npt.NDArray[np.float32]:
     """Return the float32 numbers that are read from the text ``"%f"`` of others.
 
-    >>> float(six_decimals(np.float32(1 / 127)))
-    0.00787400035187602
+    >>> f"{six_decimals(np.float32(1 / 127)):.9f}"
+    '0.007874000'
     """
     values = np.asarray(scale, np.float32)
     texts = [f"{float(value):.{_DECIMALS}f}" for value in values.reshape(-1)]

@@ -29,8 +29,10 @@ def _write(plan: QuantizedGraph, _io: Io) -> Exported:
     try:
         model = write_int8(plan)
     except ExportError as error:
-        message = f"{MODEL_FILE} was not written, only the tables: {error}"
-        return WrittenFiles(files, notes=(*notes, Note(NoteKind.EXPORT, "", message)))
+        lines = error.unsaid or (str(error),)  # each that does not fit one message
+        missing = [f"{MODEL_FILE} was not written, only the tables: {line}" for line in lines]
+        reasons = tuple(Note(NoteKind.EXPORT, "", line) for line in missing)
+        return WrittenFiles(files, notes=(*notes, *reasons))
     if _NAME not in plan.target.formats:
         notes = (*notes, Note(NoteKind.EXPORT, "", _OTHERWISE.format(plan.target.name), _REMEDY))
     return WrittenFiles({MODEL_FILE: model, **files}, deployed=len(model), notes=notes)

@@ -127,7 +127,7 @@ def _refuse(
         listed = [f"{name!r}: {reason}" for name, reason in refused.items()]
         raise ExportError(
             f"Tengine's tables cannot hold {'; '.join(listed)}",
-            remedy="use target tengine or tengine-u8, and names without spaces",
+            remedy="use target tengine or tengine-u8 with 8 bits, and names without spaces",
             listed=listed,
         )
 
