@@ -10,7 +10,7 @@ import pytest
 
 from intact import api, demo
 from intact.api import running
-from intact.comparing import deployed
+from intact.comparing import runtimes
 from intact.errors import CalibrationError, DataError, UsageError
 from intact.exporting import FormatName
 from intact.plan import Overrides
@@ -101,7 +101,7 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
     def evaluated(loaded: Any, samples: Samples, **_: Any) -> None:
         seen.extend(batch for batch, _ in samples.batches(5))
 
-    monkeypatch.setitem(deployed.VERIFICATIONS, FormatName.ONNX_QDQ, verified)
+    monkeypatch.setitem(runtimes.VERIFICATIONS, FormatName.ONNX_QDQ, verified)
     monkeypatch.setattr(running, "evaluate_result", evaluated)
     api.verify(result, images)
     api.evaluate(result, images)

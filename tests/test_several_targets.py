@@ -13,7 +13,7 @@ import intact
 from intact import api, demo
 from intact.calibrate.collect import collect
 from intact.cli import show_verification
-from intact.comparing import deployed
+from intact.comparing import runtimes
 from intact.errors import ExportError, OutputError, UsageError
 from intact.exporting import FormatName
 from intact.graph import Graph
@@ -110,7 +110,7 @@ def test_one_table_for_all(
     def refuse(*_: Any) -> Verification:
         raise ExportError("the runtime refuses it", remedy="mend it")
 
-    monkeypatch.setitem(deployed.VERIFICATIONS, FormatName.TFLITE, refuse)
+    monkeypatch.setitem(runtimes.VERIFICATIONS, FormatName.TFLITE, refuse)
     first, second = api.verify_all(tmp_path, demo.test_path(), samples=3)
     assert not first.refused
     assert "the runtime refuses it" in second.refused

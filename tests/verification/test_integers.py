@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from intact.comparing.deployed import VERIFICATIONS, Deployed
+from intact.comparing.runtimes import VERIFICATIONS, Deployed
 from intact.errors import ExportError, MissingExtraError, PlanError
 from intact.exporting import FORMATS, FormatName
 from intact.formats.exported import WrittenFiles

@@ -1,9 +1,11 @@
 """The public functions: each does one job of the command line, from Python."""
 
 from intact.api.looking import convert_ranges, inspect
-from intact.api.making import DEFAULT_SAMPLES, export, quantize, quantize_for, read_quantized
-from intact.api.running import evaluate, execute, quant_loss, verify, verify_all
+from intact.api.making import DEFAULT_SAMPLES, quantize, quantize_for
+from intact.api.running import evaluate, execute, quant_loss
 from intact.api.sources import ModelSource, load_result
+from intact.api.taking import export, read_quantized
+from intact.api.verifying import verify, verify_all
 
 __all__ = [
     "DEFAULT_SAMPLES",

@@ -11,7 +11,7 @@ from typing import TypeAlias, TypeGuard
 import onnx
 import onnx_ir as ir
 
-from intact.calibrate.assign import Method, assign
+from intact.comparing.tengine import plan_of_file
 from intact.errors import UsageError
 from intact.exporting import chosen_formats
 from intact.formats.format import Io
@@ -20,9 +20,9 @@ from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
 from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
 from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
 from intact.formats.tflite.read import is_tflite, read_tflite
-from intact.graph import load_model, normalize
+from intact.graph import load_model
 from intact.pipeline import Deployment
-from intact.plan import QuantizedGraph, build_plan
+from intact.plan import QuantizedGraph
 from intact.result import PLAN, Result
 from intact.targets import Target, load_target
 
@@ -97,15 +97,8 @@ def _tmfile(path: str | Path) -> FloatSource | QuantizedSource:
     file = open_tmfile(path)
     if not file.is_quantized:
         return FloatSource("tengine", read_tmfile(path))
-    found = read_int8(path)
-    signed = all(scale.signed for scale in found.scales.scales.values())
-    target = "tengine" if signed else "tengine-u8"
-
-    def plan(described: Target) -> QuantizedGraph:
-        built = build_plan(normalize(found.model), described)
-        return assign(built, None, Method.of(described), found.scales)
-
-    return QuantizedSource(target, plan)
+    signed = all(scale.signed for scale in read_int8(path).scales.scales.values())
+    return QuantizedSource("tengine" if signed else "tengine-u8", partial(plan_of_file, path))
 
 
 def default_target(model: ModelSource) -> str:

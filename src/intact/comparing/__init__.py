@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from intact.comparing.deployed import (
-    Interpreter,
     compare,
     compare_or_say,
     runnable_formats,
     takes_kernels,
 )
 from intact.comparing.recorded import compare_observed
+from intact.comparing.runtimes import Interpreter
 from intact.comparing.subject import Subject
 
 __all__ = [
