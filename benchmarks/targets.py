@@ -157,7 +157,7 @@ def run(
         return found
     written = intact.export(result, formats=[name])
     data: dict[str, Any] = {key: pixels} if labels is None else {key: pixels, "labels": labels}
-    return intact.verify(written, data, deployed=name, samples=len(pixels), threads=THREADS)
+    return intact.verify(written, data, deployed=name, samples=len(pixels))
 
 
 def row(

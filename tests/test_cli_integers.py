@@ -339,7 +339,9 @@ def test_a_result_is_written_in_other_formats(here: Path, say: Any, fails: Any) 
     written = Path("direct/model.int8.tflite").read_bytes()
     assert written == Path("other/model.int8.tflite").read_bytes()
     assert "did you mean 'tflite'" in fails("export", "out", "--format", "tflit", "-o", "x")
-    assert "no plan.json" in fails("export", "direct/..", "-o", "x")
+    assert "name one of them" in fails("export", "direct/..", "-o", "x")
+    Path("empty").mkdir()
+    assert "no plan.json" in fails("export", "empty", "-o", "x")
 
 
 def test_ranges_are_converted(say: Any, fails: Any) -> None:

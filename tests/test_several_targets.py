@@ -39,6 +39,64 @@ def test_each_result_is_what_its_target_alone_gives(tmp_path: Path) -> None:
         assert files(tmp_path / "all" / name) == files(tmp_path / name)
 
 
+def test_a_folder_of_several_is_written_whole_and_replaced_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data, folder = demo.model_path(), demo.calibration_path(), tmp_path / "out"
+    api.quantize(model, data, samples=8, output=folder)
+    api.quantize_for(model, data, targets=TARGETS[:2], samples=8, output=folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(TARGETS[:2])
+    before = files(folder / TARGETS[0])
+
+    def fail(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr("intact.result.save_plan", fail)
+        with pytest.raises(OutputError, match="No space"):
+            api.quantize_for(model, data, targets=TARGETS, samples=9, output=folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(TARGETS[:2])
+    assert files(folder / TARGETS[0]) == before
+    api.quantize_for(model, data, targets=TARGETS[1:], samples=8, output=folder)
+    assert sorted(path.name for path in folder.iterdir()) == sorted(TARGETS[1:])
+    api.quantize(model, data, samples=8, output=folder)
+    assert (folder / "plan.json").is_file()
+    assert not (folder / TARGETS[1]).exists()
+    (folder / "mine").mkdir()
+    for targets in (TARGETS[:1], TARGETS):
+        with pytest.raises(OutputError, match="'mine'"):
+            api.quantize_for(model, data, targets=targets, samples=8, output=folder)
+
+
+def test_a_damaged_result_takes_one_row_only(tmp_path: Path) -> None:
+    model, data = demo.model_path(), demo.calibration_path()
+    api.quantize_for(model, data, targets=TARGETS, samples=8, output=tmp_path)
+    (tmp_path / "tflite" / "plan.json").write_text('{"format": "intact-plan"')
+    found = api.verify_all(tmp_path, samples=4)
+    assert {each.target: bool(each.refused) for each in found} == {
+        "tflite": True,
+        "integer-pow2": False,
+        "onnxruntime": False,
+    }
+    with pytest.raises(intact.IntactError, match="name one of them"):
+        api.evaluate(tmp_path, data)
+    with pytest.raises(intact.IntactError, match="name one of them"):
+        api.inspect(tmp_path)
+
+
+def test_a_result_is_not_exported_onto_itself(tmp_path: Path) -> None:
+    api.quantize(demo.model_path(), demo.calibration_path(), samples=8, output=tmp_path / "out")
+    before = files(tmp_path / "out")
+    with pytest.raises(UsageError, match="is the result itself"):
+        api.export(tmp_path / "out", formats=["tflite"], output=tmp_path / "out")
+    assert files(tmp_path / "out") == before
+
+
+def test_ends_that_a_format_has_no_choice_of_are_refused() -> None:
+    with pytest.raises(UsageError, match="--io float does nothing for openvino"):
+        api.quantize(demo.model_path(), demo.calibration_path(), target="openvino", io="float")
+
+
 def test_the_samples_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
     passes: list[tuple[str, ...]] = []
 
@@ -78,7 +136,7 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
     foreign = tmp_path / "out" / "tflite"
     foreign.mkdir(parents=True)
     (foreign / "letter.txt").write_text("mine")
-    with pytest.raises(OutputError, match=r"letter\.txt"):
+    with pytest.raises(OutputError, match=r".tflite."):
         api.quantize_for(model, data, targets=TARGETS, output=tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tflite"]
 

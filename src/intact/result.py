@@ -19,7 +19,7 @@ import hashlib
 import os
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -30,7 +30,7 @@ from intact.calibrate.statistics import Statistics
 from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
 from intact.errors import OutputError, PlanError
 from intact.exporting import FORMATS, FormatName, exported_in
-from intact.formats.exported import Exported
+from intact.formats.exported import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, load_plan, save_plan
@@ -106,8 +106,12 @@ class Result:
 
     @property
     def deployed_file(self) -> str:
-        """Name of the file that one deploys."""
-        return FORMATS[next(iter(self.exports))].files[0]
+        """Name of the file that one deploys: the first that its format wrote."""
+        name, exported = next(iter(self.exports.items()))
+        files = FORMATS[name].files
+        if isinstance(exported, WrittenFiles):
+            return next((each for each in files if each in exported.files), files[0])
+        return files[0]
 
     def save(self, folder: str | Path) -> None:
         """Write the folder: whole, or not at all.
@@ -118,14 +122,18 @@ class Result:
         folder = Path(folder)
         check_output(folder)
         with _replacing(folder.resolve()) as partial:
-            save_model(self.plan.graph.model, partial / MODEL)
-            (partial / PREPROCESS).write_bytes(preprocess_to_toml(self.preprocess))
-            save_plan(self.plan, partial / PLAN)
-            if self.statistics is not None:
-                (partial / STATISTICS).write_bytes(self.statistics.to_bytes())
-            for exported in self.exports.values():
-                exported.save(partial)
+            self._write(partial)
         self.folder = folder
+
+    def _write(self, folder: Path) -> None:
+        """Write the files into a folder that is empty."""
+        save_model(self.plan.graph.model, folder / MODEL)
+        (folder / PREPROCESS).write_bytes(preprocess_to_toml(self.preprocess))
+        save_plan(self.plan, folder / PLAN)
+        if self.statistics is not None:
+            (folder / STATISTICS).write_bytes(self.statistics.to_bytes())
+        for exported in self.exports.values():
+            exported.save(folder)
 
     def draw_samples(self, count: int) -> Samples:
         """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
@@ -149,7 +157,50 @@ class Result:
         return _file_bytes(self.folder / MODEL), deployed
 
 
+def save_several(results: Mapping[str, Result], folder: Path) -> None:
+    """Write a folder that has one for each result: whole, or not at all.
+
+    Args:
+        results: By the names of their folders.
+        folder: May hold results already; they are replaced.
+
+    Raises:
+        OutputError: As `Result.save`.
+    """
+    check_output(folder)
+    with _replacing(folder.resolve()) as partial:
+        for name, result in results.items():
+            (partial / name).mkdir()
+            result._write(partial / name)
+    for name, result in results.items():
+        result.folder = folder / name
+
+
+def results_in(folder: Path) -> list[Path]:
+    """Return the results in a folder that holds one for each target; none for other folders."""
+    if not folder.is_dir() or (folder / PLAN).is_file():
+        return []
+    return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
+
+
+def refuse_several(folder: Path) -> None:
+    """Refuse a folder with a result for each target where one result is wanted.
+
+    Raises:
+        PlanError: With what to name instead.
+    """
+    inside = results_in(folder)
+    if inside:
+        names = ", ".join(str(path) for path in inside[:3])
+        raise PlanError(
+            f"{folder}: holds a result for each of {len(inside)} target(s)",
+            remedy=f"name one of them: {names}{' ...' if len(inside) > 3 else ''}",
+        )
+
+
 def _require(path: Path) -> None:
+    if path.name == PLAN:
+        refuse_several(path.parent)
     if not os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
         raise PlanError(
             f"{path.parent}: no {path.name} in it",
@@ -226,15 +277,25 @@ def check_output(folder: Path) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    present = sorted(path.name for path in folder.iterdir())
-    foreign = [name for name in present if name not in _OWN]
-    if present and not foreign and not _is_plan(folder / PLAN):
-        foreign = present  # a model.onnx of the user's, say
+    present = sorted(folder.iterdir())
+    foreign = [path.name for path in present if not _is_own(path)]
+    files = [path.name for path in present if not path.is_dir()]
+    if files and not foreign and not _is_plan(folder / PLAN):
+        foreign = files  # a model.onnx of the user's, say
     if foreign:
         raise OutputError(
             f"{folder}: holds files that intact did not write ({foreign[0]!r})",
             remedy="name a new or empty folder",
         )
+
+
+def _is_own(path: Path) -> bool:
+    """Tell whether something in a folder is of a result's, or a result itself."""
+    if not path.is_dir() or path.is_symlink():
+        return path.name in _OWN
+    return _is_plan(path / PLAN) and all(
+        each.name in _OWN and not each.is_dir() for each in path.iterdir()
+    )
 
 
 def _is_plan(path: Path) -> bool:
@@ -293,7 +354,7 @@ def _exchange(new: Path, folder: Path, old: Path) -> None:
     try:
         for source, goal in ((folder, old), (new, folder)):
             for path in sorted(source.iterdir()):
-                if path.name in _OWN:
+                if goal is folder or _is_own(path):
                     moves.append((path, goal / path.name))
                     shutil.move(path, goal / path.name)  # copies between file systems
     except BaseException:

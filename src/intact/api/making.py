@@ -29,7 +29,7 @@ from intact.pipeline import (
     refuse_nothing_to_do,
 )
 from intact.plan import Overrides, build_plan
-from intact.result import Result, check_output
+from intact.result import Result, check_output, save_several
 from intact.samples.preprocess import Preprocess
 from intact.targets import Target
 from intact.targets.variants import without_in_place
@@ -165,8 +165,8 @@ def quantize_for(
         model: As for `quantize`, as all that is not named here.
         data: Calibration samples; read twice where targets need different graphs.
         targets: At least one; no two of one name.
-        output: A folder that gets one for each target, called like it; None keeps the results in
-            memory.
+        output: A folder that gets one for each target, called like it; written whole, and results
+            that it held before are replaced. None keeps the results in memory.
         formats: What to write for every target; None takes the best of each.
         io: See `quantize`.
         method: See `quantize`.
@@ -196,9 +196,8 @@ def quantize_for(
     if not in_place:
         described = _apart(described)
     names = _distinct_names(described)
-    folders = {name: Path(output) / name for name in names} if output is not None else {}
-    for folder in folders.values():
-        check_output(folder)
+    if output is not None:
+        check_output(Path(output))
     improvements = Improvements.of(improve)
     deployments = [deployment_of(each, formats, io) for each in described]
     methods = [Method.of(each, method, weight_method, method_options) for each in described]
@@ -233,8 +232,8 @@ def quantize_for(
     )
     jobs = [Job(*parts) for parts in zip(plans, methods, deployments, strict=True)]
     results = dict(zip(names, calibration.run(jobs, data, given), strict=True))
-    for name, folder in folders.items():
-        results[name].save(folder)
+    if output is not None:
+        save_several(results, Path(output))
     return results
 
 

@@ -13,7 +13,7 @@ import onnx_ir as ir
 
 from intact.comparing.tengine import plan_of_file
 from intact.errors import UsageError
-from intact.exporting import chosen_formats
+from intact.exporting import FORMATS, chosen_formats
 from intact.formats.format import Io
 from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
@@ -23,7 +23,7 @@ from intact.formats.tflite.read import is_tflite, read_tflite
 from intact.graph import load_model
 from intact.pipeline import Deployment
 from intact.plan import QuantizedGraph
-from intact.result import PLAN, Result
+from intact.result import PLAN, Result, refuse_several
 from intact.targets import Target, load_target
 
 DEFAULT_TARGET = "onnxruntime"
@@ -44,7 +44,13 @@ def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Dep
     """Return what is written, as it was asked for."""
     if io not in set(Io):
         raise UsageError(f"--io {io!r}", remedy="int8 or float")
-    return Deployment(chosen_formats(target, formats), Io(io))
+    chosen = chosen_formats(target, formats)
+    if Io(io) is Io.FLOAT and not any(FORMATS[name].has_io for name in chosen):
+        able = ", ".join(name for name, row in FORMATS.items() if row.has_io)
+        raise UsageError(
+            f"--io float does nothing for {', '.join(chosen)}", remedy=f"it is for {able}"
+        )
+    return Deployment(chosen, Io(io))
 
 
 @dataclass(frozen=True)
@@ -80,6 +86,7 @@ def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
         ModelError: It cannot be read.
     """
     if isinstance(model, str | Path):
+        refuse_several(Path(model))
         if is_tflite(model):
             return QuantizedSource("tflite", partial(read_tflite, model))
         if is_tmfile(model) or Path(model).suffix.lower() == ".tmfile":

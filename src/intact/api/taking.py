@@ -139,6 +139,12 @@ def export(
     if output is not None:
         check_output(Path(output))
     loaded = load_result(result)
+    source = None if loaded.folder is None else loaded.folder.resolve()
+    if output is not None and Path(output).resolve() == source:
+        raise UsageError(
+            f"{output} is the result itself: its files would be replaced",
+            remedy="name another folder",
+        )
     deployment = deployment_of(loaded.plan.target, formats, io)
     found = deployment.again(loaded)
     if output is not None:

@@ -19,16 +19,17 @@ from intact.comparing import (
     compare,
     compare_observed,
     compare_or_say,
+    not_compared,
     runnable_formats,
     takes_kernels,
 )
-from intact.errors import UsageError
+from intact.errors import IntactError, UsageError
 from intact.execution import with_codes
 from intact.pipeline import (
     DataSource,
 )
 from intact.program.lower import lower
-from intact.result import PLAN, Result
+from intact.result import Result, results_in
 from intact.samples.opening import open_samples
 from intact.samples.preprocess import Preprocess
 from intact.samples.stream import Samples
@@ -124,30 +125,27 @@ def verify_all(
     """
     count = _VERIFIED if samples is None else samples
     reading = _Reading(data, preprocess, labels, count, skip_bad, progress)
-    subjects = [Subject.of_result(each) for each in _results(result)]
+    inside = [] if isinstance(result, Result) else results_in(Path(result))
+    subjects = [Subject.of_result(load_result(result))] if not inside else []
+    found = []
+    for path in inside:
+        try:
+            subjects.append(Subject.of_result(load_result(path)))
+        except IntactError as error:
+            found.append(not_compared(path.name, str(error)))
     if kernels is not None and not any(takes_kernels(n) for s in subjects for n in s.exports):
         raise UsageError(
             "--kernels is for a .tflite, and there is none in this result", remedy="leave it out"
         )
     rows = [(subject, name) for subject in subjects for name in runnable_formats(subject)]
-    if not rows:
+    if not rows and subjects:
         rows = [(subjects[0], next(iter(subjects[0].exports)))]  # refused, with the reason
-    found = []
-    run = compare if len(rows) == 1 else compare_or_say
+    run = compare_or_say if inside or len(rows) > 1 else compare
     for subject, name in rows:
         chosen = kernels if takes_kernels(name) else None
         opened = reading.open(subject)
         found.append(run(subject, opened, kernels=chosen, deployed=name, threads=threads))
     return found
-
-
-def _results(result: Result | str | Path) -> list[Result]:
-    """Return a result, or those in a folder that holds one for each target."""
-    if isinstance(result, Result) or (Path(result) / PLAN).is_file():
-        return [load_result(result)]
-    folder = Path(result)
-    inside = sorted(path.parent for path in folder.glob(f"*/{PLAN}")) if folder.is_dir() else []
-    return [load_result(path) for path in inside] or [load_result(result)]
 
 
 @dataclass(frozen=True)

@@ -70,7 +70,11 @@ Formats = Annotated[
 ]
 EndsIo = Annotated[
     str,
-    typer.Option("--io", metavar="int8|float", help="What a .tflite takes and gives."),
+    typer.Option(
+        "--io",
+        metavar="int8|float",
+        help="What a .tflite, an onnx_integer or a tvm file takes and gives.",
+    ),
 ]
 _DATA = typer.Option(
     "--data",

@@ -34,6 +34,8 @@ def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bo
     else:
         for each in found.values():
             _made(each)
+            say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
+            _notes(each.plan.notes)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
         say(escape(f"{len(found)} targets, {seconds:.1f} s"))
         for folder in folders:

@@ -24,35 +24,50 @@ def verifications(found: Sequence[Verification], *, as_json: bool) -> None:
     console().print(_summary(found))
     for each in found:
         if len(found) > 1:
-            say(f"[bold]{escape(each.target)}[/] {escape(each.format)}")
+            say(f"[bold]{escape(_called(each))}[/]")
         _one(each, alone=len(found) == 1)
 
 
 def _summary(found: Sequence[Verification]) -> Table:
     """Return the table: layers are compared alone, decisions and accuracy from end to end."""
-    headings = ("samples", "layers", "values", "differ", "most", "agree %", "top-1 %")
+    samples = max(each.samples for each in found)
+    headings = ("layers", "values", "differ", "most", "agree %", "top-1 %")
     table = new_table(
-        "deployed against expected", ("target", "format", "runtime"), numbers=headings
+        f"deployed against expected, {samples} samples", ("target", "runtime"), numbers=headings
     )
+    for column in table.columns[2:]:  # names may fold on a narrow terminal, numbers may not
+        column.no_wrap = True
     for each in found:
         layers = each.layers or each.outputs
-        numbers = _totals(layers) if layers else ("-",) * 5
-        count, values, differ, _, most = numbers
-        shown = f"{count}" if each.layers else "outputs" if each.outputs else "-"
+        _, values, differ, _, most = _totals(layers) if layers else ("-",) * 5
+        shown = f"{len(each.layers)}" if each.layers else "outputs" if layers else "-"
         agree = "-" if each.agreement is None else f"{each.agreement:.2f}"
-        top1 = "-" if each.top1 is None else f"{each.top1[0]:.2f} ({each.top1[1]:.2f})"
-        row = (str(each.samples), shown, values, differ, most, agree, top1)
+        row = (shown, values, differ, most, agree, _accuracy(each))
         runtime = "not run" if each.refused else each.runtime
-        table.add_row(*map(escape, (each.target, each.format or "-", runtime)), *row)
+        table.add_row(escape(_called(each)), escape(runtime), *row)
     return table
+
+
+def _accuracy(found: Verification) -> str:
+    """Return the top-1 in the runtime, and the engine's where that is another."""
+    if found.top1 is None:
+        return "-"
+    deployed, expected = found.top1
+    return f"{deployed:.2f}" if deployed == expected else f"{deployed:.2f} ({expected:.2f})"
+
+
+def _called(found: Verification) -> str:
+    """Return what a row is of: the target, and the format where it is called otherwise."""
+    if found.format in ("", found.target):
+        return found.target
+    return f"{found.target} ({found.format})"
 
 
 def _one(found: Verification, *, alone: bool) -> None:
     """Print what one row leaves out."""
     if found.refused:
         say(f"[yellow]not run: {escape(found.refused)}[/]")
-        return
-    if alone:
+    if alone and not found.refused:
         say(f"[dim]on {escape(found.cpu.name)} ({found.cpu.instruction_set})[/]")
         console().print(_kinds(found))
     _worst(found.layers or found.simulation)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from intact.comparing.deployed import (
     compare,
     compare_or_say,
+    not_compared,
     runnable_formats,
     takes_kernels,
 )
@@ -18,6 +19,7 @@ __all__ = [
     "compare",
     "compare_observed",
     "compare_or_say",
+    "not_compared",
     "runnable_formats",
     "takes_kernels",
 ]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from intact.comparing.runtimes import VERIFICATIONS, WITH_KERNELS, Deployed, verify_read
 from intact.comparing.subject import Subject, batches_of
-from intact.errors import ExportError, MissingExtraError, UsageError
+from intact.errors import DataError, IntactError, UsageError
 from intact.exporting import FormatName
 from intact.formats.exported import Exported
 from intact.run.cpu import detect_cpu
@@ -66,19 +66,26 @@ def compare_or_say(
     deployed: str | None = None,
     threads: int = 0,
 ) -> Verification:
-    """Compare as `compare` does, but return why where a runtime is missing or refuses the model."""
+    """Compare as `compare` does; what is wrong with the model, not with the data, is returned."""
     try:
         return compare(subject, samples, kernels=kernels, deployed=deployed, threads=threads)
-    except (MissingExtraError, ExportError) as error:
-        return Verification(
-            target=subject.plan.target.name,
-            runtime="",
-            cpu=detect_cpu(),
-            samples=0,
-            layers=[],
-            format=deployed or "",
-            refused=str(error),
-        )
+    except (DataError, UsageError):
+        raise
+    except IntactError as error:
+        return not_compared(subject.plan.target.name, str(error), deployed or "")
+
+
+def not_compared(target: str, reason: str, deployed: str = "") -> Verification:
+    """Return the entry of what could not be run."""
+    return Verification(
+        target=target,
+        runtime="",
+        cpu=detect_cpu(),
+        samples=0,
+        layers=[],
+        format=deployed,
+        refused=reason,
+    )
 
 
 def takes_kernels(name: FormatName) -> bool:

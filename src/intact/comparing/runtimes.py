@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from intact.comparing.tengine import plan_of_file
-from intact.errors import ExportError, PlanError, UsageError
+from intact.errors import CalibrationError, ExportError, PlanError, UsageError
 from intact.exporting import IO_KEY, FormatName
 from intact.formats.c.format import c_program
 from intact.formats.exported import Exported, WrittenFiles
@@ -128,8 +128,17 @@ def _verify_tensorrt(model: Deployed, feeds: Feeds) -> Verification:
 def _verify_tengine(model: Deployed, feeds: Feeds) -> Verification:
     files = _files(model)
     content = files.get(TENGINE_FILE)
-    found = None if content is None else plan_of_file(content, model.plan.target)
-    return verify_tengine(model.plan, files, found, feeds, threads=model.threads)
+    try:
+        found = None if content is None else plan_of_file(content, model.plan.target)
+    except CalibrationError as error:
+        raise ExportError(
+            f"{TENGINE_FILE} cannot be read back for target {model.plan.target.name} ({error})",
+            remedy="quantize for target tengine: its files can be verified",
+        ) from error
+    outcome = verify_tengine(model.plan, files, found, feeds, threads=model.threads)
+    if found is None:
+        outcome.refused = f"there is no {TENGINE_FILE}, only the tables were checked"
+    return outcome
 
 
 def _verify_ncnn(model: Deployed, feeds: Feeds) -> Verification:

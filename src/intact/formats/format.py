@@ -33,6 +33,7 @@ class Format:
         packages: What writing takes, by the module that is imported.
         extra: Which extra brings them.
         optional: Which of the files are not always there.
+        has_io: Whether its ends can hold codes or numbers, as the caller likes.
     """
 
     files: tuple[str, ...]
@@ -41,6 +42,7 @@ class Format:
     packages: tuple[str, ...] = ()
     extra: str = ""
     optional: tuple[str, ...] = ()
+    has_io: bool = False
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -25,7 +25,7 @@ from intact.verification.beside import EngineBeside
 from intact.verification.comparison import OutputComparer, activations
 from intact.verification.report import Verification, overflow_reports, sqnr_by_name
 
-_NO_RUNTIME = "no Tengine here: its files, read back and run by the integer engine"
+_NO_RUNTIME = "engine (no Tengine here)"
 
 
 def verify_tengine(

@@ -22,7 +22,7 @@ from intact.verification.report import Verification, sqnr_by_name
 from intact.verification.tensorrt_rules import check_tensorrt
 from intact.verification.tensorrt_tables import WrittenModel
 
-_NO_RUNTIME = "no TensorRT here: its documented rules, not execution"
+_NO_RUNTIME = "rules only (no TensorRT here)"
 _OUTPUTS_OF = (
     f"there is no TensorRT to compare with; the outputs are those of {RUNTIME} on the CPU, each "
     "operator in float, against the simulation"

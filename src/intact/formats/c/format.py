@@ -44,4 +44,4 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, C_FILES), c_program(plan).flash_bytes)
 
 
-C = Format(C_FILES, _write, _read)
+C = Format(C_FILES, _write, _read, has_io=True)

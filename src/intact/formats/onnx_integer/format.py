@@ -43,4 +43,4 @@ def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))
 
 
-ONNX_INTEGER = Format((ONNX_INTEGER_FILE,), _write, _read)
+ONNX_INTEGER = Format((ONNX_INTEGER_FILE,), _write, _read, has_io=True)

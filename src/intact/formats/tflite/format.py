@@ -42,4 +42,6 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return exported
 
 
-TFLITE = Format((TFLITE_FILE,), _write, _read, ("ai_edge_litert", "flatbuffers"), "tflite")
+TFLITE = Format(
+    (TFLITE_FILE,), _write, _read, ("ai_edge_litert", "flatbuffers"), "tflite", has_io=True
+)

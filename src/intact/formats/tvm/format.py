@@ -33,5 +33,5 @@ def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, TVM_FILES))
 
 
-TVM = Format(TVM_FILES, _write, _read)
+TVM = Format(TVM_FILES, _write, _read, has_io=True)
 """Text and arrays: writing them takes no TVM, and they are the same bytes whatever its version."""
