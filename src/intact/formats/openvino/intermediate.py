@@ -14,7 +14,7 @@ from typing import Any
 
 import onnx_ir as ir
 
-from intact.errors import ExportError
+from intact.errors import ExportError, MissingExtraError
 from intact.graph import save_model
 
 XML_FILE, BIN_FILE = "model.xml", "model.bin"
@@ -36,9 +36,14 @@ def intermediate_files(model: ir.Model) -> dict[str, bytes]:
 
     Raises:
         ExportError: OpenVINO cannot read the model.
+        MissingExtraError: It is not whole.
     """
-    import openvino  # type: ignore[import-untyped,unused-ignore]
-
+    try:
+        import openvino  # type: ignore[import-untyped,unused-ignore]
+    except ImportError as error:
+        raise MissingExtraError(
+            f"openvino cannot be imported ({error})", remedy="pip install 'intact[openvino]'"
+        ) from error
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         source = folder / "model.onnx"
