@@ -178,7 +178,8 @@ def save_several(results: Mapping[str, Result], folder: Path) -> None:
 
 def results_in(folder: Path) -> list[Path]:
     """Return the results in a folder that holds one for each target; none for other folders."""
-    if not folder.is_dir() or (folder / PLAN).is_file():
+    # pathlib raises for a name that is too long.
+    if not os.path.isdir(folder) or (folder / PLAN).is_file():  # noqa: PTH112
         return []
     return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
 

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.formats.onnx_integer.canvas import INT64_MAX, Canvas
-from intact.program.realize import Node, Op, Window
+from intact.program.realize import Node, Op, Value, Window
 
 _Draw: TypeAlias = Callable[[Canvas, Node], None]
 
@@ -70,8 +70,40 @@ def _floor_div(canvas: Canvas, node: Node) -> None:
 
 def _clip(canvas: Canvas, node: Node) -> None:
     dtype, name = node.output.dtype, node.output.name
-    limits = [canvas.constant(node.options[each], dtype, name) for each in ("low", "high")]
-    canvas.draw("Clip", [*_inputs(canvas, node), *limits], node.output)
+    low, high = (canvas.constant(node.options[each], dtype, name) for each in ("low", "high"))
+    (value,) = _inputs(canvas, node)
+    if not _is_wide(*node.inputs):
+        canvas.draw("Clip", [value, low, high], node.output)
+        return
+    above = canvas.step("Greater", [value, high], node.output, np.bool_)
+    capped = canvas.step("Where", [above, high, value], node.output, dtype)
+    below = canvas.step("Less", [capped, low], node.output, np.bool_)
+    canvas.draw("Where", [below, low, capped], node.output)
+
+
+def _is_wide(*values: Value) -> bool:
+    """Tell whether some value leaves 32 bits.
+
+    ONNX Runtime (1.31.1) has Clip, Min and Max of int64 compare the lower halves of two numbers as
+    signed ones where the upper halves are equal, so that 2**31 is not above 127. Less and Greater
+    are right.
+    """
+    info = np.iinfo(np.int32)
+    return any(value.low < info.min or value.high > info.max for value in values)
+
+
+def _extreme(operator: str, comparison: str) -> _Draw:
+    """Return what draws the smaller or the larger of two."""
+
+    def draw(canvas: Canvas, node: Node) -> None:
+        first, second = _inputs(canvas, node)
+        if not _is_wide(*node.inputs):
+            canvas.draw(operator, [first, second], node.output)
+            return
+        chosen = canvas.step(comparison, [first, second], node.output, np.bool_)
+        canvas.draw("Where", [chosen, first, second], node.output)
+
+    return draw
 
 
 def _is_negative(canvas: Canvas, node: Node) -> None:
@@ -188,8 +220,8 @@ _TABLE: dict[Op, _Draw] = {
     Op.SUB: _plain("Sub"),
     Op.MUL: _plain("Mul"),
     Op.FLOOR_DIV: _floor_div,
-    Op.MINIMUM: _plain("Min"),
-    Op.MAXIMUM: _plain("Max"),
+    Op.MINIMUM: _extreme("Min", "Less"),
+    Op.MAXIMUM: _extreme("Max", "Greater"),
     Op.CLIP: _clip,
     Op.IS_NEGATIVE: _is_negative,
     Op.TAKE: _take,
