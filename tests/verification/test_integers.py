@@ -23,9 +23,6 @@ from tests.plans import calibrate, planned
 from tests.program.realize.networks import images, plan_for
 from tests.verification.networks import with_wrong_bias, with_wrong_weight
 
-needs_tvm = pytest.mark.skipif(
-    importlib.util.find_spec("tvm") is None, reason="apache-tvm is not installed"
-)
 LAYERS = 8
 
 
@@ -107,7 +104,6 @@ def small_plan(target: str) -> QuantizedGraph:
     return calibrate(planned(b.build(), target), images(32, seed=1))
 
 
-@needs_tvm
 @pytest.mark.parametrize("target", ["integer-pow2", "tvm"])
 def test_tvm_has_the_engines_bits(target: str) -> None:
     plan = small_plan(target)
@@ -122,7 +118,6 @@ def test_tvm_has_the_engines_bits(target: str) -> None:
     assert found.runtime.startswith("TVM ")
 
 
-@needs_tvm
 @pytest.mark.slow
 @pytest.mark.parametrize("float_ends", [False, True])
 @pytest.mark.parametrize("target", ["integer-pow2", "tvm"])
@@ -132,7 +127,6 @@ def test_tvm_has_the_bits_of_every_layer(target: str, float_ends: bool) -> None:
     assert_exact(verify_tvm(plan, module, batches(7), float_ends=float_ends), 7)
 
 
-@needs_tvm
 def test_a_module_with_other_numbers_is_found_out() -> None:
     plan = small_plan("integer-pow2")
     module = write_tvm(integer_program(plan))
@@ -143,7 +137,6 @@ def test_a_module_with_other_numbers_is_found_out() -> None:
     assert {layer.mismatches for layer in found.layers} == {0}
 
 
-@needs_tvm
 def test_a_module_that_tvm_refuses() -> None:
     plan = small_plan("integer-pow2")
     module = write_tvm(integer_program(plan))
@@ -183,7 +176,6 @@ def test_files_that_are_not_the_plans_never_reach_a_runtime(
         VERIFICATIONS[name](Deployed(plan, WrittenFiles(files), None, 1), iter(()))
 
 
-@needs_tvm
 def test_an_output_that_no_sample_changes() -> None:
     b = ModelBuilder()
     x = b.node("Conv", b.input("image", ["batch", 3, 8, 8]), b.weight(4, 3, 3, 3), out="y")

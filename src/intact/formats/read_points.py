@@ -11,6 +11,7 @@ from typing import Protocol
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ModelError
@@ -26,7 +27,10 @@ from intact.graph import (
     shape_or_index_values,
     weight_slot,
 )
-from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
+from intact.graph.passes import library
+from intact.graph.passes.names import make_names_unique
+from intact.graph.passes.types import infer_types
+from intact.plan import READ_SOURCE, Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
@@ -55,6 +59,28 @@ class ReadPoint:
     parameters: Parameters
     ends: tuple[TensorEnd, ...]
     codes: Codes | None = None
+
+
+def plan_of(model: ir.Model, target: Target, points: list[ReadPoint]) -> QuantizedGraph:
+    """Return the plan of a model whose quantisers were taken out of it.
+
+    Args:
+        model: What is left; it is tidied, and belongs to the plan.
+        target: The hardware that the plan is for.
+        points: What was taken out.
+    """
+    library.sort_nodes(model)
+    library.remove_unused(model)
+    common.RemoveUnusedOpsetsPass()(model)
+    library.infer_shapes(model)
+    infer_types(model)
+    make_names_unique(model)
+    plan = configure(Graph(model), target, points)
+    plan.provenance["source"] = READ_SOURCE
+    producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
+    if producer:
+        plan.provenance["producer"] = producer
+    return plan
 
 
 def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> QuantizedGraph:

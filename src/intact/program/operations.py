@@ -362,3 +362,18 @@ Operation: TypeAlias = (
     | Requantize
     | FloatNodes
 )
+
+MOVING = (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Gather,
+    Pad,
+    Reshape,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Tile,
+    Transpose,
+)
+"""Operations that move codes and nothing else."""

@@ -11,19 +11,17 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from intact.formats.onnx_qdq.reading.expand import expand_qoperators
 from intact.formats.onnx_qdq.reading.parameters import is_dequantize, is_quantize
 from intact.formats.onnx_qdq.reading.qoperators import DYNAMIC, QOPERATORS
 from intact.formats.onnx_qdq.reading.strip import strip_pairs
-from intact.formats.read_points import configure
-from intact.graph import Graph, load_model
+from intact.formats.read_points import plan_of
+from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.no_ops import remove_no_ops
-from intact.graph.passes.types import infer_types
-from intact.plan import READ_SOURCE, QuantizedGraph
+from intact.plan import QuantizedGraph
 from intact.targets import Target
 
 
@@ -49,7 +47,6 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
             cannot hold (dynamically, by block, to float8); the node is named.
     """
     model = load_model(source)
-    producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
     library.sort_nodes(model)
     make_names_unique(model)
     library.lift_constants(model)
@@ -59,17 +56,7 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
     expand_qoperators(model)
     make_names_unique(model)
     points = strip_pairs(model)
-    library.sort_nodes(model)
-    library.remove_unused(model)
-    common.RemoveUnusedOpsetsPass()(model)
-    library.infer_shapes(model)
-    infer_types(model)
-    make_names_unique(model)
-    plan = configure(Graph(model), target, points)
-    plan.provenance["source"] = READ_SOURCE
-    if producer:
-        plan.provenance["producer"] = producer
-    return plan
+    return plan_of(model, target, points)
 
 
 def is_quantized(model: ir.Model) -> bool:

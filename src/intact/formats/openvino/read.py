@@ -9,18 +9,16 @@ from pathlib import Path
 
 import onnx
 import onnx_ir as ir
-from onnx_ir.passes import common
 
 from intact.errors import ModelError
 from intact.formats.openvino.reading.parameters import is_fake_quantize, refusal
 from intact.formats.openvino.reading.strip import strip_fake_quantize
-from intact.formats.read_points import configure
-from intact.graph import Graph, load_model
+from intact.formats.read_points import plan_of
+from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.no_ops import remove_no_ops
-from intact.graph.passes.types import infer_types
-from intact.plan import READ_SOURCE, QuantizedGraph
+from intact.plan import QuantizedGraph
 from intact.targets import Target
 
 
@@ -46,7 +44,6 @@ def read_fake_quantize(
             hold; the node is named.
     """
     model = load_model(source)
-    producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
     library.sort_nodes(model)
     make_names_unique(model)
     library.lift_constants(model)
@@ -57,17 +54,7 @@ def read_fake_quantize(
     if not is_fake_quantized(model):
         raise ModelError("the model has no FakeQuantize", remedy="quantize it, with samples")
     points = strip_fake_quantize(model)
-    library.sort_nodes(model)
-    library.remove_unused(model)
-    common.RemoveUnusedOpsetsPass()(model)
-    library.infer_shapes(model)
-    infer_types(model)
-    make_names_unique(model)
-    plan = configure(Graph(model), target, points)
-    plan.provenance["source"] = READ_SOURCE
-    if producer:
-        plan.provenance["producer"] = producer
-    return plan
+    return plan_of(model, target, points)
 
 
 def is_fake_quantized(model: ir.Model) -> bool:

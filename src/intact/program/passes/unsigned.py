@@ -8,38 +8,14 @@ from dataclasses import replace
 import numpy as np
 
 from intact.program.operations import (
-    Concat,
+    MOVING,
     Convolution,
-    DepthToSpace,
-    Expand,
-    Gather,
-    Pad,
     Pool,
     PoolKind,
-    Reshape,
     Resize,
     ResizeMode,
-    Slice,
-    SpaceToDepth,
-    Split,
-    Tile,
-    Transpose,
 )
 from intact.program.program import Encoding, Program, Step, Tensor
-
-_MOVES = (
-    Concat,
-    DepthToSpace,
-    Expand,
-    Gather,
-    Pad,
-    Reshape,
-    Slice,
-    SpaceToDepth,
-    Split,
-    Tile,
-    Transpose,
-)
 
 
 def unsigned_inputs(program: Program) -> Program:
@@ -97,7 +73,7 @@ def _only_moves(step: Step) -> bool:
         return operation.kind is PoolKind.MAX
     if isinstance(operation, Resize):
         return operation.mode is ResizeMode.NEAREST
-    return isinstance(operation, _MOVES)
+    return isinstance(operation, MOVING)
 
 
 def _is_signed(tensor: Tensor) -> bool:

@@ -12,48 +12,23 @@ import numpy as np
 
 from intact.program import Step, Tensor
 from intact.program.operations import (
+    MOVING,
     Binary,
-    Concat,
     Convolution,
-    DepthToSpace,
     Elementwise,
-    Expand,
     FullyConnected,
     Function,
-    Gather,
     Operation,
-    Pad,
     Pool,
     PoolKind,
     Reduce,
     Reduction,
-    Reshape,
     Resize,
     ResizeMode,
-    Slice,
     Softmax,
-    SpaceToDepth,
-    Split,
-    Tile,
-    Transpose,
     TransposedConvolution,
     Unary,
 )
-
-MOVING = (
-    Concat,
-    DepthToSpace,
-    Expand,
-    Gather,
-    Pad,
-    Reshape,
-    Slice,
-    SpaceToDepth,
-    Split,
-    Tile,
-    Transpose,
-)
-"""Operations that move codes and nothing else."""
 
 
 def scale_refusals(step: Step) -> Iterator[str]:
