@@ -10,7 +10,7 @@ from intact.numerics.rounding import Rounding
 
 
 class OnGrid:
-    """Something whose integers lie on a grid that never changes."""
+    """Something whose integers lie on a grid."""
 
     __slots__ = ("grid",)
 

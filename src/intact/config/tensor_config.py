@@ -187,6 +187,20 @@ class TensorQuantConfig(SharedScale):
             _check_sharing(root.grid, member)
         root.adopt(follower)
 
+    def move_to(self, grid: Grid) -> None:
+        """Move to another grid while there is no scale yet; the group is moved one by one.
+
+        Raises:
+            ConfigError: The scale is known, or spacing or granularity would differ.
+        """
+        if self.params is not None:
+            raise ConfigError(
+                "a config with a scale keeps its grid", remedy="clear the scale first"
+            )
+        if (grid.exponential, grid.granularity) != (self.grid.exponential, self.grid.granularity):
+            raise ConfigError("the new grid is of another kind", remedy="use one policy")
+        self.grid = grid
+
     # ---- arithmetic --------------------------------------------------------------------------
 
     def quantize(self, values: FloatArray) -> IntegerArray:

@@ -24,12 +24,15 @@ class Overrides:
             most specific place holds.
         weight_bits: Bit-width of all weights; None leaves the target's.
         activation_bits: Bit-width of all activations; None leaves the target's.
+        widths: Bit-widths of single ends, as a search chooses them: they precede ``bits``, and
+            mean nothing at ends that are not quantised.
     """
 
     keep_float: tuple[str, ...] = ()
     bits: Mapping[str, int] = field(default_factory=dict)
     weight_bits: int | None = None
     activation_bits: int | None = None
+    widths: Mapping[TensorEnd, int] = field(default_factory=dict)
 
     def check(self, graph: Graph) -> None:
         """Refuse names that the graph does not have and widths outside 2..16.
@@ -55,6 +58,7 @@ class Overrides:
             **{f"--bits {place!r}": bits for place, bits in self.bits.items()},
             "--weight-bits": self.weight_bits,
             "--activation-bits": self.activation_bits,
+            **{str(end): bits for end, bits in self.widths.items()},
         }
         for where, bits in widths.items():
             if bits is not None and not 2 <= bits <= 16:
@@ -85,6 +89,8 @@ class Overrides:
 
     def bits_at(self, end: TensorEnd, *, is_weight: bool, has_weight: bool) -> int | None:
         """Return the width asked for at an end (see ``places``); None leaves the target's."""
+        if end in self.widths:
+            return self.widths[end]
         for place in self.places(end, is_weight=is_weight, has_weight=has_weight):
             return self.bits[place]
         return self.weight_bits if is_weight else self.activation_bits

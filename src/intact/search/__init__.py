@@ -1,0 +1,1 @@
+"""Searching for the best strategy: which tensors are quantised, and with how many bits."""

@@ -1,0 +1,295 @@
+"""The choice space: for each group of tensor ends, how many bits they may have.
+
+Source: the TVM document (HAGO), "Workflow Overview" and "Hardware Description"; facts, "HAGO,
+Bits": the limit of an edge is the widest type that everything at it declares, and choices go from
+there down to 4 bits. Ends whose scales are tied and ends of fused operators are one group, so that no
+candidate is illegal. What is added to that: a group may stay float where that is a node's own
+affair.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from functools import cached_property
+from typing import TypeAlias
+
+import onnx_ir as ir
+
+from intact.config import QuantState, TensorQuantConfig
+from intact.errors import UsageError
+from intact.graph import Graph, Role, data_slots, input_role, is_constant, moves_values
+from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
+from intact.plan.topology import sole_reader
+from intact.search.limits import widest
+from intact.targets import Target
+
+FLOAT = 32
+"""The choice of a group that stays float: the bits of float32."""
+
+NARROWEST = 4
+
+Candidate: TypeAlias = tuple[int, ...]
+"""One choice (bits, or ``FLOAT``) for each group of a space, in their order."""
+
+
+class Kind(StrEnum):
+    """What the tensors of a group are."""
+
+    WEIGHT = "weight"
+    ACTIVATION = "activation"
+
+
+@dataclass(frozen=True)
+class Group:
+    """Tensor ends that have one width.
+
+    Attributes:
+        name: The end that names it: the dominator's.
+        kind: Weights or activations.
+        ends: All of them, hidden ones too.
+        owners: Nodes that stay float with choice ``FLOAT``; empty where that is no choice.
+        choices: Widths in bits, widest first.
+    """
+
+    name: str
+    kind: Kind
+    ends: tuple[TensorEnd, ...]
+    owners: tuple[str, ...]
+    choices: tuple[int, ...]
+
+    @property
+    def default(self) -> int:
+        """The widest integers."""
+        return next((bits for bits in self.choices if bits != FLOAT), FLOAT)
+
+
+@dataclass(frozen=True)
+class Space:
+    """All candidates of a model on a target.
+
+    Attributes:
+        plan: The structure with every group at its widest integers, without scales.
+        overrides: What the user asked for on top of the target; holds for every candidate.
+        groups: In topological order of their first ends.
+    """
+
+    plan: QuantizedGraph
+    overrides: Overrides
+    groups: tuple[Group, ...]
+
+    @staticmethod
+    def of(
+        graph: Graph,
+        target: Target,
+        overrides: Overrides | None = None,
+        *,
+        widths: Sequence[int] | None = None,
+        allow_float: bool = True,
+    ) -> Space:
+        """Return the choices that a target leaves.
+
+        Args:
+            graph: A normalised graph.
+            target: The hardware.
+            overrides: Nodes kept float and widths that are no choice.
+            widths: Only these; None allows every width from 4 up. Where none of them is possible
+                the widest that is possible stays.
+            allow_float: Whether groups may stay float.
+
+        Raises:
+            UsageError: A width is outside 2..16, or an override names nothing in the graph.
+        """
+        for bits in widths or ():
+            if not 2 <= bits <= 16:
+                raise UsageError(f"a width of {bits} bits", remedy="give widths from 2 to 16")
+        overrides = overrides or Overrides()
+        plan = build_plan(graph, target, overrides)
+        chains = _weighted_chains(plan)
+        claimed = {name for chain in chains.values() for name in chain}
+        groups = []
+        for ends in _grouped(plan):
+            kind = _kind(plan, ends)
+            found = _chains_of(chains, ends) if kind is Kind.WEIGHT else ()
+            owners = (found or _producers(plan, ends, claimed)) if allow_float else ()
+            limit = widest(plan, ends)
+            choices = _choices(limit, widths, is_fixed=_is_fixed(plan, ends, overrides))
+            floats = (FLOAT,) if owners else ()
+            groups.append(Group(str(ends[0]), kind, ends, owners, (*floats, *choices)))
+        return Space(plan, overrides, tuple(groups))
+
+    @property
+    def default(self) -> Candidate:
+        """Every group at its widest integers: HAGO's default."""
+        return tuple(group.default for group in self.groups)
+
+    @cached_property
+    def open(self) -> tuple[int, ...]:
+        """Indices of the groups that have a choice."""
+        return tuple(index for index, group in enumerate(self.groups) if len(group.choices) > 1)
+
+    @property
+    def size(self) -> int:
+        """How many candidates there are."""
+        size = 1
+        for group in self.groups:
+            size *= len(group.choices)
+        return size
+
+    def uniform(self, bits: int) -> Candidate:
+        """Return the candidate with one width everywhere; the nearest below where it is no choice.
+
+        Groups all of whose choices are wider have their narrowest.
+        """
+        return tuple(
+            next((choice for choice in group.choices if choice <= bits), group.choices[-1])
+            for group in self.groups
+        )
+
+    def with_choice(self, candidate: Candidate, index: int, bits: int) -> Candidate:
+        """Return a candidate that differs in one group."""
+        return (*candidate[:index], bits, *candidate[index + 1 :])
+
+    def restricted(self, choices: Mapping[int, tuple[int, ...]]) -> Space:
+        """Return the space with other choices for some groups, by index."""
+        groups = tuple(
+            replace(group, choices=choices.get(index, group.choices))
+            for index, group in enumerate(self.groups)
+        )
+        return replace(self, groups=groups)
+
+    def check(self, candidate: Candidate) -> None:
+        """Refuse what is no candidate.
+
+        Raises:
+            UsageError: It has another number of groups, or a choice that a group does not have.
+        """
+        if len(candidate) != len(self.groups):
+            raise UsageError(
+                f"a candidate with {len(candidate)} choices for {len(self.groups)} groups"
+            )
+        for group, bits in zip(self.groups, candidate, strict=True):
+            if bits not in group.choices:
+                raise UsageError(f"{group.name}: {bits} bits are no choice of it")
+
+    def kept_float(self, candidate: Candidate) -> frozenset[str]:
+        """Return the names of the nodes that a candidate leaves float."""
+        return frozenset(
+            name
+            for group, bits in zip(self.groups, candidate, strict=True)
+            if bits == FLOAT
+            for name in group.owners
+        )
+
+    def widths(self, candidate: Candidate) -> dict[TensorEnd, int]:
+        """Return the width of every end of a candidate.
+
+        The ends of a group that stays float have its widest integers: some of them may still be
+        quantised, on behalf of other nodes.
+        """
+        return {
+            end: group.default if bits == FLOAT else bits
+            for group, bits in zip(self.groups, candidate, strict=True)
+            for end in group.ends
+            if group.default != FLOAT
+        }
+
+    def requests(self, candidate: Candidate) -> Overrides:
+        """Return a candidate as requests on top of the target: what `build_plan` takes."""
+        floats = sorted(self.kept_float(candidate))
+        return replace(
+            self.overrides,
+            keep_float=(*self.overrides.keep_float, *floats),
+            widths=self.widths(candidate),
+        )
+
+
+def _grouped(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ...]]:
+    """Yield the ends that share a scale, and so a width; biases follow and are none."""
+    groups: dict[int, list[TensorEnd]] = {}
+    for end, config in plan.configs.items():
+        is_hidden = config.state is QuantState.OVERLAPPED
+        if (quantizes(config) or is_hidden) and not _is_bias(plan, end, config):
+            groups.setdefault(id(config.dominator), []).append(end)
+    for ends in groups.values():
+        ends.sort(key=lambda end: plan.configs[end].dominator is not plan.configs[end])
+        yield tuple(ends)
+
+
+def _is_bias(plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig) -> bool:
+    return (
+        end.direction == "input"
+        and config.bits > 16
+        and input_role(plan.graph.node(end.node), end.slot) is Role.BIAS
+    )
+
+
+def _kind(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> Kind:
+    for end in ends:
+        node = plan.graph.node(end.node)
+        value = node.inputs[end.slot] if end.direction == "input" else None
+        if value is None or not is_constant(value):
+            return Kind.ACTIVATION
+    return Kind.WEIGHT
+
+
+def _is_fixed(plan: QuantizedGraph, ends: Iterable[TensorEnd], overrides: Overrides) -> bool:
+    """Tell whether the hardware prescribes the integers, or the user a width."""
+    if overrides.weight_bits is not None or overrides.activation_bits is not None:
+        return True
+    named = {Overrides.place_node(place) for place in overrides.bits} | set(overrides.bits)
+    return any(plan.configs[end].dominator.detail.get("fixed") or end.node in named for end in ends)
+
+
+def _choices(limit: int, widths: Sequence[int] | None, *, is_fixed: bool) -> tuple[int, ...]:
+    allowed = range(NARROWEST, 17) if widths is None else widths
+    choices = tuple(sorted({bits for bits in allowed if bits <= limit}, reverse=True))
+    return (limit,) if is_fixed or not choices else choices
+
+
+def _weighted_chains(plan: QuantizedGraph) -> dict[str, tuple[str, ...]]:
+    """Return each quantised node with a constant weight, and what is fused behind it."""
+    chains = {}
+    for node in plan.graph.nodes:
+        weights = [
+            slot
+            for slot, value in enumerate(node.inputs)
+            if value is not None and is_constant(value) and input_role(node, slot) is Role.WEIGHT
+        ]
+        if plan.is_quantized(node) and weights:
+            chains[str(node.name)] = tuple(_chain(plan, node))
+    return chains
+
+
+def _chain(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
+    """Yield a node and the operators of one input that are fused behind it."""
+    while True:
+        yield str(node.name)
+        reader = sole_reader(plan.graph, node)
+        hidden = plan.output_config(node).state is QuantState.OVERLAPPED
+        if not hidden or reader is None or _data_inputs(reader[0]) > 1:
+            return
+        node = reader[0]
+
+
+def _data_inputs(node: ir.Node) -> int:
+    values = (node.inputs[slot] for slot in data_slots(node))
+    return sum(value is not None and not is_constant(value) for value in values)
+
+
+def _chains_of(chains: Mapping[str, tuple[str, ...]], ends: Iterable[TensorEnd]) -> tuple[str, ...]:
+    names = dict.fromkeys(name for end in ends for name in chains.get(end.node, ()))
+    return tuple(names)
+
+
+def _producers(
+    plan: QuantizedGraph, ends: Iterable[TensorEnd], claimed: set[str]
+) -> tuple[str, ...]:
+    """Return the nodes without weights that compute what is in a group of activations."""
+    found: dict[str, None] = {}
+    for end in ends:
+        node = plan.graph.node(end.node)
+        if end.direction == "output" and end.node not in claimed and not moves_values(node):
+            found[end.node] = None
+    return tuple(found)
