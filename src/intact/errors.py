@@ -10,6 +10,7 @@
     ├── ConfigError         an impossible quantisation policy, state transition or parameter
     ├── CalibrationError    statistics or a threshold method that cannot give a scale
     ├── PlanError           a plan file that cannot be read, or does not fit its model
+    ├── SearchError         a search that finds nothing within its limits, or a log of another one
     ├── ExportError         a plan that a format cannot express
     ├── OutputError         a result that cannot be written
     └── MissingExtraError   an optional package that is not installed
@@ -66,6 +67,10 @@ class CalibrationError(IntactError):
 
 class PlanError(IntactError):
     """A plan file that cannot be read, or does not fit its model."""
+
+
+class SearchError(IntactError):
+    """A search that finds nothing within its limits, or a log that is not of this search."""
 
 
 class ExportError(IntactError):

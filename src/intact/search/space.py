@@ -2,8 +2,8 @@
 
 Source: the TVM document (HAGO), "Workflow Overview" and "Hardware Description"; facts, "HAGO,
 Bits": the limit of an edge is the widest type that everything at it declares, and choices go from
-there down to 4 bits. Ends whose scales are tied and ends of fused operators are one group, so that no
-candidate is illegal. What is added to that: a group may stay float where that is a node's own
+there down to 4 bits. Ends whose scales are tied and ends of fused operators are one group, so that
+no candidate is illegal. What is added to that: a group may stay float where that is a node's own
 affair.
 """
 
@@ -19,7 +19,15 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import UsageError
-from intact.graph import Graph, Role, data_slots, input_role, is_constant, moves_values
+from intact.graph import (
+    Graph,
+    Role,
+    data_slots,
+    input_role,
+    is_constant,
+    moves_values,
+    weight_slot,
+)
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
 from intact.plan.topology import sole_reader
 from intact.search.limits import widest
@@ -113,8 +121,12 @@ class Space:
             kind = _kind(plan, ends)
             found = _chains_of(chains, ends) if kind is Kind.WEIGHT else ()
             owners = (found or _producers(plan, ends, claimed)) if allow_float else ()
-            limit = widest(plan, ends)
-            choices = _choices(limit, widths, is_fixed=_is_fixed(plan, ends, overrides))
+            first = plan.configs[ends[0]]
+            choices = _choices(widest(plan, ends), widths)
+            if first.dominator.detail.get("fixed"):
+                choices = (first.bits,)
+            if any(_asked(plan, end, overrides) for end in ends):
+                choices, owners = (first.bits,), ()
             floats = (FLOAT,) if owners else ()
             groups.append(Group(str(ends[0]), kind, ends, owners, (*floats, *choices)))
         return Space(plan, overrides, tuple(groups))
@@ -234,18 +246,17 @@ def _kind(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> Kind:
     return Kind.WEIGHT
 
 
-def _is_fixed(plan: QuantizedGraph, ends: Iterable[TensorEnd], overrides: Overrides) -> bool:
-    """Tell whether the hardware prescribes the integers, or the user a width."""
-    if overrides.weight_bits is not None or overrides.activation_bits is not None:
-        return True
-    named = {Overrides.place_node(place) for place in overrides.bits} | set(overrides.bits)
-    return any(plan.configs[end].dominator.detail.get("fixed") or end.node in named for end in ends)
+def _asked(plan: QuantizedGraph, end: TensorEnd, overrides: Overrides) -> bool:
+    """Tell whether the user asks for a width at an end."""
+    node = plan.graph.node(end.node)
+    is_weight = end.direction == "input" and input_role(node, end.slot) is Role.WEIGHT
+    has_weight = weight_slot(node) is not None
+    return overrides.bits_at(end, is_weight=is_weight, has_weight=has_weight) is not None
 
 
-def _choices(limit: int, widths: Sequence[int] | None, *, is_fixed: bool) -> tuple[int, ...]:
+def _choices(limit: int, widths: Sequence[int] | None) -> tuple[int, ...]:
     allowed = range(NARROWEST, 17) if widths is None else widths
-    choices = tuple(sorted({bits for bits in allowed if bits <= limit}, reverse=True))
-    return (limit,) if is_fixed or not choices else choices
+    return tuple(sorted({bits for bits in allowed if bits <= limit}, reverse=True)) or (limit,)
 
 
 def _weighted_chains(plan: QuantizedGraph) -> dict[str, tuple[str, ...]]:

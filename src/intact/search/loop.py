@@ -1,0 +1,212 @@
+"""The search itself: ask, measure, write down, tell."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Protocol
+
+from intact.errors import SearchError
+from intact.search.budget import Budget
+from intact.search.front import best, front
+from intact.search.space import Candidate
+from intact.search.trial import Ask, Goal, Sampler, State, Trial
+from intact.search.workers.pool import Pool
+
+
+class Record(Protocol):
+    """Where trials are written down: each is durable when the call returns."""
+
+    trials: Sequence[Trial]
+    """Those of the run that is resumed, in order."""
+
+    def append(self, trial: Trial) -> None:
+        """Write one trial."""
+
+    def confirm(self, trial: Trial) -> None:
+        """Write that a trial was run again, by the integers that the hardware computes."""
+
+
+class Cost(Protocol):
+    """What a candidate costs."""
+
+    def of(self, candidate: Candidate) -> float:
+        """Return the cost; lower is better."""
+
+
+@dataclass
+class Standing:
+    """How far a search is.
+
+    Attributes:
+        goal: What it is after.
+        samples: How many all samples are.
+        budget: What it may spend.
+        trials: In the order told.
+        seconds: Since it began.
+        resumed: How many of the trials came from the log.
+    """
+
+    goal: Goal
+    samples: int
+    budget: Budget
+    trials: list[Trial] = field(default_factory=list)
+    seconds: float = 0.0
+    resumed: int = 0
+
+    @property
+    def best(self) -> Trial | None:
+        """The best so far that holds the limits."""
+        return best(self.trials, self.goal, self.samples)
+
+    @property
+    def front(self) -> list[Trial]:
+        """The trials that none is both cheaper and better than."""
+        return front(self.trials, self.samples)
+
+    @property
+    def evaluations(self) -> float:
+        """Samples run over all samples: trials on few samples, or stopped early, count as less."""
+        return sum(trial.measured.samples for trial in self.trials) / max(self.samples, 1)
+
+    @property
+    def seconds_left(self) -> float | None:
+        """An estimate, from the budget that is left and the pace so far; None while unknown."""
+        fresh = len(self.trials) - self.resumed
+        estimates = []
+        if self.budget.seconds is not None:
+            estimates.append(self.budget.seconds - self.seconds)
+        if self.budget.trials is not None and fresh:
+            estimates.append((self.budget.trials - len(self.trials)) * self.seconds / fresh)
+        return max(0.0, min(estimates)) if estimates else None
+
+
+Report = Callable[[Standing], None]
+
+
+@dataclass
+class Search:
+    """One search.
+
+    Attributes:
+        sampler: Chooses.
+        pool: Measures.
+        cost: Of candidates.
+        record: The log.
+        standing: How far it is; read it when ``run`` has ended, however it did.
+        report: Told after every trial.
+        clock: Seconds, for the time that it may take.
+    """
+
+    sampler: Sampler
+    pool: Pool
+    cost: Cost
+    record: Record
+    standing: Standing
+    report: Report | None = None
+    clock: Callable[[], float] = time.monotonic
+
+    def run(self) -> None:
+        """Search until the sampler is done or the budget is spent.
+
+        Raises:
+            SearchError: The log that is resumed is not one of this search.
+        """
+        began = self.clock()
+        logged = list(self.record.trials)
+        self.standing.resumed = len(logged)
+        while not self._is_over(self.clock() - began):
+            asks = self.sampler.ask()
+            if not asks:
+                return
+            told = []
+            for trial in self._batch(asks, logged):
+                told.append(trial)
+                self.standing.trials.append(trial)
+                self.standing.seconds = self.clock() - began
+                if self.report is not None:
+                    self.report(self.standing)
+                if len(told) < len(asks) and self._is_over(self.standing.seconds):
+                    return
+            self.sampler.tell(told)
+
+    def _batch(self, asks: Sequence[Ask], logged: list[Trial]) -> Iterator[Trial]:
+        """Yield the trials of a batch: from the log as long as it lasts, then fresh ones."""
+        known = min(len(asks), len(logged))
+        for ask in asks[:known]:
+            yield self._recalled(ask, logged.pop(0))
+        fresh = asks[known:]
+        if self.standing.budget.trials is not None:
+            fresh = fresh[: self.standing.budget.trials - len(self.standing.trials)]
+        costs = [self.cost.of(ask.candidate) for ask in fresh]
+        results = self.pool.evaluate(fresh)
+        for ask, cost, measured in zip(fresh, costs, results, strict=True):
+            trial = Trial(len(self.standing.trials), ask.candidate, cost, measured)
+            self.record.append(trial)
+            yield trial
+
+    def _recalled(self, ask: Ask, trial: Trial) -> Trial:
+        if ask.candidate != trial.candidate:
+            raise SearchError(
+                f"trial {trial.number} of the log is not what the sampler asks for now",
+                remedy="start a new log: it was written by another version, or changed by hand",
+            )
+        return trial
+
+    def _is_over(self, seconds: float) -> bool:
+        budget = self.standing.budget
+        spent = budget.trials is not None and len(self.standing.trials) >= budget.trials
+        return spent or (budget.seconds is not None and seconds >= budget.seconds)
+
+    def confirmed(self, *, most: int = 8) -> Trial:
+        """Return the best trial with the score of the hardware's own integers on all samples.
+
+        Winners are run again, the best first, until one holds the limits then too.
+
+        Args:
+            most: How many are run at most.
+
+        Raises:
+            SearchError: None holds the limits; it says how near the nearest came.
+        """
+        goal, samples = self.standing.goal, self.standing.samples
+        rivals = [
+            trial for trial in self.standing.trials if trial.counts(samples) and goal.accepts(trial)
+        ]
+        rivals.sort(key=lambda trial: (goal.rank(trial.score, trial.cost), -trial.number))
+        tried = []
+        while rivals and len(tried) < most:
+            trial = rivals.pop()
+            measured = next(iter(self.pool.confirm([trial.candidate])))
+            confirmed = replace(trial, measured=measured)
+            self.record.confirm(confirmed)
+            if measured.state is State.COMPLETE and goal.accepts(confirmed):
+                return confirmed
+            tried.append(confirmed)
+        raise _nothing_found(goal, tried or self.standing.trials, samples)
+
+
+def _nothing_found(goal: Goal, trials: Sequence[Trial], samples: int) -> SearchError:
+    """Say how near the trials came to the limits."""
+    whole = [trial for trial in trials if trial.counts(samples)]
+    if not whole:
+        reasons = [trial.measured.reason for trial in trials if trial.measured.reason]
+        return SearchError(
+            "no trial was run on all samples" + (f": {reasons[0]}" if reasons else ""),
+            remedy="mend what failed" if reasons else "give a larger --budget",
+        )
+    affordable = [t for t in whole if goal.max_cost is None or t.cost <= goal.max_cost]
+    if not affordable:
+        nearest = min(whole, key=lambda trial: trial.cost)
+        return SearchError(
+            f"no strategy costs {goal.max_cost:g} or less: the cheapest of {len(whole)} that were "
+            f"tried costs {nearest.cost:g} (score {nearest.score:g})",
+            remedy="allow a higher cost, or narrower widths",
+        )
+    nearest = max(affordable, key=lambda trial: trial.score)
+    return SearchError(
+        f"no strategy reaches a score of {goal.min_score:g}: the best of {len(affordable)} that "
+        f"were tried has {nearest.score:g} at a cost of {nearest.cost:g}",
+        remedy="allow a larger drop, more --budget, or more of the model in float",
+    )
