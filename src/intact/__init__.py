@@ -31,6 +31,8 @@ _HOMES = {
     "load_plan": "intact.plan",
     "load_result": "intact.api",
     "quant_loss": "intact.api",
+    "replay_strategy": "intact.api",
+    "search_strategy": "intact.api",
     "quantize": "intact.api",
     "quantize_for": "intact.api",
     "read_preprocess": "intact.samples.preprocess_file",

@@ -8,14 +8,17 @@ import math
 import numpy as np
 import pytest
 
-from intact.analyze import LayerError, quant_loss
+from intact.analyze import LayerError, inspect_graph_statistic, quant_loss
+from intact.calibrate.observe.observer import model_of_outputs
 from intact.numerics.metrics import cosine, mse, sqnr_db
+from intact.plan import Overrides, TensorEnd
 from intact.program.lower import lower
 from intact.run.float import FloatModel
 from intact.run.integer import IntegerEngine
+from intact.run.session import make_session, run_session
 from intact.run.simulate import Simulator
 from intact.samples.opening import open_samples
-from tests.models import MODELS, depthwise_net, random_inputs, residual_net
+from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.plans import calibrated
 
 RUNNABLE = [name for name in MODELS if name not in ("odd_names", "clutter")]
@@ -97,3 +100,130 @@ def test_numbers_that_json_lacks() -> None:
     assert made["sqnr_db"] is None
     assert made["channel_cosines"] == [1.0, None]
     assert made["mean_cosine"] is None
+
+
+class TestGraphStatistic:
+    @pytest.mark.parametrize("integers", [False, True])
+    def test_every_edge_against_both_models(self, integers: bool) -> None:
+        """Sums of padded batches against numpy on what each model gives at once."""
+        model = residual_net()
+        plan = calibrated(model, "tengine")
+        feeds = random_inputs(model, batch=23, seed=4)
+        found = inspect_graph_statistic(
+            plan, open_samples(feeds, plan.graph), integers=integers, threads=1
+        )
+        assert (found.samples, found.executor) == (23, "integer" if integers else "simulate")
+        simulator = Simulator(plan, threads=1)
+        assert {edge.edge for edge in found.edges} == {str(end) for end in simulator.points}
+        floats = make_session(
+            model_of_outputs(plan.graph, [edge.tensor for edge in found.edges]), threads=1
+        )
+        wanted = run_session(floats, feeds, [edge.tensor for edge in found.edges])
+        if integers:
+            program = lower(plan)
+            by_end = {str(t.end): t for t in program.tensors() if not t.is_constant and t.end}
+            tensors = [by_end[edge.edge] for edge in found.edges]
+            codes = IntegerEngine(program).run(feeds, [t.name for t in tensors]).tensors
+            actual = []
+            for tensor in tensors:
+                encoding = tensor.encoding
+                assert encoding is not None
+                codes_less = codes[tensor.name].astype(np.float64) - encoding.zero_point
+                actual.append(tensor.as_in_model(codes_less * encoding.scale))
+        else:
+            ends = [TensorEnd.parse(edge.edge) for edge in found.edges]
+            actual = list(simulator.run(feeds, ends)[1].values())
+        for edge, before, after in zip(found.edges, wanted, actual, strict=True):
+            for moments, array in ((edge.before, before), (edge.after, after)):
+                wide = np.asarray(array, np.float64)
+                expected = [wide.mean(), wide.std(), wide.min(), wide.max()]
+                got = [moments.mean, moments.std, moments.min, moments.max]
+                np.testing.assert_allclose(got, expected, rtol=1e-5, atol=1e-6)
+            assert edge.sqnr_db == pytest.approx(sqnr_db(before, after), abs=1e-3)
+            assert edge.cosine == pytest.approx(cosine(before, after), abs=1e-7)
+
+    def test_the_most_damaged_first(self) -> None:
+        model = depthwise_net()
+        plan = calibrated(model, "onnxruntime")
+        data = open_samples(random_inputs(model, batch=6), plan.graph)
+        found = inspect_graph_statistic(plan, data, threads=1).edges
+        in_order = inspect_graph_statistic(plan, data, threads=1, topological=True).edges
+        ratios = [edge.sqnr_db for edge in found]
+        assert ratios == sorted(ratios)
+        assert len(set(ratios)) > 3
+        assert [edge.position for edge in in_order] == list(range(len(in_order)))
+        assert sorted(found, key=lambda edge: edge.position) == list(in_order)
+
+    def test_a_wide_and_a_narrow_edge(self) -> None:
+        """Damage stands where it is done: two bits behind the first convolution."""
+        model = residual_net()
+        names = [str(n.name) for n in calibrated(model, "tensorrt").graph.nodes]
+        end = next(TensorEnd.output(name) for name in names if "Relu" in name)
+        plan = calibrated(model, "tensorrt", Overrides(widths={end: 2}))
+        data = open_samples(random_inputs(model, batch=6), plan.graph)
+        edges = inspect_graph_statistic(plan, data, threads=1, topological=True).edges
+        at = next(edge.position for edge in edges if edge.edge == str(end))
+        assert edges[at].bits == 2
+        assert edges[at].sqnr_db < 20 < min(edge.sqnr_db for edge in edges[:at])
+
+    def test_groups_and_float_outputs(self) -> None:
+        model = residual_net()
+        plan = calibrated(model, "tensorrt", Overrides(keep_float=("Gemm",)))
+        data = open_samples(random_inputs(model, batch=3), plan.graph)
+        edges = inspect_graph_statistic(plan, data, threads=1, topological=True).edges
+        last = edges[-1]
+        assert (last.tensor, last.op_type, last.group, last.bits) == ("logits", "Gemm", "", 32)
+        assert last.sqnr_db < 60  # float itself, but of what was quantised before
+        known = {str(end) for end in plan.configs}
+        for edge in edges[:-1]:
+            root = plan.configs[TensorEnd.parse(edge.group)]
+            assert plan.configs[TensorEnd.parse(edge.edge)].dominator is root
+        assert {edge.edge for edge in edges} <= known
+
+    @pytest.mark.parametrize("integers", [False, True])
+    @pytest.mark.parametrize("target", ["tflite", "onnxruntime"])
+    @pytest.mark.parametrize("name", RUNNABLE)
+    def test_every_model(self, name: str, target: str, integers: bool) -> None:
+        model = MODELS[name].build(17)
+        plan = calibrated(model, target)
+        data = open_samples(random_inputs(model, batch=3, seed=1), plan.graph)
+        found = inspect_graph_statistic(plan, data, integers=integers, threads=1)
+        assert len({edge.edge for edge in found.edges}) == len(found.edges)
+        for edge in found.edges:
+            assert edge.before.min <= edge.before.mean <= edge.before.max
+            assert edge.after.min <= edge.after.mean <= edge.after.max
+        json.dumps(found.to_json(), allow_nan=False)
+
+    def test_threads_and_batches_leave_no_trace(self) -> None:
+        model = residual_net()
+        plan = calibrated(model, "onnxruntime")
+        feeds = random_inputs(model, batch=60, seed=4)
+        first = inspect_graph_statistic(plan, open_samples(feeds, plan.graph), most=7)
+        few = {name: array[:7] for name, array in feeds.items()}
+        assert first == inspect_graph_statistic(plan, open_samples(few, plan.graph))
+        assert inspect_graph_statistic(plan, open_samples(feeds, plan.graph)).samples == 50
+
+    def test_no_quantised_edge(self) -> None:
+        model = residual_net()
+        every = tuple({node.op_type for node in calibrated(model).graph.nodes})
+        plan = calibrated(model, overrides=Overrides(keep_float=every))
+        data = open_samples(random_inputs(model, batch=2), plan.graph)
+        (only,) = inspect_graph_statistic(plan, data).edges
+        assert (only.tensor, only.sqnr_db) == ("logits", math.inf)
+        assert only.cosine == pytest.approx(1.0)
+        assert only.before == only.after
+        assert only.to_json()["sqnr_db"] is None
+
+    def test_numbers_that_are_none(self) -> None:
+        """A model that divides by what may be 0."""
+        b = ModelBuilder()
+        x = b.input("x", ["batch", 4])
+        b.output(b.node("Log", b.node("Relu", x, name="positive"), name="log", out="y"))
+        plan = calibrated(b.build(), "tensorrt")
+        data = open_samples({"x": np.array([[-1.0, 0.0, 1.0, 2.0]], np.float32)}, plan.graph)
+        found = inspect_graph_statistic(plan, data, threads=1)
+        worst = found.edges[0]
+        assert worst.edge == "log.output[0]"
+        assert math.isnan(worst.sqnr_db)
+        assert worst.before.min == -math.inf
+        assert worst.to_json()["before"]["min"] is None

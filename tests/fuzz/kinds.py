@@ -387,6 +387,77 @@ def _read_images(path: Path) -> None:
         pass
 
 
+def _search_logs(folder: Path) -> list[bytes]:
+    from intact.search.log import Log
+    from intact.search.strategy import Strategy
+    from intact.search.trial import Measured, State, Trial
+
+    space, plan, settings = _searched()
+    path = folder / "seed.jsonl"
+    path.unlink(missing_ok=True)
+    with Log.create(path, settings) as log:
+        for number, state in enumerate(State):
+            found = Trial(number, space.default, 8.0, Measured(state, 0.5, 0.1, 4, 0.1, "why"))
+            log.append(found, None if state is State.FAILED else Strategy.of(plan))
+        log.confirm(Trial(0, space.default, 8.0, Measured(State.COMPLETE, 1.0, 0.0, 4)), None)
+    return [path.read_bytes()]
+
+
+@cache
+def _searched() -> Any:
+    """A space, a plan of it with scales, and the settings of a search in it."""
+    from intact.search.log import LogSettings
+    from intact.search.space import Space
+    from intact.search.trial import Goal
+    from tests.fuzz.seeds import convolution
+    from tests.plans import calibrated
+
+    plan = calibrated(convolution())
+    space = Space.of(plan.graph, plan.target)
+    return (
+        space,
+        plan,
+        LogSettings.of(
+            space,
+            sampler="greedy",
+            seed=1,
+            objective="top1",
+            minimize="bytes",
+            goal=Goal(0.25, 100.0),
+            samples=4,
+            samples_hash="",
+            method="minmax",
+        ),
+    )
+
+
+def _mutate_lines(data: bytes, other: bytes, random: Random) -> bytes:
+    """Damage one line as a tree, or the whole as text."""
+    lines = data.splitlines(keepends=True)
+    if random.random() < 0.3:
+        return mutate_text(data, other, random)
+    at = random.randrange(len(lines))
+    donor = random.choice(other.splitlines())
+    lines[at] = mutate_json(lines[at], donor, random) + b"\n"
+    return b"".join(lines)
+
+
+def _read_search_log(path: Path) -> None:
+    from intact.errors import IntactError
+    from intact.search.log import Log, choose, read_log
+
+    _, plan, settings = _searched()
+    for which in ("best", 1):
+        with contextlib.suppress(IntactError):
+            chosen = choose(read_log(path), which).strategy
+            if chosen is not None:
+                chosen.plan(plan.graph, plan.target)
+    Log.resume(path, settings).close()  # the last: it cuts off what is torn
+    for entry in read_log(path):
+        if entry.strategy is not None:
+            entry.strategy.plan(plan.graph, plan.target)
+
+
 KINDS: Mapping[str, Kind] = {
     "onnx": Kind("model.onnx", _models, _mutate_onnx, _read_model),
     "quantize": Kind("model.onnx", _quantizable_models, _mutate_onnx, _quantize),
@@ -404,6 +475,7 @@ KINDS: Mapping[str, Kind] = {
     "toml": Kind("target.toml", _targets, mutate_toml, _read_target),
     "plan": Kind("plan.json", _plans, mutate_json, _read_plan),
     "integers": Kind("weights.npz", _integers, mutate_archive, _read_integers),
+    "search_log": Kind("search.jsonl", _search_logs, _mutate_lines, _read_search_log),
     "statistics": Kind(
         "statistics.npz", _result_file("statistics.npz"), mutate_archive, _read_statistics
     ),

@@ -23,6 +23,7 @@ CASES = {
     "statistics": 400,
     "plan": 600,
     "integers": 400,
+    "search_log": 500,
     "toml": 800,
     "preprocess": 500,
     "labels": 500,

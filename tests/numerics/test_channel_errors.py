@@ -51,3 +51,14 @@ def test_nothing_and_misfits() -> None:
     sums.add(np.ones((2, 3)), np.ones((2, 3)))
     with pytest.raises(DataError, match="shapes"):
         sums.add(np.ones((2, 4)), np.ones((2, 4)))
+
+
+@pytest.mark.parametrize("odd", [math.nan, math.inf, -math.inf])
+@pytest.mark.parametrize("side", [0, 1])
+def test_no_numbers(odd: float, side: int) -> None:
+    pair = [np.ones((2, 3)), np.ones((2, 3))]
+    pair[side][0, 1] = odd
+    sums = ChannelErrorSums()
+    sums.add(*pair)
+    assert math.isnan(sums.sqnr_db)
+    assert not sums.cosine > 0.5

@@ -22,6 +22,8 @@ from tests.targets.nodes import constant, conv, node, value
 
 GOLDEN = Path(__file__).parent / "golden"
 SHIPPED = (
+    "arm",
+    "cuda",
     "integer-pow2",
     "ncnn",
     "ncnn-winograd",
@@ -36,6 +38,8 @@ SHIPPED = (
     "tflite-micro",
     "tflite-xnnpack",
     "tvm",
+    "vta",
+    "x86",
 )
 UPDATE = "INTACT_UPDATE_GOLDEN"
 X = [1, 4, 8, 8]

@@ -2,6 +2,22 @@
 
 from __future__ import annotations
 
-from intact.analyze.errors import LayerError, QuantLoss, quant_loss
+from intact.analyze.errors import (
+    EdgeStatistic,
+    GraphStatistic,
+    LayerError,
+    QuantLoss,
+    TensorMoments,
+    inspect_graph_statistic,
+    quant_loss,
+)
 
-__all__ = ["LayerError", "QuantLoss", "quant_loss"]
+__all__ = [
+    "EdgeStatistic",
+    "GraphStatistic",
+    "LayerError",
+    "QuantLoss",
+    "TensorMoments",
+    "inspect_graph_statistic",
+    "quant_loss",
+]

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from intact.calibrate.memo import Forgetful, Memo
 from intact.calibrate.scales.bias import assign_biases
 from intact.calibrate.scales.given import Settled, settle
 from intact.calibrate.scales.masked import MaskConstants
@@ -19,11 +22,12 @@ from intact.calibrate.scales.roles import (
     refuse_not_finite,
 )
 from intact.calibrate.scales.stored import store_scales
+from intact.calibrate.scales.tied import TiedRanges
 from intact.calibrate.statistics import Statistics
-from intact.config import QuantState, TensorQuantConfig
+from intact.config import Grid, QuantState, TensorQuantConfig
 from intact.errors import CalibrationError, nearest
 from intact.graph import Role
-from intact.numerics.affine_params import PowerOfTwo, params_from_range
+from intact.numerics.affine_params import PowerOfTwo, QuantParams, params_from_range
 from intact.numerics.distribution import Distribution
 from intact.numerics.logarithmic import scale_from_threshold
 from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
@@ -133,34 +137,77 @@ def assign(
     if statistics is not None and statistics.model_hash != plan.graph.hash:
         raise CalibrationError("the statistics are of another model", remedy="collect them again")
     plan = plan.copy()
-    points = list(quantization_points(plan))
-    settled = settle(points, given)
-    observed = _observed(points, settled)
+    points = Points.of(quantization_points(plan))
+    return assign_own(plan, points, statistics, method, given, Forgetful())
+
+
+@dataclass(frozen=True)
+class Points:
+    """The quantisation points of a plan, in their order.
+
+    Attributes:
+        all: All of them.
+        activations: Those that are no weights or biases.
+        weights: The constants that are weights.
+    """
+
+    all: Sequence[QuantPoint]
+    activations: Sequence[QuantPoint]
+    weights: Sequence[QuantPoint]
+
+    @staticmethod
+    def of(points: Iterable[QuantPoint]) -> Points:
+        """Return the points by what they are."""
+        found = tuple(points)
+        weights = (p for p in found if p.is_constant and point_role(p) is Role.WEIGHT)
+        return Points(found, tuple(p for p in found if not is_parameter(p)), tuple(weights))
+
+
+def assign_own(
+    plan: QuantizedGraph,
+    points: Points,
+    statistics: Statistics | None,
+    method: Method,
+    given: ScaleTable | None,
+    memo: Memo,
+) -> QuantizedGraph:
+    """Assign scales as `assign` does, to the configs of the plan itself.
+
+    Args:
+        plan: A plan without scales that is nobody else's.
+        points: Its own.
+        statistics: As for `assign`; of the plan's model.
+        method: As for `assign`.
+        given: As for `assign`.
+        memo: Of former calls with the same graph, target, statistics and method.
+    """
+    settled = settle(points.all, given)
+    observed = _observed(points.all, settled)
     if statistics is None and observed:
         raise _unknown_ranges(observed, given)
     known = Statistics(plan.graph.hash) if statistics is None else statistics
     settled.apply()
-    open_points = [point for point in points if point.config not in settled]
-    activations = [point for point in open_points if not is_parameter(point)]
-    masks = MaskConstants.of(plan.graph)
+    activations = [point for point in points.activations if point.config not in settled]
+    masks = MaskConstants(memo("factors", lambda: MaskConstants.of(plan.graph).factors))
     truncates = plan.target.activation.truncated_zero_point
     notes = [
         *settled.notes,
-        *_assign_activations(activations, known, method, masks, truncates=truncates),
-        *store_scales(points, plan.target.arithmetic.scale_precision),
+        *_assign_activations(activations, known, method, masks, memo, truncates=truncates),
+        *store_scales(points.all, plan.target.arithmetic.scale_precision),
     ]
-    for point in open_points:
-        if point_role(point) is Role.WEIGHT and point.is_constant and not is_fixed(point.config):
-            _assign_weight(point, method, truncates=plan.target.weight.truncated_zero_point)
-    notes += assign_biases(plan)
-    _activate(plan.configs.values())
+    truncates = plan.target.weight.truncated_zero_point
+    for point in points.weights:
+        if point.config not in settled and not is_fixed(point.config):
+            _assign_weight(point, method, memo, truncates=truncates)
+    notes += assign_biases(plan, memo)
+    activate(plan.configs.values())
     plan.provenance |= {
         "method": method.activations if observed or given is None else GIVEN,
         "weight_method": method.weights,
     }
     plan.provenance.pop("statistics", None)  # of an earlier calibration
     if statistics is not None:
-        plan.provenance["statistics"] = statistics.hash()
+        plan.provenance["statistics"] = memo("hash", statistics.hash)
     if given is not None:
         plan.provenance |= {"scales": given.name, "scales_hash": given.hash()}
     return plan.with_notes(tuple(notes))
@@ -189,22 +236,30 @@ def _assign_activations(
     statistics: Statistics,
     method: Method,
     masks: MaskConstants,
+    memo: Memo,
     *,
     truncates: bool,
 ) -> list[Note]:
-    ranges: dict[int, tuple[float, float]] = {}
-    roots: dict[int, TensorQuantConfig] = {}
+    groups: dict[int, TiedRanges] = {}
     fallen: list[str] = []
     for point in points:
         if not needs_range(point.config):
             continue
-        low, high = _range(point, statistics, method, fallen, masks)
         root = point.config.dominator
-        before = ranges.get(id(root), (low, high))
-        ranges[id(root)] = (min(low, before[0]), max(high, before[1]))
-        roots[id(root)] = root
-    for key, root in roots.items():
-        _set_range(root, *masks.shared(key, *ranges[key]), PowerOfTwo.NEAREST, truncates=truncates)
+        name = str(point.value.name)
+        found = memo(
+            ("range", name, point.config.grid),
+            partial(_range, point, statistics, method, masks.factors),
+        )
+        masks.found |= found.masks.found
+        for factor in found.masks.alone.values():
+            masks.alone[id(root)] = factor
+        fallen += [name] if found.is_fallen else []
+        groups.setdefault(id(root), TiedRanges(root)).add(point.config, (found.low, found.high))
+    for key, group in groups.items():
+        root, shared = group.root, masks.shared(key, *group.common())
+        params = partial(_params, root.grid, *shared, PowerOfTwo.NEAREST, truncates=truncates)
+        root.set_checked(memo(("params", root.grid, shared), params))
         root.observer = method.activations
     messages = [masks.note()] if masks.found else []
     if fallen:
@@ -215,31 +270,47 @@ def _assign_activations(
     return [Note(NoteKind.CALIBRATION, "", message) for message in messages]
 
 
+class _Found(NamedTuple):
+    """The range of a tensor, and what is to be noted of it.
+
+    Attributes:
+        low: Lowest value that codes shall hold.
+        high: Highest value.
+        is_fallen: The method is not defined for it, the fallback chose.
+        masks: Its own mask constants; the key of its scale is 0.
+    """
+
+    low: float
+    high: float
+    is_fallen: bool
+    masks: MaskConstants
+
+
 def _range(
     point: QuantPoint,
     statistics: Statistics,
     method: Method,
-    fallen: list[str],
-    masks: MaskConstants,
-) -> tuple[float, float]:
-    name, key = str(point.value.name), id(point.config.dominator)
+    factors: Mapping[str, float],
+) -> _Found:
+    name, masks = str(point.value.name), MaskConstants(factors)
     if point.is_constant and point.value.const_value is not None:
         values = point.value.const_value.numpy().astype(np.float32)
         # Infinity may mask; what is to be done about it is not decided here.
         refuse_not_finite(values[~np.isinf(values)], f"constant {name!r}", point.end.node)
-        kept = masks.of_values(name, values, key)
-        return kept.widened(kept.distribution.minimum, kept.distribution.maximum)
-    kept = masks.of_statistics(name, statistics[name], key)
+        kept = masks.of_values(name, values, 0)
+        low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum)
+        return _Found(low, high, False, masks)
+    kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
     levels = _levels(point.config, distribution)
-    chosen = method.activations
+    chosen, is_fallen = method.activations, False
     if levels.scheme not in METHODS[chosen].schemes:
-        chosen = method.fallback
-        fallen.append(name)
+        chosen, is_fallen = method.fallback, True
     options = {
         key: value for key, value in method.options.items() if key in METHODS[chosen].options
     }
-    return kept.widened(*estimate_range(distribution, levels, chosen, **options))
+    low, high = kept.widened(*estimate_range(distribution, levels, chosen, **options))
+    return _Found(low, high, is_fallen, masks)
 
 
 def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
@@ -250,44 +321,46 @@ def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
     return levels
 
 
-def _assign_weight(point: QuantPoint, method: Method, *, truncates: bool) -> None:
-    config, tensor = point.config, point.value.const_value
-    if tensor is None or config.dominator is not config:
+def _assign_weight(point: QuantPoint, method: Method, memo: Memo, *, truncates: bool) -> None:
+    config = point.config
+    if point.value.const_value is None or config.dominator is not config:
         return
-    values = tensor.numpy().astype(np.float32, copy=False)
-    refuse_not_finite(values, f"weight {point.value.name!r}", point.end.node)
-    low, high = weight_range(values, config.levels, method.weights, config.granularity.axis)
-    # A clipped weight is wrong for every sample.
-    _set_range(config, low, high, PowerOfTwo.CEIL, truncates=truncates)
+    params = partial(_weight_params, point, method, truncates=truncates)
+    config.set_checked(memo(("weight", point.value.name, config.grid), params))
     config.observer = method.weights
 
 
-def _set_range(
-    config: TensorQuantConfig,
-    low: npt.ArrayLike,
-    high: npt.ArrayLike,
-    power: PowerOfTwo,
-    *,
-    truncates: bool,
-) -> None:
-    """Give a config the scale and offset that hold a range, or one for each channel."""
-    if config.grid.exponential:
+def _weight_params(point: QuantPoint, method: Method, *, truncates: bool) -> QuantParams:
+    config, tensor = point.config, point.value.const_value
+    values = np.zeros(0, np.float32) if tensor is None else tensor.numpy()
+    values = values.astype(np.float32, copy=False)
+    refuse_not_finite(values, f"weight {point.value.name!r}", point.end.node)
+    low, high = weight_range(values, config.levels, method.weights, config.granularity.axis)
+    # A clipped weight is wrong for every sample.
+    return _params(config.grid, low, high, PowerOfTwo.CEIL, truncates=truncates)
+
+
+def _params(
+    grid: Grid, low: npt.ArrayLike, high: npt.ArrayLike, power: PowerOfTwo, *, truncates: bool
+) -> QuantParams:
+    """Return the scale and offset of a grid that hold a range, or one for each channel."""
+    if grid.exponential:
         threshold = np.maximum(np.abs(low), np.abs(high))
-        config.set_params(scale_from_threshold(threshold, config.quant_max))
-        return
+        return grid.check_params(scale_from_threshold(threshold, grid.quant_max), None)
     params = params_from_range(
         low,
         high,
-        config.quant_min,
-        config.quant_max,
-        symmetric=config.grid.symmetric,
-        power_of_two=power if config.grid.power_of_two else None,
+        grid.quant_min,
+        grid.quant_max,
+        symmetric=grid.symmetric,
+        power_of_two=power if grid.power_of_two else None,
         truncated_zero_point=truncates,
     )
-    config.set_params(params.scale, params.zero_point)
+    return grid.check_params(params.scale, params.zero_point)
 
 
-def _activate(configs: Iterable[TensorQuantConfig]) -> None:
+def activate(configs: Iterable[TensorQuantConfig]) -> None:
+    """Put configs in effect whose dominators have their scales by now, in place."""
     for config in configs:
         if config.state is QuantState.INITIAL:
             config.transition(QuantState.ACTIVATED)

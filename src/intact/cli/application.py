@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from intact import __version__
-from intact.cli import commands, converting, quantizing, running
+from intact.cli import commands, converting, quantizing, running, searching
 
 WRONG_USE = 2
 """Exit code of a command line that cannot be carried out as written."""
@@ -42,6 +42,7 @@ def _root(
 
 
 app.command()(quantizing.quantize)
+app.command()(searching.search)
 app.command("import")(quantizing.import_quantized)
 app.command()(commands.inspect)
 app.command()(commands.evaluate)

@@ -65,6 +65,15 @@ class SharedScale(OnGrid):
         self._require_root()
         self._params = self.grid.check_params(scale, offset)
 
+    def set_checked(self, params: QuantParams) -> None:
+        """Write scale and offset as ``check_params`` of an equal grid returned them.
+
+        Raises:
+            ConfigError: If the config follows a dominator.
+        """
+        self._require_root()
+        self._params = params
+
     def adopt(self, root: Self) -> None:
         """Hang another group under this dominator without checking that sharing makes sense.
 

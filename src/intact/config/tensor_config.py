@@ -7,7 +7,6 @@ through its root, the *dominator*, and only the root can be written.
 
 from __future__ import annotations
 
-import copy
 from typing import TypeAlias
 
 import numpy.typing as npt
@@ -231,11 +230,16 @@ class TensorQuantConfig(SharedScale):
 
     def copy(self) -> TensorQuantConfig:
         """An equal config that follows nobody and keeps the scale it reads now."""
-        twin = copy.copy(self)  # the grid is frozen and checked: it is shared
-        twin.detail = dict(self.detail)
+        # Plans are copied all the time: slot by slot takes a third of what copy.copy does.
+        twin = object.__new__(type(self))
+        twin.grid = self.grid  # frozen and checked: it is shared
+        twin.observer, twin.detail, twin.inplace = self.observer, dict(self.detail), self.inplace
+        twin._state, twin._remembered = self._state, self._remembered
         twin._parent, twin._followers = None, []
         # A follower on a narrower grid reads a scale that need not be possible on its own.
-        twin._params = self.params if self.dominator.grid == self.grid else None
+        params = self.params
+        is_own = params is not None and self.dominator.grid == self.grid
+        twin._params = params if is_own else None
         return twin
 
     def replace(
@@ -304,7 +308,7 @@ def _check_sharing(grid: Grid, follower: TensorQuantConfig) -> None:
             f"configs with {grid.granularity} and {theirs.granularity} cannot share a scale",
             remedy="use one granularity",
         )
-    if grid != theirs and follower.state is not QuantState.OVERLAPPED:
+    if follower.state is not QuantState.OVERLAPPED and grid != theirs:
         raise ConfigError(
             f"a config on {theirs.bits} bits {theirs.quant_min}..{theirs.quant_max} cannot share "
             f"the scale of one on {grid.bits} bits {grid.quant_min}..{grid.quant_max}",

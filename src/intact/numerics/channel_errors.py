@@ -50,7 +50,8 @@ class ChannelErrorSums:
         self._reference += np.einsum("ij,ij->i", first, first)
         self._actual += np.einsum("ij,ij->i", second, second)
         self._product += np.einsum("ij,ij->i", first, second)
-        self._noise += np.einsum("ij,ij->i", first - second, first - second)
+        with np.errstate(invalid="ignore"):  # of infinities
+            self._noise += np.einsum("ij,ij->i", first - second, first - second)
         self._elements += first.size
 
     @property
@@ -73,10 +74,13 @@ class ChannelErrorSums:
 
     @property
     def sqnr_db(self) -> float:
-        """Signal to quantisation noise in dB; infinite without noise, NaN before anything."""
-        if not self._elements:
-            return math.nan
+        """Signal to quantisation noise in dB; infinite without noise.
+
+        NaN before anything was added, and where a value is NaN or infinite.
+        """
         signal, noise = float(self._reference.sum()), float(self._noise.sum())
+        if not self._elements or not (math.isfinite(signal) and math.isfinite(noise)):
+            return math.nan
         if noise == 0.0:
             return math.inf
         return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
@@ -94,4 +98,5 @@ def _cosine(product: _Doubles, first: _Doubles, second: _Doubles) -> _Doubles:
     is_zero = (first == 0.0) | (second == 0.0)
     lengths = np.sqrt(np.where(is_zero, 1.0, first)) * np.sqrt(np.where(is_zero, 1.0, second))
     of_zeros = np.where(first == second, 1.0, 0.0)
-    return np.asarray(np.where(is_zero, of_zeros, np.clip(product / lengths, -1.0, 1.0)))
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(is_zero, of_zeros, np.clip(product / lengths, -1.0, 1.0)))

@@ -20,5 +20,12 @@ def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None)
     Raises:
         UsageError: An override names nothing in the graph.
     """
-    plan = annotate(graph, target, overrides)
+    return structured(annotate(graph, target, overrides))
+
+
+def structured(plan: QuantizedGraph) -> QuantizedGraph:
+    """Fuse and tie a plan as `annotate` leaves it, and note widths without operators.
+
+    All of this asks of widths only what their grids have in common (``same_grid``).
+    """
     return tie(fuse(plan.with_notes(width_notes(plan))))

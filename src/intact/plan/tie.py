@@ -1,13 +1,14 @@
 """Ties: ends that must share a scale because the hardware has one for them.
 
-This is the TVM document's ``threshold_rectify`` as union-find: the tied ends hang under one
-dominator and read their scale through it. Ends on different grids (another width) cannot share
-one scale: they stay apart, and a note says so.
+This is the first half of the TVM document's ``threshold_rectify``, as union-find: the tied ends
+hang under one dominator and read their scale through it (what its range is: `rectify`). Ends on
+different grids (another width) cannot share one scale: they stay apart, and a note says so.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import TypeAlias
 
 import numpy as np
 import onnx_ir as ir
@@ -15,16 +16,32 @@ import onnx_ir as ir
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import data_slots
 from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, quantizes
+from intact.plan.rectify import Follows
 from intact.targets import OpRule, ScaleRule
 from intact.targets.rules import IN_PLACE
+
+TieFunction: TypeAlias = Callable[[QuantizedGraph, ir.Node], bool]
+"""Ties the ends of one node, in place; returns whether they share what the rule asks for."""
+
+TIES: dict[ScaleRule, TieFunction] = {}
+"""How each rule ties. Those of operators that work in place depend on the nodes behind."""
+
+
+def ties(rule: ScaleRule) -> Callable[[TieFunction], TieFunction]:
+    """Register the function of a rule."""
+
+    def register(function: TieFunction) -> TieFunction:
+        TIES[rule] = function
+        return function
+
+    return register
 
 
 def tie(plan: QuantizedGraph) -> QuantizedGraph:
     """Tie scales as the target's rules ask, op by op.
 
     A tied end keeps quantising but owns no scale: it is PASSIVE_INIT until its master is
-    calibrated. ``detail["follows"]`` says what the master's range is made of: ``"master"``
-    (its own tensor alone) or ``"union"`` (the ranges of all that are tied).
+    calibrated. ``detail["follows"]`` says what the master's range is made of: see `Follows`.
 
     Returns:
         A new plan, with a note for each operator whose scales could not be tied.
@@ -48,14 +65,8 @@ def _rules(plan: QuantizedGraph, nodes: Iterable[ir.Node]) -> Iterator[tuple[ir.
 
 def _tie_node(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
     """Tie what does not depend on the nodes behind; return whether the rule is satisfied."""
-    match rule.scales:
-        case ScaleRule.OUTPUT_FOLLOWS_INPUT:
-            return _outputs_follow(plan, node)
-        case ScaleRule.UNIFY_INPUTS:
-            return _unify(plan, node, with_output=False)
-        case ScaleRule.UNIFY_ALL:
-            return _unify(plan, node, with_output=True)
-    return True
+    function = TIES.get(rule.scales)
+    return function is None or function(plan, node)
 
 
 def _stored(plan: QuantizedGraph, node: ir.Node, slots: Iterable[int]) -> list[TensorQuantConfig]:
@@ -70,23 +81,32 @@ def _stored(plan: QuantizedGraph, node: ir.Node, slots: Iterable[int]) -> list[T
     return found
 
 
+@ties(ScaleRule.OUTPUT_FOLLOWS_INPUT)
 def _outputs_follow(plan: QuantizedGraph, node: ir.Node) -> bool:
     outputs = [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]
     master = _stored(plan, node, data_slots(node)[:1])
     if not master:
         return True
-    tied = [_follow(master[0], each, "master") for each in outputs if quantizes(each)]
+    tied = [_follow(master[0], each, Follows.MASTER) for each in outputs if quantizes(each)]
     return all(tied)
 
 
-def _unify(plan: QuantizedGraph, node: ir.Node, *, with_output: bool) -> bool:
-    configs = _stored(plan, node, data_slots(node))
-    if with_output:
-        outputs = (plan.output_config(node, slot) for slot, _ in enumerate(node.outputs))
-        configs += [each for each in outputs if quantizes(each) or _is_governed(each)]
+@ties(ScaleRule.UNIFY_INPUTS)
+def _unify_inputs(plan: QuantizedGraph, node: ir.Node) -> bool:
+    return _unify(_stored(plan, node, data_slots(node)))
+
+
+@ties(ScaleRule.UNIFY_ALL)
+def _unify_all(plan: QuantizedGraph, node: ir.Node) -> bool:
+    outputs = (plan.output_config(node, slot) for slot, _ in enumerate(node.outputs))
+    stored = [each for each in outputs if quantizes(each) or _is_governed(each)]
+    return _unify(_stored(plan, node, data_slots(node)) + stored)
+
+
+def _unify(configs: list[TensorQuantConfig]) -> bool:
     # A prescribed scale is there first, and the others take it.
     configs.sort(key=lambda config: not _is_fixed(config))
-    tied = [_follow(configs[0], config, "union") for config in configs[1:]]
+    tied = [_follow(configs[0], config, Follows.UNION) for config in configs[1:]]
     return all(tied)
 
 
@@ -100,11 +120,13 @@ def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
     used = len(plan.graph.consumers(value)) + int(value.is_graph_output())
     shared = rule.max_consumers is not None and used > rule.max_consumers
     if rule.scales is ScaleRule.INPUT_FOLLOWS_OUTPUT:
-        return shared or _follow(output, configs[0], "master")
-    return (not shared and _follow(output, configs[0], "master")) or _outputs_follow(plan, node)
+        return shared or _follow(output, configs[0], Follows.MASTER)
+    return (not shared and _follow(output, configs[0], Follows.MASTER)) or _outputs_follow(
+        plan, node
+    )
 
 
-def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str) -> bool:
+def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: Follows) -> bool:
     """Hang the follower's whole group under the master's; its root gives up its own scale.
 
     Returns:
@@ -120,7 +142,7 @@ def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str
             np.array_equal(*pair) for pair in ((root.scale, old.scale), (root.offset, old.offset))
         )
     root.dominate(old)
-    old.detail["follows"] = follows
+    old.detail["follows"] = follows.value
     if old.state is QuantState.INITIAL:
         old.transition(QuantState.PASSIVE_INIT)
     return True

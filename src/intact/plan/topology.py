@@ -25,6 +25,8 @@ from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
 from intact.targets import DType, OpRule, Target
 
+_ASKED = "kept float as asked (--keep-float "
+
 
 def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Decision]:
     """Decide for every node of the graph whether it is quantised.
@@ -51,6 +53,16 @@ def hands_out_float(
     if rule.outputs and all(dtype.is_float for dtype in rule.outputs):
         return True
     return rule.float_output and not _has_quantized_consumer(node, graph, decisions)
+
+
+def kept_as_asked(decision: Decision) -> str | None:
+    """Return the name in ``Overrides.keep_float`` that a node stays float for, if that is why.
+
+    >>> kept_as_asked(Decision(False, "kept float as asked (--keep-float conv(1))"))
+    'conv(1)'
+    """
+    is_asked = not decision.quantized and decision.reason.startswith(_ASKED)
+    return decision.reason[len(_ASKED) : -1] if is_asked else None
 
 
 def adds_to_products(node: ir.Node, slot: int) -> bool:
@@ -94,7 +106,7 @@ def _decide_node(
 def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str:
     for name in (str(node.name), node.op_type):
         if name in overrides.keep_float:
-            return f"kept float as asked (--keep-float {name})"
+            return f"{_ASKED}{name})"
     if op_spec(node) is None:
         origin = f" of domain {node.domain!r}" if node.domain else ""
         return f"op {node.op_type}{origin} is not in the op table, so it stays float"

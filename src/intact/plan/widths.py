@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import TypeAlias
+
+from intact.config import TensorQuantConfig
 from intact.graph import Role, input_role
-from intact.plan.ends import Direction
+from intact.plan.ends import Direction, TensorEnd
 from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, quantizes
-from intact.targets import DType, OpRule
+from intact.targets import DType, OpRule, Target
+
+Missing: TypeAlias = tuple[str, DType]
+"""Codes without an operator: width and kind in words, and the type that holds them."""
 
 
 def width_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
     """Say what became of half precision, and where a width has no operator on the target."""
-    return (*_widened_notes(plan), *_operator_notes(plan))
+    missing = ((end, missing_operator(plan, end, config)) for end, config in plan.configs.items())
+    return (*_widened_notes(plan), *operator_notes(plan.target, missing))
 
 
 def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
@@ -31,32 +39,43 @@ def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
     )
 
 
-def _operator_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
-    """Say where a width has no operator on the target, one note for each width.
+def missing_operator(
+    plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig
+) -> Missing | None:
+    """Return what of an end's width has no operator on the target; None if nothing.
 
     The smallest type that holds the codes decides: 5 to 8 bits are int8 as far as a kernel is
-    concerned, 4 bits are int4. Most runtimes compute in float what they have no kernel for.
+    concerned, 4 bits are int4.
     """
-    nodes: dict[tuple[str, DType], dict[str, None]] = {}
-    for end, config in plan.configs.items():
-        node = plan.graph.node(end.node)
-        rule = plan.target.rule_for(node) if quantizes(config) else None
-        if rule is None or config.bits > DType.INT16.bits:
-            continue
-        is_input = end.direction is Direction.INPUT
-        is_weight = is_input and input_role(node, end.slot) is Role.WEIGHT
-        scheme = (
-            plan.target.weight_scheme(rule) if is_weight else plan.target.activation_scheme(rule)
-        )
-        needed = DType.holding(config.bits, signed=config.quant_min < 0)
-        if config.bits != scheme.bits and needed not in {scheme.dtype, *_declared(rule)}:
-            what = "weights" if is_weight else "activations"
-            nodes.setdefault((f"{config.bits}-bit {what}", needed), {})[end.node] = None
+    node = plan.graph.node(end.node)
+    rule = plan.target.rule_for(node) if quantizes(config) else None
+    if rule is None or config.bits > DType.INT16.bits:
+        return None
+    is_input = end.direction is Direction.INPUT
+    is_weight = is_input and input_role(node, end.slot) is Role.WEIGHT
+    scheme = plan.target.weight_scheme(rule) if is_weight else plan.target.activation_scheme(rule)
+    needed = DType.holding(config.bits, signed=config.quant_min < 0)
+    if config.bits == scheme.bits or needed in {scheme.dtype, *_declared(rule)}:
+        return None
+    return f"{config.bits}-bit {'weights' if is_weight else 'activations'}", needed
+
+
+def operator_notes(
+    target: Target, missing: Iterable[tuple[TensorEnd, Missing | None]]
+) -> tuple[Note, ...]:
+    """Say what has no operator, one note for each width.
+
+    Most runtimes compute in float what they have no kernel for.
+    """
+    nodes: dict[Missing, dict[str, None]] = {}
+    for end, found in missing:
+        if found is not None:
+            nodes.setdefault(found, {})[end.node] = None
     return tuple(
         Note(
             NoteKind.WIDTH,
             next(iter(names)),
-            f"{width} are {dtype}, which target {plan.target.name} has no integer operator for "
+            f"{width} are {dtype}, which target {target.name} has no integer operator for "
             f"({len(names)} node(s)): they may be computed in float",
             "`intact verify` names what the runtime runs in float",
         )

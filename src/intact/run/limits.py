@@ -9,10 +9,28 @@ import onnx_ir as ir
 
 from intact.graph import Role, data_slots, input_role, output_channel_axis
 from intact.plan import QuantizedGraph, quantization_points
+from intact.run.overflow import pairs_may_saturate, wrapping_sums
 from intact.targets import Overflow, Requantize, ScalePrecision, ZeroPointOrder
 
-_EXACT_BELOW = 2**24
+EXACT_BELOW = 2**24
 """float32 holds every integer below this, so sums that stay below it are exact."""
+
+
+def needs_integers(plan: QuantizedGraph) -> bool:
+    """Tell whether float32 cannot say what a plan computes: only the integer engine can.
+
+    Sums may leave their accumulator and are then too large for float32, or are held with what
+    float32 adds apart from them (a float bias, a fused Add); or pairs of products may saturate.
+    Where it is False, `PiecewiseSimulator` follows every overflow. Bounds are those of the codes,
+    whatever the data: most plans that need integers never overflow.
+
+    Args:
+        plan: Has its scales.
+    """
+    for sums in wrapping_sums(plan):
+        if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
+            return True
+    return pairs_may_saturate(plan)
 
 
 def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
@@ -27,7 +45,7 @@ def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
             for field in _foreign_fields(plan, node):
                 fields.setdefault(field, {})[node.op_type] = None
     lines = [f"{field} ({', '.join(ops)})" for field, ops in fields.items()]
-    wide = [name for name, most in largest_sums(plan) if most >= _EXACT_BELOW]
+    wide = [name for name, most in largest_sums(plan) if most >= EXACT_BELOW]
     if wide:
         more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
         lines.append(f"sums that may reach 2**24, rounded by float32: {', '.join(wide[:3])}{more}")

@@ -18,8 +18,9 @@ from intact.search.workers.pool import Pool
 class Record(Protocol):
     """Where trials are written down: each is durable when the call returns."""
 
-    trials: Sequence[Trial]
-    """Those of the run that is resumed, in order."""
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """Those of the run that is resumed, in order."""
 
     def append(self, trial: Trial) -> None:
         """Write one trial."""

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Hashable
+from functools import partial
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.calibrate.memo import Forgetful, Memo
 from intact.calibrate.scales.roles import is_fixed, refuse_not_finite
 from intact.config import QuantState, TensorQuantConfig
+from intact.errors import CalibrationError
 from intact.graph import bias_slot, data_slots, weight_slot
+from intact.numerics.affine_params import QuantParams
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import GIVEN
 
@@ -16,17 +23,22 @@ _ROOM = 2
 """A repaired bias takes at most 1/2 of the accumulator and leaves the rest to the products."""
 
 
-def assign_biases(plan: QuantizedGraph) -> list[Note]:
+def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
     """Set the scale of every PASSIVE_INIT bias, in place.
 
     A bias that does not fit its integers at s_w * s_x (a tiny weight or input scale) is given
     room by a larger weight scale of its channel, instead of saturating. Only a weight scale that
     was given stays as it is.
 
+    Args:
+        plan: Inputs and weights have their scales.
+        memo: Of former calls with plans of the same graph and target.
+
     Returns:
         A note for each node whose bias does not fit.
     """
     notes = []
+    memo = Forgetful() if memo is None else memo
     for node in plan.graph.nodes:
         slot = bias_slot(node)
         if slot is None or plan.input_config(node, slot).state is not QuantState.PASSIVE_INIT:
@@ -43,16 +55,59 @@ def assign_biases(plan: QuantizedGraph) -> list[Note]:
         ):
             plan.input_config(node, slot).transition(QuantState.FP32)
             continue
-        bias = value.const_value.numpy().astype(np.float64)
-        refuse_not_finite(bias, f"bias {value.name!r}", str(node.name))
-        weight_config = plan.input_config(node, weight)
-        overflows = _make_room(
-            weight_config, np.float64(data.scale), bias, plan.input_config(node, slot)
+        weight_config, config = plan.input_config(node, weight), plan.input_config(node, slot)
+        fitted = memo(
+            _key(node, weight_config, data),
+            partial(_fitted, node, value, weight_config, data, config),
         )
-        if overflows:
-            notes.append(_note(node, overflows, is_given=_is_settled(weight_config)))
-        _set_bias_scale(plan.input_config(node, slot), weight_config, data, bias)
+        if fitted.is_raised and fitted.weight is not None:
+            weight_config.set_checked(fitted.weight)
+        if fitted.overflows:
+            notes.append(_note(node, fitted.overflows, is_given=_is_settled(weight_config)))
+        config.set_checked(fitted.bias)
     return notes
+
+
+class _Fitted(NamedTuple):
+    """What the bias of a node comes to.
+
+    Attributes:
+        bias: Its scale.
+        weight: That of the weight.
+        is_raised: The weight's had to be raised for it.
+        overflows: In how many channels it did not fit.
+    """
+
+    bias: QuantParams
+    weight: QuantParams | None
+    is_raised: bool
+    overflows: int
+
+
+def _key(node: ir.Node, weight: TensorQuantConfig, data: TensorQuantConfig) -> Hashable:
+    scales = [None if array is None else array.tobytes() for array in (weight.scale, weight.offset)]
+    data_scale = b"" if data.scale is None else data.scale.tobytes()
+    return ("bias", node.name, weight.dominator.grid, _is_settled(weight), data_scale, *scales)
+
+
+def _fitted(
+    node: ir.Node,
+    value: ir.Value,
+    weight: TensorQuantConfig,
+    data: TensorQuantConfig,
+    config: TensorQuantConfig,
+) -> _Fitted:
+    """Choose the scale of a bias, and raise that of the weight where it has to be."""
+    tensor = value.const_value
+    bias = np.zeros(0) if tensor is None else tensor.numpy().astype(np.float64)
+    refuse_not_finite(bias, f"bias {value.name!r}", str(node.name))
+    before = weight.params
+    overflows = _make_room(weight, np.float64(data.scale), bias, config)
+    _set_bias_scale(config, weight, data, bias)
+    scale = config.params
+    if scale is None:
+        raise CalibrationError(f"{node.name}: its bias has no scale")
+    return _Fitted(scale, weight.params, weight.params is not before, overflows)
 
 
 def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:

@@ -9,6 +9,7 @@ from intact.config import TensorQuantConfig
 from intact.errors import CalibrationError
 from intact.graph import Role, input_role
 from intact.plan import QuantPoint
+from intact.plan.rectify import THRESHOLD_RECTIFY, Follows
 
 
 def point_role(point: QuantPoint) -> Role:
@@ -28,10 +29,13 @@ def is_fixed(config: TensorQuantConfig) -> bool:
 
 
 def needs_range(config: TensorQuantConfig) -> bool:
-    """Tell whether a tensor's own range matters: it owns a scale, or its group takes the union."""
+    """Tell whether a tensor's own range matters: it owns a scale, or its group takes it in."""
     if is_fixed(config):
         return False
-    return config.dominator is config or config.detail.get("follows") == "union"
+    if config.dominator is config:
+        return True
+    follows = config.detail.get("follows")
+    return isinstance(follows, str) and follows in THRESHOLD_RECTIFY and follows != Follows.MASTER
 
 
 def refuse_not_finite(values: npt.NDArray[np.floating], what: str, node: str) -> None:

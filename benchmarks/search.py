@@ -1,0 +1,284 @@
+"""What a search costs and what it finds, on the zoo.
+
+    python benchmarks/search.py [--models resnet20,mobilenetv2,vit] [--samples 512]
+        [--parts speed,samplers,mixed,pow2] [--trials 120] [--repeats 3]
+
+Four tables:
+
+1. speed: the trials of real searches, a second, beside rebuilding candidates (plan, scales, a
+   session compiled for each) and running all samples; the same candidates, medians of repeats.
+2. samplers: full evaluations (samples run over samples in the set) and trials until a sampler has
+   greedy's score at no higher cost.
+3. mixed: 4 and 8 bits, searched on calibration images, scored on 5,000 test images beside uniform
+   8 bits and uniform 4 bits.
+4. pow2: ResNet-20 with scales that are powers of two and its first convolution quantised.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import tempfile
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from rich.console import Console
+from rich.table import Table
+
+import intact
+from intact.api import FoundStrategy
+from intact.calibrate.assign import Method, assign
+from intact.calibrate.collect import collect
+from intact.calibrate.statistics import Statistics
+from intact.plan import build_plan
+from intact.run.simulate import Simulator
+from intact.samples.opening import open_samples
+from intact.search.bench import Bench
+from intact.search.evaluator import Evaluator
+from intact.search.objective import Objective
+from intact.search.plans import required
+from intact.search.space import Candidate, Space
+from intact.search.trial import Ask, Trial
+from zoo import CALIBRATION, MODELS, TEST, ZooModel
+
+SAMPLERS = ("sensitivity", "batched-greedy", "annealing", "tpe", "nsga2", "random")
+_REBUILT = 5
+"""Candidates that are rebuilt for each repeat; each costs a second or more."""
+
+
+@dataclass(frozen=True)
+class Images:
+    """Preprocessed images with labels."""
+
+    feeds: dict[str, npt.NDArray[Any]]
+
+    @staticmethod
+    def of(model: ZooModel, path: Path, count: int) -> Images:
+        """Return the first images of a file."""
+        data = np.load(path)
+        images = model.preprocess("image", data["image"][:count].astype(np.float32))
+        return Images({"image": np.asarray(images), "labels": data["labels"][:count]})
+
+
+def searched(model: ZooModel, images: Images, **options: Any) -> FoundStrategy:
+    """Search with a log on disk, as users do."""
+    with tempfile.TemporaryDirectory() as folder:
+        log = Path(folder) / "log.jsonl"
+        return intact.search_strategy(model.path, images.feeds, log=log, **options)
+
+
+# ---- speed ---------------------------------------------------------------------------------------
+
+
+def rebuild_seconds(
+    space: Space, known: Statistics, method: Method, images: Images, candidates: list[Candidate]
+) -> list[float]:
+    """Return what it takes to make a plan, scales and a session, and to run all samples."""
+    found = []
+    pixels = images.feeds["image"]
+    for candidate in candidates:
+        start = time.perf_counter()
+        plan = build_plan(space.plan.graph, space.plan.target, space.requests(candidate))
+        simulator = Simulator(assign(plan, known, method))
+        for first in range(0, len(pixels), 64):
+            simulator.run({"image": pixels[first : first + 64]})
+        found.append(time.perf_counter() - start)
+    return found
+
+
+def speed(model: ZooModel, target: str, samples: int, trials: int, repeats: int) -> Iterator[str]:
+    """Yield a row for each sampler."""
+    images = Images.of(model, CALIBRATION, samples)
+    for sampler in ("sensitivity", "greedy", "random"):
+        paces, rebuilt, evaluations = [], [], []
+        for _ in range(repeats):
+            found = searched(
+                model,
+                images,
+                target=target,
+                max_drop=1.0,
+                minimize="bitops",
+                sampler=sampler,
+                budget=f"{trials}trials",
+            )
+            standing, space = found.standing, found.space
+            paces.append(standing.seconds / len(standing.trials))
+            evaluations.append(standing.evaluations / len(standing.trials))
+            opened = open_samples(images.feeds, space.plan.graph)
+            known = collect(space.plan.graph, opened, required(space))
+            step = max(1, len(standing.trials) // _REBUILT)
+            candidates = [trial.candidate for trial in standing.trials[::step][:_REBUILT]]
+            method = Method.of(space.plan.target)
+            rebuilt += rebuild_seconds(space, known, method, images, candidates)
+        pace, rebuild = statistics.median(paces), statistics.median(rebuilt)
+        yield (
+            f"{model.name} {target} {sampler} {1 / pace:.1f} {1 / rebuild:.2f} "
+            f"{rebuild / pace:.1f} {statistics.median(evaluations):.2f}"
+        )
+
+
+# ---- samplers ------------------------------------------------------------------------------------
+
+
+def evaluations_until(found: FoundStrategy, score: float, cost: float) -> tuple[float, int] | None:
+    """Return full evaluations and trials until a trial has a score at no higher cost."""
+    standing, spent = found.standing, 0
+    for trial in standing.trials:
+        spent += trial.measured.samples
+        if trial.counts(standing.samples) and trial.score >= score and trial.cost <= cost:
+            return spent / standing.samples, trial.number + 1
+    return None
+
+
+def samplers(model: ZooModel, target: str, samples: int) -> Iterator[str]:
+    """Yield a row for each sampler, greedy first."""
+    images = Images.of(model, CALIBRATION, samples)
+    options: dict[str, Any] = {"target": target, "max_drop": 1.0, "minimize": "bitops"}
+    greedy = searched(model, images, sampler="greedy", budget="2000trials", **options)
+    best = greedy.standing.best
+    if best is None:
+        yield f"{model.name} {target} greedy found nothing"
+        return
+    spent = evaluations_until(greedy, best.score, best.cost)
+    first = spent[0] if spent is not None else float("nan")
+    yield f"{model.name} {target} greedy {_part(greedy, best)} {_reached(spent, first)}"
+    for sampler in SAMPLERS:
+        found = searched(model, images, sampler=sampler, budget="600trials", **options)
+        reached = evaluations_until(found, best.score, best.cost)
+        yield (
+            f"{model.name} {target} {sampler} {_part(found, found.standing.best)} "
+            f"{_reached(reached, first)}"
+        )
+
+
+def _part(found: FoundStrategy, best: Trial | None) -> str:
+    if best is None or found.base is None:
+        return "- -"
+    return f"{best.score:.2f} {100 * best.cost / found.base.cost:.1f}"
+
+
+def _reached(reached: tuple[float, int] | None, greedy: float) -> str:
+    if reached is None:
+        return "not - -"
+    return f"{reached[0]:.1f} {reached[1]} {reached[0] / greedy:.3f}"
+
+
+# ---- mixed ---------------------------------------------------------------------------------------
+
+
+def scores_on_test(found: FoundStrategy, model: ZooModel, images: Images) -> dict[Candidate, float]:
+    """Return top-1 on the test images: of the front and of uniform 8 and 4 bits."""
+    space = found.space
+    opened = open_samples(images.feeds, space.plan.graph)
+    known = collect(space.plan.graph, opened, required(space))
+    test = open_samples(Images.of(model, TEST, 5000).feeds, space.plan.graph)
+    bench = Bench.of(
+        space, known, Method.of(space.plan.target), test, Objective.of("accuracy"), cache_bytes=0
+    )
+    evaluator = Evaluator(bench)
+    candidates = [trial.candidate for trial in found.standing.front]
+    candidates += [space.uniform(8), space.uniform(4)]
+    return {each: evaluator.measure(Ask(each)).score for each in candidates}
+
+
+def mixed(model: ZooModel, target: str, samples: int, minimize: str) -> Iterator[str]:
+    """Yield a row for each strategy of the front, and for the uniform ones."""
+    images = Images.of(model, CALIBRATION, samples)
+    found = searched(
+        model,
+        images,
+        target=target,
+        minimize=minimize,
+        objective="kl",
+        widths=(8, 4),
+        budget="300trials",
+    )
+    scores = scores_on_test(found, model, images)
+    uniform = {bits: found.space.uniform(bits) for bits in (8, 4)}
+    for bits, candidate in uniform.items():
+        cost = found.cost.of(candidate)
+        yield f"{model.name} {target} uniform-{bits} {scores[candidate]:.2f} {cost:g} -"
+    for trial in found.standing.front:
+        beaten = [
+            f"uniform-{bits}"
+            for bits, other in uniform.items()
+            if trial.candidate != other
+            and scores[trial.candidate] >= scores[other]
+            and trial.cost <= found.cost.of(other)
+        ]
+        yield (
+            f"{model.name} {target} trial-{trial.number} {scores[trial.candidate]:.2f} "
+            f"{trial.cost:g} {','.join(beaten) or '-'}"
+        )
+
+
+# ---- powers of two -------------------------------------------------------------------------------
+
+
+def pow2(model: ZooModel, samples: int) -> Iterator[str]:
+    """Yield what is lost on the test images, by integers, with the first convolution quantised."""
+    images = Images.of(model, CALIBRATION, samples)
+    found = searched(
+        model,
+        images,
+        target="integer-pow2",
+        objective="kl",
+        allow_float=False,
+        budget="400trials",
+    )
+    plan = found.result.plan
+    first = next(node for node in plan.graph.nodes if node.op_type == "Conv")
+    evaluation = intact.evaluate(found.result, Images.of(model, TEST, 5000).feeds)
+    if evaluation.accuracy is not None:
+        before, after = evaluation.accuracy.top1
+        yield (
+            f"{model.name} integer-pow2 {before:.2f} {after:.2f} {after - before:+.2f} "
+            f"{plan.is_quantized(first)} {len(found.standing.trials)}"
+        )
+
+
+TABLES = {
+    "speed": "model target sampler trials/s rebuilt/s ratio evaluations/trial",
+    "samplers": "model target sampler score cost% evaluations trials of-greedy's",
+    "mixed": "model target strategy test-top-1 cost dominates",
+    "pow2": "model target float integers change first-conv-quantised trials",
+}
+
+
+def main() -> None:
+    """Print the tables that are asked for."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--models", default="resnet20,mobilenetv2,vit")
+    parser.add_argument("--target", default="tvm")
+    parser.add_argument("--samples", type=int, default=512)
+    parser.add_argument("--parts", default=",".join(TABLES))
+    parser.add_argument("--trials", type=int, default=120)
+    parser.add_argument("--repeats", type=int, default=3)
+    arguments = parser.parse_args()
+    chosen = [model for model in MODELS if model.name in arguments.models.split(",")]
+    samples, target = arguments.samples, arguments.target
+    for part in arguments.parts.split(","):
+        table = Table(title=part)
+        for heading in TABLES[part].split():
+            table.add_column(heading)
+        for model in chosen:
+            if part == "speed":
+                rows = speed(model, target, samples, arguments.trials, arguments.repeats)
+            elif part == "samplers":
+                rows = samplers(model, target, samples)
+            elif part == "mixed":
+                rows = mixed(model, target, samples, "bytes")
+            else:
+                rows = pow2(model, samples) if model.name == "resnet20" else iter(())
+            for row in rows:
+                table.add_row(*row.split())
+        Console(width=140).print(table)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,33 @@
+"""What every edge of a plan carries: scales and data types, inferred by functions of operators.
+
+Source: the TVM document (HAGO), "Scale Inference" and "Data Type Assignment". An operator that is
+not known here gets a function with `infers_scale` and `infers_dtype`.
+"""
+
+from intact.plan.inference.dtypes import (
+    DTYPE_INFERENCES,
+    DTypeInference,
+    declared_signatures,
+    factor_slots,
+    infer_dtype,
+    infer_signature,
+    infers_dtype,
+)
+from intact.plan.inference.edges import EdgeTypes, infer_edges
+from intact.plan.inference.scales import SCALE_INFERENCES, ScaleInference, infer_scale, infers_scale
+
+__all__ = [
+    "DTYPE_INFERENCES",
+    "SCALE_INFERENCES",
+    "DTypeInference",
+    "EdgeTypes",
+    "ScaleInference",
+    "declared_signatures",
+    "factor_slots",
+    "infer_dtype",
+    "infer_edges",
+    "infer_scale",
+    "infer_signature",
+    "infers_dtype",
+    "infers_scale",
+]

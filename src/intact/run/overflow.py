@@ -1,0 +1,189 @@
+"""Which sums of a plan may leave their accumulator, and what their integers stand for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.config import QuantState, TensorQuantConfig
+from intact.graph import (
+    OpKind,
+    bias_slot,
+    constant_array,
+    input_value,
+    op_spec,
+    output_channel_axis,
+    weight_slot,
+)
+from intact.plan import QuantizedGraph, TensorEnd, quantizes
+from intact.plan.inference import factor_slots, infer_scale
+from intact.plan.topology import sole_reader
+from intact.targets import Overflow
+
+_ADDS = frozenset({"Add", "Sub", "Sum"})
+"""What may be fused behind products so that it adds to them in their accumulator."""
+
+
+@dataclass(frozen=True, eq=False)
+class WrappingSums:
+    """Sums of a node that may leave an accumulator that wraps round.
+
+    Attributes:
+        node: It multiplies and adds.
+        bits: Width of the accumulator.
+        largest: No sum has a larger magnitude; None where the length of the sums is not known.
+        scale: What the integer 1 stands for, float64, ``[]`` or ``[channels]``; None where the
+            node's result is more than such sums.
+        axis: The axis of the result that the channels lie along, from the end or the front.
+    """
+
+    node: ir.Node
+    bits: int
+    largest: int | None
+    scale: npt.NDArray[np.float64] | None
+    axis: int | None
+
+
+def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
+    """Yield the sums that codes of the plan's ranges can make leave their accumulators.
+
+    Args:
+        plan: Has its scales.
+    """
+    for node in _products(plan):
+        arithmetic = plan.target.arithmetic_of(node)
+        if arithmetic.accumulator_overflow is not Overflow.WRAP:
+            continue
+        limit = 1 << (arithmetic.accumulator_bits - 1)
+        largest = _largest_sum(plan, node, limit)
+        if largest is None or largest >= limit:
+            scale, axis = _scale(plan, node)
+            yield WrappingSums(node, arithmetic.accumulator_bits, largest, scale, axis)
+
+
+def pairs_may_saturate(plan: QuantizedGraph) -> bool:
+    """Tell whether the ranges allow two products whose sum does not fit the target's pairs."""
+    for node in _products(plan):
+        arithmetic = plan.target.arithmetic_of(node)
+        if arithmetic.accumulator_overflow is not Overflow.PAIR_SATURATE:
+            continue
+        reaches = [_reach(plan.input_config(node, slot)) for slot in factor_slots(node)]
+        if 2 * int(np.prod(reaches)) >= 1 << ((arithmetic.pair_bits or 16) - 1):
+            return True
+    return False
+
+
+def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
+    """Yield the nodes that multiply integers by integers and sum."""
+    for node in plan.graph.nodes:
+        spec = op_spec(node)
+        if spec is None or spec.kind is not OpKind.COMPUTE or not plan.is_quantized(node):
+            continue
+        configs = [plan.input_config(node, slot) for slot in factor_slots(node)]
+        if len(configs) == 2 and all(each.params is not None for each in configs):
+            yield node
+
+
+def _reach(config: TensorQuantConfig) -> int:
+    """Return the largest magnitude of a code less its zero point."""
+    params = config.params
+    zero = 0 if params is None else params.zero_point
+    ends = np.array([[config.quant_min], [config.quant_max]])
+    return int(np.abs(ends - np.reshape(zero, -1)).max())
+
+
+def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
+    """Bound the sums: by the ranges if that is below the limit, else by the weights' integers."""
+    slots = factor_slots(node)
+    reaches = [_reach(plan.input_config(node, slot)) for slot in slots]
+    weight = weight_slot(node)
+    if weight is None:
+        count = _summed(node)
+        return None if count is None else count * reaches[0] * reaches[1]
+    array, axis = constant_array(input_value(node, weight)), output_channel_axis(node)
+    if array is None or not array.size:
+        return None if array is None else 0
+    channels = 1 if axis is None else array.shape[axis]
+    bias = _bias_codes(plan, node)
+    rough = array.size // channels * reaches[0] * reaches[1] + int(bias.max(initial=0))
+    if rough < limit or axis is None:
+        return rough
+    steps = _steps(plan, TensorEnd.input(str(node.name), weight), array)
+    others = tuple(each for each in range(array.ndim) if each != axis)
+    sums = steps.sum(axis=others) * reaches[0]
+    # A bias of ConvTranspose with groups has more channels than its weight: take the worst.
+    return int((sums + (bias if bias.shape == sums.shape else bias.max(initial=0))).max())
+
+
+def _summed(node: ir.Node) -> int | None:
+    """Return how many products of two activations are added, where the model tells."""
+    value = input_value(node, 0)
+    length = None if value is None or not value.shape else value.shape[-1]
+    return length if isinstance(length, int) else None
+
+
+def _bias_codes(plan: QuantizedGraph, node: ir.Node) -> npt.NDArray[np.int64]:
+    """Return the magnitudes of the bias's integers, ``[channels]`` or ``[1]``."""
+    slot = bias_slot(node)
+    array = None if slot is None else constant_array(input_value(node, slot))
+    if slot is None or array is None or not quantizes(plan.input_config(node, slot)):
+        return np.zeros(1, np.int64)
+    return _steps(plan, TensorEnd.input(str(node.name), slot), array.reshape(-1), array.shape)
+
+
+def _steps(
+    plan: QuantizedGraph,
+    end: TensorEnd,
+    array: npt.NDArray[Any],
+    shape: tuple[int, ...] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Return the magnitudes of a constant's integers less their zero points."""
+    config, shaped = plan.configs[end], array if shape is None else array.reshape(shape)
+    codes = plan.baked.get(end)
+    if codes is None:
+        codes = config.quantize(shaped.astype(np.float64 if config.bits > 16 else np.float32))
+    params, axis = config.params, config.granularity.axis
+    zero = np.zeros((), np.int64) if params is None else params.zero_point
+    if axis is not None:
+        zero = zero.reshape([-1 if each == axis else 1 for each in range(codes.ndim)])
+    return np.asarray(np.abs(codes.astype(np.int64) - zero).reshape(array.shape))
+
+
+def _scale(
+    plan: QuantizedGraph, node: ir.Node
+) -> tuple[npt.NDArray[np.float64] | None, int | None]:
+    """Return what the sums' integers stand for; None where more than integers is added."""
+    slots, weight, bias = factor_slots(node), weight_slot(node), bias_slot(node)
+    present = [slot for slot, value in enumerate(node.inputs) if value is not None]
+    extra = [slot for slot in present if slot not in slots]
+    codes = {slot for slot in extra if slot == bias and quantizes(plan.input_config(node, slot))}
+    if len(codes) < len(extra) or _adds_behind(plan, node):
+        return None, None
+    scales = [plan.input_config(node, slot).scale for slot in slots]
+    known = [np.asarray(scale, np.float64) for scale in scales if scale is not None]
+    is_linear = not any(plan.input_config(node, slot).grid.exponential for slot in slots)
+    if len(known) < len(scales) or not is_linear or known[0].ndim:
+        return None, None
+    scale = infer_scale(node, known)
+    if scale is None or not scale.ndim:
+        return scale, None
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return scale, 1
+    return scale, -2 if weight == 0 else -1
+
+
+def _adds_behind(plan: QuantizedGraph, node: ir.Node) -> bool:
+    """Tell whether something is fused behind the node that adds to its sums."""
+    if plan.output_config(node).state is not QuantState.OVERLAPPED:
+        return False
+    reader = sole_reader(plan.graph, node)
+    while reader is not None and reader[0].op_type not in _ADDS:
+        if plan.output_config(reader[0]).state is not QuantState.OVERLAPPED:
+            return False
+        reader = sole_reader(plan.graph, reader[0])
+    return reader is not None

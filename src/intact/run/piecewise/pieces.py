@@ -1,0 +1,163 @@
+"""Cutting a graph into pieces wherever data are quantised between two nodes."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import onnx_ir as ir
+
+from intact.graph import Graph
+from intact.graph.ops import is_constant
+from intact.run.piecewise.streams import Reader, Stream, Streams, reads
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Nodes that run in one session.
+
+    Attributes:
+        nodes: In topological order.
+        inputs: What they read of other pieces and of the graph's inputs.
+        readers: The nodes and slots that read each input.
+        outputs: Values that others read, or the graph hands out.
+        constants: Who reads constants.
+    """
+
+    nodes: tuple[ir.Node, ...]
+    inputs: tuple[Stream, ...]
+    readers: tuple[tuple[Reader, ...], ...]
+    outputs: tuple[ir.Value, ...]
+    constants: tuple[Reader, ...]
+
+    @cached_property
+    def key(self) -> bytes:
+        """Bytes that no other piece of the same graph has."""
+        names = [node.name for node in self.nodes]
+        outputs = [value.name for value in self.outputs]
+        return repr((names, self.inputs, self.readers, outputs)).encode()
+
+
+@dataclass(frozen=True)
+class Cut:
+    """A graph in pieces.
+
+    Attributes:
+        pieces: In topological order.
+        outputs: What the graph hands out, by name.
+        checkpoints: Values from which a run may resume: every path from the inputs to what comes
+            later goes through those alive at one place (the graph's articulation points, and
+            where it has none the narrowest places), and the graph's outputs.
+    """
+
+    pieces: tuple[Piece, ...]
+    outputs: tuple[ir.Value, ...]
+    checkpoints: frozenset[str]
+
+
+def cut(graph: Graph, streams: Streams) -> Cut:
+    """Cut a graph at the quantisers of a plan.
+
+    What depends on quantised data comes later than what made them. A node comes as late as its
+    readers allow, so that nodes with no quantiser between them are in one piece, where the
+    runtime can join them, whatever else a common reader waits for.
+    """
+    nodes = _live(graph)
+    levels = _levels(nodes, streams)
+    groups = _groups(nodes, levels, streams)
+    handed_out = {str(value.name) for value in graph.outputs}
+    pieces = tuple(_piece(group, graph, streams, handed_out) for group in groups)
+    return Cut(pieces, graph.outputs, _checkpoints(pieces) | handed_out)
+
+
+def _live(graph: Graph) -> list[ir.Node]:
+    """Return the nodes that graph outputs depend on, in topological order."""
+    wanted = set(graph.outputs)
+    found = []
+    for node in reversed(graph.nodes):
+        if any(value in wanted and not is_constant(value) for value in node.outputs):
+            found.append(node)
+            wanted |= {value for value, _ in reads(node)}
+    return found[::-1]
+
+
+def _levels(nodes: Sequence[ir.Node], streams: Streams) -> dict[ir.Node, int]:
+    """Return how many quantisers lie on the longest way from each node to an output, negated."""
+    levels: dict[ir.Node, int] = defaultdict(int)
+    for node in reversed(nodes):
+        level = levels[node]
+        for value, reader in reads(node):
+            producer = value.producer()
+            if producer is not None:
+                before = level - streams.is_cut(value, reader)
+                levels[producer] = min(levels[producer], before)
+    return levels
+
+
+def _groups(
+    nodes: Sequence[ir.Node], levels: Mapping[ir.Node, int], streams: Streams
+) -> list[tuple[ir.Node, ...]]:
+    """Return the nodes of a level that hang together, by level and then in the graph's order."""
+    root = {node: node for node in nodes}
+
+    def find(node: ir.Node) -> ir.Node:
+        while root[node] is not node:
+            root[node] = root[root[node]]
+            node = root[node]
+        return node
+
+    for node in nodes:
+        for value, reader in reads(node):
+            producer = value.producer()
+            if producer is None or producer not in root or levels[producer] != levels[node]:
+                continue
+            if not streams.is_cut(value, reader):
+                root[find(node)] = find(producer)
+    members: dict[ir.Node, list[ir.Node]] = defaultdict(list)
+    for node in nodes:
+        members[find(node)].append(node)
+    groups = sorted(members.values(), key=lambda group: levels[group[0]])
+    return [tuple(group) for group in groups]
+
+
+def _piece(
+    nodes: tuple[ir.Node, ...], graph: Graph, streams: Streams, handed_out: Collection[str]
+) -> Piece:
+    inside = set(nodes)
+    inputs: dict[Stream, list[Reader]] = defaultdict(list)
+    constants: list[Reader] = []
+    for node in nodes:
+        for value, reader in reads(node):
+            if is_constant(value):
+                constants.append(reader)
+            elif value.producer() not in inside:
+                inputs[streams.read(value, reader)].append(reader)
+    outputs = tuple(
+        value
+        for node in nodes
+        for value in node.outputs
+        if str(value.name) in handed_out
+        or any(reader not in inside for reader, _ in graph.consumers(value))
+    )
+    readers = tuple(tuple(each) for each in inputs.values())
+    return Piece(nodes, tuple(inputs), readers, outputs, tuple(constants))
+
+
+def _checkpoints(pieces: Sequence[Piece]) -> frozenset[str]:
+    """Return the values that are alive where the fewest are.
+
+    Integers (lengths, indices, masks) may be alive everywhere and are small: they do not count.
+    """
+    last_use = {stream.value: at for at, piece in enumerate(pieces) for stream in piece.inputs}
+    alive: dict[str, ir.Value] = {}
+    places: list[list[ir.Value]] = []
+    for at, piece in enumerate(pieces[:-1]):
+        alive |= {str(value.name): value for value in piece.outputs}
+        alive = {name: value for name, value in alive.items() if last_use.get(name, -1) > at}
+        places.append(list(alive.values()))
+    counts = [sum(value.dtype in (ir.DataType.FLOAT, None) for value in place) for place in places]
+    fewest = min((count for count in counts if count), default=0)
+    narrow = (place for place, count in zip(places, counts, strict=True) if count == fewest)
+    return frozenset(str(value.name) for place in narrow for value in place)

@@ -1,0 +1,282 @@
+"""A bench in a folder: for worker processes, on this machine and on others.
+
+Nothing in it is pickled. ``model.onnx`` is the normalised model, ``statistics.npz`` the statistics,
+``NAME.npy`` the samples and the float outputs of all chunks one after the other, mapped into memory
+when they are read, and ``bench.json`` the rest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intact.calibrate.assign import Method
+from intact.calibrate.statistics import Statistics
+from intact.errors import DataError, IntactError, UsageError
+from intact.graph import Graph
+from intact.plan import Overrides, TensorEnd, build_plan
+from intact.samples.archive import map_npy
+from intact.samples.functions import import_function
+from intact.samples.labels import Reference
+from intact.samples.metric import Metric
+from intact.search.bench import Bench, Chunk
+from intact.search.objective import Objective
+from intact.search.space import Group, Kind, Space
+from intact.targets import target_from_json, target_to_json
+
+VERSION = 1
+
+_MODEL, _STATISTICS, _REST = "model.onnx", "statistics.npz", "bench.json"
+
+
+class _Group(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    kind: Kind
+    ends: list[str]
+    owners: list[str]
+    choices: list[int]
+
+
+class _Overrides(msgspec.Struct, forbid_unknown_fields=True):
+    keep_float: list[str]
+    bits: dict[str, int]
+    weight_bits: int | None
+    activation_bits: int | None
+    widths: dict[str, int]
+
+
+class _Method(msgspec.Struct, forbid_unknown_fields=True):
+    activations: str
+    fallback: str
+    weights: str
+    options: dict[str, float]
+
+
+class _Objective(msgspec.Struct, forbid_unknown_fields=True):
+    kind: str
+    metric: str
+    function: str
+    figure: str
+    lower_is_better: bool
+
+
+class _Array(msgspec.Struct, forbid_unknown_fields=True):
+    """An array by name: the file of its samples, or one file for each part of it."""
+
+    name: str
+    files: list[str]
+    is_list: bool = False
+
+
+class _Bench(msgspec.Struct, forbid_unknown_fields=True):
+    version: int
+    target: dict[str, Any]
+    overrides: _Overrides
+    groups: list[_Group]
+    method: _Method
+    objective: _Objective
+    sizes: list[int]
+    counts: list[int]
+    feeds: list[_Array]
+    outputs: list[_Array]
+    labels: str
+    references: list[_Array]
+    is_probability: bool
+    error: float
+    cache_bytes: int | None
+    session_bytes: int | None
+
+
+class _Writer:
+    """Writes arrays under numbers: their names may be anything."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._written = 0
+
+    def __call__(self, array: npt.NDArray[Any]) -> str:
+        name = f"{self._written}.npy"
+        self._written += 1
+        np.save(self._folder / name, array, allow_pickle=False)
+        return name
+
+
+def save_bench(bench: Bench, folder: Path) -> None:
+    """Write a bench into a folder, which must exist.
+
+    Raises:
+        UsageError: The metric is a function that no module has under a name.
+    """
+    objective = _objective(bench.objective)
+    space, write = bench.space, _Writer(folder)
+    bench.space.plan.graph.save(folder / _MODEL)
+    (folder / _STATISTICS).write_bytes(bench.statistics.to_bytes())
+    overrides = space.overrides
+    chunks = bench.chunks
+    labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
+    document = _Bench(
+        VERSION,
+        target_to_json(space.plan.target),
+        _Overrides(
+            list(overrides.keep_float),
+            dict(overrides.bits),
+            overrides.weight_bits,
+            overrides.activation_bits,
+            {str(end): bits for end, bits in overrides.widths.items()},
+        ),
+        [
+            _Group(g.name, g.kind, [str(end) for end in g.ends], list(g.owners), list(g.choices))
+            for g in space.groups
+        ],
+        _Method(
+            bench.method.activations,
+            bench.method.fallback,
+            bench.method.weights,
+            dict(bench.method.options),
+        ),
+        objective,
+        [chunk.size for chunk in chunks],
+        [chunk.count for chunk in chunks],
+        [_joined(name, [c.feeds[name] for c in chunks], write) for name in chunks[0].feeds],
+        [_output(name, chunks, write) for name in chunks[0].outputs],
+        write(np.concatenate(labels)) if labels else "",
+        [_reference(name, values, write) for name, values in bench.references.items()],
+        bench.is_probability,
+        bench.error,
+        bench.cache_bytes,
+        bench.session_bytes,
+    )
+    (folder / _REST).write_bytes(msgspec.json.encode(document))
+
+
+def load_bench(folder: Path) -> Bench:
+    """Read a bench; arrays are mapped into memory, so that processes share them.
+
+    Raises:
+        DataError: A file is missing or damaged, or of another version.
+    """
+    try:
+        document = msgspec.json.decode((folder / _REST).read_bytes(), type=_Bench)
+        if document.version != VERSION:
+            raise DataError(f"version {document.version}, this intact reads {VERSION}")
+        return _bench(document, folder)
+    except (OSError, ValueError, KeyError, RecursionError, IntactError) as error:
+        raise DataError(
+            f"{folder}: cannot be read as a bench ({error})", remedy="write it again"
+        ) from error
+
+
+def _bench(document: _Bench, folder: Path) -> Bench:
+    asked = document.overrides
+    overrides = Overrides(
+        tuple(asked.keep_float),
+        asked.bits,
+        asked.weight_bits,
+        asked.activation_bits,
+        {TensorEnd.parse(end): bits for end, bits in asked.widths.items()},
+    )
+    graph = Graph.load(folder / _MODEL)
+    groups = tuple(
+        Group(
+            g.name, g.kind, tuple(map(TensorEnd.parse, g.ends)), tuple(g.owners), tuple(g.choices)
+        )
+        for g in document.groups
+    )
+    method = document.method
+    return Bench(
+        Space(build_plan(graph, target_from_json(document.target), overrides), overrides, groups),
+        Statistics.load(folder / _STATISTICS),
+        Method(method.activations, method.fallback, method.weights, method.options),
+        _loaded_objective(document.objective),
+        tuple(_chunks(document, folder)),
+        {each.name: _loaded_reference(each, folder) for each in document.references},
+        document.is_probability,
+        document.error,
+        document.cache_bytes,
+        document.session_bytes,
+    )
+
+
+def _chunks(document: _Bench, folder: Path) -> list[Chunk]:
+    feeds = {each.name: _mapped(each.files[0], folder) for each in document.feeds}
+    outputs = {each.name: _loaded_reference(each, folder) for each in document.outputs}
+    labels = _mapped(document.labels, folder) if document.labels else None
+    chunks, start, done = [], 0, 0
+    for number, (size, count) in enumerate(zip(document.sizes, document.counts, strict=True)):
+        own = {
+            name: array[number] if isinstance(array, list) else array[done : done + count]
+            for name, array in outputs.items()
+        }
+        rows = {name: array[start : start + size] for name, array in feeds.items()}
+        classes = None if labels is None else labels[done : done + count]
+        chunks.append(Chunk(rows, own, size, count, classes))
+        start, done = start + size, done + count
+    return chunks
+
+
+def _mapped(name: str, folder: Path) -> npt.NDArray[Any]:
+    if "/" in name or "\\" in name:
+        raise DataError(f"{name!r} lies outside the folder")
+    return map_npy(folder / name)
+
+
+def _joined(name: str, parts: Sequence[npt.NDArray[Any]], write: _Writer) -> _Array:
+    return _Array(name, [write(np.concatenate(parts))])
+
+
+def _output(name: str, chunks: Sequence[Chunk], write: _Writer) -> _Array:
+    """Write an output as one file, or one for each chunk where it has no axis for samples."""
+    parts = [chunk.outputs[name] for chunk in chunks]
+    if all(part.ndim and len(part) == c.count for part, c in zip(parts, chunks, strict=True)):
+        return _joined(name, parts, write)
+    return _Array(name, [write(part) for part in parts], is_list=True)
+
+
+def _reference(name: str, values: Reference, write: _Writer) -> _Array:
+    if isinstance(values, list):
+        return _Array(name, [write(each) for each in values], is_list=True)
+    return _Array(name, [write(values)])
+
+
+def _loaded_reference(stored: _Array, folder: Path) -> Reference:
+    arrays = [_mapped(file, folder) for file in stored.files]
+    return arrays if stored.is_list else arrays[0]
+
+
+def _objective(objective: Objective) -> _Objective:
+    metric = objective.metric
+    source = "" if metric is None else _importable(metric)
+    name = "" if metric is None else metric.name
+    return _Objective(objective.kind, name, source, objective.figure, objective.lower_is_better)
+
+
+def _loaded_objective(stored: _Objective) -> Objective:
+    metric = None
+    if stored.function:
+        metric = Metric(stored.metric, import_function(stored.function, "--metric"))
+    return Objective(stored.kind, metric, stored.figure, stored.lower_is_better)
+
+
+def _importable(metric: Metric) -> str:
+    """Return ``module:function`` of a metric.
+
+    Raises:
+        UsageError: Its module does not have it, as with functions inside of others.
+    """
+    module = getattr(metric.function, "__module__", "") or ""
+    name = getattr(metric.function, "__qualname__", "")
+    source = metric.name if ":" in metric.name else f"{module}:{name}"
+    try:
+        if module != "__main__" and import_function(source, "--metric") is metric.function:
+            return source
+    except DataError:
+        pass
+    raise UsageError(
+        f"metric {metric.name}: other processes cannot import it",
+        remedy="put the function into a module of its own, or search with one worker",
+    )

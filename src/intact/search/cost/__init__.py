@@ -1,0 +1,8 @@
+"""What candidates cost: tables over the choices of groups, and what is measured."""
+
+from __future__ import annotations
+
+from intact.search.cost.kinds import COSTS, CostKind, make_cost
+from intact.search.cost.model import CostModel, Measure, Term, pruned, tabulated
+
+__all__ = ["COSTS", "CostKind", "CostModel", "Measure", "Term", "make_cost", "pruned", "tabulated"]

@@ -1,0 +1,107 @@
+"""Costs of computing: bit-operations, and what the target's file says of each operator."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from functools import partial
+
+import onnx_ir as ir
+
+from intact.config import QuantState
+from intact.graph import data_slots, op_spec, shape_or_index_values
+from intact.plan import TensorEnd
+from intact.search.cost.model import Choice, Term
+from intact.search.cost.shapes import Shapes
+from intact.search.cost.structure import Structure, is_signed
+from intact.search.cost.work import elements, is_product, products
+from intact.targets import DType, Target
+
+
+def bit_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
+    """Yield the bit-operations of each node that multiplies and accumulates.
+
+    MACs times the bits of the one factor times those of the other: weight and activation, or two
+    activations. A float counts as 32 bits. Operators without products count nothing.
+
+    Source: van Baalen et al., "Bayesian Bits: Unifying Quantization and Pruning", NeurIPS 2020:
+    BOPs(l) = MACs(l) b_w b_a.
+
+    Raises:
+        DataError: A shape depends on the sample, and there is none.
+    """
+    for node in structure.plan.graph.nodes:
+        if is_product(node):
+            ends = _factors(node)
+            count = partial(_bit_operations, structure, ends, products(node, shapes))
+            yield structure.table(structure.concerned(ends), count)
+
+
+def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
+    """Yield what each node costs by the target's file, times its products or elements.
+
+    The file's numbers are relative to each other, so that the sum is proportional to time, in
+    products of an operator whose cost is 1. A node computes in the type that holds the widest of
+    its operands' codes (see `_priced`). Nothing is counted for what is fused behind another node,
+    only gives another shape, or computes shapes.
+
+    Raises:
+        DataError: A shape depends on the sample, and there is none.
+    """
+    graph = structure.plan.graph
+    shape_values = shape_or_index_values(graph)
+    for node in graph.nodes:
+        computes_shapes = all(str(value.name) in shape_values for value in node.outputs)
+        if op_spec(node) is None or computes_shapes or _is_fused(structure, node):
+            continue
+        count = products(node, shapes) if is_product(node) else elements(node, shapes)
+        groups = structure.concerned(_operands(structure, node), [str(node.name)])
+        yield structure.table(groups, partial(_price, structure, node, count))
+
+
+def _factors(node: ir.Node) -> list[TensorEnd]:
+    return [TensorEnd.input(str(node.name), slot) for slot in (0, 1)]
+
+
+def _bit_operations(
+    structure: Structure, ends: list[TensorEnd], count: int, choice: Choice
+) -> float:
+    return count * math.prod(structure.bits(end, choice) for end in ends)
+
+
+def _is_fused(structure: Structure, node: ir.Node) -> bool:
+    """Tell whether a node is computed with the one before it: an operand is never stored."""
+    values = (node.inputs[slot] for slot in data_slots(node))
+    configs = (structure.plan.producer_config(value) for value in values if value is not None)
+    return any(config is not None and config.state is QuantState.OVERLAPPED for config in configs)
+
+
+def _operands(structure: Structure, node: ir.Node) -> list[TensorEnd]:
+    """Return the quantised ends by which a node computes: its operands, or else its output."""
+    ends = [TensorEnd.input(str(node.name), slot) for slot in data_slots(node)]
+    ends = _factors(node) if is_product(node) else ends
+    known = [end for end in ends if end in structure.group_of]
+    output = TensorEnd.output(str(node.name))
+    return known or [end for end in [output] if end in structure.group_of]
+
+
+def _price(structure: Structure, node: ir.Node, count: int, choice: Choice) -> float:
+    target = structure.plan.target
+    dtype = DType.FLOAT32
+    ends = _operands(structure, node)
+    if ends and not structure.is_float(node, choice):
+        bits = max(structure.bits(end, choice) for end in ends)
+        dtype = _priced(target, node.op_type, bits, signed=is_signed(structure.plan, ends[0]))
+    return count * target.cost_of(node.op_type, dtype, target.rule_for(node))
+
+
+def _priced(target: Target, op_type: str, bits: int, *, signed: bool) -> DType:
+    """Return the narrowest type for some bits that a target names a cost for.
+
+    A file that prices int8 alone says that narrower codes are computed as int8. Where it prices
+    none, it is the narrowest that holds the codes.
+    """
+    family = [DType.holding(width, signed=signed) for width in (4, 8, 16)]
+    priced = [dtype for dtype in family if f"{op_type}.{dtype}" in target.cost]
+    fitting = (dtype for dtype in priced if dtype.bits >= bits)
+    return next(fitting, DType.holding(bits, signed=signed))

@@ -1,0 +1,108 @@
+"""What a space says about nodes and their tensors, for tables over a few groups.
+
+A node stays float where one of its owning groups has the choice `FLOAT`. What follows from that for
+other nodes (on some targets an Add behind a float convolution stays float too) is not in the
+tables: it would tie the choices of distant groups together.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from functools import cached_property
+from itertools import product
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.plan import QuantizedGraph, TensorEnd, quantizes
+from intact.search.cost.model import Choice, Term
+from intact.search.space import FLOAT, Space
+
+_LARGEST_TABLE = 1 << 14
+"""Entries of a table; six choices of five groups are below it."""
+
+
+class Structure:
+    """Which groups decide about which nodes and ends.
+
+    Args:
+        space: The choices.
+    """
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+
+    @property
+    def plan(self) -> QuantizedGraph:
+        """The plan at the widest integers."""
+        return self.space.plan
+
+    @cached_property
+    def group_of(self) -> dict[TensorEnd, int]:
+        """The group of every end that has one."""
+        groups = enumerate(self.space.groups)
+        return {end: index for index, group in groups for end in group.ends}
+
+    @cached_property
+    def owners(self) -> dict[str, tuple[int, ...]]:
+        """For each node, the groups that keep it float with their choice ``FLOAT``."""
+        found: dict[str, list[int]] = {}
+        for index, group in enumerate(self.space.groups):
+            for name in group.owners if FLOAT in group.choices else ():
+                found.setdefault(name, []).append(index)
+        return {name: tuple(groups) for name, groups in found.items()}
+
+    def is_float(self, node: ir.Node, choice: Choice) -> bool:
+        """Tell whether a node computes in float."""
+        name = str(node.name)
+        chosen = any(choice[group] == FLOAT for group in self.owners.get(name, ()))
+        return chosen or not self.plan.is_quantized(node)
+
+    def is_floating(self, end: TensorEnd, choice: Choice) -> bool:
+        """Tell whether the node of an end computes in float."""
+        return self.is_float(self.plan.graph.node(end.node), choice)
+
+    def bits(self, end: TensorEnd, choice: Choice) -> int:
+        """Return the width of what a node reads or writes at an end; ``FLOAT`` if no integers.
+
+        Of an end that no group has (an int32 bias), the width is the plan's.
+        """
+        config = self.plan.configs[end]
+        if self.is_floating(end, choice):
+            return FLOAT
+        if end in self.group_of:
+            group = self.group_of[end]
+            bits = choice[group]
+            return self.space.groups[group].default if bits == FLOAT else bits
+        return config.bits if quantizes(config) else FLOAT
+
+    def concerned(self, ends: Iterable[TensorEnd], nodes: Iterable[str] = ()) -> tuple[int, ...]:
+        """Return the groups on which widths at ends, and the type of nodes, depend."""
+        ends = list(ends)
+        names = dict.fromkeys([*(end.node for end in ends), *nodes])
+        groups = {self.group_of[end] for end in ends if end in self.group_of}
+        groups.update(group for name in names for group in self.owners.get(name, ()))
+        return tuple(sorted(groups))
+
+    def table(self, groups: tuple[int, ...], function: Callable[[Choice], float]) -> Term:
+        """Return a function of the choices of some groups as a term.
+
+        Where its table would be very large (a constant that many nodes share), the groups that
+        come last stay at their default.
+        """
+        choices = {group: self.space.groups[group].choices for group in groups}
+        while math.prod(len(each) for each in choices.values()) > _LARGEST_TABLE:
+            choices.popitem()
+        defaults = {group: self.space.groups[group].default for group in groups}
+        values = [
+            function({**defaults, **dict(zip(choices, each, strict=True))})
+            for each in product(*choices.values())
+        ]
+        shape = [len(each) for each in choices.values()]
+        return Term(tuple(choices), np.array(values, np.float64).reshape(shape))
+
+
+def is_signed(plan: QuantizedGraph, end: TensorEnd) -> bool:
+    """Tell whether the codes at an end are signed integers."""
+    return plan.configs[end].dominator.quant_min < 0

@@ -1,0 +1,60 @@
+"""From what a user allows to be lost, or spent, to the goal of a search."""
+
+from __future__ import annotations
+
+import math
+
+from intact.errors import UsageError
+from intact.search.trial import Goal
+
+
+def goal_of(
+    float_score: float,
+    widest_cost: float,
+    *,
+    max_drop: float | None = None,
+    min_score: float | None = None,
+    max_cost: float | str | None = None,
+) -> Goal:
+    """Return what a search is after.
+
+    Args:
+        float_score: Of the float model.
+        widest_cost: Of the widest integers everywhere.
+        max_drop: How far the score may fall below the float model's.
+        min_score: The lowest score accepted.
+        max_cost: The highest cost accepted; text like ``"60%"`` means a part of ``widest_cost``.
+
+    Raises:
+        UsageError: A limit is negative, no number, or means nothing.
+
+    >>> goal_of(82.0, 500.0, max_drop=0.5, max_cost="60%")
+    Goal(min_score=81.5, max_cost=300.0)
+    """
+    if max_drop is not None:
+        if min_score is not None:
+            raise UsageError("--max-drop and --min-score", remedy="give one of the two")
+        if not max_drop >= 0 or math.isinf(max_drop):
+            raise UsageError(f"--max-drop {max_drop:g}", remedy="give 0 or more")
+        if math.isinf(float_score):
+            raise UsageError(
+                "--max-drop: the float model's score has no end (it has no error)",
+                remedy="give --min-score",
+            )
+        min_score = float_score - max_drop
+    if min_score is not None and not math.isfinite(min_score):
+        raise UsageError(f"--min-score {min_score:g}", remedy="give a number")
+    return Goal(min_score, None if max_cost is None else _cost(max_cost, widest_cost))
+
+
+def _cost(max_cost: float | str, widest_cost: float) -> float:
+    text = str(max_cost).strip()
+    try:
+        number = float(text.removesuffix("%"))
+    except ValueError:
+        number = math.nan
+    if not 0 < number < math.inf:
+        raise UsageError(
+            f"--max-cost {text!r}", remedy="give a cost above 0, or a part of the widest like 60%"
+        )
+    return number * widest_cost / 100 if text.endswith("%") else number

@@ -1,0 +1,265 @@
+"""The log of a search: JSON lines, each durable before the next trial begins.
+
+A search that was cut off is continued from its log, and any of its strategies is made a plan
+again. ``docs/search-log.md`` describes the format.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import msgspec
+
+from intact.errors import DataError, OutputError, UsageError
+from intact.search.log_line import Entry, Executor, LogSettings, Skimmed, trial_of
+from intact.search.log_reading import LONGEST_LINE, choose, read_log, whole_lines
+from intact.search.strategy import Strategy
+from intact.search.trial import Trial
+
+__all__ = ["Entry", "Executor", "Log", "LogSettings", "choose", "read_log"]
+
+
+class Log:
+    """A log that is being written.
+
+    Attributes:
+        path: The file.
+        settings: Of the search.
+        trials: Those of the run that is resumed, in order.
+        confirmed: Those that it ran again by the integer engine, by number.
+    """
+
+    def __init__(self, path: Path, settings: LogSettings, file: io.FileIO) -> None:
+        self.path = path
+        self.settings = settings
+        self.trials: list[Trial] = []
+        self.confirmed: dict[int, Trial] = {}
+        self._file = file
+
+    @classmethod
+    def create(cls, path: str | Path, settings: LogSettings) -> Log:
+        """Begin a log.
+
+        Raises:
+            UsageError: There is one already.
+            OutputError: The file cannot be written.
+        """
+        path = Path(path)
+        with _writing(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            file = io.FileIO(path, "ab")
+        with _closing_if_it_fails(file), _writing(path):
+            _lock(file, path)
+            if os.fstat(file.fileno()).st_size > 0:
+                raise UsageError(
+                    f"{path}: there is a log already", remedy="give --resume, or another file"
+                )
+            _make_durable(path.parent)
+        return cls(path, settings, file)
+
+    @classmethod
+    def resume(cls, path: str | Path, settings: LogSettings) -> Log:
+        """Open a log to continue its search; what was cut off in its last line is removed.
+
+        Raises:
+            UsageError: There is none, or it is of another search: what differs is said.
+            DataError: It is damaged elsewhere than at its end, or no log.
+            OutputError: The file cannot be written, or another search writes it.
+        """
+        path = Path(path)
+        if not path.is_file():
+            raise UsageError(f"{path}: there is no log to resume", remedy="leave out --resume")
+        with _writing(path):
+            file = io.FileIO(path, "r+b")
+        log = cls(path, settings, file)
+        with _closing_if_it_fails(file), _writing(path):
+            _lock(file, path)
+            end = log._read()
+            file.truncate(end)
+            file.seek(end)
+        return log
+
+    def append(self, trial: Trial, strategy: Strategy | None) -> None:
+        """Write a trial; it is on the disk when this returns.
+
+        Args:
+            trial: The next one.
+            strategy: Of its plan; None if no plan could be made.
+
+        Raises:
+            OutputError: The disk fails. The trials before can be resumed.
+        """
+        self._write(Entry.of(trial, strategy, self.settings, Executor.SIMULATE))
+
+    def confirm(self, trial: Trial, strategy: Strategy | None) -> None:
+        """Write what the integers that the hardware computes gave for an earlier trial.
+
+        Args:
+            trial: The same trial, with what was measured now.
+            strategy: As for ``append``.
+
+        Raises:
+            OutputError: As for ``append``.
+        """
+        self._write(Entry.of(trial, strategy, self.settings, Executor.INTEGER))
+
+    def close(self) -> None:
+        """Let go of the file."""
+        self._file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self.close()
+
+    def _write(self, entry: Entry) -> None:
+        line = msgspec.json.encode(entry) + b"\n"
+        if len(line) > LONGEST_LINE:
+            raise OutputError(
+                f"{self.path}: trial {entry.search.trial} takes {len(line) >> 20} MiB, at most "
+                f"{LONGEST_LINE >> 20} can be read again",
+                remedy="search with weight scales per tensor",
+            )
+        with _writing(self.path):
+            handle = self._file.fileno()
+            before = os.fstat(handle).st_size
+            try:
+                rest = memoryview(line)
+                while rest:
+                    rest = rest[self._file.write(rest) or 0 :]
+                os.fsync(handle)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    self._file.truncate(before)
+                raise
+
+    def _read(self) -> int:
+        """Take in the lines of the file; return where the last whole one ends."""
+        buffered = io.BufferedReader(self._file)
+        try:
+            last = 0
+            for number, (entry, end) in enumerate(whole_lines(buffered, self.path, Skimmed), 1):
+                self._take(entry, number)
+                last = end
+            return last
+        finally:
+            buffered.detach()
+
+    def _take(self, entry: Skimmed, number: int) -> None:
+        where = f"{self.path}: line {number}"
+        _refuse_other(where, entry.search.settings, self.settings)
+        trial = trial_of(entry.results, entry.search)
+        if entry.results.executor is Executor.INTEGER:
+            self.confirmed[trial.number] = trial
+        elif trial.number != len(self.trials):
+            raise DataError(
+                f"{where}: trial {trial.number} stands where {len(self.trials)} should",
+                remedy="start a new log: lines are missing, or twice there",
+            )
+        else:
+            self.trials.append(trial)
+
+
+_DIFFERENCES = {
+    "intact": "intact's version",
+    "model": "the model",
+    "target": "the target",
+    "target_hash": "the target's description",
+    "groups": "the choice space",
+    "sampler": "the sampler",
+    "seed": "the seed",
+    "objective": "the objective",
+    "minimize": "the cost",
+    "min_score": "the lowest score",
+    "max_cost": "the highest cost",
+    "samples": "the number of samples",
+    "samples_hash": "the samples' content",
+    "method": "the calibration method",
+    "options": "an option",
+}
+"""What the settings are called, in the order in which they are compared."""
+
+_LONGEST_SHOWN = 80
+
+
+def _refuse_other(where: str, found: LogSettings, expected: LogSettings) -> None:
+    for name, called in _DIFFERENCES.items():
+        theirs, ours = getattr(found, name), getattr(expected, name)
+        if theirs != ours:
+            raise UsageError(
+                f"{where}: the log of another search: {called} is {_shown(theirs)} there, "
+                f"{_shown(ours)} here",
+                remedy="give what was given then, or another file for the log",
+            )
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        value = ", ".join(f"{name} {each}" for name, each in value.items()) or "none"
+    text = str(value)
+    if len(text) == 64:  # a hash
+        return text[:12]
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
+
+
+@contextlib.contextmanager
+def _writing(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        raise OutputError(
+            f"cannot write the log {path}: {error.strerror or error}",
+            remedy="give a file on a disk with room; --resume goes on from what is written",
+        ) from error
+
+
+@contextlib.contextmanager
+def _closing_if_it_fails(file: io.FileIO) -> Iterator[None]:
+    try:
+        yield
+    except BaseException:
+        file.close()
+        raise
+
+
+def _lock(file: io.FileIO, path: Path) -> None:
+    """Refuse a log that another process is writing, where the system can tell.
+
+    A lock of this kind is not inherited by workers that outlive a killed search.
+    """
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return
+    try:
+        fcntl.lockf(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except (BlockingIOError, PermissionError) as error:
+        raise OutputError(
+            f"{path}: another search is writing this log", remedy="wait for it, or stop it"
+        ) from error
+    except OSError:  # a file system without locks
+        return
+
+
+def _make_durable(folder: Path) -> None:
+    """Let the name of a new file survive a failure of power, where folders can be synchronised."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)

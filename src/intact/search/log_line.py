@@ -1,0 +1,272 @@
+"""One line of a search's log: the TVM document's format, strict, and what a search needs besides.
+
+Source: the TVM document (HAGO), "Log Format": ``version``, ``strategy`` and ``results`` are its;
+``search`` is added, so that a search can be continued. ``log.schema.json`` says the same.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from enum import StrEnum
+from typing import Annotated, Any, Literal, TypeAlias
+
+import msgspec
+
+from intact import __version__
+from intact.errors import UsageError
+from intact.search.space import Space
+from intact.search.strategy import Strategy
+from intact.search.trial import Goal, Measured, State, Trial
+from intact.targets import target_to_json
+
+LOG_VERSION = 1
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+Choice: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
+
+
+class Executor(StrEnum):
+    """What computed the results of a line."""
+
+    SIMULATE = "simulate"
+    """Float32 between quantisers: a trial of the search."""
+    INTEGER = "integer"
+    """The integers that the hardware computes: a trial confirmed after the search."""
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What must be the same for a search to be continued.
+
+    Attributes:
+        intact: Version of the package.
+        model: Hash of the normalised model.
+        target: Name of the hardware.
+        target_hash: SHA-256 of its description.
+        groups: SHA-256 of the choice space: groups, their choices, what the user overrode.
+        sampler: Its name.
+        seed: Of the sampler.
+        objective: What the score is.
+        minimize: What the cost is.
+        min_score: Lowest score that is accepted; None for no limit.
+        max_cost: Highest cost that is accepted; None for no limit.
+        samples: How many all samples are.
+        samples_hash: Of their contents.
+        method: How thresholds are found.
+        options: What else decides the course of a search, by name.
+    """
+
+    intact: str
+    model: str
+    target: str
+    target_hash: str
+    groups: str
+    sampler: str
+    seed: Whole
+    objective: str
+    minimize: str
+    min_score: float | None
+    max_cost: float | None
+    samples: Count
+    samples_hash: str
+    method: str
+    options: dict[str, str] = {}
+
+    @staticmethod
+    def of(
+        space: Space,
+        *,
+        sampler: str,
+        seed: int,
+        objective: str,
+        minimize: str,
+        goal: Goal,
+        samples: int,
+        samples_hash: str,
+        method: str,
+        options: Mapping[str, str] | None = None,
+    ) -> LogSettings:
+        """Return the settings of a search in a space; arguments as the attributes.
+
+        Raises:
+            UsageError: The seed has more than 64 bits.
+        """
+        if not -(2**63) <= seed < 2**63:
+            raise UsageError(f"a seed of {seed}", remedy="give one of 64 bits")
+        target = space.plan.target
+        return LogSettings(
+            intact=__version__,
+            model=space.plan.graph.hash,
+            target=target.name,
+            target_hash=_digest(target_to_json(target)),
+            groups=groups_hash(space),
+            sampler=sampler,
+            seed=seed,
+            objective=objective,
+            minimize=minimize,
+            min_score=None if goal.min_score == -math.inf else goal.min_score,
+            max_cost=None if goal.max_cost == math.inf else goal.max_cost,
+            samples=samples,
+            samples_hash=samples_hash,
+            method=method,
+            options=dict(sorted((options or {}).items())),
+        )
+
+    @property
+    def goal(self) -> Goal:
+        """What the best trial is."""
+        return Goal(self.min_score, self.max_cost)
+
+
+class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
+    """What a trial gave.
+
+    Attributes:
+        sim_acc: The score, higher is better; None if it is no finite number.
+        cost: Lower is better.
+        noise: Power of the error of the outputs over their power.
+        samples: Samples run.
+        state: How it ended.
+        seconds: It took.
+        executor: What computed it.
+        reason: Of a failure.
+        not_finite: Which of the numbers that are None stand for ``inf`` or ``-inf``; a None that
+            is not named here is NaN.
+    """
+
+    sim_acc: float | None
+    cost: float | None
+    noise: float | None
+    samples: Count
+    state: State
+    seconds: float | None
+    executor: Executor
+    reason: str = ""
+    not_finite: dict[str, Literal["inf", "-inf"]] = {}
+
+
+class SearchPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where in which search a line belongs.
+
+    Attributes:
+        trial: Number of the trial, from 0.
+        candidate: Bits, one for each group of the choice space; 32 is float.
+        settings: Of the search; the same in every line.
+    """
+
+    trial: Count
+    candidate: tuple[Choice, ...]
+    settings: LogSettings
+
+
+class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """One line.
+
+    Attributes:
+        version: Of the format.
+        strategy: None if no plan could be made of the candidate.
+        results: What it gave.
+        search: Where it belongs.
+    """
+
+    version: int
+    strategy: Strategy | None
+    results: Results
+    search: SearchPart
+
+    @staticmethod
+    def of(
+        trial: Trial, strategy: Strategy | None, settings: LogSettings, executor: Executor
+    ) -> Entry:
+        """Return the line of a trial."""
+        measured = trial.measured
+        numbers = {
+            "sim_acc": float(measured.score),
+            "cost": float(trial.cost),
+            "noise": float(measured.noise),
+            "seconds": float(measured.seconds),
+        }
+        finite = {name: x if math.isfinite(x) else None for name, x in numbers.items()}
+        infinite = {name: str(x) for name, x in numbers.items() if math.isinf(x)}
+        results = Results(
+            **finite,
+            samples=int(measured.samples),
+            state=measured.state,
+            executor=executor,
+            reason=measured.reason,
+            not_finite=infinite,  # type: ignore[arg-type]  # str(inf) is "inf"
+        )
+        candidate = tuple(int(bits) for bits in trial.candidate)
+        return Entry(LOG_VERSION, strategy, results, SearchPart(trial.number, candidate, settings))
+
+    @property
+    def trial(self) -> Trial:
+        """The trial as it was told to the sampler."""
+        return trial_of(self.results, self.search)
+
+    @property
+    def settings(self) -> LogSettings:
+        """Of the search."""
+        return self.search.settings
+
+    @property
+    def is_confirmation(self) -> bool:
+        """Whether a trial was run again, by the integers that the hardware computes."""
+        return self.results.executor is Executor.INTEGER
+
+
+class Skimmed(msgspec.Struct, forbid_unknown_fields=True):
+    """An `Entry` whose strategy is not looked at."""
+
+    version: int
+    strategy: msgspec.Raw
+    results: Results
+    search: SearchPart
+
+
+class Head(msgspec.Struct):
+    """What every version of the format begins with."""
+
+    version: int
+
+
+def trial_of(results: Results, search: SearchPart) -> Trial:
+    """Return the trial that a line tells of."""
+    named = results.not_finite
+
+    def number(name: str, value: float | None) -> float:
+        return float(named.get(name, "nan")) if value is None else value
+
+    measured = Measured(
+        results.state,
+        number("sim_acc", results.sim_acc),
+        number("noise", results.noise),
+        results.samples,
+        number("seconds", results.seconds),
+        results.reason,
+    )
+    return Trial(search.trial, search.candidate, number("cost", results.cost), measured)
+
+
+def groups_hash(space: Space) -> str:
+    """Return the SHA-256 of the groups of a space, their choices and what the user overrode."""
+    asked = space.overrides
+    groups = [
+        [group.name, group.kind, list(map(str, group.ends)), group.owners, group.choices]
+        for group in space.groups
+    ]
+    return _digest(
+        [
+            groups,
+            sorted(asked.keep_float),
+            sorted(asked.bits.items()),
+            [asked.weight_bits, asked.activation_bits],
+            sorted((str(end), bits) for end, bits in asked.widths.items()),
+        ]
+    )
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

@@ -1,0 +1,160 @@
+"""Simulated annealing over the widths.
+
+Source: the facts, "HAGO, Search": temperature from .5 to .0005, times .99 a trial; a move changes
+10 % of the groups by up to 2 bits. Where HAGO's energy is the accuracy, ours is made of the goal:
+
+- ``min_score``: the cost, and what the score lacks of the limit.
+- ``max_cost``: the loss of score, and what the cost has over the limit.
+- Neither: the loss of score, and a thousandth of the cost.
+
+Score and cost are differences to the default, over what lies between the default and the narrowest
+candidate, which is tried second; lacking score is counted in units of the allowed loss. A whole
+energy is the change of a single move: the share of the groups that a move changes, so that the
+temperatures mean the same for any score, cost and number of groups.
+
+A move is taken if the energy rises by at most ``-T log u`` for a uniform ``u``. That number is
+drawn before the trial, which gives the score that the trial must reach for the move to be taken;
+moves that no score could justify cost no trial. Several moves are tried side by side, and the best
+of those that are taken is where the search goes on. When it has cooled it begins anew from the
+best.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from intact.search.samplers.base import Bar, Walk, WalkingSampler, finite
+from intact.search.space import Candidate, Space
+from intact.search.trial import Goal, Trial
+
+HOTTEST, COLDEST, COOLING = 0.5, 0.0005, 0.99
+SHARE, REACH = 0.1, 2
+BATCH = 4
+DRAWS = 1000
+"""Batches of moves without a new candidate after which the search is exhausted."""
+
+
+@dataclass(frozen=True)
+class Energy:
+    """What is minimised, and the score that an energy asks for.
+
+    Attributes:
+        goal: The limits.
+        score: The default's.
+        cost: The default's.
+        loss: Score between the default and the narrowest candidate; positive.
+        saving: Cost between them; positive.
+        allowed: Unit of what the score lacks of its limit; positive.
+        unit: Share of the groups that a move changes.
+    """
+
+    goal: Goal
+    score: float
+    cost: float
+    loss: float
+    saving: float
+    allowed: float
+    unit: float
+
+    def of(self, score: float, cost: float) -> float:
+        """Return the energy of a result."""
+        least = self.goal.min_score
+        if least is None:
+            return self._of_cost(cost) + (self.score - score) / self.loss / self.unit
+        return self._of_cost(cost) + max(0.0, least - score) / self.allowed / self.unit
+
+    def bar(self, most: float, cost: float) -> float:
+        """Return the least score with which a cost has at most some energy."""
+        left = (most - self._of_cost(cost)) * self.unit
+        least = self.goal.min_score
+        if least is None:
+            return self.score - left * self.loss
+        return math.inf if left < 0 else least - left * self.allowed
+
+    def _of_cost(self, cost: float) -> float:
+        share = (cost - self.cost) / self.saving
+        limit = self.goal.max_cost
+        over = 0.0 if limit is None else max(0.0, cost - limit) / self.saving
+        if self.goal.min_score is not None:
+            return (share + over) / self.unit
+        return (1e-3 * share + (10 * over)) / self.unit
+
+
+class Annealing(WalkingSampler):
+    """Simulated annealing with HAGO's figures."""
+
+    name = "annealing"
+
+    def search(self, base: Trial) -> Walk:
+        """Cool, again and again, until no new candidate is drawn."""
+        generator = np.random.default_rng(self.seed)
+        narrowest = tuple(group.choices[-1] for group in self.space.groups)
+        (end,) = yield from self.measure([narrowest])
+        energy = self._energy(base, end)
+        temperature, here, idle = HOTTEST, base, 0
+        while idle < DRAWS:
+            start = self._of(energy, here)
+            most: dict[Candidate, float] = {}
+            for _ in range(BATCH):
+                candidate = moved(self.space, here.candidate, generator)
+                allowed = start - temperature * math.log1p(-generator.random())
+                most[candidate] = max(allowed, most.get(candidate, -math.inf))
+                temperature = max(COLDEST, temperature * COOLING)
+            bars = {each: energy.bar(most[each], self.guess(each)) for each in most}
+            tried = [each for each in most if not self.is_new(each) or bars[each] < math.inf]
+            idle = 0 if any(self.is_new(each) for each in tried) else idle + 1
+            trials = yield from self.measure(tried, self._lowest(bars))
+            taken = [trial for trial in trials if self._of(energy, trial) <= most[trial.candidate]]
+            here = min(taken, key=lambda trial: self._of(energy, trial), default=here)
+            if temperature == COLDEST:
+                temperature, here = HOTTEST, self.best or here
+
+    def _energy(self, base: Trial, end: Trial) -> Energy:
+        score, lowest = self.score(base), self.score(end)
+        score = 0.0 if score == -math.inf else score
+        loss = score - lowest
+        loss = loss if 0 < loss < math.inf else abs(score) or 1.0
+        saving = base.cost - end.cost
+        least = self.goal.min_score
+        allowed = 0.0 if least is None else abs(score - least)
+        return Energy(
+            self.goal,
+            score=score,
+            cost=base.cost,
+            loss=loss,
+            saving=saving if saving > 0 else abs(base.cost) or 1.0,
+            allowed=max(allowed, 0.01 * loss),
+            unit=_moved_count(self.space) / len(self.space.open),
+        )
+
+    def _of(self, energy: Energy, trial: Trial) -> float:
+        return energy.of(self.score(trial), trial.cost)
+
+    def _lowest(self, bars: Mapping[Candidate, float]) -> Bar:
+        """Return the bars below which neither the walk nor the goal cares."""
+
+        def bar(candidate: Candidate) -> float | None:
+            goal = self.bar(candidate)
+            return None if goal is None else finite(min(goal, bars[candidate]))
+
+        return bar
+
+
+def moved(space: Space, candidate: Candidate, generator: np.random.Generator) -> Candidate:
+    """Return a neighbour: a tenth of the open groups, each up to two choices wider or narrower."""
+    changed = list(candidate)
+    for index in generator.choice(len(space.open), _moved_count(space), replace=False):
+        choices = space.groups[space.open[index]].choices
+        place = choices.index(candidate[space.open[index]])
+        others = [each for each in range(place - REACH, place + REACH + 1) if each != place]
+        others = [each for each in others if 0 <= each < len(choices)]
+        changed[space.open[index]] = choices[others[generator.integers(len(others))]]
+    return tuple(changed)
+
+
+def _moved_count(space: Space) -> int:
+    return max(1, round(SHARE * len(space.open)))

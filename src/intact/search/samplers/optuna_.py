@@ -1,0 +1,271 @@
+"""Optuna's samplers behind ours: TPE for one objective, NSGA-II for the front of score and cost.
+
+Extra ``search``: optuna from 4.2 on, 5 too. Only what these have in common is used: ``ask`` with
+fixed distributions, ``tell``, ``enqueue_trial``. Limits are told as values and not as optuna's
+constraints, whose interface 5.0 replaced: candidates that hold them come before all that do not,
+and those in the order of what they lack, relative to the default's score and cost (Deb's
+constrained domination; both algorithms go by the order of values alone).
+
+A parameter is the place of a group's choice in its list, an integer, as widths are ordered. Both
+begin with the candidates of one width. What was tried is not asked again. Costs are known without a
+trial: what its cost rules out is told at once. Where the algorithm draws nothing of use, a
+neighbour of the best is tried.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import warnings
+from abc import abstractmethod
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from intact.errors import MissingExtraError
+from intact.search.samplers.annealing import moved
+from intact.search.samplers.base import Cost, Walk, WalkingSampler
+from intact.search.space import Candidate, Space
+from intact.search.trial import Ask, Goal, State, Trial
+
+LARGEST = 1e8
+"""Greatest magnitude of a score that is told: signal-to-noise ratios may be infinite."""
+
+RULED_OUT, BROKEN = 1e9, 2e9
+"""Values from which on candidates cannot win for their cost, and limits are broken."""
+
+WASTED = 4
+"""Draws in a row without a candidate to try, after which a neighbour is tried."""
+
+STEPS = 200
+"""Length of the walk from the best that looks for a neighbour; the search ends where it fails."""
+
+
+class OptunaSampler(WalkingSampler):
+    """What both have in common: one study, asked and told.
+
+    Attributes:
+        batch: Candidates tried side by side.
+    """
+
+    batch: int
+
+    def __init__(self, space: Space, goal: Goal, cost: Cost, seed: int) -> None:
+        if importlib.util.find_spec("optuna") is None:
+            raise MissingExtraError(
+                f"the sampler {self.name!r} needs optuna, which is not installed",
+                remedy="pip install 'intact[search]'",
+            )
+        super().__init__(space, goal, cost, seed)
+
+    @abstractmethod
+    def study(self) -> Any:
+        """Return an empty study of the algorithm, which minimises."""
+
+    @abstractmethod
+    def values(self, score: float, cost: float) -> list[float]:
+        """Return the values of what holds the limits: below ``RULED_OUT``."""
+
+    def ruled_out(self, cost: float) -> float | None:
+        """Return the value of what is ruled out by its cost; None if a trial must tell."""
+        limit = self.goal.max_cost
+        return None if limit is None or cost <= limit else self._broken(math.inf, cost)
+
+    def search(self, base: Trial) -> Walk:
+        """Ask the study for batches until it has nothing new."""
+        self._score_unit = _unit(base.score)
+        self._cost_unit = _unit(base.cost)
+        generator = np.random.default_rng(self.seed)
+        with _quiet():
+            study = self.study()
+        batch = self._uniform(study)
+        while batch:
+            new = [candidate for candidate in batch if self.is_new(candidate)]
+            if new:
+                yield [Ask(candidate, bar=self.stops_below(candidate)) for candidate in new]
+            for candidate, asked in batch.items():
+                self._tell(study, asked, candidate)
+            batch = self._drawn(study, generator)
+
+    def _uniform(self, study: Any) -> dict[Candidate, Any]:
+        """Return the candidates of one width that may win, the default first.
+
+        And the narrowest in any case: it shows how near a limit is.
+        """
+        widths = sorted({bits for group in self.space.groups for bits in group.choices})
+        uniform = [self.space.uniform(bits) for bits in widths]
+        useful = [each for each in uniform[:0:-1] if self.ruled_out(self.guess(each)) is None]
+        candidates = dict.fromkeys([self.space.default, *useful, uniform[0]])
+        return {each: self._placed(study, each) for each in candidates}
+
+    def _drawn(self, study: Any, generator: np.random.Generator) -> dict[Candidate, Any]:
+        """Return candidates to try, with their trials in the study."""
+        found: dict[Candidate, Any] = {}
+        wasted = 0
+        while len(found) < self.batch:
+            if wasted < WASTED:
+                asked = study.ask(self._distributions())
+                candidate = self._candidate(asked.params)
+            else:
+                neighbour = self._neighbour(found, generator)
+                if neighbour is None:
+                    break
+                candidate, asked = neighbour, self._placed(study, neighbour)
+            ruled_out = self.ruled_out(self.guess(candidate))
+            wasted += 1
+            if candidate in found:
+                self._fail(study, asked)
+            elif not self.is_new(candidate):
+                self._tell(study, asked, candidate)
+            elif ruled_out is not None:
+                study.tell(asked, [ruled_out] * len(study.directions))
+            else:
+                found[candidate] = asked
+                wasted = 0
+        return found
+
+    def _neighbour(
+        self, found: dict[Candidate, Any], generator: np.random.Generator
+    ) -> Candidate | None:
+        origin = self.best or min(self.trials.values(), key=lambda trial: trial.cost)
+        candidate = origin.candidate
+        for _ in range(STEPS):
+            candidate = moved(self.space, candidate, generator)
+            if self.is_new(candidate) and candidate not in found:
+                if self.ruled_out(self.guess(candidate)) is None:
+                    return candidate
+                candidate = origin.candidate
+        return None
+
+    def _tell(self, study: Any, asked: Any, candidate: Candidate) -> None:
+        trial = self.trials[candidate]
+        score = self.score(trial)
+        if score == -math.inf:
+            self._fail(study, asked)
+            return
+        if (broken := self._broken(score, trial.cost)) > BROKEN:
+            study.tell(asked, [broken] * len(study.directions))
+        else:
+            study.tell(asked, self.values(max(-LARGEST, min(score, LARGEST)), trial.cost))
+
+    def _broken(self, score: float, cost: float) -> float:
+        """Return ``BROKEN`` and what is lacking of the limits, in units of the default's."""
+        goal = self.goal
+        lacking = 0.0
+        if goal.min_score is not None and score < goal.min_score:
+            lacking += max((goal.min_score - score) / self._score_unit, 1e-6)
+        if goal.max_cost is not None and cost > goal.max_cost:
+            lacking += max((cost - goal.max_cost) / self._cost_unit, 1e-6)
+        return BROKEN + min(lacking, LARGEST)
+
+    @staticmethod
+    def _fail(study: Any, asked: Any) -> None:
+        from optuna.trial import TrialState
+
+        study.tell(asked, state=TrialState.FAIL)
+
+    def _placed(self, study: Any, candidate: Candidate) -> Any:
+        """Return a trial in the study with a candidate of ours."""
+        groups = self.space.groups
+        places = {
+            _key(index): groups[index].choices.index(candidate[index]) for index in self.space.open
+        }
+        study.enqueue_trial(places)
+        return study.ask(self._distributions())
+
+    def _candidate(self, places: dict[str, int]) -> Candidate:
+        candidate = list(self.space.default)
+        for index in self.space.open:
+            candidate[index] = self.space.groups[index].choices[places[_key(index)]]
+        return tuple(candidate)
+
+    def _distributions(self) -> dict[str, Any]:
+        from optuna.distributions import IntDistribution
+
+        groups = self.space.groups
+        return {
+            _key(index): IntDistribution(0, len(groups[index].choices) - 1)
+            for index in self.space.open
+        }
+
+
+class TreeParzen(OptunaSampler):
+    """The tree-structured Parzen estimator, over all groups together."""
+
+    name = "tpe"
+    batch = 4
+
+    def study(self) -> Any:
+        """Return a study of one value."""
+        import optuna
+
+        sampler = optuna.samplers.TPESampler(seed=self.seed, multivariate=True, constant_liar=True)
+        return optuna.create_study(sampler=sampler, directions=["minimize"])
+
+    def values(self, score: float, cost: float) -> list[float]:
+        """Return the cost where the cheapest is sought, else the loss and a little cost."""
+        share = cost / self._cost_unit
+        return [share if self.goal.min_score is not None else -score + 1e-6 * share]
+
+    def ruled_out(self, cost: float) -> float | None:
+        """Return the value of what is ruled out by its cost: also of what the best undercuts."""
+        if (value := super().ruled_out(cost)) is not None:
+            return value
+        if self.goal.min_score is None or cost <= self.to_undercut:
+            return None
+        return RULED_OUT + cost / self._cost_unit
+
+
+class ParetoGenetic(OptunaSampler):
+    """NSGA-II: generations that approach the front of score and cost."""
+
+    name = "nsga2"
+    batch = 24
+
+    def study(self) -> Any:
+        """Return a study of two values."""
+        import optuna
+
+        sampler = optuna.samplers.NSGAIISampler(population_size=self.batch, seed=self.seed)
+        return optuna.create_study(sampler=sampler, directions=["minimize", "minimize"])
+
+    def values(self, score: float, cost: float) -> list[float]:
+        """Return loss and cost."""
+        return [-score, cost / self._cost_unit]
+
+    def bar(self, candidate: Candidate) -> float | None:
+        """Return the best score at no higher cost: what stays below it is not on the front."""
+        cost = self.cost.of(candidate)
+        scores = [
+            trial.score
+            for trial in self.trials.values()
+            if trial.cost <= cost and trial.measured.state is State.COMPLETE
+        ]
+        if self.goal.min_score is not None:
+            scores.append(self.goal.min_score)
+        return max((score for score in scores if not math.isnan(score)), default=None)
+
+
+def _unit(figure: float) -> float:
+    return abs(figure) if math.isfinite(figure) and figure else 1.0
+
+
+def _key(index: int) -> str:
+    return f"g{index}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep optuna from telling of new studies and of options that 4 calls experimental."""
+    import optuna
+
+    verbosity = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        optuna.logging.set_verbosity(verbosity)

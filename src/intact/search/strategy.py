@@ -1,0 +1,294 @@
+"""A strategy: which nodes and edges are quantised, with how many bits and which thresholds.
+
+Source: the TVM document (HAGO), "Specification: bit, threshold, scale" and "Log Format". A plan
+with scales becomes a strategy and a strategy the same plan again, bit for bit and without data:
+
+    scale = threshold / 2^(bits - sign_bit)
+
+The divisor is a power of two and thresholds are float64, so that nothing is rounded either way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Annotated, TypeAlias
+
+import msgspec
+import numpy as np
+
+from intact.calibrate.assign import activate
+from intact.calibrate.scales.bias import assign_biases
+from intact.calibrate.scales.roles import is_fixed
+from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig
+from intact.errors import ConfigError, PlanError
+from intact.graph import Graph, Role, constant_array, input_role
+from intact.numerics.affine_params import QuantParams
+from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
+from intact.plan.given_scales import GIVEN
+from intact.plan.topology import decide, kept_as_asked
+from intact.targets import Target
+
+Code: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
+Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
+
+_WIDEST_ASKED = 16
+"""Wider integers are sums; they are the target's affair and no width that can be asked for."""
+
+
+class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Which parts of the model are quantised.
+
+    Attributes:
+        node_conds: For every node by its name: whether it computes with integers.
+        edge_conds: For every tensor end (``NODE.input[K]``, ``NODE.output[K]``): whether integers
+            are there, of its own or those of the end that governs it.
+        kept_float: Nodes and operators that stay float because the search or its user chose so.
+            All other nodes that stay float follow from these and from the target.
+    """
+
+    node_conds: dict[str, bool]
+    edge_conds: dict[str, bool]
+    kept_float: list[str] = []
+
+
+class Methods(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How the thresholds were found, by name."""
+
+    activations: str = GIVEN
+    weights: str = GIVEN
+
+
+class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """All that makes a plan of a model and a target.
+
+    Attributes:
+        model_hash: Of the normalised float model.
+        topology: What is quantised.
+        bits: The width at every end that is; an int32 bias has 32.
+        thresholds: By the end that names a quantisation point, for every scale but those of
+            biases, which are the product of those of input and weight: one number, or one for
+            each channel.
+        zero_points: Likewise, where codes are unsigned or asymmetric: there the sign bit is 0,
+            and the threshold is the width of the range. Elsewhere the sign bit is 1.
+        methods: What the thresholds come from.
+    """
+
+    model_hash: str
+    topology: Topology
+    bits: dict[str, Bits]
+    thresholds: dict[str, float | list[float]]
+    zero_points: dict[str, Code | list[Code]] = {}
+    methods: Methods = Methods()
+
+    @staticmethod
+    def of(plan: QuantizedGraph) -> Strategy:
+        """Return what a plan decides.
+
+        Args:
+            plan: With scales, made from a float model.
+
+        Raises:
+            PlanError: An end has no scale yet, or the plan holds integers of a quantised model.
+        """
+        for end, config in plan.configs.items():
+            if MEANING[config.state] in (StateMeaning.REFUSED, StateMeaning.BAKED):
+                raise PlanError(
+                    f"{end} is {config.state.name}, which no strategy describes",
+                    remedy="calibrate a plan of the float model",
+                )
+        quantized = {str(end): config for end, config in plan.configs.items() if _is_there(config)}
+        thresholds: dict[str, float | list[float]] = {}
+        zero_points: dict[str, Code | list[Code]] = {}
+        for end, config in _owners(plan):
+            if config.params is None:
+                continue
+            thresholds[str(end)] = _thresholds(config, config.params)
+            if not _sign_bit(config):
+                zero_points[str(end)] = config.params.zero_point.tolist()
+        return Strategy(
+            model_hash=plan.graph.hash,
+            topology=Topology(
+                {name: decision.quantized for name, decision in plan.decisions.items()},
+                {str(end): str(end) in quantized for end in plan.configs},
+                _kept_float(plan),
+            ),
+            bits={end: config.bits for end, config in quantized.items()},
+            thresholds=thresholds,
+            zero_points=zero_points,
+            methods=Methods(
+                plan.provenance.get("method", GIVEN), plan.provenance.get("weight_method", GIVEN)
+            ),
+        )
+
+    def plan(
+        self, graph: Graph, target: Target, overrides: Overrides | None = None
+    ) -> QuantizedGraph:
+        """Return the plan that the strategy was made from; no data are needed.
+
+        It equals that plan but for its notes and for what its provenance says of statistics.
+
+        Args:
+            graph: The normalised model.
+            target: The hardware.
+            overrides: What else the user asked for.
+
+        Raises:
+            PlanError: The strategy is of another model, or the target cannot carry it out.
+        """
+        if self.model_hash != graph.hash:
+            raise PlanError(
+                f"the strategy is for model {self.model_hash[:12]}, this one is {graph.hash[:12]}",
+                remedy="give the model that was searched",
+            )
+        plan = build_plan(graph, target, self._requests(graph, target, overrides or Overrides()))
+        self._check_nodes(plan)
+        self._set_scales(plan)
+        assign_biases(plan)
+        activate(plan.configs.values())
+        self._check_ends(plan)
+        for end, config in _owners(plan):
+            if not is_fixed(config):
+                is_weight = _role(plan, end) is Role.WEIGHT
+                config.observer = self.methods.weights if is_weight else self.methods.activations
+        plan.provenance |= {
+            "method": self.methods.activations,
+            "weight_method": self.methods.weights,
+        }
+        return plan
+
+    def _requests(self, graph: Graph, target: Target, overrides: Overrides) -> Overrides:
+        """Return the strategy as requests on top of the target."""
+        names = {str(node.name) for node in graph.nodes}
+        _refuse_odd("nodes", self.topology.node_conds, names)
+        there = [end for end, is_there in self.topology.edge_conds.items() if is_there]
+        _refuse_odd("bits", self.bits, there)
+        ends = {end: TensorEnd.parse(end) for end in self.bits}
+        requests = replace(
+            overrides,
+            keep_float=tuple(dict.fromkeys((*overrides.keep_float, *self.topology.kept_float))),
+            widths={
+                end: self.bits[name]
+                for name, end in ends.items()
+                if self.bits[name] <= _WIDEST_ASKED
+            },
+        )
+        requests.check(graph)
+        while True:  # each turn keeps more nodes float
+            decisions = decide(graph, target, requests)
+            conds = self.topology.node_conds
+            float_ones = [name for name in decisions if not conds[name]]
+            found = [name for name in float_ones if decisions[name].quantized]
+            if not found:
+                return requests
+            requests = replace(requests, keep_float=(*requests.keep_float, *found))
+
+    def _set_scales(self, plan: QuantizedGraph) -> None:
+        owners = {str(end): config for end, config in _owners(plan)}
+        _refuse_odd("thresholds", self.thresholds, owners)
+        shifted = {end for end, config in owners.items() if not _sign_bit(config)}
+        _refuse_odd("zero points", self.zero_points, shifted)
+        for name, config in owners.items():
+            try:
+                self._set_scale(plan, TensorEnd.parse(name), config)
+            except ConfigError as error:
+                raise PlanError(
+                    f"the strategy's threshold at {name!r}: {error}", remedy=_REMEDY
+                ) from error
+
+    def _set_scale(self, plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig) -> None:
+        threshold = np.asarray(self.thresholds[str(end)], np.float64)
+        divisor = 2.0 ** (config.bits - _sign_bit(config))
+        with np.errstate(over="ignore", under="ignore"):  # what leaves float32 is refused below
+            scale = (threshold / divisor).astype(np.float32)
+        offset = np.asarray(self.zero_points.get(str(end), np.zeros(scale.shape, np.int64)))
+        axis = config.grid.axis
+        if axis is not None:
+            array = constant_array(plan.graph.node(end.node).inputs[end.slot])
+            shape = () if array is None else array.shape
+            if scale.shape != shape[axis : axis + 1]:
+                raise ConfigError(f"{scale.size} numbers for a weight of shape {list(shape)}")
+        params = config.grid.check_params(scale, offset.astype(np.int64))
+        if not is_fixed(config):
+            config.set_params(*params)
+            config.observer = GIVEN  # so that no bias raises it
+        elif config.params is None or not _equal(config.params, params):
+            raise ConfigError("the target prescribes another scale")
+
+    def _check_nodes(self, plan: QuantizedGraph) -> None:
+        for name, decision in plan.decisions.items():
+            if decision.quantized != self.topology.node_conds[name]:
+                raise PlanError(
+                    f"the strategy quantises {name!r}, which stays float here: {decision.reason}",
+                    remedy=_REMEDY,
+                )
+
+    def _check_ends(self, plan: QuantizedGraph) -> None:
+        here = f"target {plan.target.name}"
+        _refuse_odd("edges", self.topology.edge_conds, map(str, plan.configs))
+        found = {str(end): config.bits for end, config in plan.configs.items() if _is_there(config)}
+        for name, is_there in self.topology.edge_conds.items():
+            wanted = self.bits.get(name)
+            if is_there != (name in found) or found.get(name) != wanted:
+                raise PlanError(
+                    f"the strategy has {_width(wanted)} at {name!r}, {here} "
+                    f"{_width(found.get(name))}",
+                    remedy=_REMEDY,
+                )
+
+
+_REMEDY = "give the target and the options that were searched with"
+
+
+def _is_there(config: TensorQuantConfig) -> bool:
+    """Tell whether integers are at an end, its own or those of the end that governs it."""
+    return MEANING[config.state] in (StateMeaning.QUANTIZES, StateMeaning.GOVERNED)
+
+
+def _owners(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:
+    """Yield every config that owns a scale, but for biases, which follow."""
+    for end, config in plan.configs.items():
+        is_bias = config.bits > _WIDEST_ASKED and _role(plan, end) is Role.BIAS
+        is_owner = config.dominator is config and config.state not in (
+            QuantState.FP32,
+            QuantState.SOI,
+        )
+        if is_owner and not is_bias:
+            yield end, config
+
+
+def _role(plan: QuantizedGraph, end: TensorEnd) -> Role:
+    is_input = end.direction is Direction.INPUT
+    return input_role(plan.graph.node(end.node), end.slot) if is_input else Role.DATA
+
+
+def _sign_bit(config: TensorQuantConfig) -> int:
+    return int(config.grid.symmetric and config.quant_min < 0)
+
+
+def _thresholds(config: TensorQuantConfig, params: QuantParams) -> float | list[float]:
+    found = params.scale.astype(np.float64) * 2.0 ** (config.bits - _sign_bit(config))
+    thresholds: float | list[float] = found.tolist()
+    return thresholds
+
+
+def _equal(left: QuantParams, right: QuantParams) -> bool:
+    same_scale = np.array_equal(left.scale, right.scale)
+    return same_scale and np.array_equal(left.zero_point, right.zero_point)
+
+
+def _kept_float(plan: QuantizedGraph) -> list[str]:
+    names = (kept_as_asked(decision) for decision in plan.decisions.values())
+    return sorted({name for name in names if name is not None})
+
+
+def _width(bits: int | None) -> str:
+    return "float" if bits is None else f"{bits} bits"
+
+
+def _refuse_odd(what: str, found: Mapping[str, object], expected: Iterable[str]) -> None:
+    """Refuse names that the plan does not have, and a lack of some that it has."""
+    wanted = set(expected)
+    for name in sorted(wanted ^ set(found)):
+        told = f"lack {name!r}" if name in wanted else f"have {name!r}, which is none of them here"
+        raise PlanError(f"the strategy's {what} {told}", remedy=_REMEDY)

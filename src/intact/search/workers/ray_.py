@@ -1,0 +1,198 @@
+"""Workers as actors of Ray, on one machine or a cluster. The module is not called ``ray``: Ray is.
+
+The same messages as between processes. The bench travels through Ray's object store, because a
+cluster has no disk in common; intact has to be installed on every node.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+import shutil
+import socket
+import tempfile
+from importlib import import_module
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from intact.errors import MissingExtraError, SearchError
+from intact.search.workers.crew import LostError
+from intact.search.workers.messages import Start, encode
+from intact.search.workers.processes import Savable
+from intact.search.workers.serve import OPENER, Server
+
+_PATIENCE = 10
+"""Seconds that a cluster gets to answer at all."""
+_REASON = 300
+"""Characters of what Ray says of a lost actor."""
+
+
+class RaySite:
+    """Starts actors with an evaluator each; see `Site`.
+
+    Args:
+        bench: What they load.
+        workers: How many there will be at most.
+        address: Of a cluster; None takes the one that this program is connected to, or that of the
+            variable ``RAY_ADDRESS``, or starts one here.
+        opener: How they load it: ``module:function`` (folder, threads) -> `Measurer`.
+
+    Raises:
+        MissingExtraError: Ray is not installed.
+    """
+
+    def __init__(
+        self, bench: Savable, workers: int, address: str | None = None, opener: str = OPENER
+    ) -> None:
+        if find_spec("ray") is None:
+            raise MissingExtraError(
+                "a distributed search needs ray, which is not installed",
+                remedy="pip install 'intact[distributed]'",
+            )
+        self._bench, self._workers, self._opener = bench, workers, opener
+        self._address = address
+        self._is_ours = False
+        self._files: Any = None
+        self._actor: Any = None
+        self._threads = 1
+
+    def open(self) -> None:
+        """Connect, and put the bench where every node finds it.
+
+        Raises:
+            SearchError: There is no cluster at the address.
+        """
+        ray = _ray()
+        if not ray.is_initialized():
+            self._connect()
+        cpus = int(ray.cluster_resources().get("CPU", 0))
+        self._threads = max(1, cpus // self._workers)
+        # One processor is claimed for each: more might fit on no node. None where there are fewer
+        # processors than workers, which would wait for ever.
+        claimed = 1 if self._workers <= cpus else 0
+        self._actor = ray.remote(_Actor).options(
+            num_cpus=claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
+        )
+        with tempfile.TemporaryDirectory(prefix="intact-search-") as folder:
+            self._bench.save(Path(folder))
+            self._files = ray.put(_packed(Path(folder)))
+
+    def start(self) -> RayWorker:
+        """Start an actor."""
+        return RayWorker(self._actor.remote(), self._files, self._opener, self._threads)
+
+    def close(self) -> None:
+        """Disconnect, where `open` connected."""
+        self._files = self._actor = None
+        if self._is_ours:
+            self._is_ours = False
+            _ray().shutdown()
+
+    def _connect(self) -> None:
+        address = self._address or os.environ.get("RAY_ADDRESS") or "local"
+        here: dict[str, Any] = {}
+        if address == "local":
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
+            here = {"include_dashboard": False}
+        logging.getLogger("ray").setLevel(logging.ERROR)
+        try:
+            _knock(address)
+            _ray().init(address, log_to_driver=False, configure_logging=False, **here)
+        except (ValueError, RuntimeError, OSError) as error:
+            said = " ".join(str(error).split())[:_REASON]
+            raise SearchError(
+                f"Ray cannot be reached at {address!r}: {said}",
+                remedy="check the address, and that the cluster runs the same versions",
+            ) from error
+        self._is_ours = True
+
+
+def _knock(address: str) -> None:
+    """Refuse a cluster where nothing listens: Ray itself tries for minutes, and says much.
+
+    Raises:
+        OSError: Nothing does.
+    """
+    host, _, port = address.rpartition("://")[2].rpartition(":")
+    if host and port.isdecimal():
+        socket.create_connection((host.strip("[]"), int(port)), timeout=_PATIENCE).close()
+
+
+class RayWorker:
+    """An actor; see `Worker`."""
+
+    def __init__(self, actor: Any, files: Any, opener: str, threads: int) -> None:
+        self._actor = actor
+        self._first = actor.start.remote(files, opener, threads)
+
+    @property
+    def is_alive(self) -> bool:
+        """Not known before it is asked something."""
+        return True
+
+    def first(self) -> bytes:
+        """Wait until the bench is loaded."""
+        return _got(self._first)
+
+    def call(self, request: bytes) -> bytes:
+        """Ask, and wait for the reply."""
+        return _got(self._actor.answer.remote(request))
+
+    def kill(self) -> None:
+        """End the actor."""
+        _ray().kill(self._actor)
+
+    def close(self) -> None:
+        """Let go of the actor, which ends it."""
+        self._actor = self._first = None
+
+
+class _Actor:
+    """Runs on a node."""
+
+    def __init__(self) -> None:
+        self._server = Server()
+
+    def start(self, files: dict[str, bytes], opener: str, threads: int) -> bytes:
+        """Load the bench; its files are gone from the disk once they are open."""
+        folder = Path(tempfile.mkdtemp(prefix="intact-search-"))
+        try:
+            _unpack(files, folder)
+            return self._server.answer(encode(Start(str(folder), opener, threads)))
+        finally:
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def answer(self, request: bytes) -> bytes:
+        return self._server.answer(request)
+
+
+def _ray() -> Any:
+    """Return the package, which only the extra brings, and with it its exceptions."""
+    import_module("ray.exceptions")
+    return import_module("ray")
+
+
+def _got(reference: Any) -> bytes:
+    ray = _ray()
+    try:
+        content: bytes = ray.get(reference)
+    except ray.exceptions.RayTaskError:
+        raise  # an error in our own program: replies hold those of evaluators
+    except ray.exceptions.RayError as error:
+        said = next(iter(str(error).strip().splitlines()), type(error).__name__)
+        raise LostError(f"the worker died ({said[:_REASON]})") from error
+    return content
+
+
+def _packed(folder: Path) -> dict[str, bytes]:
+    """Return the files below a folder by their relative path."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file())
+    return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
+
+
+def _unpack(files: dict[str, bytes], folder: Path) -> None:
+    for name, content in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(content)

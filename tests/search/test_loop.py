@@ -1,0 +1,208 @@
+"""The loop: what is measured, written down and told, in which order, and how it ends."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from intact.errors import SearchError
+from intact.search.budget import Budget
+from intact.search.loop import Search, Standing
+from intact.search.space import Candidate
+from intact.search.trial import Ask, Goal, Measured, State, Trial
+
+SAMPLES = 100
+
+
+def complete(score: float) -> Measured:
+    return Measured(State.COMPLETE, score, 0.1, SAMPLES)
+
+
+@dataclass
+class Counting:
+    """Asks batches of one group with ever fewer bits; remembers what it was told."""
+
+    name: str = "counting"
+    batches: list[list[int]] = field(default_factory=lambda: [[8], [7, 6], [5, 4, 3]])
+    told: list[list[Trial]] = field(default_factory=list)
+
+    def ask(self) -> Sequence[Ask]:
+        if len(self.told) == len(self.batches):
+            return []
+        return [Ask((bits,)) for bits in self.batches[len(self.told)]]
+
+    def tell(self, trials: Sequence[Trial]) -> None:
+        self.told.append(list(trials))
+
+
+@dataclass
+class Exact:
+    """A pool whose scores are ten times the bits; what confirming gives may differ."""
+
+    journal: list[str] = field(default_factory=list)
+    integers: dict[int, float] = field(default_factory=dict)
+    float_score: float = 100.0
+
+    def evaluate(self, asks: Sequence[Ask]) -> Iterator[Measured]:
+        for ask in asks:
+            self.journal.append(f"measure {ask.candidate[0]}")
+            yield complete(10.0 * ask.candidate[0])
+
+    def confirm(self, candidates: Sequence[Candidate]) -> Iterator[Measured]:
+        for (bits,) in candidates:
+            self.journal.append(f"confirm {bits}")
+            yield complete(self.integers.get(bits, 10.0 * bits))
+
+    def close(self) -> None:
+        """Nothing is open."""
+
+    def __enter__(self) -> Exact:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+@dataclass
+class Bits:
+    def of(self, candidate: Candidate) -> float:
+        return float(sum(candidate))
+
+
+@dataclass
+class Memory:
+    journal: list[str]
+    trials: list[Trial] = field(default_factory=list)
+
+    def append(self, trial: Trial) -> None:
+        self.journal.append(f"write {trial.candidate[0]}")
+
+    def confirm(self, trial: Trial) -> None:
+        self.journal.append(f"write again {trial.candidate[0]}: {trial.score:g}")
+
+
+def search(
+    budget: Budget | None = None, goal: Goal | None = None, logged: Sequence[Trial] = ()
+) -> tuple[Search, Exact, Counting]:
+    pool, sampler = Exact(), Counting()
+    standing = Standing(goal or Goal(), SAMPLES, budget or Budget(trials=100))
+    return (
+        Search(sampler, pool, Bits(), Memory(pool.journal, list(logged)), standing),
+        pool,
+        sampler,
+    )
+
+
+def test_each_trial_is_written_before_the_next_begins() -> None:
+    made, pool, sampler = search()
+    made.run()
+    assert pool.journal == [
+        f"{verb} {bits}" for bits in (8, 7, 6, 5, 4, 3) for verb in ("measure", "write")
+    ]
+    assert [[trial.candidate[0] for trial in told] for told in sampler.told] == sampler.batches
+    assert [trial.number for trial in made.standing.trials] == list(range(6))
+
+
+@pytest.mark.parametrize("trials", [1, 2, 3, 4, 5, 6, 7])
+def test_no_more_trials_than_the_budget(trials: int) -> None:
+    made, _, sampler = search(Budget(trials))
+    made.run()
+    assert len(made.standing.trials) == min(trials, 6)
+    whole = [1, 3, 6]
+    assert len(sampler.told) == sum(done <= trials for done in whole)
+
+
+def test_time_ends_a_search_between_two_trials() -> None:
+    made, pool, _ = search(Budget(seconds=2.5))
+    ticks = iter(range(100))
+    made.clock = lambda: float(next(ticks))
+    made.run()
+    assert 1 <= len(made.standing.trials) < 6
+    assert pool.journal[-1].startswith("write")
+
+
+@pytest.mark.parametrize("known", [0, 1, 2, 3, 5, 6])
+def test_a_resumed_search_goes_on_as_if_it_had_not_ended(known: int) -> None:
+    whole, _, told = search()
+    whole.run()
+    again, pool, sampler = search(logged=whole.standing.trials[:known])
+    again.run()
+    assert again.standing.trials == whole.standing.trials
+    assert sampler.told == told.told
+    assert len(pool.journal) == 2 * (6 - known)
+
+
+def test_a_log_of_other_candidates_is_refused() -> None:
+    wrong = Trial(0, (5,), 5.0, complete(50.0))
+    made, _, _ = search(logged=[wrong])
+    with pytest.raises(SearchError, match="trial 0 of the log is not what the sampler asks"):
+        made.run()
+
+
+def test_the_cheapest_that_holds_the_limit_is_confirmed() -> None:
+    made, pool, _ = search(goal=Goal(min_score=45.0))
+    made.run()
+    assert made.confirmed().candidate == (5,)
+    assert pool.journal[-2:] == ["confirm 5", "write again 5: 50"]
+
+
+def test_a_winner_that_integers_do_not_confirm_gives_way_to_the_next() -> None:
+    made, pool, _ = search(goal=Goal(min_score=45.0))
+    pool.integers = {5: 44.0}
+    made.run()
+    best = made.confirmed()
+    assert (best.candidate, best.score) == ((6,), 60.0)
+
+
+def test_an_impossible_score_says_how_near_it_came() -> None:
+    made, _, _ = search(goal=Goal(min_score=81.0))
+    made.run()
+    with pytest.raises(SearchError, match="the best of 6 that were tried has 80 at a cost of 8"):
+        made.confirmed()
+
+
+def test_an_impossible_cost_says_how_near_it_came() -> None:
+    made, _, _ = search(goal=Goal(max_cost=2.0))
+    made.run()
+    with pytest.raises(SearchError, match="the cheapest of 6 that were tried costs 3"):
+        made.confirmed()
+
+
+def test_nothing_but_failures_tells_the_reason() -> None:
+    made, pool, _ = search()
+    failure = Measured(State.FAILED, math.nan, math.nan, 0, reason="metric m: raises KeyError")
+    pool.evaluate = lambda asks: iter([failure] * len(asks))  # type: ignore[method-assign]
+    made.run()
+    assert len(made.standing.trials) == 6
+    with pytest.raises(SearchError, match="metric m: raises KeyError"):
+        made.confirmed()
+
+
+def test_what_was_found_until_it_was_interrupted_is_kept() -> None:
+    made, pool, _ = search()
+    measure = pool.evaluate
+
+    def interrupted(asks: Sequence[Ask]) -> Iterator[Measured]:
+        for measured in measure(asks):
+            if len(made.standing.trials) == 4:
+                raise KeyboardInterrupt
+            yield measured
+
+    pool.evaluate = interrupted  # type: ignore[method-assign]
+    with pytest.raises(KeyboardInterrupt):
+        made.run()
+    assert len(made.standing.trials) == 4
+    assert made.confirmed().candidate == (8,)
+
+
+def test_evaluations_count_the_samples_that_were_run() -> None:
+    standing = Standing(Goal(), SAMPLES, Budget(10))
+    standing.trials = [
+        Trial(0, (8,), 8.0, complete(80.0)),
+        Trial(1, (7,), 7.0, Measured(State.STOPPED, 20.0, 0.1, 25)),
+    ]
+    assert standing.evaluations == 1.25
+    assert [trial.number for trial in standing.front] == [0]

@@ -1,0 +1,100 @@
+"""An evaluator that does what a candidate says; the opener that workers in tests use."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import numpy as np
+
+from intact.errors import CalibrationError, ModelError
+from intact.search.space import Candidate
+from intact.search.trial import Ask, Measured, State
+
+OPENER = f"{__name__}:open_fake"
+
+KILL, REFUSE, BUG, MEMORY, SLOW, EXIT, ABORT, WHO, HANG = range(100, 109)
+"""First choices of candidates that do something else than compute."""
+
+
+@dataclass(frozen=True)
+class FakeBench:
+    """What a fake evaluator needs.
+
+    Attributes:
+        factor: Of every score.
+        opening: What happens when it is loaded.
+        notes: A folder into which each process writes a file with its number as name.
+    """
+
+    factor: float = 1.0
+    opening: str = ""
+    notes: str = ""
+
+    def save(self, folder: Path) -> None:
+        """Write it, with an array in a folder below."""
+        (folder / "fake.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+        (folder / "deep").mkdir()
+        np.save(folder / "deep" / "numbers.npy", np.arange(1000, dtype=np.float64) / 7)
+
+
+class FakeEvaluator:
+    """Scores that follow from the candidate and depend on every bit of the saved numbers."""
+
+    def __init__(self, bench: FakeBench, numbers: np.ndarray, threads: int) -> None:
+        self._bench, self._numbers, self.threads = bench, numbers, threads
+
+    @property
+    def float_score(self) -> float:
+        return self._bench.factor / 3
+
+    def measure(self, ask: Ask) -> Measured:
+        first = ask.candidate[0]
+        if first == KILL:
+            os.kill(os.getpid(), signal.SIGKILL)
+        if first == ABORT:
+            os.write(2, b"first line\nterminate called: bad_alloc\n\n")
+            os.abort()
+        if first == EXIT:
+            os._exit(7)
+        if first == REFUSE:
+            raise CalibrationError("no scale for 'conv1'", remedy="use more samples")
+        if first == BUG:
+            raise ZeroDivisionError("a bug of ours")
+        if first == MEMORY:
+            raise MemoryError
+        if first == HANG:
+            time.sleep(600)
+        if first == SLOW:
+            os.write(1, b"noise on the standard output")
+            time.sleep(0.2)
+        if first == WHO:
+            time.sleep(0.05)
+            return Measured(State.COMPLETE, float(os.getpid()), float(self.threads), 1)
+        score = self._numbers[: 1 + sum(ask.candidate)].sum() * self._bench.factor
+        state = State.STOPPED if ask.bar is not None and score < ask.bar else State.COMPLETE
+        samples = np.int64(1000 if ask.samples is None else ask.samples)
+        return Measured(state, np.float64(score), np.float32(0.1), samples)  # type: ignore[arg-type]
+
+    def confirm(self, candidate: Candidate) -> Measured:
+        measured = self.measure(Ask(candidate))
+        return Measured(measured.state, -measured.score, 0.0, 1000, reason="confirmed")
+
+
+def open_fake(folder: Path, threads: int) -> FakeEvaluator:
+    """Return what a saved bench asks for."""
+    bench = FakeBench(**json.loads((folder / "fake.json").read_text("utf-8")))
+    if bench.notes:
+        (Path(bench.notes) / str(os.getpid())).touch()
+    if bench.opening == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    if bench.opening == "refuse":
+        raise ModelError("the bench's model is damaged", remedy="save it anew")
+    if bench.opening == "bug":
+        raise KeyError("a bug of ours")
+    numbers = np.load(folder / "deep" / "numbers.npy", mmap_mode="r")
+    return FakeEvaluator(bench, numbers, threads)
