@@ -10,7 +10,7 @@ from intact.errors import PlanError, UsageError, nearest
 from intact.formats.c.format import C
 from intact.formats.encodings.format import ENCODINGS
 from intact.formats.exported import Exported
-from intact.formats.format import Format, Io, require_files, require_packages
+from intact.formats.format import Expressible, Format, Io, require_files, require_packages
 from intact.formats.ncnn.format import NCNN
 from intact.formats.onnx_integer.format import ONNX_INTEGER
 from intact.formats.onnx_qdq.format import ONNX_QDQ, write_float_weights
@@ -91,6 +91,14 @@ def export(
         ExportError: A format cannot express the plan; all that it cannot is listed.
     """
     return {name: FORMATS[name].write(plan, io) for name in formats}
+
+
+def expressible(formats: Iterable[FormatName]) -> Expressible:
+    """Return what plans may ask of all of some formats."""
+    found = Expressible()
+    for name in formats:
+        found &= FORMATS[name].expressible
+    return found
 
 
 def exported_in(folder: Path, plan: QuantizedGraph) -> dict[FormatName, Exported]:

@@ -60,9 +60,7 @@ def test_powers_of_two_are_rounded_exactly(
     data: npt.NDArray[np.float32], mode: Rounding, exponent: int, zero: int
 ) -> None:
     scale = Fraction(2) ** exponent
-    simulated = SimulatedQuantize(
-        float(scale), -100, 90, zero, mode, out_dtype="int8"
-    )(data)
+    simulated = SimulatedQuantize(float(scale), -100, 90, zero, mode, out_dtype="int8")(data)
     expected = []
     for x in data.tolist():
         # Beyond 2**100 codes the quotient may not be a float32: it saturates all the same.

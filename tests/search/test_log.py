@@ -18,18 +18,19 @@ import pytest
 
 import intact.search.log as log_module
 import intact.search.log_reading as reading
-from intact.errors import DataError, IntactError, OutputError, UsageError
+from intact.errors import DataError, IntactError, OutputError, SearchError, UsageError
 from intact.graph import normalize
-from intact.plan import Overrides
+from intact.plan import Overrides, TensorEnd
 from intact.search.log import Entry, Log, LogSettings, choose, read_log
-from intact.search.log_line import groups_hash
+from intact.search.log_settings import DIFFERENCES, groups_hash
 from intact.search.space import Space
 from intact.search.strategy import Strategy
 from intact.search.trial import Goal, Measured, State, Trial
 from intact.targets import load_target
-from tests.models import residual_net
+from tests.models import depthwise_net, residual_net
 from tests.plans import calibrated
 
+DOCUMENT = Path(__file__).parents[2] / "docs" / "search-log.md"
 PLAN = calibrated(residual_net())
 STRATEGY = Strategy.of(PLAN)
 SPACE = Space.of(PLAN.graph, PLAN.target)
@@ -303,7 +304,7 @@ class TestResume:
     def test_another_search(self, path: Path, changes: dict[str, Any], told: str) -> None:
         whole = written(path, trial(0)) + b"torn"
         path.write_bytes(whole)
-        with pytest.raises(UsageError) as caught:
+        with pytest.raises(SearchError) as caught:
             Log.resume(path, settings(**changes))
         assert told in str(caught.value)
         assert "or another file" in str(caught.value)
@@ -321,18 +322,18 @@ class TestResume:
     )
     def test_another_world(self, path: Path, field: str, told: str) -> None:
         written(path, trial(0))
-        with pytest.raises(UsageError, match=told):
+        with pytest.raises(SearchError, match=told):
             Log.resume(path, msgspec.structs.replace(settings(), **{field: "0"}))
 
     def test_a_second_search_in_one_file(self, path: Path) -> None:
         first = written(path, trial(0))
         other = written(path.with_name("other"), trial(1), options=settings(seed=9))
         path.write_bytes(first + other)
-        with pytest.raises(UsageError, match="line 2: the log of another search"):
+        with pytest.raises(SearchError, match="line 2: the log of another search"):
             Log.resume(path, settings())
 
     def test_every_setting_is_compared(self) -> None:
-        assert set(log_module._DIFFERENCES) == set(LogSettings.__struct_fields__)
+        assert set(DIFFERENCES) == set(LogSettings.__struct_fields__)
 
 
 class TestSpaces:
@@ -360,6 +361,14 @@ class TestSpaces:
         )
         assert made.target_hash != settings().target_hash
         assert made.model == settings().model
+        made.refuse_other(PLAN.graph, load_target("tensorrt"), "log")
+        with pytest.raises(SearchError, match=r"log: .*the target is tensorrt there, onnxruntime"):
+            made.refuse_other(PLAN.graph, PLAN.target, "log")
+        same_name = msgspec.structs.replace(load_target("tensorrt"), formats=())
+        with pytest.raises(SearchError, match="the target's description is"):
+            made.refuse_other(PLAN.graph, same_name, "log")
+        with pytest.raises(SearchError, match=r"the model is .*; give the model and the target"):
+            made.refuse_other(normalize(depthwise_net()), PLAN.target, "log")
 
 
 class TestHostile:
@@ -396,7 +405,7 @@ class TestHostile:
     def test_names_with_control_characters(self, path: Path, line: Any) -> None:
         line["search"]["settings"]["target"] = "\x1b[31m\n\u202e" * 1000
         path.write_text(json.dumps(line) + "\n")
-        with pytest.raises(UsageError, match="the target is") as caught:
+        with pytest.raises(SearchError, match="the target is") as caught:
             Log.resume(path, settings())
         assert str(caught.value).isprintable()
         assert len(str(caught.value)) < 1000
@@ -456,9 +465,9 @@ class TestChoose:
         assert choose(entries(*trials, confirmed=ran), "0").trial == trials[0]
 
     def test_none(self) -> None:
-        with pytest.raises(UsageError, match=r"none of the 1 line.*highest score: 0.4"):
+        with pytest.raises(SearchError, match=r"none of the 1 line.*highest score: 0.4"):
             choose(entries(trial(0, 0.4)), "best")
-        with pytest.raises(UsageError, match="none of the 0 line"):
+        with pytest.raises(SearchError, match="none of the 0 line"):
             choose(iter(()), "best")
         with pytest.raises(UsageError, match="number up to 0"):
             choose(entries(trial(0)), 1)
@@ -471,3 +480,30 @@ class TestChoose:
         line = Entry.of(failed, None, settings(), log_module.Executor.SIMULATE)
         with pytest.raises(UsageError, match="no strategy: out of memory"):
             choose(iter([line]), 0)
+
+
+@pytest.mark.skipif(not DOCUMENT.is_file(), reason="the documentation is not beside the tests")
+class TestDocument:
+    def test_its_line_is_one(self) -> None:
+        text = DOCUMENT.read_text(encoding="utf-8")
+        shown = json.loads(text.split("```json\n")[1].split("```")[0])
+        VALIDATOR.validate(shown)
+        msgspec.convert(shown, Entry)
+
+    def test_its_program_reads_scales(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        monkeypatch.chdir(tmp_path)
+        failed = trial(1, math.nan, state=State.FAILED, noise=math.nan)
+        with Log.create("search.jsonl", settings()) as log:
+            log.append(trial(0), STRATEGY)
+            log.append(failed, None)
+        program = DOCUMENT.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
+        names: dict[str, Any] = {}
+        exec(compile(program, "search-log.md", "exec"), names)
+        assert {place for _, place in names["scales"]} == set(STRATEGY.thresholds)
+        for (number, place), scales in names["scales"].items():
+            config = PLAN.configs[TensorEnd.parse(place)]
+            assert config.scale is not None
+            assert number == 0
+            assert scales == [float(scale) for scale in config.scale.flat]

@@ -151,3 +151,40 @@ def test_integer_pow2_is_integer_throughout() -> None:
     assert add.scales is ScaleRule.UNIFY_INPUTS
     assert concat.scales is ScaleRule.UNIFY_ALL
     assert target.rule_for(conv()) is not None
+
+
+@pytest.mark.parametrize("name", ["x86", "arm", "cuda"])
+def test_processors_through_tvm_multiply_int8_by_channel(name: str) -> None:
+    target, tvm = load_target(name), load_target("tvm")
+    assert target.arithmetic == tvm.arithmetic
+    assert target.rules == tvm.rules
+    assert (target.weight.granularity, tvm.weight.granularity) == ("per_channel", "per_tensor")
+    rule = target.rule_for(conv())
+    assert rule is not None
+    assert (rule.inputs, rule.alternatives) == ((DType.INT8, DType.INT8), ())
+    assert target.cost_of("Conv", DType.FLOAT32) > target.cost_of("Conv", DType.INT8, rule) == 1
+
+
+def test_vta_leaves_to_the_cpu_what_its_alu_cannot() -> None:
+    target = load_target("vta")
+    assert target.arithmetic == load_target("integer-pow2").arithmetic
+    for quantized in (
+        node("Add", value("x", X), value("y", X)),
+        node("GlobalAveragePool", value("x", X)),
+        node("MatMul", value("x", [4, 8]), constant("w", [8, 4])),
+        conv(),
+    ):
+        rule = target.rule_for(quantized)
+        assert rule is not None
+        assert rule.quantize
+    for floating in (
+        node("Add", value("x", [1, 4]), value("y", [1, 4])),
+        node("Mul", value("x", X), value("y", X)),
+        node("GlobalAveragePool", value("x", [1, 4, 7, 7])),
+        node("MatMul", value("x", [1, 4]), value("y", [4, 4])),
+        node("Softmax", value("x", [1, 4])),
+    ):
+        rule = target.rule_for(floating)
+        assert rule is not None
+        assert not rule.quantize
+        assert rule.reason

@@ -41,13 +41,19 @@ def assert_exact(found: Verification, samples: int) -> None:
 
 
 @pytest.mark.parametrize("float_ends", [False, True])
-@pytest.mark.parametrize("target", ["integer-pow2", "tvm", "tflite-micro"])
+@pytest.mark.parametrize("target", ["integer-pow2", "tvm", "tflite-micro", "x86"])
 def test_onnx_runtime_has_the_engines_bits(target: str, float_ends: bool) -> None:
     plan = plan_for(target, curved=True)
     content = write_onnx_integer(integer_program(plan, float_ends=float_ends))
     found = verify_onnx_integer(plan, content, batches(12), float_ends=float_ends, threads=1)
     assert_exact(found, 12)
     assert "ONNX Runtime" in found.runtime
+
+
+def test_vta_shifts_like_the_engine() -> None:
+    plan = plan_for("vta")
+    content = write_onnx_integer(integer_program(plan))
+    assert_exact(verify_onnx_integer(plan, content, batches(12), threads=1), 12)
 
 
 def test_curved_functions_and_means_of_any_window() -> None:

@@ -19,11 +19,12 @@ from intact.api.sources import (
 from intact.calibrate.assign import Method, required_tensors
 from intact.calibrate.collect import Progress, collect
 from intact.errors import SearchError, UsageError
+from intact.exporting import expressible
 from intact.graph import Graph, normalize
 from intact.graph.expand import expand as expand_operators
 from intact.graph.join_gelu import join_gelu
 from intact.improving import Improvements
-from intact.pipeline import DataSource, refuse_nothing_to_do
+from intact.pipeline import DataSource, Deployment, refuse_nothing_to_do
 from intact.plan import Overrides
 from intact.result import Result, check_output
 from intact.samples.metric import Metric, MetricFunction
@@ -33,10 +34,9 @@ from intact.samples.stream import Samples
 from intact.search.bench import Bench
 from intact.search.budget import Budget
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
+from intact.search.deployable import deployable
 from intact.search.goals import goal_of
-from intact.search.log import Log
-from intact.search.log_line import LogSettings
-from intact.search.log_reading import choose, read_log
+from intact.search.log import Log, LogSettings, choose, read_log
 from intact.search.loop import Report, Search, Standing
 from intact.search.objective import Objective
 from intact.search.plans import Planner, required
@@ -51,6 +51,11 @@ from intact.targets import Target
 DEFAULT_SAMPLES = 512
 DEFAULT_BUDGET = "200trials"
 LOG_SUFFIX = ".search.jsonl"
+
+_CACHE_BYTES = 1 << 30
+"""Of activations that all workers together keep, to go on from where candidates begin to differ."""
+_SESSION_BYTES = 1 << 29
+"""Of weights in all compiled pieces."""
 
 
 @dataclass(frozen=True)
@@ -194,8 +199,7 @@ def search_strategy(
             "samples are read twice", remedy="give arrays, a file, or a function that begins anew"
         )
     graph = _float_graph(model, described, expand, improve)
-    space = Space.of(graph, described, overrides, widths=widths, allow_float=allow_float)
-    refuse_nothing_to_do(space.plan)
+    space = _choices(graph, described, overrides, deployment, widths, allow_float=allow_float)
     prepared = preprocess or Preprocess()
     opened = open_samples(
         data, graph, preprocess=prepared, limit=samples, labels=labels, skip_bad=skip_bad, mask=mask
@@ -210,7 +214,16 @@ def search_strategy(
     cost = _cost(minimize, planner, opened, threads)
     space = pruned(space, cost)
     cost = cost.on(space)
-    bench = Bench.of(space, statistics, chosen, opened, scored, threads=threads)
+    bench = Bench.of(
+        space,
+        statistics,
+        chosen,
+        opened,
+        scored,
+        threads=threads,
+        cache_bytes=_CACHE_BYTES // workers,
+        session_bytes=_SESSION_BYTES // workers,
+    )
     address = None if cluster == "local" else cluster
     with make_pool(
         bench, workers, distributed=cluster is not None, address=address, threads=threads
@@ -302,6 +315,7 @@ def replay_strategy(
     described = target_of(entry.settings.target if target is None else target)
     deployment = deployment_of(described, formats, io)
     graph = _float_graph(model, described, expand, improve)
+    entry.settings.refuse_other(graph, described, str(log))
     if entry.strategy is None:
         raise SearchError(f"{log}: trial {trial} has no strategy", remedy="choose another trial")
     plan = entry.strategy.plan(graph, described)
@@ -327,6 +341,37 @@ def _float_graph(
         raise UsageError("the model is quantised already", remedy="search on the float model")
     graph = improvements.rewrite(expand_operators(normalize(source.model), expand))
     return join_gelu(graph) if target.describes("Gelu") else graph
+
+
+def _choices(
+    graph: Graph,
+    target: Target,
+    overrides: Overrides | None,
+    deployment: Deployment,
+    widths: Sequence[int] | None,
+    *,
+    allow_float: bool,
+) -> Space:
+    """Return the choices that target, user and formats leave.
+
+    Raises:
+        UsageError: There are none.
+    """
+    space = Space.of(graph, target, overrides, widths=widths, allow_float=allow_float)
+    refuse_nothing_to_do(space.plan)
+    able = expressible(deployment.formats)
+    space = deployable(
+        space,
+        weight_bits=able.weight_bits,
+        activation_bits=able.activation_bits,
+        floats=able.floats,
+    )
+    if not space.open:
+        raise UsageError(
+            f"target {target.name} and format {', '.join(deployment.formats)} leave no choice",
+            remedy="choose another --format, other --widths, or `intact quantize`",
+        )
+    return space
 
 
 def _objective(objective: str | MetricFunction | None) -> Objective | None:

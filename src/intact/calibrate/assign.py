@@ -2,96 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
-
-import numpy as np
-import numpy.typing as npt
 
 from intact.calibrate.memo import Forgetful, Memo
+from intact.calibrate.method import Method
 from intact.calibrate.scales.bias import assign_biases
 from intact.calibrate.scales.given import Settled, settle
 from intact.calibrate.scales.masked import MaskConstants
+from intact.calibrate.scales.ranges import params_of, range_of, weight_params
 from intact.calibrate.scales.roles import (
     is_fixed,
     is_parameter,
     needs_range,
     point_role,
-    refuse_not_finite,
 )
 from intact.calibrate.scales.stored import store_scales
 from intact.calibrate.scales.tied import TiedRanges
 from intact.calibrate.statistics import Statistics
-from intact.config import Grid, QuantState, TensorQuantConfig
-from intact.errors import CalibrationError, nearest
+from intact.config import QuantState, TensorQuantConfig
+from intact.errors import CalibrationError
 from intact.graph import Role
-from intact.numerics.affine_params import PowerOfTwo, QuantParams, params_from_range
-from intact.numerics.distribution import Distribution
-from intact.numerics.logarithmic import scale_from_threshold
-from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
+from intact.numerics.affine_params import PowerOfTwo
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.given_scales import GIVEN, ScaleTable
-from intact.targets import Target
 
-
-@dataclass(frozen=True)
-class Method:
-    """How scales are derived.
-
-    Attributes:
-        activations: Name of the threshold method.
-        fallback: Method for tensors for which ``activations`` is not defined.
-        weights: Method for weights.
-        options: Parameters of the methods, e.g. ``percentile``.
-    """
-
-    activations: str
-    fallback: str
-    weights: str
-    options: Mapping[str, float] = field(default_factory=dict)
-
-    @staticmethod
-    def of(
-        target: Target,
-        activations: str | None = None,
-        weights: str | None = None,
-        options: Mapping[str, float] | None = None,
-    ) -> Method:
-        """Return the target's method, with what the caller names instead.
-
-        Args:
-            target: Declares method, fallback and options.
-            activations: Threshold method for activations.
-            weights: Threshold method for weights.
-            options: Options of the activations' method, on top of the target's.
-
-        Raises:
-            CalibrationError: A name is no threshold method, or the method has no such option or
-                does not take its value.
-        """
-        declared = target.calibration
-        method = Method(
-            activations or declared.method,
-            declared.fallback,
-            weights or declared.weight_method,
-            dict(declared.options),
-        )
-        named = declared.variants.get(method.activations, method.activations)
-        method = replace(method, activations=named)
-        for name in (method.activations, method.fallback):
-            if name not in METHODS:
-                raise CalibrationError(
-                    f"unknown threshold method {name!r}", remedy=nearest(name, METHODS)
-                )
-        # Tried on two numbers, so that a mistake is found before the samples are run.
-        sample, levels = np.array([-1, 1], np.float32), Levels(-127, 127, Scheme.SYMMETRIC)
-        if weights is not None:
-            weight_range(sample, levels, weights, None)
-        if options:
-            estimate_range(Distribution.from_values(sample), levels, method.activations, **options)
-        return replace(method, options={**method.options, **(options or {})})
+__all__ = ["Method", "Points", "activate", "assign", "assign_own", "required_tensors"]
 
 
 def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> tuple[str, ...]:
@@ -249,7 +186,7 @@ def _assign_activations(
         name = str(point.value.name)
         found = memo(
             ("range", name, point.config.grid),
-            partial(_range, point, statistics, method, masks.factors),
+            partial(range_of, point, statistics, method, masks.factors),
         )
         masks.found |= found.masks.found
         for factor in found.masks.alone.values():
@@ -258,7 +195,7 @@ def _assign_activations(
         groups.setdefault(id(root), TiedRanges(root)).add(point.config, (found.low, found.high))
     for key, group in groups.items():
         root, shared = group.root, masks.shared(key, *group.common())
-        params = partial(_params, root.grid, *shared, PowerOfTwo.NEAREST, truncates=truncates)
+        params = partial(params_of, root.grid, *shared, PowerOfTwo.NEAREST, truncates=truncates)
         root.set_checked(memo(("params", root.grid, shared), params))
         root.observer = method.activations
     messages = [masks.note()] if masks.found else []
@@ -270,93 +207,13 @@ def _assign_activations(
     return [Note(NoteKind.CALIBRATION, "", message) for message in messages]
 
 
-class _Found(NamedTuple):
-    """The range of a tensor, and what is to be noted of it.
-
-    Attributes:
-        low: Lowest value that codes shall hold.
-        high: Highest value.
-        is_fallen: The method is not defined for it, the fallback chose.
-        masks: Its own mask constants; the key of its scale is 0.
-    """
-
-    low: float
-    high: float
-    is_fallen: bool
-    masks: MaskConstants
-
-
-def _range(
-    point: QuantPoint,
-    statistics: Statistics,
-    method: Method,
-    factors: Mapping[str, float],
-) -> _Found:
-    name, masks = str(point.value.name), MaskConstants(factors)
-    if point.is_constant and point.value.const_value is not None:
-        values = point.value.const_value.numpy().astype(np.float32)
-        # Infinity may mask; what is to be done about it is not decided here.
-        refuse_not_finite(values[~np.isinf(values)], f"constant {name!r}", point.end.node)
-        kept = masks.of_values(name, values, 0)
-        low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum)
-        return _Found(low, high, False, masks)
-    kept = masks.of_statistics(name, statistics[name], 0)
-    distribution = kept.distribution
-    levels = _levels(point.config, distribution)
-    chosen, is_fallen = method.activations, False
-    if levels.scheme not in METHODS[chosen].schemes:
-        chosen, is_fallen = method.fallback, True
-    options = {
-        key: value for key, value in method.options.items() if key in METHODS[chosen].options
-    }
-    low, high = kept.widened(*estimate_range(distribution, levels, chosen, **options))
-    return _Found(low, high, is_fallen, masks)
-
-
-def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
-    """Return the levels as they serve this tensor: all on one side where its values are."""
-    levels = config.levels
-    if levels.scheme is Scheme.ASYMMETRIC and distribution.minimum >= 0:
-        return Levels(0, levels.quant_max - levels.quant_min, Scheme.ONE_SIDED)
-    return levels
-
-
 def _assign_weight(point: QuantPoint, method: Method, memo: Memo, *, truncates: bool) -> None:
     config = point.config
     if point.value.const_value is None or config.dominator is not config:
         return
-    params = partial(_weight_params, point, method, truncates=truncates)
+    params = partial(weight_params, point, method, truncates=truncates)
     config.set_checked(memo(("weight", point.value.name, config.grid), params))
     config.observer = method.weights
-
-
-def _weight_params(point: QuantPoint, method: Method, *, truncates: bool) -> QuantParams:
-    config, tensor = point.config, point.value.const_value
-    values = np.zeros(0, np.float32) if tensor is None else tensor.numpy()
-    values = values.astype(np.float32, copy=False)
-    refuse_not_finite(values, f"weight {point.value.name!r}", point.end.node)
-    low, high = weight_range(values, config.levels, method.weights, config.granularity.axis)
-    # A clipped weight is wrong for every sample.
-    return _params(config.grid, low, high, PowerOfTwo.CEIL, truncates=truncates)
-
-
-def _params(
-    grid: Grid, low: npt.ArrayLike, high: npt.ArrayLike, power: PowerOfTwo, *, truncates: bool
-) -> QuantParams:
-    """Return the scale and offset of a grid that hold a range, or one for each channel."""
-    if grid.exponential:
-        threshold = np.maximum(np.abs(low), np.abs(high))
-        return grid.check_params(scale_from_threshold(threshold, grid.quant_max), None)
-    params = params_from_range(
-        low,
-        high,
-        grid.quant_min,
-        grid.quant_max,
-        symmetric=grid.symmetric,
-        power_of_two=power if grid.power_of_two else None,
-        truncated_zero_point=truncates,
-    )
-    return grid.check_params(params.scale, params.zero_point)
 
 
 def activate(configs: Iterable[TensorQuantConfig]) -> None:

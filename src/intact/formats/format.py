@@ -23,6 +23,36 @@ class Io(enum.StrEnum):
 
 
 @dataclass(frozen=True)
+class Expressible:
+    """What a plan may ask of a format: for searches, which then propose nothing else.
+
+    Attributes:
+        weight_bits: Widths of weights, where a format holds fewer codes than any integers.
+        activation_bits: Widths of activations.
+        floats: Whether operators may stay float.
+    """
+
+    weight_bits: frozenset[int] = frozenset(range(2, 17))
+    activation_bits: frozenset[int] = frozenset(range(2, 17))
+    floats: bool = True
+
+    def __and__(self, other: Expressible) -> Expressible:
+        """Return what both formats express."""
+        return Expressible(
+            self.weight_bits & other.weight_bits,
+            self.activation_bits & other.activation_bits,
+            self.floats and other.floats,
+        )
+
+
+EIGHT_BITS = frozenset({8})
+UP_TO_EIGHT_BITS = frozenset(range(2, 9))
+
+INTEGERS_ALONE = Expressible(UP_TO_EIGHT_BITS, UP_TO_EIGHT_BITS, floats=False)
+"""Of formats for machines without floats."""
+
+
+@dataclass(frozen=True)
 class Format:
     """A format that plans are deployed in; each folder of ``formats/`` that has one names it.
 
@@ -34,6 +64,7 @@ class Format:
         extra: Which extra brings them.
         optional: Which of the files are not always there.
         has_io: Whether its ends can hold codes or numbers, as the caller likes.
+        expressible: What plans may ask of it; whether it has each operator, it says when it writes.
     """
 
     files: tuple[str, ...]
@@ -43,6 +74,7 @@ class Format:
     extra: str = ""
     optional: tuple[str, ...] = ()
     has_io: bool = False
+    expressible: Expressible = Expressible()
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -28,6 +28,9 @@ from intact.targets import Overflow
 _ADDS = frozenset({"Add", "Sub", "Sum"})
 """What may be fused behind products so that it adds to them in their accumulator."""
 
+_LONGEST = 1 << 16
+"""Products of two activations of a length that the model does not tell are no longer than this."""
+
 
 @dataclass(frozen=True, eq=False)
 class WrappingSums:
@@ -103,16 +106,17 @@ def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
     reaches = [_reach(plan.input_config(node, slot)) for slot in slots]
     weight = weight_slot(node)
     if weight is None:
-        count = _summed(node)
-        return None if count is None else count * reaches[0] * reaches[1]
+        count, product = _summed(node), reaches[0] * reaches[1]
+        is_short = count is None and _LONGEST * product < limit
+        return _LONGEST * product if is_short else None if count is None else count * product
     array, axis = constant_array(input_value(node, weight)), output_channel_axis(node)
     if array is None or not array.size:
         return None if array is None else 0
     channels = 1 if axis is None else array.shape[axis]
-    bias = _bias_codes(plan, node)
-    rough = array.size // channels * reaches[0] * reaches[1] + int(bias.max(initial=0))
+    rough = array.size // channels * reaches[0] * reaches[1] + _largest_bias(plan, node)
     if rough < limit or axis is None:
         return rough
+    bias = _bias_codes(plan, node)
     steps = _steps(plan, TensorEnd.input(str(node.name), weight), array)
     others = tuple(each for each in range(array.ndim) if each != axis)
     sums = steps.sum(axis=others) * reaches[0]
@@ -125,6 +129,18 @@ def _summed(node: ir.Node) -> int | None:
     value = input_value(node, 0)
     length = None if value is None or not value.shape else value.shape[-1]
     return length if isinstance(length, int) else None
+
+
+def _largest_bias(plan: QuantizedGraph, node: ir.Node) -> int:
+    """Bound the integers of a bias without quantising it: this is asked of every plan."""
+    slot = bias_slot(node)
+    array = None if slot is None else constant_array(input_value(node, slot))
+    config = None if slot is None else plan.input_config(node, slot)
+    if config is None or array is None or config.scale is None or not quantizes(config):
+        return 0
+    reach = max(abs(config.quant_min), abs(config.quant_max))
+    steps = float(np.abs(array).max(initial=0)) / float(config.scale.min())
+    return reach if not steps < reach else int(steps) + 2
 
 
 def _bias_codes(plan: QuantizedGraph, node: ir.Node) -> npt.NDArray[np.int64]:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
@@ -16,11 +15,10 @@ import numpy.typing as npt
 from intact.calibrate.assign import Method
 from intact.calibrate.statistics import Statistics
 from intact.errors import DataError, UsageError
-from intact.run.float import FloatModel
 from intact.samples.labels import Reference
 from intact.samples.stream import Samples
+from intact.search.chunks import Chunk, chunks_of, read_samples
 from intact.search.objective import (
-    Arrays,
     Objective,
     are_probabilities,
     default_kind,
@@ -37,35 +35,6 @@ SAMPLE_BYTES = 4 << 30
 
 ORDER_SEED = 0
 """Of the order of the samples: fixed, so that all searches draw alike."""
-
-
-@dataclass(frozen=True)
-class Chunk:
-    """Samples that run together.
-
-    Attributes:
-        feeds: The model's inputs by name; the last chunk is filled by repeating its last sample.
-        outputs: The float model's, of the real samples.
-        size: Samples in ``feeds``.
-        count: How many of them are real.
-        labels: Class numbers, ``[count]``.
-    """
-
-    feeds: Arrays
-    outputs: Arrays
-    size: int
-    count: int
-    labels: npt.NDArray[np.int64] | None = None
-
-    def float_outputs(self) -> Arrays:
-        """Return the float model's outputs as a run of the chunk would give them."""
-        missing = self.size - self.count
-        return {
-            name: np.concatenate([array, np.repeat(array[-1:], missing, axis=0)])
-            if missing and array.ndim and len(array) == self.count
-            else array
-            for name, array in self.outputs.items()
-        }
 
 
 @dataclass(frozen=True)
@@ -155,7 +124,7 @@ class Bench:
         keeps = objective is not None and objective.metric is not None
         samples = replace(samples, keep_references=keeps)
         size = samples.batch_size(chunk)
-        feeds = _read(samples, size, max_bytes)
+        feeds = read_samples(samples, size, max_bytes)
         total = len(next(iter(feeds.values())))
         order = np.random.default_rng(ORDER_SEED).permutation(total)
         feeds = {name: array[order] for name, array in feeds.items()}
@@ -163,7 +132,7 @@ class Bench:
         labels = samples.labels() if needs_labels else None
         if labels is not None:
             labels = labels[order]
-        chunks = tuple(_run(space, feeds, labels, size, threads, max_bytes))
+        chunks = tuple(chunks_of(space.plan.graph, feeds, labels, size, threads, max_bytes))
         first = chunks[0]
         output = next(iter(first.outputs.values()))
         if objective is None:
@@ -195,93 +164,6 @@ class Bench:
         from intact.search.bench_file import load_bench
 
         return load_bench(folder)
-
-
-def _read(samples: Samples, size: int, max_bytes: int) -> dict[str, npt.NDArray[Any]]:
-    """Return all samples by input name, axis 0 first."""
-    parts: list[Mapping[str, npt.NDArray[Any]]] = []
-    taken = 0
-    for feeds, count in samples.batches(size):
-        part = {name: array[:count] for name, array in feeds.items()}
-        taken += sum(array.nbytes for array in part.values())
-        known = taken if samples.count is None else taken * samples.count // _done(parts, count)
-        if max(taken, known) > max_bytes:
-            raise _too_large(samples.source, max(taken, known), max_bytes)
-        parts.append(part)
-    for name in parts[0]:
-        shapes = {part[name].shape[1:] for part in parts}
-        if len(shapes) > 1:
-            raise DataError(
-                f"{samples.source}: samples of input {name!r} have different shapes",
-                remedy="pad them to one shape to search on them",
-            )
-    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
-
-def _done(parts: list[Mapping[str, npt.NDArray[Any]]], count: int) -> int:
-    return sum(len(next(iter(part.values()))) for part in parts) + count
-
-
-def _too_large(source: str, needed: int, allowed: int) -> DataError:
-    return DataError(
-        f"{source}: samples and float outputs take {math.ceil(needed / 2**20)} MiB, allowed are "
-        f"{allowed >> 20}",
-        remedy="use fewer samples, or allow more",
-    )
-
-
-def _run(
-    space: Space,
-    feeds: Mapping[str, npt.NDArray[Any]],
-    labels: npt.NDArray[np.int64] | None,
-    size: int,
-    threads: int,
-    max_bytes: int,
-) -> Iterator[Chunk]:
-    """Cut the samples into chunks and run the float model over each."""
-    model = FloatModel(space.plan.graph, threads=threads)
-    total = len(next(iter(feeds.values())))
-    taken = sum(array.nbytes for array in feeds.values())
-    for start in range(0, total, size):
-        rows = {name: array[start : start + size] for name, array in feeds.items()}
-        count = min(size, total - start)
-        if count < size:
-            rows = {
-                name: np.concatenate([array, np.repeat(array[-1:], size - count, axis=0)])
-                for name, array in rows.items()
-            }
-        outputs = real_samples(model.run(dict(rows)), size, count)
-        _refuse_not_finite(outputs)
-        taken += sum(array.nbytes for array in outputs.values())
-        if taken > max_bytes:
-            raise _too_large("the samples", taken, max_bytes)
-        own = None if labels is None else labels[start : start + count]
-        yield Chunk(rows, outputs, size, count, own)
-
-
-def real_samples(outputs: Arrays, size: int, count: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the first ``count`` of ``size`` samples; what has no sample axis stays whole."""
-    return {
-        name: array[:count] if array.ndim and len(array) == size else array
-        for name, array in outputs.items()
-    }
-
-
-def not_finite(outputs: Arrays) -> str:
-    """Return the name of the first output that holds NaN or infinity; empty if none does."""
-    for name, array in outputs.items():
-        if array.dtype.kind == "f" and not np.isfinite(array).all():
-            return name
-    return ""
-
-
-def _refuse_not_finite(outputs: Arrays) -> None:
-    name = not_finite(outputs)
-    if name:
-        raise DataError(
-            f"output {name!r} of the float model holds NaN or infinity",
-            remedy="check the samples and the model",
-        )
 
 
 def _check(

@@ -17,8 +17,9 @@ from typing import Self
 import msgspec
 
 from intact.errors import DataError, OutputError, UsageError
-from intact.search.log_line import Entry, Executor, LogSettings, Skimmed, trial_of
+from intact.search.log_line import Entry, Executor, Skimmed, trial_of
 from intact.search.log_reading import LONGEST_LINE, choose, read_log, whole_lines
+from intact.search.log_settings import LogSettings
 from intact.search.strategy import Strategy
 from intact.search.trial import Trial
 
@@ -68,7 +69,8 @@ class Log:
         """Open a log to continue its search; what was cut off in its last line is removed.
 
         Raises:
-            UsageError: There is none, or it is of another search: what differs is said.
+            UsageError: There is none.
+            SearchError: It is of another search; what differs is said.
             DataError: It is damaged elsewhere than at its end, or no log.
             OutputError: The file cannot be written, or another search writes it.
         """
@@ -159,7 +161,7 @@ class Log:
 
     def _take(self, entry: Skimmed, number: int) -> None:
         where = f"{self.path}: line {number}"
-        _refuse_other(where, entry.search.settings, self.settings)
+        entry.search.settings.refuse_unlike(self.settings, where)
         trial = trial_of(entry.results, entry.search)
         if entry.results.executor is Executor.INTEGER:
             self.confirmed[trial.number] = trial
@@ -170,50 +172,6 @@ class Log:
             )
         else:
             self.trials.append(trial)
-
-
-_DIFFERENCES = {
-    "intact": "intact's version",
-    "model": "the model",
-    "target": "the target",
-    "target_hash": "the target's description",
-    "groups": "the choice space",
-    "sampler": "the sampler",
-    "seed": "the seed",
-    "objective": "the objective",
-    "minimize": "the cost",
-    "min_score": "the lowest score",
-    "max_cost": "the highest cost",
-    "samples": "the number of samples",
-    "samples_hash": "the samples' content",
-    "method": "the calibration method",
-    "options": "an option",
-}
-"""What the settings are called, in the order in which they are compared."""
-
-_LONGEST_SHOWN = 80
-
-
-def _refuse_other(where: str, found: LogSettings, expected: LogSettings) -> None:
-    for name, called in _DIFFERENCES.items():
-        theirs, ours = getattr(found, name), getattr(expected, name)
-        if theirs != ours:
-            raise UsageError(
-                f"{where}: the log of another search: {called} is {_shown(theirs)} there, "
-                f"{_shown(ours)} here",
-                remedy="give what was given then, or another file for the log",
-            )
-
-
-def _shown(value: object) -> str:
-    if value is None:
-        return "none"
-    if isinstance(value, dict):
-        value = ", ".join(f"{name} {each}" for name, each in value.items()) or "none"
-    text = str(value)
-    if len(text) == 64:  # a hash
-        return text[:12]
-    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."
 
 
 @contextlib.contextmanager

@@ -6,25 +6,18 @@ Source: the TVM document (HAGO), "Log Format": ``version``, ``strategy`` and ``r
 
 from __future__ import annotations
 
-import hashlib
 import math
-from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any, Literal, TypeAlias
+from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from intact import __version__
-from intact.errors import UsageError
-from intact.search.space import Space
+from intact.search.log_settings import Count, LogSettings
 from intact.search.strategy import Strategy
-from intact.search.trial import Goal, Measured, State, Trial
-from intact.targets import target_to_json
+from intact.search.trial import Measured, State, Trial
 
 LOG_VERSION = 1
 
-Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
-Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 Choice: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
 
 
@@ -35,89 +28,6 @@ class Executor(StrEnum):
     """Float32 between quantisers: a trial of the search."""
     INTEGER = "integer"
     """The integers that the hardware computes: a trial confirmed after the search."""
-
-
-class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What must be the same for a search to be continued.
-
-    Attributes:
-        intact: Version of the package.
-        model: Hash of the normalised model.
-        target: Name of the hardware.
-        target_hash: SHA-256 of its description.
-        groups: SHA-256 of the choice space: groups, their choices, what the user overrode.
-        sampler: Its name.
-        seed: Of the sampler.
-        objective: What the score is.
-        minimize: What the cost is.
-        min_score: Lowest score that is accepted; None for no limit.
-        max_cost: Highest cost that is accepted; None for no limit.
-        samples: How many all samples are.
-        samples_hash: Of their contents.
-        method: How thresholds are found.
-        options: What else decides the course of a search, by name.
-    """
-
-    intact: str
-    model: str
-    target: str
-    target_hash: str
-    groups: str
-    sampler: str
-    seed: Whole
-    objective: str
-    minimize: str
-    min_score: float | None
-    max_cost: float | None
-    samples: Count
-    samples_hash: str
-    method: str
-    options: dict[str, str] = {}
-
-    @staticmethod
-    def of(
-        space: Space,
-        *,
-        sampler: str,
-        seed: int,
-        objective: str,
-        minimize: str,
-        goal: Goal,
-        samples: int,
-        samples_hash: str,
-        method: str,
-        options: Mapping[str, str] | None = None,
-    ) -> LogSettings:
-        """Return the settings of a search in a space; arguments as the attributes.
-
-        Raises:
-            UsageError: The seed has more than 64 bits.
-        """
-        if not -(2**63) <= seed < 2**63:
-            raise UsageError(f"a seed of {seed}", remedy="give one of 64 bits")
-        target = space.plan.target
-        return LogSettings(
-            intact=__version__,
-            model=space.plan.graph.hash,
-            target=target.name,
-            target_hash=_digest(target_to_json(target)),
-            groups=groups_hash(space),
-            sampler=sampler,
-            seed=seed,
-            objective=objective,
-            minimize=minimize,
-            min_score=None if goal.min_score == -math.inf else goal.min_score,
-            max_cost=None if goal.max_cost == math.inf else goal.max_cost,
-            samples=samples,
-            samples_hash=samples_hash,
-            method=method,
-            options=dict(sorted((options or {}).items())),
-        )
-
-    @property
-    def goal(self) -> Goal:
-        """What the best trial is."""
-        return Goal(self.min_score, self.max_cost)
 
 
 class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -248,25 +158,3 @@ def trial_of(results: Results, search: SearchPart) -> Trial:
         results.reason,
     )
     return Trial(search.trial, search.candidate, number("cost", results.cost), measured)
-
-
-def groups_hash(space: Space) -> str:
-    """Return the SHA-256 of the groups of a space, their choices and what the user overrode."""
-    asked = space.overrides
-    groups = [
-        [group.name, group.kind, list(map(str, group.ends)), group.owners, group.choices]
-        for group in space.groups
-    ]
-    return _digest(
-        [
-            groups,
-            sorted(asked.keep_float),
-            sorted(asked.bits.items()),
-            [asked.weight_bits, asked.activation_bits],
-            sorted((str(end), bits) for end, bits in asked.widths.items()),
-        ]
-    )
-
-
-def _digest(value: Any) -> str:
-    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()

@@ -9,7 +9,7 @@ from typing import BinaryIO, TypeVar
 
 import msgspec
 
-from intact.errors import DataError, UsageError
+from intact.errors import DataError, SearchError, UsageError
 from intact.search.log_line import LOG_VERSION, Entry, Head, Skimmed
 
 LONGEST_LINE = 1 << 25
@@ -65,8 +65,8 @@ def choose(entries: Iterable[Entry], which: str | int) -> Entry:
             was, of those run on all samples. Of equal ones the first holds.
 
     Raises:
-        UsageError: There is no such trial, none holds the limits of the search, or it has no
-            strategy.
+        UsageError: There is no such trial, or it has no strategy.
+        SearchError: None holds the limits of the search.
     """
     entry = _best(entries) if which == "best" else _numbered(entries, which)
     if entry.strategy is None:
@@ -107,7 +107,7 @@ def _best(entries: Iterable[Entry]) -> Entry:
             best = rank, entry
     if best is None:
         near = f" (highest score: {nearest:g})" if nearest > -math.inf else ""
-        raise UsageError(
+        raise SearchError(
             f"--trial best: none of the {lines} line(s) of the log holds the limits of its "
             f"search{near}",
             remedy="search longer, or give the number of a trial",

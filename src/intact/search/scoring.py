@@ -10,9 +10,13 @@ import numpy as np
 
 from intact.errors import DataError
 from intact.samples.metric import OutputRecord
-from intact.search.bench import Bench, Chunk, not_finite, real_samples
-from intact.search.objective import Arrays, Rows, Seen, float_pairs
+from intact.search.bench import Bench
+from intact.search.chunks import Chunk, not_finite, real_samples
+from intact.search.kinds import Arrays, Rows, Seen, float_pairs
 from intact.search.stopping import Tally, can_reach
+
+_SLACK = 1.0 + 1e-9
+"""Of a bound on noise, for what decibels and powers are rounded by."""
 
 
 class Power(NamedTuple):
@@ -120,7 +124,7 @@ class Scoring:
         # SQNR >= bar is noise <= 10^(-bar / 10), and noise is a mean of what samples contribute,
         # once the power of the float outputs, which is known beforehand, is that of them all.
         rows = -(self._joined.noise / signal[:, None]).mean(axis=0) * self.population
-        least = -math.inf if bar == -math.inf else -(10.0 ** (-bar / 10.0))
+        least = -math.inf if bar == -math.inf else -(10.0 ** (-bar / 10.0)) * _SLACK
         return can_reach(Tally(rows, self.population, 0.0), least, looks=looks, error=error)
 
     @property

@@ -1,16 +1,12 @@
 """A strategy: which nodes and edges are quantised, with how many bits and which thresholds.
 
-Source: the TVM document (HAGO), "Specification: bit, threshold, scale" and "Log Format". A plan
-with scales becomes a strategy and a strategy the same plan again, bit for bit and without data:
-
-    scale = threshold / 2^(bits - sign_bit)
-
-The divisor is a power of two and thresholds are float64, so that nothing is rounded either way.
+Source: the TVM document (HAGO), "Log Format". A plan with scales becomes a strategy, and a strategy
+the same plan again, bit for bit and without data; ``thresholds`` has the formula.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Annotated, TypeAlias
 
@@ -20,20 +16,27 @@ import numpy as np
 from intact.calibrate.assign import activate
 from intact.calibrate.scales.bias import assign_biases
 from intact.calibrate.scales.roles import is_fixed
-from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig
+from intact.config import MEANING, StateMeaning
 from intact.errors import ConfigError, PlanError
-from intact.graph import Graph, Role, constant_array, input_role
+from intact.graph import Graph, Role
 from intact.numerics.affine_params import QuantParams
-from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
+from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
 from intact.plan.topology import decide, kept_as_asked
+from intact.search.thresholds import (
+    WIDEST_CODES,
+    Threshold,
+    has_integers,
+    params_from_threshold,
+    role_at,
+    scale_owners,
+    sign_bit,
+    threshold_of,
+)
 from intact.targets import Target
 
 Code: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
 Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
-
-_WIDEST_ASKED = 16
-"""Wider integers are sums; they are the target's affair and no width that can be asked for."""
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -77,7 +80,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     model_hash: str
     topology: Topology
     bits: dict[str, Bits]
-    thresholds: dict[str, float | list[float]]
+    thresholds: dict[str, Threshold]
     zero_points: dict[str, Code | list[Code]] = {}
     methods: Methods = Methods()
 
@@ -97,14 +100,16 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"{end} is {config.state.name}, which no strategy describes",
                     remedy="calibrate a plan of the float model",
                 )
-        quantized = {str(end): config for end, config in plan.configs.items() if _is_there(config)}
-        thresholds: dict[str, float | list[float]] = {}
+        quantized = {
+            str(end): config for end, config in plan.configs.items() if has_integers(config)
+        }
+        thresholds: dict[str, Threshold] = {}
         zero_points: dict[str, Code | list[Code]] = {}
-        for end, config in _owners(plan):
+        for end, config in scale_owners(plan):
             if config.params is None:
                 continue
-            thresholds[str(end)] = _thresholds(config, config.params)
-            if not _sign_bit(config):
+            thresholds[str(end)] = threshold_of(config, config.params)
+            if not sign_bit(config):
                 zero_points[str(end)] = config.params.zero_point.tolist()
         return Strategy(
             model_hash=plan.graph.hash,
@@ -147,9 +152,9 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         assign_biases(plan)
         activate(plan.configs.values())
         self._check_ends(plan)
-        for end, config in _owners(plan):
+        for end, config in scale_owners(plan):
             if not is_fixed(config):
-                is_weight = _role(plan, end) is Role.WEIGHT
+                is_weight = role_at(plan, end) is Role.WEIGHT
                 config.observer = self.methods.weights if is_weight else self.methods.activations
         plan.provenance |= {
             "method": self.methods.activations,
@@ -170,7 +175,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             widths={
                 end: self.bits[name]
                 for name, end in ends.items()
-                if self.bits[name] <= _WIDEST_ASKED
+                if self.bits[name] <= WIDEST_CODES
             },
         )
         requests.check(graph)
@@ -184,36 +189,27 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             requests = replace(requests, keep_float=(*requests.keep_float, *found))
 
     def _set_scales(self, plan: QuantizedGraph) -> None:
-        owners = {str(end): config for end, config in _owners(plan)}
+        owners = {str(end): config for end, config in scale_owners(plan)}
         _refuse_odd("thresholds", self.thresholds, owners)
-        shifted = {end for end, config in owners.items() if not _sign_bit(config)}
+        shifted = {end for end, config in owners.items() if not sign_bit(config)}
         _refuse_odd("zero points", self.zero_points, shifted)
         for name, config in owners.items():
             try:
-                self._set_scale(plan, TensorEnd.parse(name), config)
+                params = params_from_threshold(
+                    plan, TensorEnd.parse(name), self.thresholds[name], self.zero_points.get(name)
+                )
             except ConfigError as error:
                 raise PlanError(
                     f"the strategy's threshold at {name!r}: {error}", remedy=_REMEDY
                 ) from error
-
-    def _set_scale(self, plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig) -> None:
-        threshold = np.asarray(self.thresholds[str(end)], np.float64)
-        divisor = 2.0 ** (config.bits - _sign_bit(config))
-        with np.errstate(over="ignore", under="ignore"):  # what leaves float32 is refused below
-            scale = (threshold / divisor).astype(np.float32)
-        offset = np.asarray(self.zero_points.get(str(end), np.zeros(scale.shape, np.int64)))
-        axis = config.grid.axis
-        if axis is not None:
-            array = constant_array(plan.graph.node(end.node).inputs[end.slot])
-            shape = () if array is None else array.shape
-            if scale.shape != shape[axis : axis + 1]:
-                raise ConfigError(f"{scale.size} numbers for a weight of shape {list(shape)}")
-        params = config.grid.check_params(scale, offset.astype(np.int64))
-        if not is_fixed(config):
-            config.set_params(*params)
-            config.observer = GIVEN  # so that no bias raises it
-        elif config.params is None or not _equal(config.params, params):
-            raise ConfigError("the target prescribes another scale")
+            if not is_fixed(config):
+                config.set_params(*params)
+                config.observer = GIVEN  # so that no bias raises it
+            elif config.params is None or not _equal(config.params, params):
+                raise PlanError(
+                    f"the strategy's threshold at {name!r}: the target prescribes another scale",
+                    remedy=_REMEDY,
+                )
 
     def _check_nodes(self, plan: QuantizedGraph) -> None:
         for name, decision in plan.decisions.items():
@@ -226,7 +222,9 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _check_ends(self, plan: QuantizedGraph) -> None:
         here = f"target {plan.target.name}"
         _refuse_odd("edges", self.topology.edge_conds, map(str, plan.configs))
-        found = {str(end): config.bits for end, config in plan.configs.items() if _is_there(config)}
+        found = {
+            str(end): config.bits for end, config in plan.configs.items() if has_integers(config)
+        }
         for name, is_there in self.topology.edge_conds.items():
             wanted = self.bits.get(name)
             if is_there != (name in found) or found.get(name) != wanted:
@@ -238,38 +236,6 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 _REMEDY = "give the target and the options that were searched with"
-
-
-def _is_there(config: TensorQuantConfig) -> bool:
-    """Tell whether integers are at an end, its own or those of the end that governs it."""
-    return MEANING[config.state] in (StateMeaning.QUANTIZES, StateMeaning.GOVERNED)
-
-
-def _owners(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:
-    """Yield every config that owns a scale, but for biases, which follow."""
-    for end, config in plan.configs.items():
-        is_bias = config.bits > _WIDEST_ASKED and _role(plan, end) is Role.BIAS
-        is_owner = config.dominator is config and config.state not in (
-            QuantState.FP32,
-            QuantState.SOI,
-        )
-        if is_owner and not is_bias:
-            yield end, config
-
-
-def _role(plan: QuantizedGraph, end: TensorEnd) -> Role:
-    is_input = end.direction is Direction.INPUT
-    return input_role(plan.graph.node(end.node), end.slot) if is_input else Role.DATA
-
-
-def _sign_bit(config: TensorQuantConfig) -> int:
-    return int(config.grid.symmetric and config.quant_min < 0)
-
-
-def _thresholds(config: TensorQuantConfig, params: QuantParams) -> float | list[float]:
-    found = params.scale.astype(np.float64) * 2.0 ** (config.bits - _sign_bit(config))
-    thresholds: float | list[float] = found.tolist()
-    return thresholds
 
 
 def _equal(left: QuantParams, right: QuantParams) -> bool:

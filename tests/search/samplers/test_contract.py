@@ -25,6 +25,11 @@ def test_small_spaces_are_exhausted(name: str) -> None:
 
 
 @names
+def test_huge_spaces_are_searched(name: str) -> None:
+    contract.check_huge_spaces(SAMPLERS[name].make)
+
+
+@names
 def test_results_that_were_not_asked_for_are_refused(name: str) -> None:
     contract.check_refusals(SAMPLERS[name].make)
 

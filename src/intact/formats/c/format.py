@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from intact.errors import ExportError
 from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import INTEGERS_ALONE, Format, Io, read_files
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program.deployed import deployed_program
 from intact.program.passes.integer_io import integer_io
@@ -44,4 +44,4 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, C_FILES), c_program(plan).flash_bytes)
 
 
-C = Format(C_FILES, _write, _read, has_io=True)
+C = Format(C_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import EIGHT_BITS, UP_TO_EIGHT_BITS, Expressible, Format, Io, read_files
 from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.write import write_ncnn
 from intact.plan import QuantizedGraph
@@ -38,4 +38,4 @@ def _deployed(model: NcnnModel) -> int:
     return len(model.param) + len(model.weights)
 
 
-NCNN = Format(_FILES, _write, _read)
+NCNN = Format(_FILES, _write, _read, expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS))

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import INTEGERS_ALONE, Format, Io, read_files
 from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program import Program
@@ -43,4 +43,4 @@ def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))
 
 
-ONNX_INTEGER = Format((ONNX_INTEGER_FILE,), _write, _read, has_io=True)
+ONNX_INTEGER = Format((ONNX_INTEGER_FILE,), _write, _read, has_io=True, expressible=INTEGERS_ALONE)

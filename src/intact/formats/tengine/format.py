@@ -6,7 +6,7 @@ from pathlib import Path
 
 from intact.errors import ExportError
 from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import EIGHT_BITS, Expressible, Format, Io, read_files
 from intact.formats.tengine.tmfile.write import write_int8
 from intact.formats.tengine.write import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
 from intact.numerics.thresholds import METHODS
@@ -50,4 +50,5 @@ TENGINE = Format(
     _write,
     _read,
     optional=(MODEL_FILE, *_TABLES),
+    expressible=Expressible(EIGHT_BITS, EIGHT_BITS),
 )

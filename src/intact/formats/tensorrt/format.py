@@ -9,7 +9,7 @@ import onnx_ir as ir
 
 from intact.errors import PlanError
 from intact.formats.exported import Exported
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import EIGHT_BITS, Expressible, Format, Io, read_files
 from intact.formats.tensorrt.write import (
     CACHE_FILE,
     MODEL_FILE,
@@ -39,7 +39,13 @@ def tensorrt(write_model: WriteModel) -> Format:
         own = export_notes(plan, model.opset_imports[""])
         return TensorRtModel(model, written_tables(plan), (*notes, *own))
 
-    return Format(_FILES, write, _read, optional=(_DATA_FILE,))
+    return Format(
+        _FILES,
+        write,
+        _read,
+        optional=(_DATA_FILE,),
+        expressible=Expressible(EIGHT_BITS, EIGHT_BITS),
+    )
 
 
 def _read(folder: Path, plan: QuantizedGraph) -> Exported:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from intact.errors import ModelError, PlanError
 from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import EIGHT_BITS, UP_TO_EIGHT_BITS, Expressible, Format, Io, read_files
 from intact.formats.tflite.reading.decode import open_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
@@ -43,5 +43,11 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
 
 
 TFLITE = Format(
-    (TFLITE_FILE,), _write, _read, ("ai_edge_litert", "flatbuffers"), "tflite", has_io=True
+    (TFLITE_FILE,),
+    _write,
+    _read,
+    ("ai_edge_litert", "flatbuffers"),
+    "tflite",
+    has_io=True,
+    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS),
 )

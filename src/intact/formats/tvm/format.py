@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import INTEGERS_ALONE, Format, Io, read_files
 from intact.formats.tvm.write import TvmModule, write_tvm
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program.realize import integer_program
@@ -33,5 +33,5 @@ def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, TVM_FILES))
 
 
-TVM = Format(TVM_FILES, _write, _read, has_io=True)
+TVM = Format(TVM_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE)
 """Text and arrays: writing them takes no TVM, and they are the same bytes whatever its version."""

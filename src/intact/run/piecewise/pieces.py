@@ -14,6 +14,9 @@ from intact.graph.ops import is_constant
 from intact.run.piecewise.streams import Reader, Stream, Streams, reads
 
 
+_FLOATS = (ir.DataType.FLOAT, None)
+
+
 @dataclass(frozen=True)
 class Piece:
     """Nodes that run in one session.
@@ -48,7 +51,7 @@ class Cut:
         pieces: In topological order.
         outputs: What the graph hands out, by name.
         checkpoints: Values from which a run may resume: every path from the inputs to what comes
-            later goes through those alive at one place (the graph's articulation points, and
+            later goes through the one piece that makes them (the graph's articulation points, and
             where it has none the narrowest places), and the graph's outputs.
     """
 
@@ -146,18 +149,21 @@ def _piece(
 
 
 def _checkpoints(pieces: Sequence[Piece]) -> frozenset[str]:
-    """Return the values that are alive where the fewest are.
+    """Return the values that are alive where they come from the fewest pieces.
 
-    Integers (lengths, indices, masks) may be alive everywhere and are small: they do not count.
+    From one piece: every path from the inputs goes through it. Integers (lengths, indices, masks)
+    may be alive everywhere and are small: they do not count.
     """
     last_use = {stream.value: at for at, piece in enumerate(pieces) for stream in piece.inputs}
-    alive: dict[str, ir.Value] = {}
-    places: list[list[ir.Value]] = []
+    alive: dict[str, tuple[int, ir.Value]] = {}
+    places: list[frozenset[str]] = []
+    counts: list[int] = []
     for at, piece in enumerate(pieces[:-1]):
-        alive |= {str(value.name): value for value in piece.outputs}
-        alive = {name: value for name, value in alive.items() if last_use.get(name, -1) > at}
-        places.append(list(alive.values()))
-    counts = [sum(value.dtype in (ir.DataType.FLOAT, None) for value in place) for place in places]
+        alive |= {str(value.name): (at, value) for value in piece.outputs}
+        alive = {name: found for name, found in alive.items() if last_use.get(name, -1) > at}
+        places.append(frozenset(alive))
+        floats = (made for made, value in alive.values() if value.dtype in _FLOATS)
+        counts.append(len(set(floats)))
     fewest = min((count for count in counts if count), default=0)
     narrow = (place for place, count in zip(places, counts, strict=True) if count == fewest)
-    return frozenset(str(value.name) for place in narrow for value in place)
+    return frozenset(name for place in narrow for name in place)

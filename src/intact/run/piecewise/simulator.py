@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from threading import Lock
 from typing import Any
 
 import numpy.typing as npt
 import onnxruntime as ort
 
+from intact.errors import PlanError
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
 from intact.graph.ops import is_constant
@@ -38,6 +40,9 @@ class PiecewiseSimulator:
         graph: The normalised float graph of all plans.
         cache_bytes: Bound of the activations that are kept.
         session_bytes: Bound of the compiled pieces that are kept, by their weights.
+
+    Attributes:
+        steps_run: How many pieces were run so far.
     """
 
     def __init__(
@@ -54,6 +59,18 @@ class PiecewiseSimulator:
             session_bytes
         )
         self._checkpoints = Checkpoints(cache_bytes)
+        self._lock = Lock()
+        self.steps_run = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the activations that are kept."""
+        return self._checkpoints.size
+
+    @property
+    def compiled(self) -> int:
+        """How many pieces were compiled so far."""
+        return self._sessions.made
 
     def prepare(self, plan: QuantizedGraph) -> Prepared:
         """Return what running a plan takes; compiles nothing.
@@ -65,6 +82,8 @@ class PiecewiseSimulator:
         Raises:
             PlanError: An end has no scale yet, or the plan is of another graph.
         """
+        if plan.graph is not self.graph and plan.graph.hash != self.graph.hash:
+            raise PlanError("the plan is of another graph", remedy="make a simulator of its graph")
         refuse_unready(plan)
         streams = Streams.of(plan)
         places = streams.places
@@ -92,6 +111,8 @@ class PiecewiseSimulator:
         found: Arrays = {}
         needed = self._needed(prepared, chunk, feeds, found)
         flow = Flow(prepared, needed, {**self._fixed, **feeds, **found})
+        with self._lock:
+            self.steps_run += len(needed)
         for step in needed:
             session, names = self._session(step)
             arrays = [flow.take(stream) for stream in step.piece.inputs]

@@ -45,7 +45,8 @@ def make_cost(
         measure: Measures a candidate; for kinds that are measured.
 
     Raises:
-        UsageError: There is no such kind, or a measured one without ``measure``.
+        UsageError: There is no such kind, a measured one without ``measure``, or the target's
+            costs are the same for every candidate.
         DataError: Operations are counted, a shape depends on the sample, and there is none.
     """
     if name not in COSTS:
@@ -75,6 +76,22 @@ def _storage(structure: Structure, _: Shapes) -> Iterator[Term]:
     return storage_terms(structure)
 
 
+def _priced(structure: Structure, shapes: Shapes) -> Iterable[Term]:
+    terms = list(target_operations(structure, shapes))
+    if structure.space.open and not summed(terms)[1]:
+        raise UsageError(
+            f"target {structure.plan.target.name} makes no difference between the costs of types",
+            remedy="give its file a [cost] table, or minimise another cost",
+        )
+    return terms
+
+
+def _guessed(structure: Structure, shapes: Shapes) -> Iterable[Term]:
+    """Return what stands for the latency: the target's costs, or bit-operations without those."""
+    terms = list(target_operations(structure, shapes))
+    return terms if summed(terms)[1] else bit_operations(structure, shapes)
+
+
 COSTS: Mapping[str, CostKind] = MappingProxyType(
     {
         "bytes": CostKind(
@@ -88,11 +105,9 @@ COSTS: Mapping[str, CostKind] = MappingProxyType(
         "target": CostKind(
             "operations",
             "the target file's cost of each operator and data type, times its operations",
-            target_operations,
+            _priced,
         ),
-        "latency": CostKind(
-            "seconds", "measured in ONNX Runtime", target_operations, is_measured=True
-        ),
+        "latency": CostKind("seconds", "measured in ONNX Runtime", _guessed, is_measured=True),
         "bits": CostKind("bits", "sum of the widths of all groups (HAGO's)", _bits),
     }
 )

@@ -53,7 +53,9 @@ class Damage:
         self._forbidden: set[tuple[int, int]] = set()
 
     def learn(self, index: int, bits: int, added: float, least: float = 0.0) -> None:
-        """Learn what a choice adds to the noise of the default; NaN forbids it and narrower ones.
+        """Learn what a choice adds to the noise of the default.
+
+        NaN and infinity forbid it: of a width, all widths but the default.
 
         Args:
             index: The group.
@@ -62,7 +64,7 @@ class Damage:
             least: What integers are taken to add at least.
         """
         group = self.space.groups[index]
-        if math.isnan(added):
+        if not math.isfinite(added):
             self._forbid(index, bits)
         elif bits == FLOAT:
             self._exact[index, bits] = added
@@ -76,8 +78,8 @@ class Damage:
         old = self.unit[index]
         if power == 0 or math.isnan(old):
             return
-        if math.isnan(added):
-            self._forbid(index, to)
+        if not math.isfinite(added):
+            self._forbidden.add((index, to))
             return
         low, high = old * _SMALLEST_CHANGE, old * _LARGEST_CHANGE
         self.unit[index] = min(max(added / power, low), high)
@@ -99,5 +101,5 @@ class Damage:
 
     def _forbid(self, index: int, bits: int) -> None:
         group = self.space.groups[index]
-        narrower = [each for each in group.choices if each <= bits and each != group.default]
-        self._forbidden.update((index, each) for each in narrower)
+        widths = [each for each in group.choices if each not in (FLOAT, group.default)]
+        self._forbidden.update((index, each) for each in ([FLOAT] if bits == FLOAT else widths))

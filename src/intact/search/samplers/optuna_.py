@@ -36,7 +36,7 @@ LARGEST = 1e8
 RULED_OUT, BROKEN = 1e9, 2e9
 """Values from which on candidates cannot win for their cost, and limits are broken."""
 
-WASTED = 4
+WASTED = 2
 """Draws in a row without a candidate to try, after which a neighbour is tried."""
 
 STEPS = 200

@@ -31,6 +31,9 @@ _GAP = 5e-4
 _NODES = 2000
 """A limit that does not depend on the machine, as one in seconds would."""
 
+_SECONDS = 60.0
+"""Never reached by what the search asks; a solver that does not end would hold it up for good."""
+
 _SLACK = 1e-6
 """By what HiGHS may miss a limit, relative to it."""
 
@@ -53,11 +56,11 @@ class Program:
         return float(sum(damage[choices.index(bits)] for damage, choices, bits in places))
 
     def cheapest(self, damage: float) -> Candidate | None:
-        """Return the cheapest candidate whose damage is not above a limit; None if there is none."""
+        """Return the cheapest candidate whose damage is within a limit; None if there is none."""
         return self._solve(self._prices, self._harm, damage)
 
     def mildest(self, cost: float) -> Candidate | None:
-        """Return the candidate of the least damage that is not dearer; None if there is none."""
+        """Return the candidate of the least damage within a cost; None if there is none."""
         return self._solve(self._harm, self._prices, cost - self.cost.constant)
 
     @cached_property
@@ -127,7 +130,7 @@ class Program:
                 integrality=integrality,
                 bounds=self._bounds,
                 constraints=[self._structure, LinearConstraint(row, -np.inf, bound)],
-                options={"mip_rel_gap": _GAP, "node_limit": _NODES},
+                options={"mip_rel_gap": _GAP, "node_limit": _NODES, "time_limit": _SECONDS},
             )
             if solved.x is None:
                 return None

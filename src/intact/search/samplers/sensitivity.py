@@ -4,7 +4,7 @@
    model's outputs (`Damage` says how that gives the other widths, and why noises add).
 2. The integer program (`Program`): cheapest within a noise, or least noise within a cost.
 3. Its solutions on all samples. How much noise costs how much of the score is not known
-   beforehand; so with a limit of the score the noise is bisected, since the score falls with it.
+   beforehand; so with a limit of the score several noises are tried (`Ladder`).
 4. As long as more is asked for: what single steps add at the best candidate, where other groups
    are narrow too, corrects what was learned alone, and the program is solved again. At last,
    single steps on their own.
@@ -21,14 +21,14 @@ import numpy as np
 
 from intact.search.cost import CostModel, tabulated
 from intact.search.samplers.base import Cost, Measuring, Walk, WalkingSampler
-from intact.search.samplers.bracket import Bracket
 from intact.search.samplers.damage import Damage
+from intact.search.samplers.ladder import Ladder
 from intact.search.samplers.program import Program
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.trial import Ask, Goal, Trial
 
-_FEWEST, _MOST, _SHARE = 8, 32, 16
-"""Samples for one group: a sixteenth of all, within these bounds."""
+_FEWEST, _MOST, _SHARE = 8, 32, 32
+"""Samples for one group: a thirty-second of all, within these bounds."""
 
 _FIRST_NOISE = 0.02
 """The noise that is tried first (17 dB); networks for CIFAR-10 begin to lose there."""
@@ -42,19 +42,29 @@ _LEAST_SHARE = 1 / 64
 _UNRELIABLE = 0.25
 """Noise beyond which errors are not small: such groups are measured at a middle width too."""
 
-_STRIDE, _SMALL_STRIDE = 4.0, 1.5
-"""The factor of noise between trials at first, and near what is known to do."""
+_STRIDE = 2.0
+"""The first factor of noise between trials."""
 
 _TRIALS = 8
-"""Whole trials of one bisection."""
+"""Whole trials with one state of knowledge."""
 
 _FEW_CANDIDATES = 16
 """A space so small is tried whole."""
 
 _ROUNDS = 3
 _FRONT = 12
-_PATIENCE = 6
-"""Single steps in a row that may fail before the search ends."""
+
+_FIRST_STEP, _LAST_STEP = 0.1, 0.005
+"""Shares of the cost by which a good candidate is to become cheaper."""
+
+_TICKETS = 3
+"""Candidates of one cost that are tried."""
+
+_DOUBT = 0.3
+"""Standard deviation of the logarithm of what is added to a group's damage, for variety."""
+
+_FAR = 0.85
+"""When the cost is so much lower, the damage is measured again."""
 
 Change: TypeAlias = tuple[int, int]
 """A group and the width that it gets."""
@@ -91,20 +101,21 @@ class Sensitivity(WalkingSampler):
         if self.space.size <= _FEW_CANDIDATES:
             yield from self._try(product(*self._model.choices))
             return
-        if math.isnan(base.measured.noise):
+        if not math.isfinite(base.measured.noise):
             return
         yield from self._measure_alone(base)
         if self.goal.min_score is not None:
-            yield from self._bisect(_FIRST_NOISE, _STRIDE)
+            yield from self._climb(_FIRST_NOISE)
         elif self.goal.max_cost is not None:
             yield from self._fit(self.goal.max_cost)
         else:
             yield from self._follow_front()
+        if self.goal.min_score is not None:
+            yield from self._descend()
+            return
         for _ in range(_ROUNDS):
             if not (yield from self._improve()):
                 break
-        if self.goal.min_score is not None:
-            yield from self._step_down()
 
     # ---- measuring ---------------------------------------------------------------------------
 
@@ -124,8 +135,10 @@ class Sensitivity(WalkingSampler):
         """Return what changes add to the noise of a candidate, measured on few samples."""
         changed = [self.space.with_choice(start, index, bits) for index, bits in changes]
         first, *trials = yield from self._glance([start, *changed])
-        self._offset = first.measured.noise
-        return [trial.measured.noise - self._offset for trial in trials]
+        noise = first.measured.noise
+        if math.isfinite(noise):
+            self._offset = noise
+        return [trial.measured.noise - noise for trial in trials]
 
     def _glance(self, candidates: Sequence[Candidate]) -> Measuring:
         """Return trials on few samples."""
@@ -173,24 +186,30 @@ class Sensitivity(WalkingSampler):
 
     # ---- solving -----------------------------------------------------------------------------
 
-    def _bisect(self, first: float, stride: float) -> Walk:
-        """Look for the cheapest candidate that reaches the score, by the noise that it may have."""
+    def _climb(self, first: float) -> Walk:
+        """Try the cheapest candidates of as much noise as leaves the score that is wanted."""
         least = self.goal.min_score
         program = Program(self._model, self._damage.table())
         cheapest = program.cheapest(math.inf)
         if cheapest is None or least is None:
             return
-        lowest = self._offset * _LEAST_NOISE or _LEAST_NOISE**2
-        highest = self._offset + max(program.total(cheapest), 0.0)
-        bracket = Bracket(first, lowest, max(highest, lowest), stride)
+        lowest = max(self._offset, 0.0) * _LEAST_NOISE or _LEAST_NOISE**2
+        highest = self._offset + program.total(cheapest)
+        known = self._whole[self.space.default]
+        start = (known.measured.noise, known.score)
+        ladder = Ladder(
+            first, lowest=lowest, highest=highest, least=least, start=start, stride=_STRIDE
+        )
         tried = 0
-        while bracket.next is not None and tried < _TRIALS:
-            candidate = program.cheapest(bracket.next - self._offset)
-            if candidate is None:  # nothing is so quiet: more has to be allowed
+        while ladder.next is not None and tried < _TRIALS:
+            candidate = program.cheapest(ladder.next - self._offset)
+            if candidate is None:  # nothing is so quiet
+                mildest = program.mildest(math.inf)
+                yield from self._try([] if mildest is None else [mildest])
                 return
             tried += candidate not in self._whole
             trials = yield from self._try([candidate])
-            bracket.tell(self._reaches(trials[0]))
+            ladder.tell(trials[0].score, does=self._reaches(trials[0]))
 
     def _fit(self, limit: float) -> Walk:
         """Try the candidate of the least noise within a cost.
@@ -223,23 +242,52 @@ class Sensitivity(WalkingSampler):
     # ---- improving ---------------------------------------------------------------------------
 
     def _improve(self) -> Improving:
-        """Correct the damage by single steps from the best candidate, and solve again."""
+        """Correct the damage near the best candidate, and solve again."""
         best = self.best
         if best is None:
             return False
-        start, steps = best.candidate, self._steps(best.candidate)
-        added = yield from self._added(start, steps)
-        for (index, bits), noise in zip(steps, added, strict=True):
-            self._damage.correct(index, start[index], bits, noise)
-        program = Program(self._model, self._damage.table())
-        self._offset -= program.total(start)
-        if self.goal.min_score is not None:
-            yield from self._bisect(self._offset + program.total(start), _SMALL_STRIDE)
-        elif self.goal.max_cost is not None:
+        yield from self._correct(best.candidate)
+        if self.goal.max_cost is not None:
             yield from self._fit(self.goal.max_cost)
         else:
             yield from self._follow_front()
         return self.best is not best
+
+    def _descend(self) -> Walk:
+        """Make the best candidate cheaper, in smaller and smaller steps.
+
+        Whether a candidate reaches the score is a matter of luck too (see `Ladder`), so several of
+        one cost are tried: solutions of programs whose damages are a little off, each way.
+        """
+        generator = np.random.default_rng(self.seed)
+        step, failed, corrected = _FIRST_STEP, 0, math.inf
+        while step >= _LAST_STEP and self.best is not None:
+            best = self.best
+            present = self._model.estimate(best.candidate)
+            if present < corrected * _FAR:
+                yield from self._correct(best.candidate)
+                corrected = present
+            doubt = generator.normal(0.0, _DOUBT if failed else 0.0, len(self.space.groups))
+            table = [
+                damage * math.exp(each)
+                for damage, each in zip(self._damage.table(), doubt, strict=True)
+            ]
+            candidate = Program(self._model, table).mildest(present * (1 - step))
+            if candidate is not None and candidate not in self._whole:
+                yield from self._try([candidate])
+            if self.best is not best:
+                step, failed = min(step * 1.5, _FIRST_STEP), 0
+                continue
+            failed += 1
+            if candidate is None or failed == _TICKETS:
+                step, failed = step / 2, 0
+
+    def _correct(self, start: Candidate) -> Walk:
+        """Correct the damage by what single steps from a candidate add."""
+        steps = self._steps(start)
+        added = yield from self._added(start, steps)
+        for (index, bits), noise in zip(steps, added, strict=True):
+            self._damage.correct(index, start[index], bits, noise)
 
     def _steps(self, start: Candidate) -> list[Change]:
         """Return for each group the next narrower width, or the next wider one of the narrowest."""
@@ -250,32 +298,6 @@ class Sensitivity(WalkingSampler):
                 place = choices.index(start[index])
                 steps.append((index, choices[place + 1 if place + 1 < len(choices) else place - 1]))
         return steps
-
-    def _step_down(self) -> Walk:
-        """Try cheaper choices of single groups, those of the least noise for their saving first."""
-        failed = 0
-        refused: set[Change] = set()
-        while self.best is not None and failed < _PATIENCE:
-            best = self.best
-            steps = [step for step in self._savings(best.candidate) if step not in refused]
-            if not steps:
-                return
-            trials = yield from self._try([self.space.with_choice(best.candidate, *steps[0])])
-            refused.add(steps[0])
-            failed = 0 if self.best is not best else failed + 1
-
-    def _savings(self, start: Candidate) -> list[Change]:
-        """Return the single changes that are cheaper, by the damage that each does for it."""
-        present = self._model.estimate(start)
-        ranked = []
-        tables = zip(self._model.around(start), self._damage.table(), strict=True)
-        for index, (costs, damage) in enumerate(tables):
-            choices = self.space.groups[index].choices
-            now = damage[choices.index(start[index])]
-            for bits, cost, harm in zip(choices, costs, damage, strict=True):
-                if cost < present and math.isfinite(harm):
-                    ranked.append(((harm - now) / (present - cost), index, bits))
-        return [(index, bits) for _, index, bits in sorted(ranked)]
 
     def _reaches(self, trial: Trial) -> bool:
         least = self.goal.min_score

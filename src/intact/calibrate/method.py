@@ -1,0 +1,71 @@
+"""How scales are derived: names of threshold methods, checked before samples are run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+
+from intact.errors import CalibrationError, nearest
+from intact.numerics.distribution import Distribution
+from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
+from intact.targets import Target
+
+
+@dataclass(frozen=True)
+class Method:
+    """How scales are derived.
+
+    Attributes:
+        activations: Name of the threshold method.
+        fallback: Method for tensors for which ``activations`` is not defined.
+        weights: Method for weights.
+        options: Parameters of the methods, e.g. ``percentile``.
+    """
+
+    activations: str
+    fallback: str
+    weights: str
+    options: Mapping[str, float] = field(default_factory=dict)
+
+    @staticmethod
+    def of(
+        target: Target,
+        activations: str | None = None,
+        weights: str | None = None,
+        options: Mapping[str, float] | None = None,
+    ) -> Method:
+        """Return the target's method, with what the caller names instead.
+
+        Args:
+            target: Declares method, fallback and options.
+            activations: Threshold method for activations.
+            weights: Threshold method for weights.
+            options: Options of the activations' method, on top of the target's.
+
+        Raises:
+            CalibrationError: A name is no threshold method, or the method has no such option or
+                does not take its value.
+        """
+        declared = target.calibration
+        method = Method(
+            activations or declared.method,
+            declared.fallback,
+            weights or declared.weight_method,
+            dict(declared.options),
+        )
+        named = declared.variants.get(method.activations, method.activations)
+        method = replace(method, activations=named)
+        for name in (method.activations, method.fallback):
+            if name not in METHODS:
+                raise CalibrationError(
+                    f"unknown threshold method {name!r}", remedy=nearest(name, METHODS)
+                )
+        # Tried on two numbers, so that a mistake is found before the samples are run.
+        sample, levels = np.array([-1, 1], np.float32), Levels(-127, 127, Scheme.SYMMETRIC)
+        if weights is not None:
+            weight_range(sample, levels, weights, None)
+        if options:
+            estimate_range(Distribution.from_values(sample), levels, method.activations, **options)
+        return replace(method, options={**method.options, **(options or {})})

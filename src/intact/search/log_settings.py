@@ -1,0 +1,196 @@
+"""What must be the same for a search to be continued from its log."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Mapping
+from typing import Annotated, Any, TypeAlias
+
+import msgspec
+
+from intact import __version__
+from intact.errors import SearchError, UsageError
+from intact.graph import Graph
+from intact.search.space import Space
+from intact.search.trial import Goal
+from intact.targets import Target, target_to_json
+
+Count: TypeAlias = Annotated[int, msgspec.Meta(ge=0, le=2**53)]
+Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
+
+
+class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """What must be the same for a search to be continued.
+
+    Attributes:
+        intact: Version of the package.
+        model: Hash of the normalised model.
+        target: Name of the hardware.
+        target_hash: SHA-256 of its description.
+        groups: SHA-256 of the choice space: groups, their choices, what the user overrode.
+        sampler: Its name.
+        seed: Of the sampler.
+        objective: What the score is.
+        minimize: What the cost is.
+        min_score: Lowest score that is accepted; None for no limit.
+        max_cost: Highest cost that is accepted; None for no limit.
+        samples: How many all samples are.
+        samples_hash: Of their contents.
+        method: How thresholds are found.
+        options: What else decides the course of a search, by name.
+    """
+
+    intact: str
+    model: str
+    target: str
+    target_hash: str
+    groups: str
+    sampler: str
+    seed: Whole
+    objective: str
+    minimize: str
+    min_score: float | None
+    max_cost: float | None
+    samples: Count
+    samples_hash: str
+    method: str
+    options: dict[str, str] = {}
+
+    @staticmethod
+    def of(
+        space: Space,
+        *,
+        sampler: str,
+        seed: int,
+        objective: str,
+        minimize: str,
+        goal: Goal,
+        samples: int,
+        samples_hash: str,
+        method: str,
+        options: Mapping[str, str] | None = None,
+    ) -> LogSettings:
+        """Return the settings of a search in a space; arguments as the attributes.
+
+        Raises:
+            UsageError: The seed has more than 64 bits.
+        """
+        if not -(2**63) <= seed < 2**63:
+            raise UsageError(f"a seed of {seed}", remedy="give one of 64 bits")
+        target = space.plan.target
+        return LogSettings(
+            intact=__version__,
+            model=space.plan.graph.hash,
+            target=target.name,
+            target_hash=target_hash(target),
+            groups=groups_hash(space),
+            sampler=sampler,
+            seed=seed,
+            objective=objective,
+            minimize=minimize,
+            min_score=None if goal.min_score == -math.inf else goal.min_score,
+            max_cost=None if goal.max_cost == math.inf else goal.max_cost,
+            samples=samples,
+            samples_hash=samples_hash,
+            method=method,
+            options=dict(sorted((options or {}).items())),
+        )
+
+    @property
+    def goal(self) -> Goal:
+        """What the best trial is."""
+        return Goal(self.min_score, self.max_cost)
+
+    def refuse_unlike(self, expected: LogSettings, where: str) -> None:
+        """Refuse to continue a search with other settings than the logged ones, which are these.
+
+        Args:
+            expected: Those of the search now.
+            where: File and line, for the message.
+
+        Raises:
+            SearchError: What differs, here and there.
+        """
+        self._compare(expected, where, "give what was given then, or another file for the log")
+
+    def refuse_other(self, graph: Graph, target: Target, where: str) -> None:
+        """Refuse to use a strategy of another model or target; arguments as above.
+
+        Raises:
+            SearchError: What differs, here and there.
+        """
+        expected = msgspec.structs.replace(
+            self, model=graph.hash, target=target.name, target_hash=target_hash(target)
+        )
+        self._compare(expected, where, "give the model and the target that were searched")
+
+    def _compare(self, expected: LogSettings, where: str, remedy: str) -> None:
+        for name, called in DIFFERENCES.items():
+            theirs, ours = getattr(self, name), getattr(expected, name)
+            if theirs != ours:
+                raise SearchError(
+                    f"{where}: the log of another search: {called} is {_shown(theirs)} there, "
+                    f"{_shown(ours)} here",
+                    remedy=remedy,
+                )
+
+
+DIFFERENCES = {
+    "intact": "intact's version",
+    "model": "the model",
+    "target": "the target",
+    "target_hash": "the target's description",
+    "groups": "the choice space",
+    "sampler": "the sampler",
+    "seed": "the seed",
+    "objective": "the objective",
+    "minimize": "the cost",
+    "min_score": "the lowest score",
+    "max_cost": "the highest cost",
+    "samples": "the number of samples",
+    "samples_hash": "the samples' content",
+    "method": "the calibration method",
+    "options": "an option",
+}
+"""What the settings are called, in the order in which they are compared."""
+
+_LONGEST_SHOWN = 80
+
+
+def groups_hash(space: Space) -> str:
+    """Return the SHA-256 of the groups of a space, their choices and what the user overrode."""
+    asked = space.overrides
+    groups = [
+        [group.name, group.kind, list(map(str, group.ends)), group.owners, group.choices]
+        for group in space.groups
+    ]
+    return _digest(
+        [
+            groups,
+            sorted(asked.keep_float),
+            sorted(asked.bits.items()),
+            [asked.weight_bits, asked.activation_bits],
+            sorted((str(end), bits) for end, bits in asked.widths.items()),
+        ]
+    )
+
+
+def target_hash(target: Target) -> str:
+    """Return the SHA-256 of a target's description, wherever it is stored."""
+    return _digest(target_to_json(target))
+
+
+def _digest(value: Any) -> str:
+    return hashlib.sha256(msgspec.json.encode(value, order="sorted")).hexdigest()
+
+
+def _shown(value: object) -> str:
+    if value is None:
+        return "none"
+    if isinstance(value, dict):
+        value = ", ".join(f"{name} {each}" for name, each in value.items()) or "none"
+    text = str(value)
+    if len(text) == 64:  # a hash
+        return text[:12]
+    return text if len(text) <= _LONGEST_SHOWN else f"{text[:_LONGEST_SHOWN]}..."

@@ -1,0 +1,55 @@
+"""Benches of small models for tests of the search."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+
+from intact.calibrate.assign import Method
+from intact.calibrate.collect import collect
+from intact.graph import normalize
+from intact.run.float import FloatModel
+from intact.samples.opening import open_samples
+from intact.search.bench import Bench
+from intact.search.objective import Objective
+from intact.search.plans import required
+from intact.search.space import Space
+from intact.targets import Target, load_target
+from tests.models import random_inputs, residual_net
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+
+def some_samples(model: onnx.ModelProto, count: int, *, seed: int = 5) -> Arrays:
+    """Random samples with the float model's classes as labels, a tenth of them wrong."""
+    feeds: Arrays = dict(random_inputs(model, batch=count, seed=seed))
+    outputs = FloatModel(normalize(model), threads=1).run(feeds)
+    labels = next(iter(outputs.values())).argmax(axis=1)
+    return {**feeds, "labels": np.where(np.arange(count) % 10 == 0, 0, labels)}
+
+
+def bench_of(
+    model: onnx.ModelProto | None = None,
+    target: Target | str = "onnxruntime",
+    data: Mapping[str, Any] | list[Any] | None = None,
+    objective: Objective | None = None,
+    *,
+    count: int = 100,
+    **options: Any,
+) -> Bench:
+    """A bench with statistics of eight random samples."""
+    model = residual_net() if model is None else model
+    graph = normalize(model)
+    described = load_target(target) if isinstance(target, str) else target
+    space = Space.of(graph, described)
+    feeds = random_inputs(model, batch=8, seed=2)
+    statistics = collect(graph, open_samples(feeds, graph), required(space), threads=1)
+    samples = open_samples(some_samples(model, count) if data is None else data, graph)
+    options.setdefault("chunk", 16)
+    return Bench.of(
+        space, statistics, Method.of(described), samples, objective, threads=1, **options
+    )

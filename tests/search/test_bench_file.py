@@ -1,0 +1,154 @@
+"""Benches in folders: what is read measures as what was written; damage is named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import pytest
+
+from intact.errors import DataError, UsageError
+from intact.plan import Overrides, TensorEnd
+from intact.samples.metric import Metric
+from intact.search.bench import Bench
+from intact.search.evaluator import Evaluator
+from intact.search.objective import Objective
+from intact.search.space import Space
+from intact.search.trial import Ask
+from tests.models import ModelBuilder, residual_net
+from tests.search.benches import bench_of, some_samples
+
+
+def again(bench: Bench, folder: Path) -> Bench:
+    bench.save(folder)
+    return Bench.load(folder)
+
+
+def assert_same(left: Bench, right: Bench, asks: list[Ask]) -> None:
+    assert left.space.groups == right.space.groups
+    assert left.space.overrides == right.space.overrides
+    assert left.space.plan.target == right.space.plan.target
+    assert left.statistics.hash() == right.statistics.hash()
+    assert left.method == right.method
+    assert left.samples_hash == right.samples_hash
+    assert (left.error, left.is_probability) == (right.error, right.is_probability)
+    assert (left.cache_bytes, left.session_bytes) == (right.cache_bytes, right.session_bytes)
+    first, second = (Evaluator(each, threads=1) for each in (left, right))
+    assert first.float_score == second.float_score
+    for ask in asks:
+        assert replace(first.measure(ask), seconds=0) == replace(second.measure(ask), seconds=0)
+        confirmed = [each.confirm(ask.candidate) for each in (first, second)]
+        assert replace(confirmed[0], seconds=0) == replace(confirmed[1], seconds=0)
+
+
+def test_everything_comes_back(tmp_path: Path) -> None:
+    bench = bench_of(target="integer-pow2", count=50, error=0.02, cache_bytes=1 << 20)
+    space = bench.space
+    asks = [Ask(space.uniform(bits), bar=bar) for bits in (8, 4) for bar in (None, 99.0)]
+    assert_same(bench, again(bench, tmp_path), asks)
+
+
+def test_samples_are_mapped_and_read_only(tmp_path: Path) -> None:
+    bench = again(bench_of(count=20), tmp_path)
+    array = next(iter(bench.chunks[0].feeds.values()))
+    while array.base is not None and not isinstance(array, np.memmap):
+        array = array.base
+    assert isinstance(array, np.memmap)
+    with pytest.raises(ValueError, match="read-only"):
+        next(iter(bench.chunks[0].feeds.values()))[0] = 0
+
+
+def test_a_space_that_was_restricted_stays_so(tmp_path: Path) -> None:
+    bench = bench_of(count=20)
+    space = bench.space
+    node = next(str(n.name) for n in space.plan.graph.nodes if n.op_type == "Conv")
+    overrides = Overrides(bits={node: 6}, widths={TensorEnd.output(node): 7})
+    own = Space.of(space.plan.graph, space.plan.target, overrides)
+    own = own.restricted({own.open[0]: (8, 5)})
+    loaded = again(replace(bench, space=own), tmp_path)
+    assert loaded.space.groups == own.groups
+    assert loaded.space.overrides == overrides
+
+
+def share(outputs: Mapping[str, Any], references: Mapping[str, Any]) -> float:
+    """A metric in a module."""
+    assert [len(box) for box in references["labels.boxes"]] == [
+        int(label) + 1 for label in references["labels"]
+    ]
+    return float(np.mean(outputs["logits"].argmax(axis=1) == references["labels"]))
+
+
+def test_a_metric_and_its_references_come_back(tmp_path: Path) -> None:
+    data = some_samples(residual_net(), 20)
+    boxes = [np.zeros((int(label) + 1, 4), np.float32) for label in data["labels"]]
+    batch = {**data, "labels.boxes": boxes}
+    objective = Objective.of("metric", Metric.of(share))
+    bench = bench_of(data=[batch], objective=objective)
+    assert_same(bench, again(bench, tmp_path), [Ask(bench.space.default)])
+
+
+@pytest.mark.parametrize("name", ["same", "somewhere:same"])
+def test_a_metric_that_no_module_has_is_refused(tmp_path: Path, name: str) -> None:
+    metric = Metric(name, lambda *_: 1.0)
+    bench = bench_of(objective=Objective.of("metric", metric), count=20)
+    with pytest.raises(UsageError, match="other processes cannot import it"):
+        bench.save(tmp_path)
+
+
+def test_an_output_without_samples_comes_back(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 3, 8, 8]), 3, 4)
+    b.output(b.mean(x, [2, 3], keepdims=0))
+    b.output(b.mean(x, [0, 1, 2, 3], keepdims=0))
+    data = {"image": np.random.default_rng(0).normal(size=(20, 3, 8, 8)).astype(np.float32)}
+    bench = bench_of(b.build(), data=data, objective=Objective.of("sqnr"))
+    assert_same(bench, again(bench, tmp_path), [Ask(bench.space.uniform(6))])
+
+
+def test_names_may_be_anything(tmp_path: Path) -> None:
+    b = ModelBuilder()
+    b.output(b.conv(b.input("../a/b:c d", ["batch", 3, 8, 8]), 3, 4))
+    data = {"../a/b:c d": np.ones((4, 3, 8, 8), np.float32)}
+    bench = bench_of(b.build(), data=data)
+    assert_same(bench, again(bench, tmp_path), [Ask(bench.space.default)])
+    assert all(path.parent == tmp_path for path in tmp_path.rglob("*"))
+
+
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("bench")
+    bench_of(count=20).save(folder)
+    return folder
+
+
+@pytest.mark.parametrize("name", ["bench.json", "model.onnx", "statistics.npz", "0.npy"])
+def test_what_is_missing_or_cut_off_is_named(saved: Path, tmp_path: Path, name: str) -> None:
+    for path in saved.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    whole = (tmp_path / name).read_bytes()
+    (tmp_path / name).write_bytes(whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="cannot be read as a bench"):
+        Bench.load(tmp_path)
+    (tmp_path / name).unlink()
+    with pytest.raises(DataError, match="cannot be read as a bench"):
+        Bench.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("version", 99), ("labels", "../../etc/passwd"), ("counts", [1]), ("more", 1), ("sizes", "x")],
+)
+def test_a_document_that_is_wrong_is_refused(
+    saved: Path, tmp_path: Path, field: str, value: object
+) -> None:
+    for path in saved.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    document = msgspec.json.decode((tmp_path / "bench.json").read_bytes())
+    document[field] = value
+    (tmp_path / "bench.json").write_bytes(msgspec.json.encode(document))
+    with pytest.raises(DataError, match="cannot be read as a bench"):
+        Bench.load(tmp_path)
