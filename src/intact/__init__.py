@@ -28,6 +28,7 @@ _HOMES = {
     "execute": "intact.api",
     "export": "intact.api",
     "inspect": "intact.api",
+    "inspect_graph_statistic": "intact.api",
     "load_plan": "intact.plan",
     "load_result": "intact.api",
     "quant_loss": "intact.api",

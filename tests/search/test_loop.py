@@ -71,6 +71,9 @@ class Bits:
     def of(self, candidate: Candidate) -> float:
         return float(sum(candidate))
 
+    def estimate(self, candidate: Candidate) -> float:
+        return self.of(candidate)
+
 
 @dataclass
 class Memory:

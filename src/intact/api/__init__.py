@@ -2,7 +2,7 @@
 
 from intact.api.looking import convert_ranges, inspect
 from intact.api.making import DEFAULT_SAMPLES, quantize, quantize_for
-from intact.api.running import evaluate, execute, quant_loss
+from intact.api.running import evaluate, execute, inspect_graph_statistic, quant_loss
 from intact.api.searching import FoundStrategy, replay_strategy, search_strategy
 from intact.api.sources import ModelSource, load_result
 from intact.api.taking import export, read_quantized
@@ -17,6 +17,7 @@ __all__ = [
     "execute",
     "export",
     "inspect",
+    "inspect_graph_statistic",
     "load_result",
     "quant_loss",
     "quantize",

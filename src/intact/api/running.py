@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from intact.analyze.errors import MOST_SAMPLES, QuantLoss
-from intact.analyze.errors import quant_loss as layers_lost
+from intact.analyze import errors
+from intact.analyze.errors import MOST_SAMPLES, GraphStatistic, QuantLoss
 from intact.api.sources import (
     FloatSource,
     ModelSource,
@@ -29,6 +29,7 @@ from intact.result import Result
 from intact.samples.metric import Metric, MetricFunction
 from intact.samples.opening import open_samples
 from intact.samples.preprocess import Preprocess
+from intact.samples.stream import Samples
 from intact.targets import Target
 
 _VERIFIED = 64
@@ -111,16 +112,69 @@ def quant_loss(
         IntactError: The folder or the data is wrong.
     """
     loaded = load_result(result)
+    opened = _beside(loaded, data, preprocess, samples, progress, skip_bad=skip_bad)
+    return errors.quant_loss(loaded.plan, opened, most=samples, threads=threads, integers=integers)
+
+
+def inspect_graph_statistic(
+    result: Result | str | Path,
+    data: DataSource,
+    *,
+    topological: bool = False,
+    integers: bool = False,
+    preprocess: Preprocess | None = None,
+    samples: int = MOST_SAMPLES,
+    skip_bad: bool = False,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> GraphStatistic:
+    """Compare each edge before and after quantising: mean, deviation, extremes, SQNR, cosine.
+
+    Args:
+        result: A result or its folder.
+        data: Samples.
+        topological: Leave the edges in the order of the graph, not the most damaged first.
+        integers: Run the integer engine, not the float simulation.
+        preprocess: What to do with the data; None takes what calibration did.
+        samples: Use at most so many samples.
+        skip_bad: Leave out images that cannot be read.
+        threads: Threads of the runtime; 0 takes all cores.
+        progress: Told the samples done and, where known, in all.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    loaded = load_result(result)
+    opened = _beside(loaded, data, preprocess, samples, progress, skip_bad=skip_bad)
+    return errors.inspect_graph_statistic(
+        loaded.plan,
+        opened,
+        most=samples,
+        threads=threads,
+        integers=integers,
+        topological=topological,
+    )
+
+
+def _beside(
+    result: Result,
+    data: DataSource,
+    preprocess: Preprocess | None,
+    limit: int,
+    progress: Progress | None,
+    *,
+    skip_bad: bool,
+) -> Samples:
+    """Open samples that both models of a result are run on."""
     opened = open_samples(
         data,
-        loaded.plan.graph,
-        preprocess=preprocess or loaded.preprocess,
-        limit=samples,
+        result.plan.graph,
+        preprocess=preprocess or result.preprocess,
+        limit=limit,
         skip_bad=skip_bad,
-        unread=_mask(loaded),
+        unread=_mask(result),
     )
-    opened = replace(opened, progress=progress)
-    return layers_lost(loaded.plan, opened, most=samples, threads=threads, integers=integers)
+    return replace(opened, progress=progress)
 
 
 def execute(

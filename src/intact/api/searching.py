@@ -16,7 +16,7 @@ from intact.api.sources import (
     open_source,
     target_of,
 )
-from intact.calibrate.assign import Method, required_tensors
+from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import Progress, collect
 from intact.errors import SearchError, UsageError
 from intact.exporting import expressible
@@ -25,7 +25,7 @@ from intact.graph.expand import expand as expand_operators
 from intact.graph.join_gelu import join_gelu
 from intact.improving import Improvements
 from intact.pipeline import DataSource, Deployment, refuse_nothing_to_do
-from intact.plan import Overrides
+from intact.plan import Overrides, build_plan
 from intact.result import Result, check_output
 from intact.samples.metric import Metric, MetricFunction
 from intact.samples.opening import open_samples
@@ -40,7 +40,7 @@ from intact.search.log import Log, LogSettings, choose, read_log
 from intact.search.loop import Report, Search, Standing
 from intact.search.objective import Objective
 from intact.search.plans import Planner, required
-from intact.search.recording import Recorded, samples_hash
+from intact.search.recording import Recorded
 from intact.search.samplers import make_sampler
 from intact.search.space import Space
 from intact.search.strategy import Strategy
@@ -240,7 +240,7 @@ def search_strategy(
             minimize=minimize,
             goal=goal,
             samples=bench.samples,
-            samples_hash=samples_hash(bench),
+            samples_hash=bench.samples_hash,
             method=repr(chosen),
         )
         with _opened(path, settings, resume=resume) as written:
@@ -255,13 +255,16 @@ def search_strategy(
             was_stopped = _run(search)
             best = search.confirmed()
         float_score = pool.float_score
-    plan = planner.plan(best.candidate)
+    structure = build_plan(graph, described, space.requests(best.candidate))
+    needed = dict.fromkeys((*opened.specs, *required_tensors(structure)))
+    known = statistics.only(needed)
+    plan = assign(structure, known, chosen)
     plan.provenance["search"] = (
         f"{sampler}, seed {seed}: {bench.objective.name} {best.score!r}, {minimize} {best.cost!r}"
     )
-    result = deployment.result(
-        plan, statistics.only(dict.fromkeys((*opened.specs, *required_tensors(plan)))), prepared
-    )
+    if mask is not None:
+        plan.provenance["mask"] = mask
+    result = deployment.result(plan, known, prepared)
     if output is not None:
         result.save(output)
     return FoundStrategy(

@@ -28,6 +28,9 @@ from intact.numerics.affine_params import PowerOfTwo
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.given_scales import GIVEN, ScaleTable
 
+_BIASES = 4096
+"""Scales of biases that are remembered: there is one for each pair of input and weight scales."""
+
 __all__ = ["Method", "Points", "activate", "assign", "assign_own", "required_tensors"]
 
 
@@ -136,7 +139,7 @@ def assign_own(
     for point in points.weights:
         if point.config not in settled and not is_fixed(point.config):
             _assign_weight(point, method, memo, truncates=truncates)
-    notes += assign_biases(plan, memo)
+    notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan.configs.values())
     plan.provenance |= {
         "method": method.activations if observed or given is None else GIVEN,

@@ -12,10 +12,18 @@ class Memo:
     """What was computed before; of one graph, target, method and set of statistics.
 
     What is remembered is shared and must not be changed.
+
+    Args:
+        most: Parts that are kept; the oldest are forgotten. None keeps all.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, most: int | None = None) -> None:
+        self._most = most
         self._known: dict[Hashable, Any] = {}
+
+    def bounded(self, name: str, most: int) -> Memo:
+        """Return the memo for parts of which there is no end, the same for the same name."""
+        return self(("memo", name), lambda: Memo(most))
 
     def __call__(self, key: Hashable, compute: Callable[[], Found]) -> Found:
         """Return what a key stands for, computed the first time."""
@@ -23,11 +31,17 @@ class Memo:
             found: Found = self._known[key]
         except KeyError:
             found = self._known.setdefault(key, compute())
+            if self._most is not None and len(self._known) > self._most:
+                del self._known[next(iter(self._known))]
         return found
 
 
 class Forgetful(Memo):
     """Remembers nothing: every part is computed."""
+
+    def bounded(self, name: str, most: int) -> Memo:  # noqa: ARG002
+        """Return a memo that remembers nothing either."""
+        return self
 
     def __call__(self, key: Hashable, compute: Callable[[], Found]) -> Found:  # noqa: ARG002
         """Return what is computed."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -27,6 +28,9 @@ from intact.cli.preprocess_options import (
     SkipBad,
     preprocess_from,
 )
+
+if TYPE_CHECKING:
+    from intact.analyze.errors import GraphStatistic, QuantLoss
 
 
 def inspect(
@@ -64,6 +68,14 @@ def evaluate(
             "convolutions and dense layers; 50 samples unless told otherwise.",
         ),
     ] = False,
+    graph_statistic: Annotated[
+        bool,
+        typer.Option(
+            "--graph-statistic",
+            help="Instead, mean, deviation and extremes of each edge before and after quantizing, "
+            "the most damaged first; 50 samples unless told otherwise.",
+        ),
+    ] = False,
     samples: Annotated[int | None, typer.Option(min=1, help="Use at most so many samples.")] = None,
     top_k: Annotated[
         int, typer.Option(min=1, help="Also count the right class among so many best ones.")
@@ -87,21 +99,27 @@ def evaluate(
     """
     from intact import api
     from intact.analyze.errors import MOST_SAMPLES
-    from intact.cli import show
+    from intact.cli import show, show_layers
     from intact.cli.printing import progress as shown
     from intact.errors import UsageError
 
     result = api.load_result(folder)
     steps = preprocess_from(preprocess, mean, scale, kept=result.preprocess)
-    if quant_loss:
+    if quant_loss or graph_statistic:
+        name = "--quant-loss" if quant_loss else "--graph-statistic"
+        if quant_loss and graph_statistic:
+            raise UsageError("--quant-loss and --graph-statistic", remedy="choose one")
         if metric is not None or labels is not None:
             raise UsageError(
-                "--quant-loss compares layers: --metric and --labels are for outputs",
+                f"{name} compares layers: --metric and --labels are for outputs",
                 remedy="leave these out",
             )
         count = samples or MOST_SAMPLES
         with shown("comparing layers", quiet=as_json, at_most=count) as progress:
-            lost = api.quant_loss(
+            compare: Callable[..., QuantLoss | GraphStatistic] = (
+                api.quant_loss if quant_loss else api.inspect_graph_statistic
+            )
+            compared = compare(
                 result,
                 data,
                 preprocess=steps,
@@ -110,7 +128,7 @@ def evaluate(
                 threads=threads,
                 progress=progress,
             )
-        show.quant_loss(lost, as_json=as_json)
+        show_layers.layers(compared, as_json=as_json)
         return
     with shown("evaluating", quiet=as_json, at_most=samples) as progress:
         found = api.evaluate(

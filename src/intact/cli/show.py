@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,7 +9,6 @@ from pathlib import Path
 import msgspec
 from rich.markup import escape
 
-from intact.analyze.errors import QuantLoss
 from intact.cli.printing import console, decibels, kilobytes, new_table, print_json, say, times
 from intact.evaluation import Evaluation
 from intact.plan import Note
@@ -187,27 +185,6 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     if found.why_no_labels and not found.metrics:
         say(f"[dim]no accuracy without labels: {escape(found.why_no_labels)}[/]")
     _skipped(found.skipped)
-
-
-def quant_loss(found: QuantLoss, *, as_json: bool) -> None:
-    """Print how far each layer is from the float model's, in the order of the layers."""
-    if as_json:
-        print_json(found.to_json())
-        return
-    numbers = ("cosine", "of channels", "worst channel", "SQNR, dB", "mean square error")
-    table = new_table(f"{found.samples} samples, against float", ("layer", "op"), numbers=numbers)
-    for layer in found.layers:
-        worst = layer.worst_channel
-        table.add_row(
-            escape(layer.name),
-            layer.op_type,
-            f"{layer.cosine:.6f}",
-            f"{layer.mean_cosine:.6f}" if worst is not None else "-",
-            f"{worst[1]:.6f} ({worst[0]})" if worst is not None else "-",
-            "identical" if math.isinf(layer.sqnr_db) else f"{layer.sqnr_db:.1f}",
-            f"{layer.mse:.3g}",
-        )
-    console().print(table)
 
 
 def _skipped(files: Sequence[str]) -> None:

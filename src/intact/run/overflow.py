@@ -21,12 +21,15 @@ from intact.graph import (
     weight_slot,
 )
 from intact.plan import QuantizedGraph, TensorEnd, quantizes
-from intact.plan.inference import factor_slots, infer_scale
+from intact.plan.inference import infer_scale
 from intact.plan.topology import sole_reader
 from intact.targets import Overflow
 
 _ADDS = frozenset({"Add", "Sub", "Sum"})
 """What may be fused behind products so that it adds to them in their accumulator."""
+
+_FACTORS = (0, 1)
+"""The slots of the two factors of every operator that multiplies and sums."""
 
 _LONGEST = 1 << 16
 """Products of two activations of a length that the model does not tell are no longer than this."""
@@ -75,7 +78,7 @@ def pairs_may_saturate(plan: QuantizedGraph) -> bool:
         arithmetic = plan.target.arithmetic_of(node)
         if arithmetic.accumulator_overflow is not Overflow.PAIR_SATURATE:
             continue
-        reaches = [_reach(plan.input_config(node, slot)) for slot in factor_slots(node)]
+        reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
         if 2 * int(np.prod(reaches)) >= 1 << ((arithmetic.pair_bits or 16) - 1):
             return True
     return False
@@ -87,23 +90,21 @@ def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
         spec = op_spec(node)
         if spec is None or spec.kind is not OpKind.COMPUTE or not plan.is_quantized(node):
             continue
-        configs = [plan.input_config(node, slot) for slot in factor_slots(node)]
-        if len(configs) == 2 and all(each.params is not None for each in configs):
+        if all(plan.input_config(node, slot).params is not None for slot in _FACTORS):
             yield node
 
 
 def _reach(config: TensorQuantConfig) -> int:
     """Return the largest magnitude of a code less its zero point."""
-    params = config.params
-    zero = 0 if params is None else params.zero_point
-    ends = np.array([[config.quant_min], [config.quant_max]])
-    return int(np.abs(ends - np.reshape(zero, -1)).max())
+    params, grid = config.params, config.grid
+    zero = np.zeros((), np.int64) if params is None else params.zero_point
+    least, most = (0, 0) if grid.symmetric else (int(zero.min()), int(zero.max()))
+    return max(grid.quant_max - least, most - grid.quant_min)
 
 
 def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
     """Bound the sums: by the ranges if that is below the limit, else by the weights' integers."""
-    slots = factor_slots(node)
-    reaches = [_reach(plan.input_config(node, slot)) for slot in slots]
+    reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
     weight = weight_slot(node)
     if weight is None:
         count, product = _summed(node), reaches[0] * reaches[1]
@@ -174,16 +175,15 @@ def _scale(
     plan: QuantizedGraph, node: ir.Node
 ) -> tuple[npt.NDArray[np.float64] | None, int | None]:
     """Return what the sums' integers stand for; None where more than integers is added."""
-    slots, weight, bias = factor_slots(node), weight_slot(node), bias_slot(node)
-    present = [slot for slot, value in enumerate(node.inputs) if value is not None]
-    extra = [slot for slot in present if slot not in slots]
+    weight, bias = weight_slot(node), bias_slot(node)
+    extra = [k for k, value in enumerate(node.inputs) if value is not None and k not in _FACTORS]
     codes = {slot for slot in extra if slot == bias and quantizes(plan.input_config(node, slot))}
     if len(codes) < len(extra) or _adds_behind(plan, node):
         return None, None
-    scales = [plan.input_config(node, slot).scale for slot in slots]
-    known = [np.asarray(scale, np.float64) for scale in scales if scale is not None]
-    is_linear = not any(plan.input_config(node, slot).grid.exponential for slot in slots)
-    if len(known) < len(scales) or not is_linear or known[0].ndim:
+    configs = [plan.input_config(node, slot) for slot in _FACTORS]
+    known = [np.asarray(each.scale, np.float64) for each in configs if each.scale is not None]
+    has_channels = [scale.ndim > 0 and slot != weight for slot, scale in enumerate(known)]
+    if any(each.grid.exponential for each in configs) or any(has_channels):
         return None, None
     scale = infer_scale(node, known)
     if scale is None or not scale.ndim:

@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -61,6 +62,7 @@ def make_session(
     *,
     threads: int = 0,
     optimization: Optimization = Optimization.ALL,
+    shares_memory: bool = False,
 ) -> ort.InferenceSession:
     """Build a CPU session.
 
@@ -68,6 +70,9 @@ def make_session(
         model: A model in memory, its bytes, or a file.
         threads: Threads inside one operator; 0 lets the runtime choose.
         optimization: Graph rewriting level.
+        shares_memory: Take working memory from one store of the process, for sessions of which
+            there are many: each one's own is never given back while the session lives (64 pieces
+            of a MobileNetV2: 610 MB, and 330 shared).
 
     Raises:
         ModelError: The runtime refuses the model.
@@ -79,11 +84,22 @@ def make_session(
     options.graph_optimization_level = optimization.value
     # Threads that went on spinning after a run would hold the cores of whatever runs next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    if shares_memory:
+        _share_memory()
+        options.add_session_config_entry("session.use_env_allocators", "1")
     if not isinstance(model, ir.Model):
         return _open(str(model) if isinstance(model, Path) else model, options)
     if weight_bytes(model) <= _LARGEST_MESSAGE:
         return _open(ir.to_proto(model).SerializeToString(), options)
     return _open_large(model, options)
+
+
+@cache
+def _share_memory() -> None:
+    """Make the store of working memory that sessions share; once a process."""
+    kind = ort.OrtAllocatorType.ORT_ARENA_ALLOCATOR
+    memory = ort.OrtMemoryInfo("Cpu", kind, 0, ort.OrtMemType.DEFAULT)
+    ort.create_and_register_allocator(memory, None)
 
 
 def _open_large(model: ir.Model, options: ort.SessionOptions) -> ort.InferenceSession:

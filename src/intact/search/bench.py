@@ -18,6 +18,7 @@ from intact.errors import DataError, UsageError
 from intact.samples.labels import Reference
 from intact.samples.stream import Samples
 from intact.search.chunks import Chunk, chunks_of, read_samples
+from intact.search.kinds import Seen
 from intact.search.objective import (
     Objective,
     are_probabilities,
@@ -70,6 +71,18 @@ class Bench:
     def samples(self) -> int:
         """How many there are."""
         return sum(chunk.count for chunk in self.chunks)
+
+    @cached_property
+    def float_hits(self) -> npt.NDArray[np.bool_]:
+        """Where the float model has a hit, of objectives that count them; bool ``[samples]``."""
+        rows = self.objective.row.rows
+        if rows is None:
+            return np.zeros(0, np.bool_)
+        seen = (
+            Seen(each.outputs, each.outputs, each.count, each.labels, self.is_probability)
+            for each in self.chunks
+        )
+        return np.concatenate([rows(each) > 0.0 for each in seen])
 
     @cached_property
     def samples_hash(self) -> str:

@@ -35,6 +35,9 @@ class Cost(Protocol):
     def of(self, candidate: Candidate) -> float:
         """Return the cost; lower is better."""
 
+    def estimate(self, candidate: Candidate) -> float:
+        """Return about the same without measuring anything."""
+
 
 @dataclass
 class Standing:
@@ -140,12 +143,16 @@ class Search:
         fresh = asks[known:]
         if self.standing.budget.trials is not None:
             fresh = fresh[: self.standing.budget.trials - len(self.standing.trials)]
-        costs = [self.cost.of(ask.candidate) for ask in fresh]
+        costs = [self._cost(ask) for ask in fresh]
         results = self.pool.evaluate(fresh)
         for ask, cost, measured in zip(fresh, costs, results, strict=True):
             trial = Trial(len(self.standing.trials), ask.candidate, cost, measured)
             self.record.append(trial)
             yield trial
+
+    def _cost(self, ask: Ask) -> float:
+        """Return the cost of a candidate; a trial on few samples only ranks, and times nothing."""
+        return (self.cost.of if ask.samples is None else self.cost.estimate)(ask.candidate)
 
     def _recalled(self, ask: Ask, trial: Trial) -> Trial:
         if ask.candidate != trial.candidate:

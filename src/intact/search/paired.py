@@ -12,6 +12,7 @@ of the American Statistical Association 89, 1994).
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass
 
 import numpy as np
@@ -42,9 +43,7 @@ class Pairs:
     gained: int
 
     @staticmethod
-    def of(
-        base: npt.NDArray[np.bool_], own: npt.NDArray[np.bool_]
-    ) -> Pairs:
+    def of(base: npt.NDArray[np.bool_], own: npt.NDArray[np.bool_]) -> Pairs:
         """Return the pairs of the float model's hits on all samples and those on the first ones."""
         drawn = base[: len(own)]
         right, drawn_right = int(base.sum()), int(drawn.sum())
@@ -66,14 +65,14 @@ class Pairs:
             return False
         if error == 0.0:
             return True
-        # Few gained ones at first: what is left out is that more are gained than is likely.
-        likely = [
-            gained
-            for gained in range(fewest, most + 1)
-            if self._few_gained(gained) > error * _OF_THE_LIMIT
-        ]
-        allowed = error * (1.0 - _OF_THE_LIMIT)
-        return any(self._chance(gained, spare) > allowed for gained in likely)
+        unlikely = error * _OF_THE_LIMIT
+        # The more are gained in all, the less likely are so few among the drawn.
+        limit = fewest + bisect_left(
+            range(fewest, most + 1), True, key=lambda gained: self._few_gained(gained) <= unlikely
+        )
+        # From the limit downwards: with many gained the chance is mostly the largest.
+        likely = range(limit - 1, fewest - 1, -1)
+        return any(self._chance(gained, spare) > error - unlikely for gained in likely)
 
     def _few_gained(self, gained: int) -> float:
         """Return the chance of so few gained ones among the drawn, with so many in all."""

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
 from intact.errors import IntactError
-from intact.search.bench import Bench
 from intact.search.log import Log
 from intact.search.plans import Planner
 from intact.search.space import Candidate
@@ -50,16 +46,3 @@ class Recorded:
             return Strategy.of(self.planner.plan(candidate))
         except IntactError:
             return None
-
-
-def samples_hash(bench: Bench) -> str:
-    """Return the SHA-256 of the samples of a bench and their labels, in their order."""
-    digest = hashlib.sha256()
-    for chunk in bench.chunks:
-        arrays = dict(sorted(chunk.feeds.items()))
-        if chunk.labels is not None:
-            arrays["labels"] = chunk.labels
-        for name, array in arrays.items():
-            digest.update(f"{name} {array.dtype.str} {array.shape}\n".encode())
-            digest.update(np.ascontiguousarray(array).data)
-    return digest.hexdigest()

@@ -117,7 +117,8 @@ class Scoring:
             return True
         if kind.rows is not None:
             rows = np.concatenate(self._rows)
-            tally = Tally(rows, self.population, kind.highest, is_count=kind.is_count)
+            base = self.bench.float_hits[: self.population] if kind.is_count else None
+            tally = Tally(rows, self.population, kind.highest, kind.is_count, base)
             return can_reach(tally, bar, looks=looks, error=error)
         if not signal.all():
             return True

@@ -9,7 +9,9 @@ Three bounds, each one-sided (the trial is held for too bad although it is not):
   drawn would be unlikely. The exact tail of the hypergeometric distribution, which is what drawing
   without replacement follows: V. Chvatal, "The tail of the hypergeometric distribution", Discrete
   Mathematics 25, 1979, states it (and a looser closed form); more hits in the set only make few
-  among the drawn less likely, so the least number that reaches the bar is the worst case.
+  among the drawn less likely, so the least number that reaches the bar is the worst case. Beside
+  it, where the float model's hits are known, what is lost and gained against them
+  (`intact.search.paired`): that decides earlier about candidates that are nearly as good.
 * means without useful limits (divergence, cosine, noise): the normal approximation with the
   correction for finite populations, ``se = s sqrt((1 - n / N) / n)``, from 30 samples on:
   W. G. Cochran, Sampling Techniques, 3rd edition, 1977, equations 2.20 and 2.24. It is an
@@ -29,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import UsageError
+from intact.search.paired import Pairs
 
 ERROR = 0.01
 """Chance of a wrong stop in all looks at a trial together."""
@@ -46,12 +49,14 @@ class Tally:
         population: Samples in the whole set, at least ``n``.
         highest: The most that a sample contributes.
         is_count: Each contributes 0 or ``highest``.
+        base: Of a count, where the float model has a hit in the whole set, bool ``[population]``.
     """
 
     rows: npt.NDArray[np.float64]
     population: int
     highest: float
     is_count: bool = False
+    base: npt.NDArray[np.bool_] | None = None
 
 
 def can_reach(tally: Tally, bar: float, *, looks: int = 1, error: float = ERROR) -> bool:
@@ -78,11 +83,21 @@ def can_reach(tally: Tally, bar: float, *, looks: int = 1, error: float = ERROR)
         needed = least_hits(bar, tally.population, tally.highest)
         if needed > hits + tally.population - drawn:
             return False
-        return lower_tail(hits, drawn, needed, tally.population) > error / looks
+        return error == 0.0 or _count_can_reach(tally, hits, needed, error / looks)
     most = tally.rows.sum() + tally.highest * (tally.population - drawn)
     if most / tally.population < bar:
         return False
     return _normal_upper(tally, error / looks) >= bar
+
+
+def _count_can_reach(tally: Tally, hits: int, needed: int, error: float) -> bool:
+    """Hold a count against its bounds; where there are two, each has half of the error."""
+    alone = error if tally.base is None else error / 2
+    if lower_tail(hits, len(tally.rows), needed, tally.population) <= alone:
+        return False
+    if tally.base is None:
+        return True
+    return Pairs.of(tally.base, tally.rows > 0.0).can_reach(needed, error / 2)
 
 
 def least_hits(bar: float, population: int, highest: float = 100.0) -> int:

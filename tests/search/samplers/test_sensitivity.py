@@ -217,13 +217,24 @@ def test_a_group_that_failed_keeps_its_default(added: float) -> None:
     assert damage.table()[0].tolist() == [math.inf, 0.0, math.inf, math.inf]
 
 
-def test_corrections_are_bounded() -> None:
+def corrected(added: float, present: float, samples: int = 16) -> float:
+    """What a step from 8 to 4 bits is taken to add, where 1 was expected."""
     damage = Damage(space_of((8, 4)))
     damage.learn(0, 4, 1.0)
-    damage.correct(0, 8, 4, 1000.0)
-    assert damage.table()[0][1] == pytest.approx(16.0)
-    damage.correct(0, 8, 4, -1.0)
-    assert damage.table()[0][1] == pytest.approx(1.0)
+    damage.correct(0, 8, 4, added, present=present, samples=samples)
+    return float(damage.table()[0][1])
+
+
+def test_corrections_are_believed_where_little_else_is_wrong() -> None:
+    assert corrected(3.0, present=0.0) == pytest.approx(3.0)
+    assert corrected(3.0, present=4.0, samples=16) == pytest.approx(2.0)  # as likely either way
+    assert corrected(3.0, present=1e9) == pytest.approx(1.0)
+
+
+def test_corrections_are_bounded() -> None:
+    assert corrected(1000.0, present=0.0) == pytest.approx(16.0)
+    assert corrected(-1.0, present=0.0) == pytest.approx(1 / 16)
+    assert corrected(math.nan, present=0.0) == math.inf
 
 
 def test_a_ladder_goes_down_to_where_the_line_meets_the_limit() -> None:

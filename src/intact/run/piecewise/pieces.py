@@ -13,7 +13,6 @@ from intact.graph import Graph
 from intact.graph.ops import is_constant
 from intact.run.piecewise.streams import Reader, Stream, Streams, reads
 
-
 _FLOATS = (ir.DataType.FLOAT, None)
 
 

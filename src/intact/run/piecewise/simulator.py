@@ -23,6 +23,9 @@ from intact.run.session import Feeds, make_session, run_session
 
 Arrays = dict[str, npt.NDArray[Any]]
 
+_CUTS = 64
+"""Topologies whose cut is remembered: those of a search's base and of what is near it."""
+
 _SESSION_BYTES = 1 << 16
 """What a session takes beside its weights, roughly."""
 
@@ -87,9 +90,14 @@ class PiecewiseSimulator:
         refuse_unready(plan)
         streams = Streams.of(plan)
         places = streams.places
-        if places not in self._cuts:
-            self._cuts[places] = cut(self.graph, streams)
-        return Prepared.of(self._cuts[places], streams)
+        found = self._cuts.get(places)
+        if found is None:
+            found = cut(self.graph, streams)
+            with self._lock:
+                self._cuts[places] = found
+                if len(self._cuts) > _CUTS:
+                    del self._cuts[next(iter(self._cuts))]
+        return Prepared.of(found, streams)
 
     def run(self, prepared: Prepared, chunk: int, feeds: Feeds) -> Arrays:
         """Run one chunk of the samples.
@@ -136,7 +144,7 @@ class PiecewiseSimulator:
             }
             model, names = piece_model(self.graph, step.piece, constants)
             size = weight_bytes(model) + _SESSION_BYTES
-            return (make_session(model, threads=1), names), size
+            return (make_session(model, threads=1, shares_memory=True), names), size
 
         return self._sessions.get(step.variant, compiled)
 

@@ -22,9 +22,8 @@ import numpy.typing as npt
 
 from intact.search.space import FLOAT, Space
 
-_SMALLEST_CHANGE = 1 / 16
 _LARGEST_CHANGE = 16.0
-"""A group's own noise is not corrected by more at once: differences of noise are noisy."""
+"""The factor, either way, by which a group's own noise is corrected at most at once."""
 
 
 def rounding_power(bits: int) -> float:
@@ -72,17 +71,33 @@ class Damage:
             power = rounding_power(bits) - rounding_power(group.default)
             self.unit[index] = max(added, least) / power
 
-    def correct(self, index: int, bits: int, to: int, added: float) -> None:
-        """Learn what a step from one width to another adds near the candidate that is wanted."""
+    def correct(
+        self, index: int, bits: int, to: int, added: float, *, present: float, samples: int
+    ) -> None:
+        """Learn what a step from one width to another adds near the candidate that is wanted.
+
+        What was expected is believed to within itself. What was measured is off by the product of
+        both errors, which is zero only on average: about twice the root of their powers' product
+        over the number of samples. The two are weighted by the inverse squares of that.
+
+        Args:
+            index: The group.
+            bits: Its width in the candidate.
+            to: Another width.
+            added: The noise that the step adds; NaN and infinity forbid it.
+            present: The noise of the candidate.
+            samples: What both were measured on.
+        """
         power = rounding_power(to) - rounding_power(bits)
-        old = self.unit[index]
-        if power == 0 or math.isnan(old):
-            return
+        old = float(self.unit[index])
         if not math.isfinite(added):
             self._forbidden.add((index, to))
-            return
-        low, high = old * _SMALLEST_CHANGE, old * _LARGEST_CHANGE
-        self.unit[index] = min(max(added / power, low), high)
+        elif power != 0 and old > 0:
+            expected = old * power
+            chance = 4 * max(present, 0.0) * abs(expected) / max(samples, 1)
+            trust = expected**2 / (expected**2 + chance)
+            ratio = 1 + trust * (added - expected) / expected
+            self.unit[index] = old * min(max(ratio, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
 
     def table(self) -> list[npt.NDArray[np.float64]]:
         """Return for each group what each choice adds to the noise of the default; inf forbids."""

@@ -9,8 +9,9 @@ What "falls below" means follows from the goal:
   (to float, where that is a choice) as long as the score rises, until it is reached.
 - ``max_cost``, and the default is dearer: every step loses something, and HAGO's rule would stop
   at once. So the walk is given an allowance, the score that may be lost per unit of cost saved: 0
-  in the first pass, afterwards the lower quartile of the rates of the steps that the last pass
-  refused. It ends when the limit is met; what is left of it is spent on widening groups.
+  in the first pass, afterwards twice what it was, or the median rate of the steps that the last
+  pass refused where that is more. It ends when the limit is met; what is left of it is spent on
+  widening groups.
 
 Passes are repeated until one changes nothing. A step goes to the next choice that is cheaper.
 """
@@ -95,7 +96,7 @@ class Greedy(WalkingSampler):
                         return base
             rates = sorted(rate for rate in refused if rate < math.inf)
             if rates:
-                allowance = max(allowance, rates[(len(rates) - 1) // 4])
+                allowance = max(2 * allowance, rates[(len(rates) - 1) // 2])
             elif base is start:
                 return base
 

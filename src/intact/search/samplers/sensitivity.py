@@ -142,14 +142,19 @@ class Sensitivity(WalkingSampler):
 
     def _glance(self, candidates: Sequence[Candidate]) -> Measuring:
         """Return trials on few samples."""
-        samples = min(max(self._all // _SHARE, _FEWEST), _MOST)
-        if samples >= self._all:
+        samples = self._glanced
+        if samples == self._all:
             return (yield from self._try(candidates, is_barred=False))
         new = [each for each in dict.fromkeys(candidates) if each not in self._few]
         if new:
             trials = yield [Ask(candidate, samples=samples) for candidate in new]
             self._few.update(zip(new, trials, strict=True))
         return [self._few[candidate] for candidate in candidates]
+
+    @property
+    def _glanced(self) -> int:
+        """How many are few samples."""
+        return min(max(self._all // _SHARE, _FEWEST), _MOST, self._all)
 
     def _measure_alone(self, base: Trial) -> Walk:
         """Learn the damage of each group at its narrowest; of floats where they are needed."""
@@ -287,7 +292,14 @@ class Sensitivity(WalkingSampler):
         steps = self._steps(start)
         added = yield from self._added(start, steps)
         for (index, bits), noise in zip(steps, added, strict=True):
-            self._damage.correct(index, start[index], bits, noise)
+            self._damage.correct(
+                index,
+                start[index],
+                bits,
+                noise,
+                present=self._offset,
+                samples=self._glanced,
+            )
 
     def _steps(self, start: Candidate) -> list[Change]:
         """Return for each group the next narrower width, or the next wider one of the narrowest."""
