@@ -183,7 +183,7 @@ class Search:
             trial for trial in self.standing.trials if trial.counts(samples) and goal.accepts(trial)
         ]
         rivals.sort(key=lambda trial: (goal.rank(trial.score, trial.cost), -trial.number))
-        tried = []
+        tried: list[Trial] = []
         while rivals and len(tried) < most:
             trial = rivals.pop()
             measured = next(iter(self.pool.confirm([trial.candidate])))

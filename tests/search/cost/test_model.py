@@ -52,16 +52,6 @@ def test_many_are_what_each_is_alone() -> None:
     assert MODEL.of_many([]).tolist() == []
 
 
-def test_around_a_candidate_is_what_each_change_costs() -> None:
-    for candidate in every(SPACE):
-        for index, costs in enumerate(MODEL.around(candidate)):
-            changed = [
-                MODEL.of(SPACE.with_choice(candidate, index, bits))
-                for bits in SPACE.groups[index].choices
-            ]
-            assert costs.tolist() == changed
-
-
 def test_terms_are_joined_and_what_never_varies_is_a_constant() -> None:
     flat = Term((0, 1), np.array([[1.0, 2.0], [1.0, 2.0]]))
     constant, terms = summed([flat, *singles((1, [10, 20]), (0, [4, 4]))])

@@ -109,23 +109,6 @@ class CostModel:
         constant, fewer = summed(terms)
         return replace(self, constant=self.constant + constant, terms=fewer, choices=wanted)
 
-    def around(self, candidate: Candidate) -> list[npt.NDArray[np.float64]]:
-        """Return, for each group, what the candidate would cost with each of its choices.
-
-        Of a measured cost, the sums of the tables.
-        """
-        places = self._places(candidate)
-        present = self.estimate(candidate)
-        around = [np.full(len(choices), present) for choices in self.choices]
-        for term in self.terms:
-            where = [places[group] for group in term.groups]
-            now = float(term.values[tuple(where)])
-            for axis, group in enumerate(term.groups):
-                at: list[int | slice] = [*where]
-                at[axis] = slice(None)
-                around[group] += term.values[tuple(at)] - now
-        return around
-
     def lowest(self) -> float:
         """Return a bound that no sum of the tables is below."""
         return self.constant + sum(float(term.values.min()) for term in self.terms)
