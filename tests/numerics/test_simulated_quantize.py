@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -23,27 +25,32 @@ HALF = Fraction(1, 2)
 
 def rounded(x: Fraction, mode: Rounding) -> int:
     """Round a rational number as the mode's name says."""
-    down = math.floor(x)
+    down: int = math.floor(x)
     if mode is Rounding.UP:
-        return math.ceil(x)
+        return int(math.ceil(x))
     if x - down != HALF:
         return math.floor(x + HALF)
-    return {
+    ties: dict[Rounding, int] = {
         Rounding.HALF_EVEN: down + down % 2,
         Rounding.NEAREST: down + down % 2,
         Rounding.HALF_UP: down + 1,
         Rounding.HALF_DOWN: down,
         Rounding.HALF_AWAY_FROM_ZERO: down + 1 if x > 0 else down,
         Rounding.HALF_TOWARD_ZERO: down if x > 0 else down + 1,
-    }[mode]
+    }
+    return ties[mode]
 
 
 def wrapped(number: int, bits: int) -> int:
     return (number + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
 
 
+def f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    return np.asarray(values, np.float32)
+
+
 def bits_of(values: npt.NDArray[np.float32]) -> list[int]:
-    return values.view(np.int32).ravel().tolist()
+    return list(values.view(np.int32).ravel().tolist())
 
 
 FINITE = st.floats(width=32, allow_nan=False, allow_infinity=False)
@@ -102,12 +109,12 @@ def test_it_is_fake_quantize_bit_for_bit(
 
 @pytest.mark.parametrize("mode", ROUNDINGS)
 def test_ties_negatives_zeros_and_what_is_no_number(mode: Rounding) -> None:
-    data = np.float32([-2.5, -1.5, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, 0.49999997, 8388609.0])
+    data = f32([-2.5, -1.5, -0.5, -0.0, 0.0, 0.5, 1.5, 2.5, 0.49999997, 8388609.0])
     exact = [float(rounded(Fraction(x), mode)) for x in data.tolist()]
     result = SimulatedQuantize(1.0, -(2**24), 2**24 - 1, rounding=mode, out_dtype="int32")(data)
     assert result.tolist() == exact
     assert not np.signbit(result[np.asarray(exact) == 0]).any()
-    special = np.float32([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45])
+    special = f32([np.nan, np.inf, -np.inf, 3e38, -3e38, 1e-45])
     result = SimulatedQuantize(0.25, -8, 7, rounding=mode, out_dtype="int4")(special)
     tiny = 0.25 if mode is Rounding.UP else 0.0
     assert np.isnan(result[0])
@@ -133,7 +140,7 @@ def test_the_ends_of_a_register(bits: int) -> None:
     quantize = SimulatedQuantize(in_scale=1.0, in_dtype=f"int{bits}", out_dtype="float32")
     data = np.array(numbers, np.float32)
     assert quantize(data).tolist() == [float(wrapped(int(x), bits)) for x in data.tolist()]
-    odd = np.float32([np.nan, np.inf, -np.inf, 1e38])
+    odd = f32([np.nan, np.inf, -np.inf, 1e38])
     result = quantize(odd)
     assert np.isnan(result[0])
     assert result[1:].tolist() == [np.inf, -np.inf, float(wrapped(int(odd[3]), bits))]
@@ -141,7 +148,7 @@ def test_the_ends_of_a_register(bits: int) -> None:
 
 def test_what_the_register_holds_stays_as_it_is() -> None:
     """So that a layer that does not overflow gives what it gives without the simulation."""
-    data = np.float32([0.3, -7.7, 100.49, 127.4, 127.6])
+    data = f32([0.3, -7.7, 100.49, 127.4, 127.6])
     result = simulated_quantize(data, 1.0, 1.0, 0, 1, "int8", "float32")
     assert bits_of(result[:4]) == bits_of(data[:4])
     assert result[4] == -128
@@ -149,17 +156,17 @@ def test_what_the_register_holds_stays_as_it_is() -> None:
 
 def test_sums_wrap_before_they_are_quantised() -> None:
     scales = np.array([0.5, 0.25])
-    data = np.float32([[64.0, 64.0], [63.5, -33.0]])  # 128, 256; 127, -132 in their channels
+    data = f32([[64.0, 64.0], [63.5, -33.0]])  # 128, 256; 127, -132 in their channels
     result = simulated_quantize(data, scales, 4.0, -8, 7, "int8", "int4", axis=1)
     expected = [[-32.0, 0.0], [28.0, 28.0]]  # -64 and 0; 63.5 and 31, in steps of 4, up to 28
     assert result.tolist() == expected
 
 
 def test_scales_with_channels_lie_along_any_axis() -> None:
-    data = np.float32(np.arange(24).reshape(2, 3, 4))
+    data = f32(np.arange(24).reshape(2, 3, 4))
     for axis in (0, 1, 2, -1):
         count = data.shape[axis]
-        scale = np.float32(2.0 ** np.arange(count))
+        scale = f32(2.0 ** np.arange(count))
         shape = [1] * 3
         shape[axis] = count
         factor = scale.reshape(shape)
@@ -168,7 +175,7 @@ def test_scales_with_channels_lie_along_any_axis() -> None:
 
 
 def test_floats_pass() -> None:
-    data = np.float32([0.3])
+    data = f32([0.3])
     quantize = SimulatedQuantize(out_dtype="float32")
     assert quantize.changes_nothing
     assert quantize(data) is data
@@ -177,16 +184,15 @@ def test_floats_pass() -> None:
 
 def test_data_of_any_shape_and_layout() -> None:
     quantize = SimulatedQuantize(0.5)
-    assert quantize(np.float32(0.6).reshape(())).shape == ()
+    assert quantize(f32(0.6)).shape == ()
     assert quantize(np.empty((3, 0), np.float32)).shape == (3, 0)
-    data = np.float32(np.arange(12).reshape(3, 4))
-    assert quantize(data.T / 3).tolist() == quantize(np.ascontiguousarray(data.T / 3)).tolist()
+    data = f32(np.arange(12).reshape(3, 4) / 3)
+    assert quantize(data.T).tolist() == quantize(np.ascontiguousarray(data.T)).tolist()
 
 
 def test_keys_tell_what_differs() -> None:
-    base = {"out_scale": 0.5, "clip_min": -8, "clip_max": 7, "out_dtype": "int4"}
-    same = SimulatedQuantize(**base)
-    others = [
+    base = SimulatedQuantize(0.5, -8, 7, out_dtype="int4")
+    others: list[dict[str, Any]] = [
         {"out_scale": 0.25},
         {"clip_min": -7},
         {"clip_max": 6},
@@ -196,9 +202,9 @@ def test_keys_tell_what_differs() -> None:
         {"in_dtype": "int16"},
         {"in_dtype": "int16", "in_scale": 0.5},
     ]
-    keys = {SimulatedQuantize(**{**base, **other}).key for other in others}
-    assert len({same.key, *keys}) == 1 + len(others)
-    assert SimulatedQuantize(**base, in_scale=3.0).key == same.key  # floats do not wrap
+    keys = {replace(base, **other).key for other in others}
+    assert len({base.key, *keys}) == 1 + len(others)
+    assert replace(base, in_scale=3.0).key == base.key  # floats do not wrap
 
 
 @pytest.mark.parametrize(
@@ -217,9 +223,9 @@ def test_keys_tell_what_differs() -> None:
         ({"out_dtype": "half"}, "data type 'half'"),
     ],
 )
-def test_what_is_impossible_is_refused(wrong: dict[str, object], message: str) -> None:
+def test_what_is_impossible_is_refused(wrong: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        SimulatedQuantize(**wrong)  # type: ignore[arg-type]
+        SimulatedQuantize(**wrong)
 
 
 def test_data_that_do_not_fit_are_refused() -> None:

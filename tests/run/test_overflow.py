@@ -50,8 +50,8 @@ def test_no_sum_is_larger_than_its_bound(
 
 def dense(weights: list[list[float]], *bias: float) -> onnx.ModelProto:
     b = ModelBuilder()
-    constants = [b.constant(np.float32(weights))]
-    constants += [b.constant(np.float32(bias))] if bias else []
+    constants = [b.constant(np.array(weights, np.float32))]
+    constants += [b.constant(np.array(bias, np.float32))] if bias else []
     b.node("Gemm", b.input("x", ["batch", len(weights)]), *constants, out="y")
     b.output("y", ["batch", len(weights[0])])
     return b.build()

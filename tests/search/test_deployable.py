@@ -107,7 +107,7 @@ def test_what_is_left_out_cannot_be_written(target: str, name: str, bits: int) -
 
 def test_several_formats_leave_what_all_express() -> None:
     found = expressible([FormatName.TFLITE, FormatName.C])
-    assert found == Expressible(frozenset(range(2, 9)), frozenset({8}), floats=False)
+    assert found == Expressible(frozenset(range(2, 9)), frozenset({8}), floats=False, packs=False)
     assert expressible([]) == expressible([FormatName.ONNX_QDQ]) == Expressible()
 
 

@@ -73,7 +73,7 @@ def stops(base: np.ndarray, own: np.ndarray, bar: float, *, paired: bool) -> lis
             if not can_reach(
                 Tally(rows[:n], len(base), 100.0, True, hits if paired else None),
                 bar,
-                looks=len(LOOKS),
+                share=n / sum(LOOKS),
             )
         )
         found.append(next(looks, len(base)))

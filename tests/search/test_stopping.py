@@ -100,7 +100,7 @@ def wrong_stops(score: np.ndarray, bar: float, tries: int, *, is_count: bool, se
         rows = score[random.permutation(len(score))]
         stopped += any(
             not can_reach(
-                Tally(rows[:n], len(rows), float(score.max()), is_count), bar, looks=len(LOOKS)
+                Tally(rows[:n], len(rows), float(score.max()), is_count), bar, share=n / sum(LOOKS)
             )
             for n in LOOKS
         )
@@ -143,8 +143,8 @@ def test_means_are_wrongly_stopped_less_often_than_allowed(shape: str) -> None:
 
 
 def test_what_is_far_too_bad_is_stopped_at_once() -> None:
-    assert not can_reach(hits(16, 32), 91.0, looks=4)
-    assert can_reach(hits(28, 32), 91.0, looks=4)
+    assert not can_reach(hits(16, 32), 91.0, share=32 / 480)
+    assert can_reach(hits(28, 32), 91.0, share=32 / 480)
 
 
 @pytest.mark.parametrize("bar", [math.nan])
@@ -159,7 +159,7 @@ def test_samples_that_cannot_be_are_refused(drawn: int, population: int) -> None
         can_reach(hits(0, drawn, population), 1.0)
 
 
-@pytest.mark.parametrize(("error", "looks"), [(1.0, 1), (-0.1, 1), (0.1, 0)])
-def test_errors_that_cannot_be_are_refused(error: float, looks: int) -> None:
+@pytest.mark.parametrize(("error", "share"), [(1.0, 1.0), (-0.1, 1.0), (0.1, 0.0), (0.1, 1.1)])
+def test_errors_that_cannot_be_are_refused(error: float, share: float) -> None:
     with pytest.raises(UsageError):
-        can_reach(hits(1, 2), 1.0, error=error, looks=looks)
+        can_reach(hits(1, 2), 1.0, error=error, share=share)

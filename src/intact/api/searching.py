@@ -211,8 +211,13 @@ def search_strategy(
     planner = Planner(space, statistics, chosen)
     # What cannot be written shall be said before hours are spent on it.
     deployment.result(planner.plan(space.default), statistics, prepared)
-    cost = _cost(minimize, planner, opened, threads)
+    cost = _cost(minimize, planner, opened, deployment, threads)
     space = pruned(space, cost)
+    if not space.open:
+        raise UsageError(
+            f"no choice changes the {minimize} of {', '.join(deployment.formats)}",
+            remedy="minimise another cost, or write another --format",
+        )
     cost = cost.on(space)
     bench = Bench.of(
         space,
@@ -244,6 +249,8 @@ def search_strategy(
             method=repr(chosen),
         )
         with _opened(path, settings, resume=resume) as written:
+            if written is not None:  # what was timed then holds: the search shall go on as it began
+                cost.known.update({each.candidate: each.cost for each in written.trials})
             search = Search(
                 make_sampler(sampler, space, goal, cost, seed),
                 pool,
@@ -386,12 +393,15 @@ def _objective(objective: str | MetricFunction | None) -> Objective | None:
     return Objective.of("metric", Metric.of(objective))
 
 
-def _cost(minimize: str, planner: Planner, samples: Samples, threads: int) -> CostModel:
+def _cost(
+    minimize: str, planner: Planner, samples: Samples, deployment: Deployment, threads: int
+) -> CostModel:
     """Return what is minimised; shapes and times are those of the first samples."""
     feeds = next(iter(samples.batches(samples.batch_size(1))))[0]
     is_measured = minimize in COSTS and COSTS[minimize].is_measured
     measure = latency_of(planner, samples, threads=threads) if is_measured else None
-    return make_cost(minimize, planner.space, feeds, measure)
+    packs = expressible(deployment.formats).packs
+    return make_cost(minimize, planner.space, feeds, measure, packs=packs)
 
 
 def _log_path(output: str | Path | None, log: str | Path | None, *, resume: bool) -> Path | None:

@@ -30,11 +30,13 @@ class Expressible:
         weight_bits: Widths of weights, where a format holds fewer codes than any integers.
         activation_bits: Widths of activations.
         floats: Whether operators may stay float.
+        packs: Whether codes of 4 bits are stored two a byte.
     """
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
     activation_bits: frozenset[int] = frozenset(range(2, 17))
     floats: bool = True
+    packs: bool = True
 
     def __and__(self, other: Expressible) -> Expressible:
         """Return what both formats express."""
@@ -42,13 +44,14 @@ class Expressible:
             self.weight_bits & other.weight_bits,
             self.activation_bits & other.activation_bits,
             self.floats and other.floats,
+            self.packs and other.packs,
         )
 
 
 EIGHT_BITS = frozenset({8})
 UP_TO_EIGHT_BITS = frozenset(range(2, 9))
 
-INTEGERS_ALONE = Expressible(UP_TO_EIGHT_BITS, UP_TO_EIGHT_BITS, floats=False)
+INTEGERS_ALONE = Expressible(UP_TO_EIGHT_BITS, UP_TO_EIGHT_BITS, floats=False, packs=False)
 """Of formats for machines without floats."""
 
 

@@ -142,8 +142,8 @@ class Evaluator:
             for index, outputs in zip(numbers, self._outputs(run, numbers), strict=True):
                 scoring.add(self.bench.chunks[index], outputs)
             if scoring.done < samples and bar is not None:
-                signal = self._signal(samples)
-                if not scoring.can_reach(bar, signal, looks=len(ends) - 1):
+                share = scoring.done / sum(ends[:-1])
+                if not scoring.can_reach(bar, self._signal(samples), share=share):
                     return _measured(State.STOPPED, scoring)
         return _measured(State.COMPLETE, scoring)
 

@@ -104,13 +104,13 @@ class Scoring:
             return objective.row.highest * int(np.count_nonzero(rows)) / len(rows)
         return float(rows.mean())
 
-    def can_reach(self, bar: float, signal: Rows, *, looks: int) -> bool:
+    def can_reach(self, bar: float, signal: Rows, *, share: float) -> bool:
         """Tell whether the score of the whole population may still be ``bar`` or more.
 
         Args:
             bar: What has to be reached.
             signal: Power of each float output over the population, ``[outputs]``.
-            looks: How often this is asked of a trial.
+            share: Of the error allowed, for this look.
         """
         kind, error = self.bench.objective.row, self.bench.error
         if self.bench.objective.needs_outputs:
@@ -119,14 +119,14 @@ class Scoring:
             rows = np.concatenate(self._rows)
             base = self.bench.float_hits[: self.population] if kind.is_count else None
             tally = Tally(rows, self.population, kind.highest, kind.is_count, base)
-            return can_reach(tally, bar, looks=looks, error=error)
+            return can_reach(tally, bar, share=share, error=error)
         if not signal.all():
             return True
         # SQNR >= bar is noise <= 10^(-bar / 10), and noise is a mean of what samples contribute,
         # once the power of the float outputs, which is known beforehand, is that of them all.
         rows = -(self._joined.noise / signal[:, None]).mean(axis=0) * self.population
         least = -math.inf if bar == -math.inf else -(10.0 ** (-bar / 10.0)) * _SLACK
-        return can_reach(Tally(rows, self.population, 0.0), least, looks=looks, error=error)
+        return can_reach(Tally(rows, self.population, 0.0), least, share=share, error=error)
 
     @property
     def _joined(self) -> Power:

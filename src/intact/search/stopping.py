@@ -17,7 +17,8 @@ Three bounds, each one-sided (the trial is held for too bad although it is not):
   W. G. Cochran, Sampling Techniques, 3rd edition, 1977, equations 2.20 and 2.24. It is an
   approximation; skewed contributions can miss the stated error.
 
-A trial is looked at several times, so each look has its share of the error allowed (Bonferroni).
+A trial is looked at several times, so each look has its share of the error allowed (Bonferroni), in
+proportion to its samples: what is far too bad is found early with hardly any.
 What is allowed is the chance, over the order of the samples, that one trial is stopped wrongly.
 """
 
@@ -59,20 +60,21 @@ class Tally:
     base: npt.NDArray[np.bool_] | None = None
 
 
-def can_reach(tally: Tally, bar: float, *, looks: int = 1, error: float = ERROR) -> bool:
+def can_reach(tally: Tally, bar: float, *, share: float = 1.0, error: float = ERROR) -> bool:
     """Tell whether the mean of the whole set may still be ``bar`` or more.
 
     Args:
         tally: The samples so far, at least one.
         bar: What has to be reached.
-        looks: How often the trial is looked at before its last sample; a share of the error each.
-        error: Chance allowed to say no although it would be reached; 0 leaves the certain bound.
+        share: Of the error, for this look at the trial.
+        error: Chance allowed in all looks to say no although it would be reached; 0 leaves the
+            certain bound.
 
     Raises:
-        UsageError: ``bar`` is NaN, there are no samples, or ``error`` is outside 0..1.
+        UsageError: ``bar`` is NaN, there are no samples, or ``error`` or ``share`` is outside 0..1.
     """
-    if math.isnan(bar) or not 0.0 <= error < 1.0 or looks < 1:
-        raise UsageError(f"a bar of {bar} with an error of {error} in {looks} looks")
+    if math.isnan(bar) or not 0.0 <= error < 1.0 or not 0.0 < share <= 1.0:
+        raise UsageError(f"a bar of {bar} with the share {share} of an error of {error}")
     drawn = len(tally.rows)
     if not 0 < drawn <= tally.population:
         raise UsageError(f"{drawn} of {tally.population} samples")
@@ -83,11 +85,11 @@ def can_reach(tally: Tally, bar: float, *, looks: int = 1, error: float = ERROR)
         needed = least_hits(bar, tally.population, tally.highest)
         if needed > hits + tally.population - drawn:
             return False
-        return error == 0.0 or _count_can_reach(tally, hits, needed, error / looks)
+        return error == 0.0 or _count_can_reach(tally, hits, needed, error * share)
     most = tally.rows.sum() + tally.highest * (tally.population - drawn)
     if most / tally.population < bar:
         return False
-    return _normal_upper(tally, error / looks) >= bar
+    return _normal_upper(tally, error * share) >= bar
 
 
 def _count_can_reach(tally: Tally, hits: int, needed: int, error: float) -> bool:

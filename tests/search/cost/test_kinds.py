@@ -97,6 +97,10 @@ def test_bytes_count_a_scale_for_each_channel() -> None:
     assert step == (9 - 5) + (3 - 2)  # codes, and zero points, two a byte
     step = cost.of(with_bits(space, conv_weight=FLOAT)) - cost.of(space.default)
     assert step == 4 * 9 - 9 - 3 * (4 + 1)
+    # A format that packs nothing stores 4 bits as it stores 8.
+    unpacked = make_cost("bytes", space, packs=False)
+    assert unpacked.of(space.default) == cost.of(space.default)
+    assert unpacked.of(with_bits(space, conv_weight=4)) == unpacked.of(space.default)
 
 
 def test_a_weight_that_two_nodes_share_is_stored_once() -> None:

@@ -38,4 +38,6 @@ def _deployed(model: NcnnModel) -> int:
     return len(model.param) + len(model.weights)
 
 
-NCNN = Format(_FILES, _write, _read, expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS))
+NCNN = Format(
+    _FILES, _write, _read, expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False)
+)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from intact.errors import PlanError
 from intact.formats.exported import Exported
-from intact.formats.format import Format, Io, read_files
+from intact.formats.format import Expressible, Format, Io, read_files
 from intact.formats.openvino.intermediate import (
     BIN_FILE,
     XML_FILE,
@@ -61,4 +61,4 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return expected
 
 
-OPENVINO = Format(_FILES, _write, _read, optional=_FILES[1:])
+OPENVINO = Format(_FILES, _write, _read, optional=_FILES[1:], expressible=Expressible(packs=False))

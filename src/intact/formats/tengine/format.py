@@ -50,5 +50,5 @@ TENGINE = Format(
     _write,
     _read,
     optional=(MODEL_FILE, *_TABLES),
-    expressible=Expressible(EIGHT_BITS, EIGHT_BITS),
+    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
 )

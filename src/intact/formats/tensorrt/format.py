@@ -44,7 +44,7 @@ def tensorrt(write_model: WriteModel) -> Format:
         write,
         _read,
         optional=(_DATA_FILE,),
-        expressible=Expressible(EIGHT_BITS, EIGHT_BITS),
+        expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
     )
 
 

@@ -49,5 +49,5 @@ TFLITE = Format(
     ("ai_edge_litert", "flatbuffers"),
     "tflite",
     has_io=True,
-    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS),
+    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
 )

@@ -34,6 +34,7 @@ class Flow:
         self._streams: dict[Stream, Array] = {}
         reads = [stream for step in steps for stream in step.piece.inputs]
         self._left = Counter((*reads, *prepared.outputs.values()))
+        self._read = frozenset(self._left)  # a step may hold them while it takes others
         for stream in [stream for stream in self._left if stream.end]:
             self._left[Stream(stream.value)] += 1  # made of what is handed out
 
@@ -67,8 +68,7 @@ class Flow:
         else:
             source = Stream(stream.value)
             array = self.take(source)
-            # The last to take it may write to it, unless it is what somebody else has.
-            is_last = source not in self._streams
+            is_last = source not in self._streams and source not in self._read
             in_place = is_last and (source in self._quantizers or stream.value in self._ours)
         if quantizer is None:
             return array

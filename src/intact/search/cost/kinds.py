@@ -34,7 +34,12 @@ class CostKind:
 
 
 def make_cost(
-    name: str, space: Space, feeds: Feeds | None = None, measure: Measure | None = None
+    name: str,
+    space: Space,
+    feeds: Feeds | None = None,
+    measure: Measure | None = None,
+    *,
+    packs: bool = True,
 ) -> CostModel:
     """Return the cost of the candidates of a space.
 
@@ -43,6 +48,7 @@ def make_cost(
         space: The candidates.
         feeds: One sample, for models whose shapes depend on it.
         measure: Measures a candidate; for kinds that are measured.
+        packs: The deployed file stores codes of 4 bits two a byte.
 
     Raises:
         UsageError: There is no such kind, a measured one without ``measure``, or the target's
@@ -54,7 +60,7 @@ def make_cost(
     kind = COSTS[name]
     if kind.is_measured and measure is None:
         raise UsageError(f"the cost {name!r} is measured", remedy="hand in what measures it")
-    terms = kind.terms(Structure(space), Shapes(space.plan.graph, feeds))
+    terms = kind.terms(Structure(space, packs=packs), Shapes(space.plan.graph, feeds))
     constant, found = summed(terms)
     choices = tuple(group.choices for group in space.groups)
     return CostModel(
@@ -107,7 +113,9 @@ COSTS: Mapping[str, CostKind] = MappingProxyType(
             "the target file's cost of each operator and data type, times its operations",
             _priced,
         ),
-        "latency": CostKind("seconds", "measured in ONNX Runtime", _guessed, is_measured=True),
+        "latency": CostKind(
+            "ms", "measured in ONNX Runtime, 32 samples at once", _guessed, is_measured=True
+        ),
         "bits": CostKind("bits", "sum of the widths of all groups (HAGO's)", _bits),
     }
 )

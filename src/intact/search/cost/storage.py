@@ -1,9 +1,9 @@
 """Bytes of the deployed model's parameters, as a file of integers and scales stores them.
 
-A constant that is quantised takes its codes, packed where they have 4 bits (as ONNX packs them, two
-a byte), and a float32 scale and a zero point for each channel; codes of 5 to 8 bits fill a byte. An
-int32 bias is a quantised constant like any other. A constant that several nodes read alike is
-stored once; with two grids it is stored twice, and once more if a float node reads it too.
+A constant that is quantised takes its codes, packed where they have 4 bits and the format does so
+(ONNX stores them two a byte), and a float32 scale and a zero point for each channel; codes of 5 to
+8 bits fill a byte. An int32 bias is a quantised constant like any other. A constant that several
+nodes read alike is stored once; with two grids it is stored twice, and once more if a float node reads it too.
 Activations have one scale and one zero point each, whatever their width (a zero point of 16 bits is
 a byte more, which is left out: it would make two choices of what is one).
 """
@@ -88,6 +88,8 @@ class _Stored:
         dtype = DType.holding(bits, signed=is_signed(self._structure.plan, end))
         axis = self._structure.plan.configs[end].granularity.axis
         channels = 1 if axis is None else int(tensor.shape.numpy()[axis])
+        if not self._structure.packs:
+            dtype = DType.holding(max(bits, 8), signed=dtype.is_signed)
         scales = channels * _SCALE_BYTES + packed(channels, dtype)
         return packed(tensor.size, dtype) + (scales if has_scales else 0)
 

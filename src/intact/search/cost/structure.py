@@ -28,10 +28,12 @@ class Structure:
 
     Args:
         space: The choices.
+        packs: The deployed file stores codes of 4 bits two a byte.
     """
 
-    def __init__(self, space: Space) -> None:
+    def __init__(self, space: Space, *, packs: bool = True) -> None:
         self.space = space
+        self.packs = packs
 
     @property
     def plan(self) -> QuantizedGraph:

@@ -48,15 +48,15 @@ class Ladder:
     def tell(self, score: float, *, does: bool) -> None:
         """Learn the score at the last noise, and whether it will do.
 
-        >>> ladder = Ladder(8.0, lowest=0.1, highest=100.0, least=0.8, start=(0.0, 1.0), stride=4.0)
-        >>> ladder.tell(0.6, does=False)
-        ... ladder.next
+        >>> ladder = Ladder(8.0, lowest=0.1, highest=100.0, least=0.5, start=(0.0, 1.0), stride=4.0)
+        >>> ladder.tell(0.0, does=False)
+        >>> ladder.next
         4.0
         >>> ladder.tell(0.9, does=True)
-        ... ladder.next
+        >>> ladder.next
         16.0
-        >>> ladder.tell(0.7, does=False)
-        ... ladder.next
+        >>> ladder.tell(0.4, does=False)
+        >>> ladder.next
         8.0
         """
         if self.next is None:
