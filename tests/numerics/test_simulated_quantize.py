@@ -25,9 +25,9 @@ HALF = Fraction(1, 2)
 
 def rounded(x: Fraction, mode: Rounding) -> int:
     """Round a rational number as the mode's name says."""
-    down: int = math.floor(x)
+    down = math.floor(x)
     if mode is Rounding.UP:
-        return int(math.ceil(x))
+        return math.ceil(x)
     if x - down != HALF:
         return math.floor(x + HALF)
     ties: dict[Rounding, int] = {
@@ -42,7 +42,8 @@ def rounded(x: Fraction, mode: Rounding) -> int:
 
 
 def wrapped(number: int, bits: int) -> int:
-    return (number + 2 ** (bits - 1)) % 2**bits - 2 ** (bits - 1)
+    half = 1 << (bits - 1)
+    return (number + half) % (2 * half) - half
 
 
 def f32(values: npt.ArrayLike) -> npt.NDArray[np.float32]:

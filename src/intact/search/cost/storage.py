@@ -3,9 +3,9 @@
 A constant that is quantised takes its codes, packed where they have 4 bits and the format does so
 (ONNX stores them two a byte), and a float32 scale and a zero point for each channel; codes of 5 to
 8 bits fill a byte. An int32 bias is a quantised constant like any other. A constant that several
-nodes read alike is stored once; with two grids it is stored twice, and once more if a float node reads it too.
-Activations have one scale and one zero point each, whatever their width (a zero point of 16 bits is
-a byte more, which is left out: it would make two choices of what is one).
+nodes read alike is stored once; with two grids it is stored twice, and once more if a float node
+reads it too. Activations have one scale and one zero point each, whatever their width (a
+zero point of 16 bits is a byte more, which is left out: it would make two choices of what is one).
 """
 
 from __future__ import annotations
