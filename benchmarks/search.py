@@ -27,8 +27,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-from rich.console import Console
-from rich.table import Table
 
 import intact
 from intact.api import FoundStrategy
@@ -46,6 +44,11 @@ from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Trial
 from zoo import CALIBRATION, MODELS, TEST, ZooModel
 
+TARGETS = {
+    "resnet20": ("tvm", "onnxruntime", "integer-pow2"),
+    "mobilenetv2": ("tvm", "onnxruntime"),
+    "vit": ("onnxruntime",),
+}
 SAMPLERS = ("sensitivity", "batched-greedy", "annealing", "tpe", "nsga2", "random")
 _REBUILT = 5
 """Candidates that are rebuilt for each repeat; each costs a second or more."""
@@ -91,9 +94,8 @@ def rebuild_seconds(
     return found
 
 
-def speed(model: ZooModel, target: str, samples: int, trials: int, repeats: int) -> Iterator[str]:
+def speed(model: ZooModel, target: str, images: Images, trials: int, repeats: int) -> Iterator[str]:
     """Yield a row for each sampler."""
-    images = Images.of(model, CALIBRATION, samples)
     for sampler in ("sensitivity", "greedy", "random"):
         paces, rebuilt, evaluations = [], [], []
         for _ in range(repeats):
@@ -135,9 +137,8 @@ def evaluations_until(found: FoundStrategy, score: float, cost: float) -> tuple[
     return None
 
 
-def samplers(model: ZooModel, target: str, samples: int) -> Iterator[str]:
+def samplers(model: ZooModel, target: str, images: Images) -> Iterator[str]:
     """Yield a row for each sampler, greedy first."""
-    images = Images.of(model, CALIBRATION, samples)
     options: dict[str, Any] = {"target": target, "max_drop": 1.0, "minimize": "bitops"}
     greedy = searched(model, images, sampler="greedy", budget="2000trials", **options)
     best = greedy.standing.best
@@ -186,14 +187,15 @@ def scores_on_test(found: FoundStrategy, model: ZooModel, images: Images) -> dic
     return {each: evaluator.measure(Ask(each)).score for each in candidates}
 
 
-def mixed(model: ZooModel, target: str, samples: int, minimize: str) -> Iterator[str]:
+def mixed(model: ZooModel, target: str, images: Images) -> Iterator[str]:
     """Yield a row for each strategy of the front, and for the uniform ones."""
-    images = Images.of(model, CALIBRATION, samples)
+    if target != "onnxruntime":  # the format that packs 4 bits
+        return
     found = searched(
         model,
         images,
         target=target,
-        minimize=minimize,
+        minimize="bytes",
         objective="kl",
         widths=(8, 4),
         budget="300trials",
@@ -220,13 +222,14 @@ def mixed(model: ZooModel, target: str, samples: int, minimize: str) -> Iterator
 # ---- powers of two -------------------------------------------------------------------------------
 
 
-def pow2(model: ZooModel, samples: int) -> Iterator[str]:
+def pow2(model: ZooModel, target: str, images: Images) -> Iterator[str]:
     """Yield what is lost on the test images, by integers, with the first convolution quantised."""
-    images = Images.of(model, CALIBRATION, samples)
+    if target != "integer-pow2":
+        return
     found = searched(
         model,
         images,
-        target="integer-pow2",
+        target=target,
         objective="kl",
         allow_float=False,
         budget="400trials",
@@ -237,7 +240,7 @@ def pow2(model: ZooModel, samples: int) -> Iterator[str]:
     if evaluation.accuracy is not None:
         before, after = evaluation.accuracy.top1
         yield (
-            f"{model.name} integer-pow2 {before:.2f} {after:.2f} {after - before:+.2f} "
+            f"{model.name} {target} {before:.2f} {after:.2f} {after - before:+.2f} "
             f"{plan.is_quantized(first)} {len(found.standing.trials)}"
         )
 
@@ -250,34 +253,34 @@ TABLES = {
 }
 
 
+def rows_of(
+    part: str, model: ZooModel, target: str, images: Images, arguments: argparse.Namespace
+) -> Iterator[str]:
+    """Return the rows of a table, made when they are asked for."""
+    if part == "speed":
+        return speed(model, target, images, arguments.trials, arguments.repeats)
+    return {"samplers": samplers, "mixed": mixed, "pow2": pow2}[part](model, target, images)
+
+
 def main() -> None:
-    """Print the tables that are asked for."""
+    """Print the tables that are asked for, each row when it is there."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--models", default="resnet20,mobilenetv2,vit")
-    parser.add_argument("--target", default="tvm")
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--parts", default=",".join(TABLES))
     parser.add_argument("--trials", type=int, default=120)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
-    chosen = [model for model in MODELS if model.name in arguments.models.split(",")]
-    samples, target = arguments.samples, arguments.target
+    samples = arguments.samples
     for part in arguments.parts.split(","):
-        table = Table(title=part)
-        for heading in TABLES[part].split():
-            table.add_column(heading)
-        for model in chosen:
-            if part == "speed":
-                rows = speed(model, target, samples, arguments.trials, arguments.repeats)
-            elif part == "samplers":
-                rows = samplers(model, target, samples)
-            elif part == "mixed":
-                rows = mixed(model, target, samples, "bytes")
-            else:
-                rows = pow2(model, samples) if model.name == "resnet20" else iter(())
-            for row in rows:
-                table.add_row(*row.split())
-        Console(width=140).print(table)
+        print(f"{part}: {TABLES[part]}", flush=True)
+        for model in MODELS:
+            if model.name not in arguments.models.split(","):
+                continue
+            for target in TARGETS[model.name]:
+                images = Images.of(model, CALIBRATION, samples)
+                for row in rows_of(part, model, target, images, arguments):
+                    print(f"  {row}", flush=True)
 
 
 if __name__ == "__main__":

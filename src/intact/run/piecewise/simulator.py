@@ -35,10 +35,10 @@ class PiecewiseSimulator:
 
     Gives what `intact.run.simulate.Simulator` gives of each plan, and also follows sums that leave
     an accumulator that wraps round, as far as float32 can (see `intact.run.limits.needs_integers`).
-    The graph is cut wherever the plan quantises; SimQ runs between the pieces. Another width costs a few numbers, another width
-    of a weight a small session. Activations at the graph's articulation points are kept, so that
-    a plan that agrees with earlier ones up to there goes on from there. Results depend neither on
-    what is kept nor on threads.
+    The graph is cut wherever the plan quantises; SimQ runs between the pieces. Another width costs
+    a few numbers, another width of a weight a small session. Activations at the graph's
+    articulation points are kept, so that a plan that agrees with earlier ones up to there goes on
+    from there. Results depend neither on what is kept nor on threads.
 
     Args:
         graph: The normalised float graph of all plans.
