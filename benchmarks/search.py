@@ -9,8 +9,8 @@ Four tables:
    session compiled for each) and running all samples; the same candidates, medians of repeats.
 2. samplers: full evaluations (samples run over samples in the set) and trials until a sampler has
    greedy's score at no higher cost.
-3. mixed: 4 and 8 bits, searched on calibration images, scored on 5,000 test images beside uniform
-   8 bits and uniform 4 bits.
+3. mixed: 4 and 8 bits, searched on calibration images for the least divergence within a size,
+   scored on 5,000 test images beside uniform 8 bits and uniform 4 bits (weights and activations).
 4. pow2: ResNet-20 with scales that are powers of two and its first convolution quantised.
 """
 
@@ -22,6 +22,7 @@ import tempfile
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,18 @@ from intact.api import FoundStrategy
 from intact.calibrate.assign import Method, assign
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
+from intact.graph import load_model, normalize
 from intact.plan import build_plan
 from intact.run.simulate import Simulator
 from intact.samples.opening import open_samples
 from intact.search.bench import Bench
+from intact.search.cost import make_cost
 from intact.search.evaluator import Evaluator
 from intact.search.objective import Objective
 from intact.search.plans import required
 from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Trial
+from intact.targets import load_target
 from zoo import CALIBRATION, MODELS, TEST, ZooModel
 
 TARGETS = {
@@ -50,6 +54,8 @@ TARGETS = {
     "vit": ("onnxruntime",),
 }
 SAMPLERS = ("sensitivity", "batched-greedy", "annealing", "tpe", "nsga2", "random")
+SIZES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.9, 0.97)
+"""From the least bytes that are possible (0) to 8 bits everywhere (1)."""
 _REBUILT = 5
 """Candidates that are rebuilt for each repeat; each costs a second or more."""
 
@@ -172,50 +178,51 @@ def _reached(reached: tuple[float, int] | None, greedy: float) -> str:
 # ---- mixed ---------------------------------------------------------------------------------------
 
 
-def scores_on_test(found: FoundStrategy, model: ZooModel, images: Images) -> dict[Candidate, float]:
-    """Return top-1 on the test images: of the front and of uniform 8 and 4 bits."""
-    space = found.space
-    opened = open_samples(images.feeds, space.plan.graph)
-    known = collect(space.plan.graph, opened, required(space))
-    test = open_samples(Images.of(model, TEST, 5000).feeds, space.plan.graph)
-    bench = Bench.of(
-        space, known, Method.of(space.plan.target), test, Objective.of("accuracy"), cache_bytes=0
-    )
-    evaluator = Evaluator(bench)
-    candidates = [trial.candidate for trial in found.standing.front]
-    candidates += [space.uniform(8), space.uniform(4)]
+def test_scores(
+    model: ZooModel, space: Space, images: Images, candidates: list[Candidate]
+) -> dict[Candidate, float]:
+    """Return top-1 of candidates on the test images; scales are those of the calibration images."""
+    graph, method = space.plan.graph, Method.of(space.plan.target)
+    known = collect(graph, open_samples(images.feeds, graph), required(space))
+    test = open_samples(Images.of(model, TEST, 5000).feeds, graph)
+    evaluator = Evaluator(Bench.of(space, known, method, test, Objective.of("accuracy")))
     return {each: evaluator.measure(Ask(each)).score for each in candidates}
 
 
 def mixed(model: ZooModel, target: str, images: Images) -> Iterator[str]:
-    """Yield a row for each strategy of the front, and for the uniform ones."""
+    """Yield a row for the best of each size, and for the uniform ones, by size."""
     if target != "onnxruntime":  # the format that packs 4 bits
         return
-    found = searched(
-        model,
-        images,
-        target=target,
-        minimize="bytes",
-        objective="kl",
-        widths=(8, 4),
-        budget="300trials",
-    )
-    scores = scores_on_test(found, model, images)
-    uniform = {bits: found.space.uniform(bits) for bits in (8, 4)}
-    for bits, candidate in uniform.items():
-        cost = found.cost.of(candidate)
-        yield f"{model.name} {target} uniform-{bits} {scores[candidate]:.2f} {cost:g} -"
-    for trial in found.standing.front:
+    graph = normalize(load_model(model.path))
+    space = Space.of(graph, load_target(target), widths=(8, 4))
+    cost = make_cost("bytes", space)
+    uniform = {f"uniform-{bits}": space.uniform(bits) for bits in (8, 4)}
+    low, high = cost.lowest(), cost.of(space.default)
+    chosen: dict[str, Candidate] = {}
+    for part, allow_float in product(SIZES, (False, True)):
+        found = searched(
+            model,
+            images,
+            target=target,
+            widths=(8, 4),
+            allow_float=allow_float,
+            max_cost=low + part * (high - low),
+            minimize="bytes",
+            objective="kl",
+        )
+        chosen[f"{part:.0%}{'-float' if allow_float else ''}"] = found.best.candidate
+    scores = test_scores(model, space, images, [*chosen.values(), *uniform.values()])
+    for name, candidate in sorted({**chosen, **uniform}.items(), key=lambda row: cost.of(row[1])):
         beaten = [
-            f"uniform-{bits}"
-            for bits, other in uniform.items()
-            if trial.candidate != other
-            and scores[trial.candidate] >= scores[other]
-            and trial.cost <= found.cost.of(other)
+            other
+            for other, choices in uniform.items()
+            if scores[candidate] >= scores[choices]
+            and cost.of(candidate) <= cost.of(choices)
+            and (scores[candidate], cost.of(candidate)) != (scores[choices], cost.of(choices))
         ]
         yield (
-            f"{model.name} {target} trial-{trial.number} {scores[trial.candidate]:.2f} "
-            f"{trial.cost:g} {','.join(beaten) or '-'}"
+            f"{model.name} {target} {name} {scores[candidate]:.2f} {cost.of(candidate):.0f} "
+            f"{','.join(beaten) or '-'}"
         )
 
 

@@ -256,6 +256,7 @@ def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixtu
         "targets",
         "evaluate",
         "run",
+        "search",
         "verify",
     }
     quantized(capfd, "--target", "tflite", output="other")

@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
 
+from intact.cli import printing
 from intact.formats.tengine.tmfile.write import write_float
 from intact.graph import normalize
 
@@ -101,6 +103,36 @@ def test_layers_are_compared(here: Path, say: Any, fails: Any) -> None:
     assert "--metric" in fails(
         "evaluate", "out", "-d", "test.npz", "--quant-loss", "--metric", "m:f"
     )
+
+
+def test_edges_are_shown_before_and_after(
+    here: Path, say: Any, fails: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    say("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
+    asked = ("evaluate", "out", "-d", "test.npz", "--graph-statistic")
+    found = json.loads(say(*asked, "--json"))
+    assert (found["samples"], found["executor"]) == (50, "simulate")
+    damage = [edge["sqnr_db"] for edge in found["edges"]]
+    assert damage == sorted(damage)
+    names = [edge["edge"] for edge in found["edges"]]
+    assert len(set(names)) == len(names) > 3
+    for edge in found["edges"]:
+        for moments in (edge["before"], edge["after"]):
+            assert moments["min"] <= moments["mean"] <= moments["max"]
+            assert moments["std"] >= 0
+    assert json.loads(say(*asked, "--json", "--samples", "5"))["samples"] == 5
+    monkeypatch.setattr(printing, "_NO_TERMINAL", 100)
+    text = say(*asked, "--samples", "5")
+    assert "5 samples" in text
+    assert all(len(line) <= 100 for line in text.splitlines())
+    assert all(name in text for name in names)  # whole, not folded
+    for refused, option in (
+        (("--quant-loss",), "choose one"),
+        (("--metric", "m:f"), "--graph-statistic"),
+        (("--samples", "0"), "--samples"),
+    ):
+        assert option in fails(*asked, *refused)
+    assert "plan.json" in fails("evaluate", ".", "-d", "test.npz", "--graph-statistic")
 
 
 def test_passes_are_asked_for_by_name(here: Path, say: Any, fails: Any) -> None:

@@ -173,12 +173,29 @@ class TestGraphStatistic:
         edges = inspect_graph_statistic(plan, data, threads=1, topological=True).edges
         last = edges[-1]
         assert (last.tensor, last.op_type, last.group, last.bits) == ("logits", "Gemm", "", 32)
+        assert (last.in_scale, last.in_dtype, last.out_dtype) == ((), "float32", "float32")
         assert last.sqnr_db < 60  # float itself, but of what was quantised before
         known = {str(end) for end in plan.configs}
         for edge in edges[:-1]:
             root = plan.configs[TensorEnd.parse(edge.group)]
             assert plan.configs[TensorEnd.parse(edge.edge)].dominator is root
         assert {edge.edge for edge in edges} <= known
+
+    def test_types_of_what_arrives_and_of_what_is_stored(self) -> None:
+        model = residual_net()
+        plan = calibrated(model, "tflite", Overrides(bits={"Gemm_logits.output": 4}))
+        data = open_samples(random_inputs(model, batch=2), plan.graph)
+        edges = inspect_graph_statistic(plan, data, threads=1, topological=True).edges
+        first, last = edges[0], edges[-1]
+        assert (first.in_scale, first.in_dtype, first.out_dtype) == ((), "float32", "int8")
+        gemm = next(node for node in plan.graph.nodes if node.op_type == "Gemm")
+        scales = [plan.input_config(gemm, slot).scale for slot in (0, 1)]
+        wanted = np.asarray(scales[0], np.float64) * np.asarray(scales[1], np.float64)
+        assert last.in_scale == tuple(wanted.reshape(-1))
+        assert (last.bits, last.in_dtype, last.out_dtype) == (4, "int32", "int8")
+        made = last.to_json()
+        assert (made["in_dtype"], made["out_dtype"]) == ("int32", "int8")
+        assert made["in_scale"] == list(last.in_scale)
 
     @pytest.mark.parametrize("integers", [False, True])
     @pytest.mark.parametrize("target", ["tflite", "onnxruntime"])

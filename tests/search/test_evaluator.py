@@ -212,7 +212,7 @@ def test_outputs_that_are_no_numbers_fail_the_trial(
     def run(prepared: object, chunk: int, feeds: Arrays) -> Arrays:
         del prepared
         outputs = np.zeros((len(feeds["image"]), 5), np.float32)
-        outputs[0, 3] = bad if chunk == 2 else 0.0
+        outputs[0, 3] = bad if chunk == 3 else 0.0
         return {"logits": outputs}
 
     monkeypatch.setattr(evaluator._simulator, "run", run)

@@ -95,7 +95,8 @@ class TestWriting:
             VALIDATOR.validate(document)
         assert documents[1]["strategy"] is None
         assert documents[1]["results"]["sim_acc"] is None
-        assert documents[3]["results"]["executor"] == "integer"
+        assert documents[3]["search"]["confirms"] is True
+        assert all("confirms" not in each["search"] for each in documents[:3])
         assert list(documents[0]) == ["version", "strategy", "results", "search"]
 
     def test_the_schema_refuses(self, path: Path) -> None:
@@ -433,11 +434,10 @@ class TestHostile:
 
 def entries(*trials: Trial, confirmed: tuple[Trial, ...] = (), **changes: Any) -> Iterator[Entry]:
     options = settings(**changes)
-    executor = log_module.Executor
     for each in trials:
-        yield Entry.of(each, STRATEGY, options, executor.SIMULATE)
+        yield Entry.of(each, STRATEGY, options)
     for each in confirmed:
-        yield Entry.of(each, STRATEGY, options, executor.INTEGER)
+        yield Entry.of(each, STRATEGY, options, confirms=True)
 
 
 class TestChoose:
@@ -477,7 +477,7 @@ class TestChoose:
 
     def test_a_trial_without_a_plan(self) -> None:
         failed = trial(0, math.nan, state=State.FAILED, reason="out of memory")
-        line = Entry.of(failed, None, settings(), log_module.Executor.SIMULATE)
+        line = Entry.of(failed, None, settings())
         with pytest.raises(UsageError, match="no strategy: out of memory"):
             choose(iter([line]), 0)
 

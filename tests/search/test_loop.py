@@ -79,6 +79,7 @@ class Bits:
 class Memory:
     journal: list[str]
     trials: list[Trial] = field(default_factory=list)
+    confirmed: dict[int, Trial] = field(default_factory=dict)
 
     def append(self, trial: Trial) -> None:
         self.journal.append(f"write {trial.candidate[0]}")

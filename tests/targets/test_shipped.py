@@ -183,6 +183,8 @@ def test_vta_leaves_to_the_cpu_what_its_alu_cannot() -> None:
         node("GlobalAveragePool", value("x", [1, 4, 7, 7])),
         node("MatMul", value("x", [1, 4]), value("y", [4, 4])),
         node("Softmax", value("x", [1, 4])),
+        conv(group=2),
+        conv(group=4),
     ):
         rule = target.rule_for(floating)
         assert rule is not None

@@ -24,8 +24,10 @@ from intact.graph import weight_slot
 from intact.numerics.channel_errors import ChannelErrorSums
 from intact.numerics.moments import Moments
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
+from intact.plan.inference import EdgeTypes, infer_edges
 from intact.program.lowering.chains import Points, chains
 from intact.samples.stream import Samples
+from intact.targets import DType
 
 __all__ = [
     "MOST_SAMPLES",
@@ -39,6 +41,7 @@ __all__ = [
 ]
 
 MOST_SAMPLES = 50
+_FLOAT_EDGE = EdgeTypes(None, DType.FLOAT32, DType.FLOAT32)
 _CHANNEL_AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1}
 
 
@@ -85,7 +88,8 @@ def inspect_graph_statistic(
 ) -> GraphStatistic:
     """Compare every quantised edge before and after quantising, layer by layer.
 
-    Source: the TVM document (HAGO), "Debug". Edges behind operators that only move codes are left
+    The types in which each arrives and leaves are those of `infer_edges`. Source: the TVM
+    document (HAGO), "Debug". Edges behind operators that only move codes are left
     out: they hold what is in front of these.
 
     Args:
@@ -110,8 +114,9 @@ def inspect_graph_statistic(
             after.add(actual)
             errors.add(reference, actual)
     groups = {id(config): str(end) for end, config in reversed(plan.configs.items())}
+    types = infer_edges(plan)
     edges = [
-        _edge(plan, position, place, each, groups)
+        _edge(plan, position, place, each, groups, types)
         for position, (place, each) in enumerate(zip(both.places, sums, strict=True))
     ]
     if not topological:
@@ -150,19 +155,24 @@ def _edge(
     place: Place,
     sums: tuple[Moments, Moments, ChannelErrorSums],
     groups: dict[int, str],
+    types: dict[TensorEnd, EdgeTypes],
 ) -> EdgeStatistic:
     before, after, errors = sums
     if place.end is None:
-        end, group, bits = _float_end(place), "", 32
+        end, group, bits, carried = _float_end(place), "", 32, _FLOAT_EDGE
     else:
         end, config = place.end, plan.configs[place.end]
-        group, bits = groups[id(config.dominator)], config.bits
+        group, bits, carried = groups[id(config.dominator)], config.bits, types[end]
+    scale = carried.in_scale
     return EdgeStatistic(
         str(end),
         place.node.op_type,
         place.tensor,
         group,
         bits,
+        () if scale is None else tuple(scale.reshape(-1).tolist()),
+        carried.in_dtype,
+        carried.out_dtype,
         position,
         TensorMoments.of(before),
         TensorMoments.of(after),

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from intact.numerics.moments import Moments
+from intact.targets import DType
 
 
 @dataclass(frozen=True)
@@ -113,6 +114,10 @@ class EdgeStatistic:
         group: The edge whose scale holds here: edges of one group have one scale. Empty for a
             float output of the model.
         bits: Of its integers; 32 for a float output.
+        in_scale: What a step of the integers means that arrive, for each channel; empty where
+            floats do (`intact.plan.inference.EdgeTypes`).
+        in_dtype: The type in which it arrives: that of an accumulator, of moved codes, or float32.
+        out_dtype: The type that holds its integers; float32 for a float output.
         position: In topological order, from 0.
         before: Of the float model.
         after: Of the quantised one.
@@ -125,6 +130,9 @@ class EdgeStatistic:
     tensor: str
     group: str
     bits: int
+    in_scale: tuple[float, ...]
+    in_dtype: DType
+    out_dtype: DType
     position: int
     before: TensorMoments
     after: TensorMoments
@@ -139,6 +147,9 @@ class EdgeStatistic:
             "tensor": self.tensor,
             "group": self.group,
             "bits": self.bits,
+            "in_scale": list(self.in_scale),
+            "in_dtype": self.in_dtype.value,
+            "out_dtype": self.out_dtype.value,
             "position": self.position,
             "before": self.before.to_json(),
             "after": self.after.to_json(),

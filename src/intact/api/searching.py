@@ -3,54 +3,46 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact.api.measuring import latency_of
-from intact.api.sources import (
-    ModelSource,
-    QuantizedSource,
-    default_target,
-    deployment_of,
-    open_source,
-    target_of,
+from intact.api.search_setup import (
+    Setup,
+    choices,
+    float_graph,
+    log_path,
+    objective_of,
+    options_of,
+    refuse_unknown,
 )
-from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.collect import Progress, collect
+from intact.api.sources import ModelSource, default_target, deployment_of, target_of
+from intact.calibrate.assign import Method
+from intact.calibrate.collect import Progress
 from intact.errors import SearchError, UsageError
-from intact.exporting import expressible
-from intact.graph import Graph, normalize
-from intact.graph.expand import expand as expand_operators
-from intact.graph.join_gelu import join_gelu
-from intact.improving import Improvements
-from intact.pipeline import DataSource, Deployment, refuse_nothing_to_do
-from intact.plan import Overrides, build_plan
+from intact.pipeline import DataSource
+from intact.plan import Overrides
 from intact.result import Result, check_output
-from intact.samples.metric import Metric, MetricFunction
+from intact.samples.metric import MetricFunction
 from intact.samples.opening import open_samples
 from intact.samples.preprocess import Preprocess
-from intact.samples.stream import Samples
 from intact.search.bench import Bench
 from intact.search.budget import Budget
-from intact.search.cost import COSTS, CostModel, make_cost, pruned
-from intact.search.deployable import deployable
+from intact.search.cost import CostModel
 from intact.search.goals import goal_of
 from intact.search.log import Log, LogSettings, choose, read_log
 from intact.search.loop import Report, Search, Standing
 from intact.search.objective import Objective
-from intact.search.plans import Planner, required
 from intact.search.recording import Recorded
 from intact.search.samplers import make_sampler
 from intact.search.space import Space
 from intact.search.strategy import Strategy
-from intact.search.trial import Trial
+from intact.search.trial import Goal, Trial
 from intact.search.workers import make_pool
 from intact.targets import Target
 
 DEFAULT_SAMPLES = 512
 DEFAULT_BUDGET = "200trials"
-LOG_SUFFIX = ".search.jsonl"
 
 _CACHE_BYTES = 1 << 30
 """Of activations that all workers together keep, to go on from where candidates begin to differ."""
@@ -65,8 +57,9 @@ class FoundStrategy:
     Attributes:
         result: The best strategy, realised and written: as `intact.quantize` returns it.
         strategy: The same as the document has it: topology, bits, thresholds.
-        best: Its trial; the score is that of the hardware's integers on all samples.
-        float_score: Of the float model.
+        best: Its trial; the score is that of the hardware's integers on all samples. In trials
+            higher is better: what counts mistakes is turned around.
+        float_score: Of the float model, as the objective has it.
         standing: All trials, the Pareto front, the time taken.
         space: What candidates mean.
         objective: What the score is.
@@ -93,8 +86,8 @@ class FoundStrategy:
 
     @property
     def score(self) -> float:
-        """The score of the best strategy."""
-        return self.best.score
+        """The score of the best strategy, as the objective has it."""
+        return self.objective.shown(self.best.score)
 
 
 def search_strategy(
@@ -108,6 +101,8 @@ def search_strategy(
     max_cost: float | str | None = None,
     minimize: str = "bits",
     objective: str | MetricFunction | None = None,
+    figure: str = "",
+    lower_is_better: bool = False,
     budget: str | Budget = DEFAULT_BUDGET,
     sampler: str = "sensitivity",
     seed: int = 0,
@@ -156,6 +151,9 @@ def search_strategy(
         objective: What is scored, by a name of ``intact.search.objective.OBJECTIVES``, a function
             or its ``module:function``; None takes accuracy where there are labels, else agreement
             with the float model, else the SQNR.
+        figure: Which one of the figures by name that a function gives; empty takes the first.
+        lower_is_better: The function counts mistakes: ``max_drop`` is how much more there may be,
+            ``min_score`` the most.
         budget: Trials or time: ``"200trials"``, ``"10min"``, ``"500,1h"``.
         sampler: Who chooses, by a name of ``intact.search.samplers.SAMPLERS``.
         seed: For samplers that draw.
@@ -192,99 +190,57 @@ def search_strategy(
     described = target_of(default_target(model) if target is None else target)
     deployment = deployment_of(described, formats, io)
     chosen = Method.of(described, method, weight_method, method_options)
-    scored = _objective(objective)
-    path = _log_path(output, log, resume=resume)
+    scored = objective_of(objective, figure=figure, lower_is_better=lower_is_better)
+    refuse_unknown(sampler, minimize)
+    goal_of(0.0, 1.0, max_drop=max_drop, min_score=min_score, max_cost=max_cost)
+    path = log_path(output, log, resume=resume)
     if isinstance(data, Iterator):
         raise UsageError(
             "samples are read twice", remedy="give arrays, a file, or a function that begins anew"
         )
-    graph = _float_graph(model, described, expand, improve)
-    space = _choices(graph, described, overrides, deployment, widths, allow_float=allow_float)
+    graph = float_graph(model, described, expand, improve)
+    space = choices(graph, described, overrides, deployment, widths, allow_float=allow_float)
     prepared = preprocess or Preprocess()
-    opened = open_samples(
-        data, graph, preprocess=prepared, limit=samples, labels=labels, skip_bad=skip_bad, mask=mask
-    )
-    observed = tuple(dict.fromkeys((*opened.specs, *required(space))))
-    statistics = collect(
-        graph, opened, observed, threads=threads, progress=progress, max_memory=max_memory
-    )
-    planner = Planner(space, statistics, chosen)
-    # What cannot be written shall be said before hours are spent on it.
-    deployment.result(planner.plan(space.default), statistics, prepared)
-    cost = _cost(minimize, planner, opened, deployment, threads)
-    space = pruned(space, cost)
-    if not space.open:
-        raise UsageError(
-            f"no choice changes the {minimize} of {', '.join(deployment.formats)}",
-            remedy="minimise another cost, or write another --format",
-        )
-    cost = cost.on(space)
-    bench = Bench.of(
+    setup = Setup.of(
         space,
-        statistics,
         chosen,
-        opened,
-        scored,
+        open_samples(
+            data,
+            graph,
+            preprocess=prepared,
+            limit=samples,
+            labels=labels,
+            skip_bad=skip_bad,
+            mask=mask,
+        ),
+        deployment,
+        minimize=minimize,
+        preprocess=prepared,
         threads=threads,
-        cache_bytes=_CACHE_BYTES // workers,
-        session_bytes=_SESSION_BYTES // workers,
+        progress=progress,
+        max_memory=max_memory,
     )
-    address = None if cluster == "local" else cluster
-    with make_pool(
-        bench, workers, distributed=cluster is not None, address=address, threads=threads
-    ) as pool:
-        widest = cost.of(space.default)
-        goal = goal_of(
-            pool.float_score, widest, max_drop=max_drop, min_score=min_score, max_cost=max_cost
-        )
-        settings = LogSettings.of(
-            space,
-            sampler=sampler,
-            seed=seed,
-            objective=bench.objective.name,
-            minimize=minimize,
-            goal=goal,
-            samples=bench.samples,
-            samples_hash=bench.samples_hash,
-            method=repr(chosen),
-        )
-        with _opened(path, settings, resume=resume) as written:
-            if written is not None:  # what was timed then holds: the search shall go on as it began
-                cost.known.update({each.candidate: each.cost for each in written.trials})
-            search = Search(
-                make_sampler(sampler, space, goal, cost, seed),
-                pool,
-                cost,
-                Recorded(written, planner),
-                Standing(goal, bench.samples, spending),
-                report,
-            )
-            was_stopped = _run(search)
-            best = search.confirmed()
-        float_score = pool.float_score
-    structure = build_plan(graph, described, space.requests(best.candidate))
-    needed = dict.fromkeys((*opened.specs, *required_tensors(structure)))
-    known = statistics.only(needed)
-    plan = assign(structure, known, chosen)
-    plan.provenance["search"] = (
-        f"{sampler}, seed {seed}: {bench.objective.name} {best.score!r}, {minimize} {best.cost!r}"
+    course = _Course(
+        sampler, seed, minimize, spending, max_drop, min_score, max_cost, path, resume, report
     )
+    found = course.run(setup, scored, workers, cluster)
+    told = {"search": course.told(found)}
     if mask is not None:
-        plan.provenance["mask"] = mask
-    result = deployment.result(plan, known, prepared)
+        told["mask"] = mask
+    result = setup.result(found.best.candidate, told)
     if output is not None:
         result.save(output)
     return FoundStrategy(
         result,
-        Strategy.of(plan),
-        best,
-        float_score,
-        search.standing,
-        space,
-        bench.objective,
-        cost,
+        Strategy.of(result.plan),
+        found.best,
+        found.objective.shown(found.float_score),
+        found.standing,
+        setup.space,
+        found.objective,
+        setup.cost,
         path,
-        was_stopped,
+        found.was_stopped,
     )
 
 
@@ -324,7 +280,7 @@ def replay_strategy(
     entry = choose(read_log(log), trial)
     described = target_of(entry.settings.target if target is None else target)
     deployment = deployment_of(described, formats, io)
-    graph = _float_graph(model, described, expand, improve)
+    graph = float_graph(model, described, expand, improve)
     entry.settings.refuse_other(graph, described, str(log))
     if entry.strategy is None:
         raise SearchError(f"{log}: trial {trial} has no strategy", remedy="choose another trial")
@@ -336,102 +292,134 @@ def replay_strategy(
     return result
 
 
-def _float_graph(
-    model: ModelSource, target: Target, expand: Sequence[str], improve: Sequence[str]
-) -> Graph:
-    """Return the graph that is searched: what `quantize` would plan on."""
-    improvements = Improvements.of(improve)
-    if improvements.refinements:
-        raise UsageError(
-            f"--improve {improvements.refinements[0]} follows after the scales",
-            remedy="leave it out of the search",
+@dataclass(frozen=True)
+class _Found:
+    """What a course ended with; scores are those of trials: higher is better."""
+
+    best: Trial
+    float_score: float
+    standing: Standing
+    objective: Objective
+    was_stopped: bool
+
+
+@dataclass(frozen=True)
+class _Course:
+    """How a search is to go; the attributes are `search_strategy`'s arguments."""
+
+    sampler: str
+    seed: int
+    minimize: str
+    budget: Budget
+    max_drop: float | None
+    min_score: float | None
+    max_cost: float | str | None
+    path: Path | None
+    resume: bool
+    report: Report | None
+
+    def run(
+        self, setup: Setup, scored: Objective | None, workers: int, cluster: str | None
+    ) -> _Found:
+        """Search, and confirm the best."""
+        space, cost = setup.space, setup.cost
+        bench = Bench.of(
+            space,
+            setup.statistics,
+            setup.method,
+            setup.samples,
+            scored,
+            threads=setup.threads,
+            cache_bytes=_CACHE_BYTES // workers,
+            session_bytes=_SESSION_BYTES // workers,
         )
-    source = open_source(model)
-    if isinstance(source, QuantizedSource):
-        raise UsageError("the model is quantised already", remedy="search on the float model")
-    graph = improvements.rewrite(expand_operators(normalize(source.model), expand))
-    return join_gelu(graph) if target.describes("Gelu") else graph
+        pool = make_pool(
+            bench,
+            workers,
+            distributed=cluster is not None,
+            address=None if cluster == "local" else cluster,
+            threads=setup.threads,
+        )
+        with pool:
+            goal = self._goal(bench.objective, pool.float_score, cost.of(space.default))
+            settings = self._settings(bench, goal)
+            with _written(self.path, settings, resume=self.resume) as log:
+                if log is not None:  # what was timed then holds: the search goes on as it began
+                    cost.known.update({each.candidate: each.cost for each in log.trials})
+                search = Search(
+                    make_sampler(self.sampler, space, goal, cost, self.seed),
+                    pool,
+                    cost,
+                    Recorded(log, setup.planner),
+                    Standing(goal, bench.samples, self.budget, shown=bench.objective.shown),
+                    self.report,
+                )
+                best, was_stopped = _outcome(search, self.path)
+            return _Found(best, pool.float_score, search.standing, bench.objective, was_stopped)
+
+    def told(self, found: _Found) -> str:
+        """Return what the plan says of where it comes from."""
+        score = found.objective.shown(found.best.score)
+        return (
+            f"{self.sampler}, seed {self.seed}, trial {found.best.number}: "
+            f"{found.objective.name} {score!r}, {self.minimize} {found.best.cost!r}"
+        )
+
+    def _goal(self, objective: Objective, float_score: float, widest: float) -> Goal:
+        least = None if self.min_score is None else objective.shown(self.min_score)
+        return goal_of(
+            float_score,
+            widest,
+            max_drop=self.max_drop,
+            min_score=least,
+            max_cost=self.max_cost,
+        )
+
+    def _settings(self, bench: Bench, goal: Goal) -> LogSettings:
+        return LogSettings.of(
+            bench.space,
+            sampler=self.sampler,
+            seed=self.seed,
+            objective=bench.objective.name,
+            minimize=self.minimize,
+            goal=goal,
+            samples=bench.samples,
+            samples_hash=bench.samples_hash,
+            method=repr(bench.method),
+            options=options_of(bench.objective),
+        )
 
 
-def _choices(
-    graph: Graph,
-    target: Target,
-    overrides: Overrides | None,
-    deployment: Deployment,
-    widths: Sequence[int] | None,
-    *,
-    allow_float: bool,
-) -> Space:
-    """Return the choices that target, user and formats leave.
+@contextmanager
+def _written(path: Path | None, settings: LogSettings, *, resume: bool) -> Iterator[Log | None]:
+    if path is None:
+        yield None
+        return
+    with Log.resume(path, settings) if resume else Log.create(path, settings) as log:
+        yield log
+
+
+def _outcome(search: Search, path: Path | None) -> tuple[Trial, bool]:
+    """Search until the end, or until Ctrl-C; return the best, and whether that ended it.
 
     Raises:
-        UsageError: There are none.
+        KeyboardInterrupt: It came before anything was found, or again before that was confirmed;
+            what it says is where the trials are.
     """
-    space = Space.of(graph, target, overrides, widths=widths, allow_float=allow_float)
-    refuse_nothing_to_do(space.plan)
-    able = expressible(deployment.formats)
-    space = deployable(
-        space,
-        weight_bits=able.weight_bits,
-        activation_bits=able.activation_bits,
-        floats=able.floats,
-    )
-    if not space.open:
-        raise UsageError(
-            f"target {target.name} and format {', '.join(deployment.formats)} leave no choice",
-            remedy="choose another --format, other --widths, or `intact quantize`",
-        )
-    return space
-
-
-def _objective(objective: str | MetricFunction | None) -> Objective | None:
-    """Return what is scored: a kind, or a function; None leaves it to the data."""
-    if objective is None:
-        return None
-    if isinstance(objective, str) and ":" not in objective:
-        return Objective.of(objective)
-    return Objective.of("metric", Metric.of(objective))
-
-
-def _cost(
-    minimize: str, planner: Planner, samples: Samples, deployment: Deployment, threads: int
-) -> CostModel:
-    """Return what is minimised; shapes and times are those of the first samples."""
-    feeds = next(iter(samples.batches(samples.batch_size(1))))[0]
-    is_measured = minimize in COSTS and COSTS[minimize].is_measured
-    measure = latency_of(planner, samples, threads=threads) if is_measured else None
-    packs = expressible(deployment.formats).packs
-    return make_cost(minimize, planner.space, feeds, measure, packs=packs)
-
-
-def _log_path(output: str | Path | None, log: str | Path | None, *, resume: bool) -> Path | None:
-    """Return where trials are written, and refuse at once what would fail at the end."""
-    if output is not None:
-        check_output(Path(output))
-    if log is not None:
-        return Path(log)
-    if output is not None:
-        folder = Path(output)
-        return folder.with_name(folder.name + LOG_SUFFIX)
-    if resume:
-        raise UsageError("there is no log to resume", remedy="name it with --log, or give --output")
-    return None
-
-
-def _opened(
-    path: Path | None, settings: LogSettings, *, resume: bool
-) -> AbstractContextManager[Log | None]:
-    if path is None:
-        return nullcontext()
-    return Log.resume(path, settings) if resume else Log.create(path, settings)
-
-
-def _run(search: Search) -> bool:
-    """Search until the end, or until Ctrl-C; return whether that was it."""
+    was_stopped = False
     try:
-        search.run()
-    except KeyboardInterrupt:
-        if search.standing.best is None:
+        try:
+            search.run()
+        except KeyboardInterrupt:
+            if search.standing.best is None:
+                raise
+            was_stopped = True
+        return search.confirmed(), was_stopped
+    except KeyboardInterrupt as interrupt:
+        trials = len(search.standing.trials)
+        if path is None or not trials:
             raise
-        return True
-    return False
+        raise KeyboardInterrupt(
+            f"stopped before a strategy was found; {trials} trial(s) are in {path}: --resume goes "
+            "on with them"
+        ) from interrupt

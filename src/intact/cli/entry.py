@@ -36,7 +36,7 @@ def run(arguments: Sequence[str] | None = None) -> int:
         if isinstance(error, ExportError):
             for each in error.unsaid:
                 typer.echo(f"  {each}", err=True)
-        return _complain(message, WRONG_USE if isinstance(error, UsageError) else _WRONG)
+        return _complain(message, _code_of(error))
     except OSError as error:
         _give_up_stdout()
         if isinstance(error, BrokenPipeError):
@@ -56,6 +56,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
     if code == _STOPPED:
         return _complain("stopped; nothing was written", _STOPPED)
     return code or 0
+
+
+def _code_of(error: Exception) -> int:
+    if isinstance(error.__cause__, KeyboardInterrupt):
+        return _STOPPED  # and something was written
+    return WRONG_USE if isinstance(error, UsageError) else _WRONG
 
 
 def _out_of_memory(error: MemoryError) -> str:

@@ -29,22 +29,27 @@ def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[
         at_most: Samples that there can be, where their number is not known.
     """
     screen = Console(stderr=True)
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeRemainingColumn(),
-    )
     hidden = quiet or not screen.is_terminal
     # What a function of the user's prints is not part of the result.
     aside = redirect_stdout(sys.stderr)
-    with aside, Progress(*columns, console=screen, transient=True, disable=hidden) as bar:
+    with aside, observing(console=screen, transient=True, disable=hidden) as bar:
         task = bar.add_task(what, total=None)
 
         def report(done: int, total: int | None) -> None:
             bar.update(task, completed=done, total=at_most if total is None else total)
 
         yield report
+
+
+def observing(**options: Any) -> Progress:
+    """Return a bar of samples done and time left, which is not shown yet."""
+    return Progress(
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeRemainingColumn(),
+        **options,
+    )
 
 
 def times(ratio: float, better: str, worse: str) -> str:

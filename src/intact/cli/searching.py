@@ -46,7 +46,7 @@ from intact.cli.preprocess_options import (
     preprocess_from,
 )
 from intact.cli.quantizing import Output
-from intact.errors import UsageError
+from intact.errors import SearchError, UsageError
 
 _GOAL = "What is looked for"
 _SEARCH = "How it is looked for"
@@ -98,6 +98,23 @@ def search(
             rich_help_panel=_GOAL,
         ),
     ] = None,
+    figure: Annotated[
+        str,
+        typer.Option(
+            metavar="NAME",
+            help="Which figure of a function that gives several; left out, the first.",
+            rich_help_panel=_GOAL,
+        ),
+    ] = "",
+    lower_is_better: Annotated[
+        bool,
+        typer.Option(
+            "--lower-is-better",
+            help="The function counts mistakes: --max-drop says how many more, --min-score how "
+            "many at most.",
+            rich_help_panel=_GOAL,
+        ),
+    ] = False,
     budget: Annotated[
         str,
         typer.Option(
@@ -204,58 +221,74 @@ def search(
     """
     from intact import api
     from intact.cli import show, show_search
-    from intact.cli.printing import progress as shown
 
     start = time.perf_counter()
+    image = image_steps_from(size, order, resize, shorter_side, center_crop, letterbox, pad, focus)
+    prepared = preprocess_from(preprocess, mean, scale, image)
     if replay is not None:
+        if resume:
+            raise UsageError("--replay and --resume", remedy="give one of the two")
         result = api.replay_strategy(
-            model, replay, trial=trial, target=target, output=output, formats=formats, io=io
+            model,
+            replay,
+            trial=trial,
+            target=target,
+            output=output,
+            formats=formats,
+            io=io,
+            expand=expand or (),
+            preprocess=prepared,
         )
         show.result(result, seconds=time.perf_counter() - start, as_json=as_json)
         return
+    if trial != "best":
+        raise UsageError("--trial without --replay", remedy="name the log with --replay")
     if data is None:
         raise UsageError("there is nothing to search on", remedy="give samples with --data")
-    image = image_steps_from(size, order, resize, shorter_side, center_crop, letterbox, pad, focus)
-    with (
-        shown("observing", quiet=as_json, at_most=samples) as progress,
-        show_search.live(quiet=as_json) as report,
-    ):
-        found = api.search_strategy(
-            model,
-            data,
-            target=target,
-            output=output,
-            max_drop=max_drop,
-            min_score=min_score,
-            max_cost=max_cost,
-            minimize=minimize,
-            objective=objective,
-            budget=budget,
-            sampler=sampler,
-            seed=seed,
-            widths=widths_from(widths),
-            allow_float=allow_float,
-            log=log,
-            resume=resume,
-            workers=workers,
-            cluster=cluster,
-            labels=labels,
-            formats=formats,
-            io=io,
-            method=method,
-            weight_method=weight_method,
-            method_options=method_options_from(method_option),
-            overrides=overrides_from(keep_float, bits, None, None),
-            expand=expand or (),
-            preprocess=preprocess_from(preprocess, mean, scale, image),
-            samples=samples,
-            skip_bad=skip_bad,
-            mask=mask,
-            max_memory=memory_from(max_memory),
-            threads=threads,
-            progress=progress,
-            report=report,
-        )
+    try:
+        with show_search.live(quiet=as_json, at_most=samples) as (progress, report):
+            found = api.search_strategy(
+                model,
+                data,
+                target=target,
+                output=output,
+                max_drop=max_drop,
+                min_score=min_score,
+                max_cost=max_cost,
+                minimize=minimize,
+                objective=objective,
+                figure=figure,
+                lower_is_better=lower_is_better,
+                budget=budget,
+                sampler=sampler,
+                seed=seed,
+                widths=widths_from(widths),
+                allow_float=allow_float,
+                log=log,
+                resume=resume,
+                workers=workers,
+                cluster=cluster,
+                labels=labels,
+                formats=formats,
+                io=io,
+                method=method,
+                weight_method=weight_method,
+                method_options=method_options_from(method_option),
+                overrides=overrides_from(keep_float, bits, None, None),
+                expand=expand or (),
+                preprocess=prepared,
+                samples=samples,
+                skip_bad=skip_bad,
+                mask=mask,
+                max_memory=memory_from(max_memory),
+                threads=threads,
+                progress=progress,
+                report=report,
+            )
+    except KeyboardInterrupt as interrupt:
+        if not interrupt.args:
+            raise
+        raise SearchError(str(interrupt)) from interrupt
     show_search.found(found, seconds=time.perf_counter() - start, as_json=as_json)
 
 

@@ -40,16 +40,15 @@ def _quant_loss(found: QuantLoss) -> None:
 
 def _graph_statistic(found: GraphStatistic) -> None:
     """Print every edge before and after quantising, the most damaged first."""
-    numbers = ("bits", "SQNR, dB", "cosine", "mean", "deviation", "smallest", "largest")
+    numbers = ("bits", "SQNR, dB\ncosine", "mean", "std", "min", "max")
     title = f"{found.samples} samples: float, then quantized"
-    table = new_table(title, ("edge", "op"), numbers=numbers)
+    table = new_table(title, ("edge\noperator", "from\nto"), numbers=numbers)
     for edge in found.edges:
         table.add_row(
-            escape(edge.edge),
-            edge.op_type,
+            f"{escape(edge.edge)}\n{edge.op_type}",
+            f"{edge.in_dtype}\n{edge.out_dtype}",
             str(edge.bits),
-            _decibels(edge.sqnr_db),
-            f"{edge.cosine:.6f}",
+            f"{_decibels(edge.sqnr_db)}\n{edge.cosine:.6f}",
             *_pairs(edge.before, edge.after),
         )
     console().print(table)

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, redirect_stdout
 from typing import TYPE_CHECKING
 
-from rich.console import Console, Group
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from intact.cli import show
-from intact.cli.printing import console, new_table, print_json, say
+from intact.cli.printing import console, new_table, observing, print_json, say
 
 if TYPE_CHECKING:
     from intact.api.searching import FoundStrategy
+    from intact.calibrate.collect import Progress
     from intact.search.loop import Report, Standing
     from intact.search.space import Space
     from intact.search.trial import Trial
@@ -26,34 +29,76 @@ _SHOWN = 8
 """Rows of the front."""
 
 
+class Screen:
+    """What a terminal shows of a search: samples observed, then the trials and the time.
+
+    One display, not two: there can be only one at a time. It is drawn anew while nothing is told,
+    so that the time goes on in long trials.
+    """
+
+    def __init__(self) -> None:
+        self._bar = observing()
+        self._task = self._bar.add_task("observing", total=None)
+        self._standing: Standing | None = None
+        self._told = time.monotonic()
+
+    def observed(self, done: int, total: int | None) -> None:
+        """Tell the samples that the float model was run on."""
+        self._bar.update(self._task, completed=done, total=total)
+        self._told = time.monotonic()
+
+    def tried(self, standing: Standing) -> None:
+        """Tell how the search stands."""
+        self._standing, self._told = standing, time.monotonic()
+
+    def __rich__(self) -> RenderableType:
+        """Return what is shown now."""
+        since = time.monotonic() - self._told
+        if self._standing is None:
+            is_done = self._bar.finished and self._bar.tasks[0].total is not None
+            return Text(f"preparing the trials, {since:.0f} s") if is_done else self._bar
+        return Group(Text(_pace(self._standing, since)), _front_table(self._standing))
+
+
 @contextmanager
-def live(*, quiet: bool) -> Iterator[Report]:
-    """Show how a search stands on stderr while the block runs, if that is a terminal."""
-    screen = Console(stderr=True)
-    if quiet or not screen.is_terminal:
-        yield _say_nothing
-        return
-    with Live(console=screen, transient=True, refresh_per_second=4) as shown:
+def live(*, quiet: bool, at_most: int) -> Iterator[tuple[Progress, Report]]:
+    """Show how a search stands on stderr while the block runs, if that is a terminal.
 
-        def report(standing: Standing) -> None:
-            shown.update(Group(Text(_pace(standing)), _front_table(standing)))
+    Args:
+        quiet: Show nothing.
+        at_most: Samples that there can be, where their number is not known.
+    """
+    console = Console(stderr=True)
+    screen = Screen()
 
-        yield report
+    def observed(done: int, total: int | None) -> None:
+        screen.observed(done, at_most if total is None else total)
+
+    # What a function of the user's prints is not part of the result.
+    with redirect_stdout(sys.stderr):
+        if quiet or not console.is_terminal:
+            yield observed, _say_nothing
+            return
+        with Live(screen, console=console, transient=True, refresh_per_second=4):
+            yield observed, screen.tried
 
 
 def _say_nothing(_: Standing) -> None:
     """Report to nobody."""
 
 
-def _pace(standing: Standing) -> str:
+def _pace(standing: Standing, since: float = 0.0) -> str:
+    """Say how far a search is, so many seconds after it was told last."""
     parts = [f"{len(standing.trials)} trials", f"{standing.evaluations:.1f} full evaluations"]
     limit = standing.budget.trials
     if limit is not None:
         parts[0] = f"{len(standing.trials)} of {limit} trials"
     left = standing.seconds_left
-    parts.append(f"{standing.seconds:.0f} s")
+    parts.append(f"{standing.seconds + since:.0f} s")
     if left is not None:
-        parts.append(f"at most {left:.0f} s left")
+        parts.append(f"at most {max(0.0, left - since):.0f} s left")
+    if left == 0:
+        return ", ".join(parts[:-1]) + "; confirming the best"
     return ", ".join(parts) + "; Ctrl-C keeps the best"
 
 
@@ -64,7 +109,9 @@ def _front_table(standing: Standing) -> Table:
     best = standing.best
     for trial in _thinned(standing.front, best):
         mark = "best" if best is not None and trial.number == best.number else ""
-        table.add_row(mark, str(trial.number), f"{trial.score:.6g}", f"{trial.cost:.6g}")
+        table.add_row(
+            mark, str(trial.number), f"{standing.shown(trial.score):.6g}", f"{trial.cost:.6g}"
+        )
     return table
 
 
@@ -89,7 +136,8 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
         return objective.format(trial.score), _cost(trial, cost.unit, found.base)
 
     table = new_table(None, [""], [objective.name, cost.name])
-    table.add_row("float model", objective.format(found.float_score), "")
+    float_score = objective.shown(found.float_score)  # as in trials: higher is better
+    table.add_row("float model", objective.format(float_score), "")
     if found.base is not None:
         table.add_row("widest integers", *row(found.base))
     table.add_row(f"[bold]trial {found.best.number}[/]", *row(found.best))
@@ -110,6 +158,10 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
 
 
 def _as_json(found: FoundStrategy) -> dict[str, object]:
+    def row(trial: Trial) -> dict[str, object]:
+        score = found.objective.shown(trial.score)
+        return {"trial": trial.number, "score": score, "cost": trial.cost}
+
     return {
         "folder": str(found.result.folder) if found.result.folder else None,
         "log": None if found.log is None else str(found.log),
@@ -118,16 +170,12 @@ def _as_json(found: FoundStrategy) -> dict[str, object]:
         "cost": found.cost.name,
         "cost_unit": found.cost.unit,
         "float_score": found.float_score,
-        "best": _row(found.best),
-        "widest": None if found.base is None else _row(found.base),
-        "front": [_row(trial) for trial in found.standing.front],
+        "best": row(found.best),
+        "widest": None if found.base is None else row(found.base),
+        "front": [row(trial) for trial in found.standing.front],
         "trials": len(found.standing.trials),
         "evaluations": found.standing.evaluations,
     }
-
-
-def _row(trial: Trial) -> dict[str, object]:
-    return {"trial": trial.number, "score": trial.score, "cost": trial.cost}
 
 
 def _cost(trial: Trial, unit: str, base: Trial | None) -> str:

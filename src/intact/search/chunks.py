@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -79,19 +79,32 @@ def _too_large(source: str, needed: int, allowed: int) -> DataError:
     )
 
 
+def portions(total: int, size: int, first: int = 1) -> list[int]:
+    """Return how many samples run at once, until all have; the first portion in so many parts.
+
+    >>> portions(40, 16, first=2)
+    [8, 8, 16, 16]
+    """
+    part = math.ceil(size / first)
+    sizes = [part] * (size // part) + [size % part] * (size % part > 0)
+    sizes += [size] * math.ceil((total - size) / size)
+    starts = np.cumsum([0, *sizes[:-1]])
+    return [each for each, start in zip(sizes, starts, strict=True) if start < total]
+
+
 def chunks_of(
     graph: Graph,
     feeds: Mapping[str, npt.NDArray[Any]],
     labels: npt.NDArray[np.int64] | None,
-    size: int,
+    sizes: Sequence[int],
     threads: int,
     max_bytes: int,
 ) -> Iterator[Chunk]:
-    """Cut the samples into chunks and run the float model over each."""
+    """Cut the samples into chunks of these sizes and run the float model over each."""
     model = FloatModel(graph, threads=threads)
-    total = len(next(iter(feeds.values())))
+    total, start = len(next(iter(feeds.values()))), 0
     taken = sum(array.nbytes for array in feeds.values())
-    for start in range(0, total, size):
+    for size in sizes:
         rows = {name: array[start : start + size] for name, array in feeds.items()}
         count = min(size, total - start)
         if count < size:
@@ -106,6 +119,7 @@ def chunks_of(
             raise _too_large("the samples", taken, max_bytes)
         own = None if labels is None else labels[start : start + count]
         yield Chunk(rows, outputs, size, count, own)
+        start += size
 
 
 def real_samples(outputs: Arrays, size: int, count: int) -> dict[str, npt.NDArray[Any]]:

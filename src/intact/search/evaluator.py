@@ -23,7 +23,7 @@ from intact.search.kinds import Arrays, Rows
 from intact.search.plans import Planner
 from intact.search.scoring import Scoring, signal_power
 from intact.search.space import Candidate
-from intact.search.trial import Ask, Measured, State
+from intact.search.trial import Ask, Executor, Measured, State
 
 __all__ = ["Bench", "Evaluator"]
 
@@ -109,7 +109,7 @@ class Evaluator:
             found = self._scored(self._simulation(plan), samples, bar)
             reason = found.reason or f"simulated, there is no integer program: {error}"
             return replace(found, reason=reason)
-        return self._scored(run, samples, bar)
+        return replace(self._scored(run, samples, bar), executor=Executor.INTEGER)
 
     def _simulation(self, plan: QuantizedGraph) -> Run:
         prepared, chunks = self._simulator.prepare(plan), self.bench.chunks

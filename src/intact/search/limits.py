@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from intact.graph import Role, data_slots, input_role, weight_slot
+from intact.graph import Role, input_role
 from intact.plan import Direction, QuantizedGraph, TensorEnd
-from intact.targets import DType, OpRule, TensorScheme
+from intact.plan.inference import declared_signatures, factor_slots
+from intact.targets import OpRule, TensorScheme
 
 _WIDEST_CODES = 16
 """An int32 is a sum; what is stored between operators is at most int16."""
@@ -21,46 +22,22 @@ def widest(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> int:
     return min(_widest_at(plan, end) for end in ends)
 
 
-def declared_dtypes(rule: OpRule, inputs: int, position: int | None) -> set[DType]:
-    """Return what a rule declares for an input (by position) or, with None, for the output.
-
-    Args:
-        rule: The operator's.
-        inputs: How many inputs count, the weight included and last.
-        position: 0 is the first data input; ``inputs - 1`` the last one, or the weight.
-    """
-    signatures = [(rule.inputs, rule.outputs)]
-    signatures += [(each.inputs, each.outputs) for each in rule.alternatives]
-    found: set[DType] = set()
-    for taken, given in signatures:
-        dtypes = given[:1] if position is None else taken
-        if position is None or not dtypes:
-            found.update(dtypes)
-        elif position == inputs - 1 or position >= len(dtypes):
-            found.add(dtypes[-1])
-        else:
-            found.add(dtypes[position])
-    return found
-
-
 def _widest_at(plan: QuantizedGraph, end: TensorEnd) -> int:
     node = plan.graph.node(end.node)
-    config = plan.configs[end]
     rule = plan.target.rule_for(node)
     if rule is None:
-        return config.bits
-    weight = weight_slot(node)
-    slots = [*(slot for slot in data_slots(node) if slot != weight)]
-    slots += [] if weight is None else [weight]
-    position = slots.index(end.slot) if _is_counted(end, slots) else None
+        return plan.configs[end].bits
+    signatures = declared_signatures(node, rule, plan.target)
+    slots = factor_slots(node)
+    if end.direction is Direction.OUTPUT:
+        declared = [each.outputs[0] for each in signatures]
+    elif end.slot in slots:
+        declared = [each.inputs[slots.index(end.slot)] for each in signatures]
+    else:
+        declared = []
+    widths = [dtype.bits for dtype in declared if not dtype.is_float]
     own = _scheme(plan, rule, end).bits
-    dtypes = declared_dtypes(rule, len(slots), position)
-    widths = [dtype.bits for dtype in dtypes if not dtype.is_float]
     return max([own, *(bits for bits in widths if bits <= _WIDEST_CODES)])
-
-
-def _is_counted(end: TensorEnd, slots: list[int]) -> bool:
-    return end.direction is Direction.INPUT and end.slot in slots
 
 
 def _scheme(plan: QuantizedGraph, rule: OpRule, end: TensorEnd) -> TensorScheme:

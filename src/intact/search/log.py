@@ -17,13 +17,13 @@ from typing import Self
 import msgspec
 
 from intact.errors import DataError, OutputError, UsageError
-from intact.search.log_line import Entry, Executor, Skimmed, trial_of
+from intact.search.log_line import Entry, Skimmed, trial_of
 from intact.search.log_reading import LONGEST_LINE, choose, read_log, whole_lines
 from intact.search.log_settings import LogSettings
 from intact.search.strategy import Strategy
 from intact.search.trial import Trial
 
-__all__ = ["Entry", "Executor", "Log", "LogSettings", "choose", "read_log"]
+__all__ = ["Entry", "Log", "LogSettings", "choose", "read_log"]
 
 
 class Log:
@@ -33,7 +33,7 @@ class Log:
         path: The file.
         settings: Of the search.
         trials: Those of the run that is resumed, in order.
-        confirmed: Those that it ran again by the integer engine, by number.
+        confirmed: Those that were run again to give what the hardware computes, by number.
     """
 
     def __init__(self, path: Path, settings: LogSettings, file: io.FileIO) -> None:
@@ -42,6 +42,24 @@ class Log:
         self.trials: list[Trial] = []
         self.confirmed: dict[int, Trial] = {}
         self._file = file
+
+    @staticmethod
+    def refuse_early(path: str | Path, *, resume: bool) -> None:
+        """Refuse a path that ``create`` or ``resume`` would, before any work is done.
+
+        Raises:
+            UsageError: There is a log already, or none to resume.
+            OutputError: It is a folder.
+        """
+        path = Path(path)
+        with _writing(path):
+            if path.is_dir():
+                raise OutputError(f"the log {path} is a folder", remedy="name a file")
+            there = path.is_file() and path.stat().st_size > 0
+        if resume and not path.is_file():
+            raise _nothing_to_resume(path)
+        if there and not resume:
+            raise _there_already(path)
 
     @classmethod
     def create(cls, path: str | Path, settings: LogSettings) -> Log:
@@ -58,9 +76,7 @@ class Log:
         with _closing_if_it_fails(file), _writing(path):
             _lock(file, path)
             if os.fstat(file.fileno()).st_size > 0:
-                raise UsageError(
-                    f"{path}: there is a log already", remedy="give --resume, or another file"
-                )
+                raise _there_already(path)
             _make_durable(path.parent)
         return cls(path, settings, file)
 
@@ -76,7 +92,7 @@ class Log:
         """
         path = Path(path)
         if not path.is_file():
-            raise UsageError(f"{path}: there is no log to resume", remedy="leave out --resume")
+            raise _nothing_to_resume(path)
         with _writing(path):
             file = io.FileIO(path, "r+b")
         log = cls(path, settings, file)
@@ -97,7 +113,7 @@ class Log:
         Raises:
             OutputError: The disk fails. The trials before can be resumed.
         """
-        self._write(Entry.of(trial, strategy, self.settings, Executor.SIMULATE))
+        self._write(Entry.of(trial, strategy, self.settings))
 
     def confirm(self, trial: Trial, strategy: Strategy | None) -> None:
         """Write what the integers that the hardware computes gave for an earlier trial.
@@ -109,7 +125,8 @@ class Log:
         Raises:
             OutputError: As for ``append``.
         """
-        self._write(Entry.of(trial, strategy, self.settings, Executor.INTEGER))
+        self._write(Entry.of(trial, strategy, self.settings, confirms=True))
+        self.confirmed[trial.number] = trial
 
     def close(self) -> None:
         """Let go of the file."""
@@ -142,7 +159,7 @@ class Log:
                 while rest:
                     rest = rest[self._file.write(rest) or 0 :]
                 os.fsync(handle)
-            except OSError:
+            except BaseException:  # Ctrl-C too: no line is half written
                 with contextlib.suppress(OSError):
                     self._file.truncate(before)
                 raise
@@ -163,7 +180,7 @@ class Log:
         where = f"{self.path}: line {number}"
         entry.search.settings.refuse_unlike(self.settings, where)
         trial = trial_of(entry.results, entry.search)
-        if entry.results.executor is Executor.INTEGER:
+        if entry.search.confirms:
             self.confirmed[trial.number] = trial
         elif trial.number != len(self.trials):
             raise DataError(
@@ -172,6 +189,14 @@ class Log:
             )
         else:
             self.trials.append(trial)
+
+
+def _there_already(path: Path) -> UsageError:
+    return UsageError(f"{path}: there is a log already", remedy="give --resume, or another file")
+
+
+def _nothing_to_resume(path: Path) -> UsageError:
+    return UsageError(f"{path}: there is no log to resume", remedy="leave out --resume")
 
 
 @contextlib.contextmanager

@@ -7,27 +7,17 @@ Source: the TVM document (HAGO), "Log Format": ``version``, ``strategy`` and ``r
 from __future__ import annotations
 
 import math
-from enum import StrEnum
 from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
 from intact.search.log_settings import Count, LogSettings
 from intact.search.strategy import Strategy
-from intact.search.trial import Measured, State, Trial
+from intact.search.trial import Executor, Measured, State, Trial
 
 LOG_VERSION = 1
 
 Choice: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
-
-
-class Executor(StrEnum):
-    """What computed the results of a line."""
-
-    SIMULATE = "simulate"
-    """Float32 between quantisers: a trial of the search."""
-    INTEGER = "integer"
-    """The integers that the hardware computes: a trial confirmed after the search."""
 
 
 class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -41,7 +31,7 @@ class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
         state: How it ended.
         seconds: It took.
         executor: What computed it.
-        reason: Of a failure.
+        reason: Of a failure, or why a simulation had to do where integers were wanted.
         not_finite: Which of the numbers that are None stand for ``inf`` or ``-inf``; a None that
             is not named here is NaN.
     """
@@ -57,18 +47,21 @@ class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
     not_finite: dict[str, Literal["inf", "-inf"]] = {}
 
 
-class SearchPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class SearchPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
     """Where in which search a line belongs.
 
     Attributes:
         trial: Number of the trial, from 0.
         candidate: Bits, one for each group of the choice space; 32 is float.
         settings: Of the search; the same in every line.
+        confirms: The line is no trial of its own: an earlier one was run again on all samples,
+            to give what the hardware computes.
     """
 
     trial: Count
     candidate: tuple[Choice, ...]
     settings: LogSettings
+    confirms: bool = False
 
 
 class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -88,7 +81,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def of(
-        trial: Trial, strategy: Strategy | None, settings: LogSettings, executor: Executor
+        trial: Trial, strategy: Strategy | None, settings: LogSettings, *, confirms: bool = False
     ) -> Entry:
         """Return the line of a trial."""
         measured = trial.measured
@@ -104,12 +97,13 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             **finite,
             samples=int(measured.samples),
             state=measured.state,
-            executor=executor,
+            executor=measured.executor,
             reason=measured.reason,
             not_finite=infinite,  # type: ignore[arg-type]  # str(inf) is "inf"
         )
         candidate = tuple(int(bits) for bits in trial.candidate)
-        return Entry(LOG_VERSION, strategy, results, SearchPart(trial.number, candidate, settings))
+        part = SearchPart(trial.number, candidate, settings, confirms)
+        return Entry(LOG_VERSION, strategy, results, part)
 
     @property
     def trial(self) -> Trial:
@@ -123,8 +117,8 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def is_confirmation(self) -> bool:
-        """Whether a trial was run again, by the integers that the hardware computes."""
-        return self.results.executor is Executor.INTEGER
+        """Whether an earlier trial was run again, to give what the hardware computes."""
+        return self.search.confirms
 
 
 class Skimmed(msgspec.Struct, forbid_unknown_fields=True):
@@ -156,5 +150,6 @@ def trial_of(results: Results, search: SearchPart) -> Trial:
         results.samples,
         number("seconds", results.seconds),
         results.reason,
+        results.executor,
     )
     return Trial(search.trial, search.candidate, number("cost", results.cost), measured)

@@ -61,8 +61,8 @@ def choose(entries: Iterable[Entry], which: str | int) -> Entry:
 
     Args:
         entries: As `read_log` yields them.
-        which: The number of a trial, or ``"best"``: the best of those confirmed, or where none
-            was, of those run on all samples. Of equal ones the first holds.
+        which: The number of a trial, or ``"best"``: what the search ended with, the last that was
+            confirmed; where none was, the best of those run on all samples, the first of equals.
 
     Raises:
         UsageError: There is no such trial, or it has no strategy.
@@ -103,7 +103,8 @@ def _best(entries: Iterable[Entry]) -> Entry:
         if not settings.goal.accepts(trial):
             continue
         rank = (entry.is_confirmation, *settings.goal.rank(trial.score, trial.cost))
-        if best is None or rank > best[0]:
+        # A search ends with the first that is confirmed, so that the last line is the outcome.
+        if best is None or rank > best[0] or entry.is_confirmation:
             best = rank, entry
     if best is None:
         near = f" (highest score: {nearest:g})" if nearest > -math.inf else ""

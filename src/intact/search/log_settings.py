@@ -141,19 +141,22 @@ DIFFERENCES = {
     "model": "the model",
     "target": "the target",
     "target_hash": "the target's description",
-    "groups": "the choice space",
     "sampler": "the sampler",
     "seed": "the seed",
     "objective": "the objective",
     "minimize": "the cost",
-    "min_score": "the lowest score",
-    "max_cost": "the highest cost",
     "samples": "the number of samples",
     "samples_hash": "the samples' content",
     "method": "the calibration method",
     "options": "an option",
+    "groups": "the choice space",
+    "min_score": "the lowest score",
+    "max_cost": "the highest cost",
 }
-"""What the settings are called, in the order in which they are compared."""
+"""What the settings are called, in the order in which they are compared.
+
+What a user gives stands first: choice space and limits differ where samples or cost do.
+"""
 
 _LONGEST_SHOWN = 80
 

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
 from intact.errors import SearchError
 from intact.search.budget import Budget
-from intact.search.front import best, front
+from intact.search.front import best, front, nearest
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Goal, Sampler, State, Trial
 from intact.search.workers.pool import Pool
@@ -22,11 +23,15 @@ class Record(Protocol):
     def trials(self) -> Sequence[Trial]:
         """Those of the run that is resumed, in order."""
 
+    @property
+    def confirmed(self) -> Mapping[int, Trial]:
+        """Those that were run again already, by number."""
+
     def append(self, trial: Trial) -> None:
         """Write one trial."""
 
     def confirm(self, trial: Trial) -> None:
-        """Write that a trial was run again, by the integers that the hardware computes."""
+        """Write that a trial was run again, to give what the hardware computes."""
 
 
 class Cost(Protocol):
@@ -50,6 +55,7 @@ class Standing:
         trials: In the order told.
         seconds: Since it began.
         resumed: How many of the trials came from the log.
+        shown: Turns a score into what the user calls it.
     """
 
     goal: Goal
@@ -58,6 +64,7 @@ class Standing:
     trials: list[Trial] = field(default_factory=list)
     seconds: float = 0.0
     resumed: int = 0
+    shown: Callable[[float], float] = float
 
     @property
     def best(self) -> Trial | None:
@@ -186,35 +193,43 @@ class Search:
         tried: list[Trial] = []
         while rivals and len(tried) < most:
             trial = rivals.pop()
-            measured = next(iter(self.pool.confirm([trial.candidate])))
-            confirmed = replace(trial, measured=measured)
-            self.record.confirm(confirmed)
-            if measured.state is State.COMPLETE and goal.accepts(confirmed):
+            confirmed = self._confirmed(trial)
+            if confirmed.measured.state is State.COMPLETE and goal.accepts(confirmed):
                 return confirmed
             tried.append(confirmed)
-        raise _nothing_found(goal, tried or self.standing.trials, samples)
+        raise _nothing_found(goal, tried or self.standing.trials, samples, self.standing.shown)
+
+    def _confirmed(self, trial: Trial) -> Trial:
+        """Run a trial again, unless the log that is resumed has that already."""
+        known = self.record.confirmed.get(trial.number)
+        if known is not None and known.candidate == trial.candidate:
+            return known
+        measured = next(iter(self.pool.confirm([trial.candidate])))
+        confirmed = replace(trial, measured=measured)
+        self.record.confirm(confirmed)
+        return confirmed
 
 
-def _nothing_found(goal: Goal, trials: Sequence[Trial], samples: int) -> SearchError:
+def _nothing_found(
+    goal: Goal, trials: Sequence[Trial], samples: int, shown: Callable[[float], float]
+) -> SearchError:
     """Say how near the trials came to the limits."""
-    whole = [trial for trial in trials if trial.counts(samples)]
-    if not whole:
+    near = nearest(trials, goal, samples)
+    if near.cheapest is None:
         reasons = [trial.measured.reason for trial in trials if trial.measured.reason]
         return SearchError(
             "no trial was run on all samples" + (f": {reasons[0]}" if reasons else ""),
             remedy="mend what failed" if reasons else "give a larger --budget",
         )
-    affordable = [t for t in whole if goal.max_cost is None or t.cost <= goal.max_cost]
-    if not affordable:
-        nearest = min(whole, key=lambda trial: trial.cost)
+    if near.affordable is None:
         return SearchError(
-            f"no strategy costs {goal.max_cost:g} or less: the cheapest of {len(whole)} that were "
-            f"tried costs {nearest.cost:g} (score {nearest.score:g})",
+            f"no strategy costs {goal.max_cost:g} or less: the cheapest that was tried costs "
+            f"{near.cheapest.cost:g} (score {near.cheapest.score:g})",
             remedy="allow a higher cost, or narrower widths",
         )
-    nearest = max(affordable, key=lambda trial: trial.score)
+    dearer = "" if near.good is None else f"; it is reached at a cost of {near.good.cost:g}"
     return SearchError(
-        f"no strategy reaches a score of {goal.min_score:g}: the best of {len(affordable)} that "
-        f"were tried has {nearest.score:g} at a cost of {nearest.cost:g}",
+        f"no strategy reaches a score of {goal.min_score:g}: the best that was tried has "
+        f"{near.affordable.score:g} at a cost of {near.affordable.cost:g}{dearer}",
         remedy="allow a larger drop, more --budget, or more of the model in float",
     )

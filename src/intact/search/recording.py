@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from intact.errors import IntactError
@@ -30,13 +30,18 @@ class Recorded:
         """Those of the run that is resumed."""
         return () if self.log is None else self.log.trials
 
+    @property
+    def confirmed(self) -> Mapping[int, Trial]:
+        """Those that were run again already, by number."""
+        return {} if self.log is None else self.log.confirmed
+
     def append(self, trial: Trial) -> None:
         """Write one trial; it is durable when this returns."""
         if self.log is not None:
             self.log.append(trial, self._strategy(trial.candidate))
 
     def confirm(self, trial: Trial) -> None:
-        """Write that a trial was run again, by the integers that the hardware computes."""
+        """Write that a trial was run again, to give what the hardware computes."""
         if self.log is not None:
             self.log.confirm(trial, self._strategy(trial.candidate))
 

@@ -22,6 +22,15 @@ class State(StrEnum):
     """The metric or a runtime failed, or a worker was lost; ``reason`` says why."""
 
 
+class Executor(StrEnum):
+    """What computed a result."""
+
+    SIMULATE = "simulate"
+    """Float32 between quantisers: the same numbers wherever float32 is provably exact."""
+    INTEGER = "integer"
+    """The integer engine."""
+
+
 @dataclass(frozen=True)
 class Ask:
     """A candidate to be tried.
@@ -49,7 +58,8 @@ class Measured:
             is ``-10 log10(noise)``); NaN where it failed.
         samples: Samples run.
         seconds: Time taken.
-        reason: Of a failure.
+        reason: Of a failure, or why a simulation had to do where integers were wanted.
+        executor: What computed it.
     """
 
     state: State
@@ -58,6 +68,7 @@ class Measured:
     samples: int
     seconds: float = 0.0
     reason: str = ""
+    executor: Executor = Executor.SIMULATE
 
 
 @dataclass(frozen=True)

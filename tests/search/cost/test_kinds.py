@@ -15,7 +15,7 @@ import pytest
 from intact.errors import DataError, UsageError
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.graph import Graph, normalize
-from intact.plan import build_plan
+from intact.plan import Overrides, build_plan
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
 from intact.search.space import FLOAT, Candidate, Kind, Space
 from intact.targets import load_target
@@ -275,7 +275,12 @@ def test_a_sample_changes_nothing_where_shapes_are_known() -> None:
 PRICES = """
 [[op]]
 ops = ["Conv"]
-alternatives = [{ inputs = ["uint16", "int16"], outputs = ["uint16"] }]
+inputs = ["uint4", "int4"]
+outputs = ["uint8"]
+alternatives = [
+    { inputs = ["uint8", "int8"], outputs = ["uint8"] },
+    { inputs = ["uint16", "int8"], outputs = ["uint16"] },
+]
 [[op]]
 ops = ["Add"]
 [cost]
@@ -286,7 +291,7 @@ ops = ["Add"]
 """
 
 
-def test_a_targets_prices_are_taken_by_the_widest_operand(tmp_path: Path) -> None:
+def test_a_targets_prices_are_taken_by_the_first_description_that_holds_all(tmp_path: Path) -> None:
     graph = normalize(one_conv())
     space = Space.of(graph, own_target(tmp_path, PRICES), widths=(16, 8, 5, 4))
     cost = make_cost("target", space)
@@ -296,6 +301,9 @@ def test_a_targets_prices_are_taken_by_the_widest_operand(tmp_path: Path) -> Non
     assert cost.of(with_bits(space, conv_activation=4, conv_weight=4)) == products * 0.25
     assert cost.of(with_bits(space, conv_activation=16)) == products * 1.0  # without a price
     assert cost.of(with_bits(space, conv_weight=FLOAT)) == products * 2.0
+    both = Overrides(bits={"conv.weight": 16})  # which no description takes: always in float
+    with pytest.raises(UsageError, match="makes no difference"):
+        make_cost("target", Space.of(graph, own_target(tmp_path, PRICES), both))
 
 
 def test_narrow_codes_cost_what_the_priced_type_costs(tmp_path: Path) -> None:
@@ -309,8 +317,11 @@ def test_narrow_codes_cost_what_the_priced_type_costs(tmp_path: Path) -> None:
 
 def test_a_target_without_prices_is_refused_and_latency_has_a_stand_in() -> None:
     space = space_of(one_conv(), "tvm")
-    with pytest.raises(UsageError, match="target tvm makes no difference"):
+    with pytest.raises(UsageError, match="target tvm makes no difference.*\\[cost\\] table"):
         make_cost("target", space)
+    integers = Space.of(normalize(one_conv()), load_target("x86"), allow_float=False)
+    with pytest.raises(UsageError, match="target x86 makes no difference.*onnx_qdq"):
+        make_cost("target", integers)
     stand_in = make_cost("latency", space, measure=lambda _: 1.0)
     assert stand_in.estimate(space.default) == make_cost("bitops", space).of(space.default)
     assert stand_in.of(space.default) == 1.0

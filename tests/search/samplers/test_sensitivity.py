@@ -12,7 +12,7 @@ import pytest
 
 from intact.search.cost import CostModel, Term
 from intact.search.samplers.damage import Damage, rounding_power
-from intact.search.samplers.ladder import Ladder
+from intact.search.samplers.quieter import quieter
 from intact.search.samplers.sensitivity import Sensitivity
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.trial import Ask, Goal, Measured, State, Trial
@@ -237,16 +237,19 @@ def test_corrections_are_bounded() -> None:
     assert corrected(math.nan, present=0.0) == math.inf
 
 
-def test_a_ladder_goes_down_to_where_the_line_meets_the_limit() -> None:
-    ladder = Ladder(8.0, lowest=0.1, highest=99.0, least=0.9, start=(0.0, 1.0), stride=2.0)
-    ladder.tell(0.68, does=False)
-    assert ladder.next == pytest.approx(2.5)
-
-
-def test_a_ladder_ends_at_its_ends() -> None:
-    ladder = Ladder(8.0, lowest=0.1, highest=8.0, least=0.9, start=(0.0, 1.0), stride=2.0)
-    ladder.tell(1.0, does=True)
-    assert ladder.next is None
-    ladder = Ladder(1.0, lowest=1.0, highest=8.0, least=0.9, start=(0.0, 1.0), stride=2.0)
-    ladder.tell(math.nan, does=False)
-    assert ladder.next is None
+@pytest.mark.parametrize(
+    ("points", "wanted"),
+    [
+        ([(8.0, 0.68)], 2.5),
+        ([(8.0, 0.89)], 4.0),  # at most half
+        ([(8.0, -99.0)], 0.5),  # at least a sixteenth
+        ([(8.0, 1.5)], 0.5),  # no fall: nothing is known
+        ([(8.0, math.nan)], 0.5),
+        ([(9.0, -math.inf), (4.0, 0.8)], 2.0),
+        ([(8.0, 0.6), (4.0, 0.7)], 80 / 44),  # least squares: (8 .4 + 4 .3) / 80 a unit
+    ],
+)
+def test_less_noise_is_looked_for_where_a_line_meets_the_limit(
+    points: list[tuple[float, float]], wanted: float
+) -> None:
+    assert quieter(points, (0.0, 1.0), 0.9) == pytest.approx(wanted)

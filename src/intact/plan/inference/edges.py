@@ -7,14 +7,12 @@ point behind the Relu.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
-from intact.errors import PlanError
 from intact.graph import Role, bias_slot, input_role, weight_slot
 from intact.plan.ends import TensorEnd
 from intact.plan.inference.dtypes import (
@@ -27,7 +25,7 @@ from intact.plan.inference.scales import Scale, infer_scale
 from intact.plan.points import QuantPoint, quantization_points, refuse_unready
 from intact.plan.quantized_graph import QuantizedGraph, quantizes
 from intact.plan.topology import adds_to_products
-from intact.targets import DType, OpRule, Overflow, ScaleRule
+from intact.targets import DType
 
 
 @dataclass(frozen=True)
@@ -41,14 +39,11 @@ class EdgeTypes:
             is no integer of one scale.
         in_dtype: The type of those integers; float32 where ``in_scale`` is None.
         out_dtype: The type that holds the codes.
-        wrap_bits: How wide the accumulator is, where the target's wraps; None where nothing can
-            overflow.
     """
 
     in_scale: Scale | None
     in_dtype: DType
     out_dtype: DType
-    wrap_bits: int | None = None
 
 
 @dataclass(frozen=True)
@@ -57,7 +52,6 @@ class _Result:
 
     scale: Scale | None = None
     dtype: DType = DType.FLOAT32
-    wrap_bits: int | None = None
 
 
 _FLOAT = _Result()
@@ -70,8 +64,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
         plan: Has its scales.
 
     Raises:
-        PlanError: An end has no scale yet, or inputs that the target adds or joins on one scale
-            have several; the node is named.
+        PlanError: An end has no scale yet.
     """
     refuse_unready(plan)
     results: dict[str, _Result] = {}
@@ -87,7 +80,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
         out = _code_dtype(plan, point)
         if point.at_output:
             handed_out[point.value] = _codes(point.config, out)
-        edges[point.end] = EdgeTypes(arriving.scale, arriving.dtype, out, arriving.wrap_bits)
+        edges[point.end] = EdgeTypes(arriving.scale, arriving.dtype, out)
     return edges
 
 
@@ -98,22 +91,18 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
     if rule is None or not slots or _adds_floats(plan, node):
         return _FLOAT
     taken = [_taken(plan, node, slot, results) for slot in slots]
-    _check_agreement(plan, node, rule, taken)
     widths = [plan.input_config(node, slot).bits for slot in slots]
     declared = infer_signature(declared_signatures(node, rule, plan.target), widths)
     scale = infer_scale(node, [each.scale for each in taken])
     if declared is None or scale is None:
         return _FLOAT
-    arithmetic = plan.target.arithmetic_of(node)
-    accumulator = DType.holding(arithmetic.accumulator_bits, signed=True)
+    accumulator_bits = plan.target.arithmetic_of(node).accumulator_bits
+    accumulator = DType.holding(accumulator_bits, signed=True)
     hidden = [_is_hidden(plan, node, slot) for slot in slots]
     pairs = zip(taken, hidden, declared.inputs, strict=True)
     dtypes = [each.dtype if is_sum else dtype for each, is_sum, dtype in pairs]
     dtype = infer_dtype(node, dtypes, accumulator)
-    if dtype.is_float:
-        return _FLOAT
-    wraps = arithmetic.accumulator_overflow is Overflow.WRAP and dtype.bits >= accumulator.bits
-    return _Result(scale, dtype, arithmetic.accumulator_bits if wraps else None)
+    return _FLOAT if dtype.is_float else _Result(scale, dtype)
 
 
 def _taken(plan: QuantizedGraph, node: ir.Node, slot: int, results: dict[str, _Result]) -> _Result:
@@ -166,30 +155,6 @@ def _adds_floats(plan: QuantizedGraph, node: ir.Node) -> bool:
         return not quantizes(plan.input_config(node, slot))
     present = (slot for slot, value in enumerate(node.inputs) if value is not None)
     return any(adds_to_products(node, slot) for slot in present)
-
-
-def _check_agreement(
-    plan: QuantizedGraph, node: ir.Node, rule: OpRule, taken: Sequence[_Result]
-) -> None:
-    """Refuse inputs of several scales where the hardware has one for them.
-
-    Raises:
-        PlanError: Naming the node.
-    """
-    if rule.scales not in (ScaleRule.UNIFY_INPUTS, ScaleRule.UNIFY_ALL):
-        return
-    slots = factor_slots(node)
-    scales = [
-        each.scale
-        for slot, each in zip(slots, taken, strict=True)
-        if each.scale is not None and not _is_hidden(plan, node, slot)
-    ]
-    if any(not np.array_equal(scale, scales[0]) for scale in scales[1:]):
-        raise PlanError(
-            f"{node.name}: target {plan.target.name} has one scale for the inputs of "
-            f"{node.op_type}, but they have {len({scale.tobytes() for scale in scales})}",
-            remedy="give them the same width, or keep it float",
-        )
 
 
 def _code_dtype(plan: QuantizedGraph, point: QuantPoint) -> DType:

@@ -87,7 +87,12 @@ def _priced(structure: Structure, shapes: Shapes) -> Iterable[Term]:
     if structure.space.open and not summed(terms)[1]:
         raise UsageError(
             f"target {structure.plan.target.name} makes no difference between the costs of types",
-            remedy="give its file a [cost] table, or minimise another cost",
+            remedy="minimise another cost, or "
+            + (
+                "let operators stay float, in a --format that has floats (onnx_qdq)"
+                if structure.plan.target.cost
+                else "give its file a [cost] table"
+            ),
         )
     return terms
 

@@ -11,11 +11,12 @@ import onnx_ir as ir
 from intact.config import QuantState
 from intact.graph import data_slots, op_spec, shape_or_index_values
 from intact.plan import TensorEnd
+from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.search.cost.model import Choice, Term
 from intact.search.cost.shapes import Shapes
-from intact.search.cost.structure import Structure, is_signed
+from intact.search.cost.structure import Structure
 from intact.search.cost.work import elements, is_product, products
-from intact.targets import DType, Target
+from intact.targets import DType
 
 
 def bit_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
@@ -41,8 +42,9 @@ def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
     """Yield what each node costs by the target's file, times its products or elements.
 
     The file's numbers are relative to each other, so that the sum is proportional to time, in
-    products of an operator whose cost is 1. A node computes in the type that holds the widest of
-    its operands' codes (see `_priced`). Nothing is counted for what is fused behind another node,
+    products of an operator whose cost is 1. A node computes in the widest type of the first
+    description whose inputs hold its operands' codes (`infer_signature`), in float32 where none
+    does. Nothing is counted for what is fused behind another node,
     only gives another shape, or computes shapes.
 
     Raises:
@@ -55,7 +57,7 @@ def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
         if op_spec(node) is None or computes_shapes or _is_fused(structure, node):
             continue
         count = products(node, shapes) if is_product(node) else elements(node, shapes)
-        groups = structure.concerned(_operands(structure, node), [str(node.name)])
+        groups = structure.concerned(_operands(node), [str(node.name)])
         yield structure.table(groups, partial(_price, structure, node, count))
 
 
@@ -76,32 +78,16 @@ def _is_fused(structure: Structure, node: ir.Node) -> bool:
     return any(config is not None and config.state is QuantState.OVERLAPPED for config in configs)
 
 
-def _operands(structure: Structure, node: ir.Node) -> list[TensorEnd]:
-    """Return the quantised ends by which a node computes: its operands, or else its output."""
-    ends = [TensorEnd.input(str(node.name), slot) for slot in data_slots(node)]
-    ends = _factors(node) if is_product(node) else ends
-    known = [end for end in ends if end in structure.group_of]
-    output = TensorEnd.output(str(node.name))
-    return known or [end for end in [output] if end in structure.group_of]
+def _operands(node: ir.Node) -> list[TensorEnd]:
+    return [TensorEnd.input(str(node.name), slot) for slot in factor_slots(node)]
 
 
 def _price(structure: Structure, node: ir.Node, count: int, choice: Choice) -> float:
-    target = structure.plan.target
-    dtype = DType.FLOAT32
-    ends = _operands(structure, node)
-    if ends and not structure.is_float(node, choice):
-        bits = max(structure.bits(end, choice) for end in ends)
-        dtype = _priced(target, node.op_type, bits, signed=is_signed(structure.plan, ends[0]))
-    return count * target.cost_of(node.op_type, dtype, target.rule_for(node))
-
-
-def _priced(target: Target, op_type: str, bits: int, *, signed: bool) -> DType:
-    """Return the narrowest type for some bits that a target names a cost for.
-
-    A file that prices int8 alone says that narrower codes are computed as int8. Where it prices
-    none, it is the narrowest that holds the codes.
-    """
-    family = [DType.holding(width, signed=signed) for width in (4, 8, 16)]
-    priced = [dtype for dtype in family if f"{op_type}.{dtype}" in target.cost]
-    fitting = (dtype for dtype in priced if dtype.bits >= bits)
-    return next(fitting, DType.holding(bits, signed=signed))
+    target, rule, dtype = structure.plan.target, structure.plan.target.rule_for(node), DType.FLOAT32
+    if rule is not None and not structure.is_float(node, choice):
+        ends = _operands(node)
+        widths = [structure.bits(end, choice) if end in structure.group_of else 0 for end in ends]
+        taken = infer_signature(declared_signatures(node, rule, target), widths)
+        if taken is not None:
+            dtype = max(taken.inputs, key=lambda each: each.bits, default=dtype)
+    return count * target.cost_of(node.op_type, dtype, rule)

@@ -4,10 +4,10 @@
    model's outputs (`Damage` says how that gives the other widths, and why noises add).
 2. The integer program (`Program`): cheapest within a noise, or least noise within a cost.
 3. Its solutions on all samples. How much noise costs how much of the score is not known
-   beforehand; so with a limit of the score several noises are tried (`Ladder`).
+   beforehand; so with a limit of the score less and less noise is tried until the limit is held
+   (`quieter`), and then lower and lower costs (`_descend`).
 4. As long as more is asked for: what single steps add at the best candidate, where other groups
-   are narrow too, corrects what was learned alone, and the program is solved again. At last,
-   single steps on their own.
+   are narrow too, corrects what was learned alone, and the program is solved again.
 """
 
 from __future__ import annotations
@@ -21,32 +21,20 @@ import numpy as np
 
 from intact.search.cost import CostModel, tabulated
 from intact.search.samplers.base import Cost, Measuring, Walk, WalkingSampler
-from intact.search.samplers.damage import Damage
-from intact.search.samplers.ladder import Ladder
 from intact.search.samplers.program import Program
-from intact.search.space import FLOAT, Candidate, Space
+from intact.search.samplers.quieter import quieter
+from intact.search.samplers.soundings import Soundings
+from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Goal, Trial
 
-_FEWEST, _MOST, _SHARE = 8, 32, 32
-"""Samples for one group: a thirty-second of all, within these bounds."""
-
-_FIRST_NOISE = 0.02
-"""The noise that is tried first (17 dB); networks for CIFAR-10 begin to lose there."""
+_FIRST_NOISE = 0.01
+"""The noise that is tried first (20 dB); networks for CIFAR-10 begin to lose there."""
 
 _LEAST_NOISE = 1e-3
 """Of the default's: less than that is not asked for."""
 
-_LEAST_SHARE = 1 / 64
-"""Of the default's noise: differences of noise below it are chance."""
-
-_UNRELIABLE = 0.25
-"""Noise beyond which errors are not small: such groups are measured at a middle width too."""
-
-_STRIDE = 2.0
-"""The first factor of noise between trials."""
-
 _TRIALS = 8
-"""Whole trials with one state of knowledge."""
+"""Candidates that are tried for one that holds the limit of the score."""
 
 _FEW_CANDIDATES = 16
 """A space so small is tried whole."""
@@ -54,23 +42,20 @@ _FEW_CANDIDATES = 16
 _ROUNDS = 3
 _FRONT = 12
 
-_FIRST_STEP, _LAST_STEP = 0.1, 0.005
-"""Shares of the cost by which a good candidate is to become cheaper."""
+_FIRST_STEP, _LAST_STEP = 0.75, 0.02
+"""Shares of what may still be saved by which a good candidate is to become cheaper."""
 
-_TICKETS = 3
-"""Candidates of one cost that are tried."""
+_SMALLER = 0.6
+"""A step over the one before it that failed."""
 
 _DOUBT = 0.3
 """Standard deviation of the logarithm of what is added to a group's damage, for variety."""
 
-_FAR = 0.85
-"""When the cost is so much lower, the damage is measured again."""
+_DRAWS = 6
+"""Attempts at a candidate that was not tried."""
 
-Change: TypeAlias = tuple[int, int]
-"""A group and the width that it gets."""
-
-Added: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], list[float]]
-"""A part of a search that returns the noise that changes add."""
+_FAR = 0.5
+"""When so much less can still be saved, the damage is measured again."""
 
 Improving: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], bool]
 """A part of a search that returns whether there is a new best."""
@@ -83,138 +68,131 @@ class Sensitivity(WalkingSampler):
 
     def __init__(self, space: Space, goal: Goal, cost: Cost, seed: int) -> None:
         self._model = cost.on(space) if isinstance(cost, CostModel) else tabulated(space, cost)
-        self._damage = Damage(space)
-        self._whole: dict[Candidate, Trial] = {}
-        self._few: dict[Candidate, Trial] = {}
-        self._all = 0
-        self._offset = 0.0
+        self._known = Soundings(space)
         super().__init__(space, goal, cost, seed)
 
     def accepts(self, trial: Trial) -> bool:
         """Tell whether a trial is one on all samples and holds the limits."""
-        return trial.counts(self._all or trial.measured.samples) and self.goal.accepts(trial)
+        samples = self._known.samples or trial.measured.samples
+        return trial.counts(samples) and self.goal.accepts(trial)
 
     def search(self, base: Trial) -> Walk:
         """Measure groups alone, solve, verify; then improve."""
-        self._all = base.measured.samples
-        self._whole[base.candidate] = base
+        self._known.begin(base)
         if self.space.size <= _FEW_CANDIDATES:
             yield from self._try(product(*self._model.choices))
             return
         if not math.isfinite(base.measured.noise):
             return
-        yield from self._measure_alone(base)
+        yield from self._known.alone(base, floats=self._wants_floats(base))
         if self.goal.min_score is not None:
-            yield from self._climb(_FIRST_NOISE)
-        elif self.goal.max_cost is not None:
-            yield from self._fit(self.goal.max_cost)
-        else:
-            yield from self._follow_front()
-        if self.goal.min_score is not None:
+            yield from self._satisfy(self.goal.min_score)
             yield from self._descend()
             return
+        yield from self._solve()
         for _ in range(_ROUNDS):
             if not (yield from self._improve()):
                 break
 
-    # ---- measuring ---------------------------------------------------------------------------
-
-    def _try(self, candidates: Iterable[Candidate], *, is_barred: bool = True) -> Measuring:
-        """Return trials on all samples; what was tried is not asked again."""
+    def _try(self, candidates: Iterable[Candidate]) -> Measuring:
         bar = self.goal.min_score
         if bar is None and self.goal.max_cost is not None and self.best is not None:
             bar = self.best.score
-        wanted = list(candidates)
-        new = [each for each in dict.fromkeys(wanted) if each not in self._whole]
-        if new:
-            trials = yield [Ask(each, bar=bar if is_barred else None) for each in new]
-            self._whole.update(zip(new, trials, strict=True))
-        return [self._whole[candidate] for candidate in wanted]
+        return (yield from self._known.tried(candidates, bar))
 
-    def _added(self, start: Candidate, changes: Sequence[Change]) -> Added:
-        """Return what changes add to the noise of a candidate, measured on few samples."""
-        changed = [self.space.with_choice(start, index, bits) for index, bits in changes]
-        first, *trials = yield from self._glance([start, *changed])
-        noise = first.measured.noise
-        if math.isfinite(noise):
-            self._offset = noise
-        return [trial.measured.noise - noise for trial in trials]
-
-    def _glance(self, candidates: Sequence[Candidate]) -> Measuring:
-        """Return trials on few samples."""
-        samples = self._glanced
-        if samples == self._all:
-            return (yield from self._try(candidates, is_barred=False))
-        new = [each for each in dict.fromkeys(candidates) if each not in self._few]
-        if new:
-            trials = yield [Ask(candidate, samples=samples) for candidate in new]
-            self._few.update(zip(new, trials, strict=True))
-        return [self._few[candidate] for candidate in candidates]
-
-    @property
-    def _glanced(self) -> int:
-        """How many are few samples."""
-        return min(max(self._all // _SHARE, _FEWEST), _MOST, self._all)
-
-    def _measure_alone(self, base: Trial) -> Walk:
-        """Learn the damage of each group at its narrowest; of floats where they are needed."""
-        narrow, wide = [], []
-        for index in self.space.open:
-            group = self.space.groups[index]
-            if group.choices[-1] != group.default:
-                narrow.append((index, group.choices[-1]))
-            if FLOAT in group.choices and group.default != FLOAT:
-                wide.append((index, FLOAT))
-        changes = narrow + (wide if self._wants_floats(base) else [])
-        added = yield from self._added(base.candidate, changes)
-        self._learn(changes, added)
-        rough = [
-            (index, self._middle(index))
-            for (index, bits), noise in zip(changes, added, strict=True)
-            if noise > _UNRELIABLE and bits != FLOAT and self._middle(index) != bits
-        ]
-        if rough:
-            self._learn(rough, (yield from self._added(base.candidate, rough)))
-
-    def _learn(self, changes: Sequence[Change], added: Sequence[float]) -> None:
-        for (index, bits), noise in zip(changes, added, strict=True):
-            self._damage.learn(index, bits, noise, self._offset * _LEAST_SHARE)
+    def _program(self) -> Program:
+        return Program(self._model, self._known.damage.table())
 
     def _wants_floats(self, base: Trial) -> bool:
         """Tell whether the default is not good enough, or may be dearer."""
         least, limit = self.goal.min_score, self.goal.max_cost
         return base.score < least if least is not None else limit is None or base.cost < limit
 
-    def _middle(self, index: int) -> int:
-        choices = [bits for bits in self.space.groups[index].choices if bits != FLOAT]
-        return choices[len(choices) // 2]
+    # ---- with a limit of the score -----------------------------------------------------------
 
-    # ---- solving -----------------------------------------------------------------------------
-
-    def _climb(self, first: float) -> Walk:
-        """Try the cheapest candidates of as much noise as leaves the score that is wanted."""
-        least = self.goal.min_score
-        program = Program(self._model, self._damage.table())
-        cheapest = program.cheapest(math.inf)
-        if cheapest is None or least is None:
+    def _satisfy(self, least: float) -> Walk:
+        """Try the cheapest candidates of less and less noise until one has the score."""
+        program, known = self._program(), self._known
+        cheapest, default = program.cheapest(math.inf), known.whole[self.space.default]
+        if cheapest is None:
             return
-        lowest = max(self._offset, 0.0) * _LEAST_NOISE or _LEAST_NOISE**2
-        highest = self._offset + program.total(cheapest)
-        known = self._whole[self.space.default]
-        start = (known.measured.noise, known.score)
-        ladder = Ladder(
-            first, lowest=lowest, highest=highest, least=least, start=start, stride=_STRIDE
-        )
-        tried = 0
-        while ladder.next is not None and tried < _TRIALS:
-            candidate = program.cheapest(ladder.next - self._offset)
-            if candidate is None:  # nothing is so quiet
-                mildest = program.mildest(math.inf)
-                yield from self._try([] if mildest is None else [mildest])
+        lowest = max(known.offset, 0.0) * _LEAST_NOISE or _LEAST_NOISE**2
+        noise = max(min(_FIRST_NOISE, known.offset + program.total(cheapest)), lowest)
+        start, points = (default.measured.noise, default.score), list[tuple[float, float]]()
+        tried = len(known.whole)
+        while len(known.whole) < tried + _TRIALS:
+            candidate = program.cheapest(noise - known.offset)
+            is_last = candidate is None or noise <= lowest  # nothing is quieter
+            candidate = program.mildest(math.inf) if candidate is None else candidate
+            trials = yield from self._try([] if candidate is None else [candidate])
+            if is_last or self.best in trials:
                 return
-            tried += candidate not in self._whole
-            trials = yield from self._try([candidate])
-            ladder.tell(trials[0].score, does=self._reaches(trials[0]))
+            points.append((noise, trials[0].score))
+            noise = max(quieter(points, start, least), lowest)
+
+    def _descend(self) -> Walk:
+        """Make the best candidate cheaper, in smaller and smaller steps.
+
+        A step is a share of what lies between its cost and the lowest. The first are long: what
+        fails by far is stopped early, and costs less than what nearly does. Whether a candidate
+        reaches the score is a matter of luck too: with some hundreds of samples two candidates of
+        the same noise differ by a point of accuracy, as either has luck with other samples. So
+        after a failure it is not only a shorter step that is tried, but another solution: of a
+        program whose damages are a little off, each way.
+        """
+        generator = np.random.default_rng(self.seed)
+        step, failed, left_then = _FIRST_STEP, 0, math.inf
+        lowest = self._lowest()
+        while step >= _LAST_STEP and (best := self.best) is not None:
+            left = self._model.estimate(best.candidate) - lowest
+            if left <= 0:
+                return
+            if failed and left < left_then * _FAR:
+                yield from self._known.corrected(best.candidate)
+                left_then, lowest = left, self._lowest()
+            candidate = self._cheaper(lowest + left * (1 - step), failed, generator)
+            yield from self._try([] if candidate is None else [candidate])
+            if self.best is best:
+                step, failed = step * _SMALLER, failed + 1
+            else:
+                step, failed = min(step / _SMALLER, _FIRST_STEP), 0
+
+    def _cheaper(
+        self, cost: float, failed: int, generator: np.random.Generator
+    ) -> Candidate | None:
+        """Return a candidate within a cost that was not tried; None where none turns up.
+
+        The more failed before it, the more its damages are off.
+        """
+        table = self._known.damage.table()
+        for draw in range(_DRAWS):
+            doubt = generator.normal(0.0, _DOUBT * min(failed + draw, _DRAWS), len(table))
+            pairs = zip(table, doubt, strict=True)
+            program = Program(self._model, [row * math.exp(each) for row, each in pairs])
+            candidate = program.mildest(cost)
+            if candidate is None or candidate not in self._known.whole:
+                return candidate
+        return None
+
+    def _lowest(self) -> float:
+        """Return the lowest cost of what is not forbidden."""
+        cheapest = self._program().cheapest(math.inf)
+        return math.inf if cheapest is None else self._model.estimate(cheapest)
+
+    # ---- otherwise ---------------------------------------------------------------------------
+
+    def _improve(self) -> Improving:
+        """Correct the damage near the best candidate, and solve again."""
+        best = self.best
+        if best is None:
+            return False
+        yield from self._known.corrected(best.candidate)
+        yield from self._solve()
+        return self.best is not best
+
+    def _solve(self) -> Walk:
+        limit = self.goal.max_cost
+        yield from self._follow_front() if limit is None else self._fit(limit)
 
     def _fit(self, limit: float) -> Walk:
         """Try the candidate of the least noise within a cost.
@@ -222,7 +200,7 @@ class Sensitivity(WalkingSampler):
         Where the cost is measured, the tables only go with it: their limit is corrected by what
         was measured, until it is held.
         """
-        program = Program(self._model, self._damage.table())
+        program = self._program()
         allowed = limit
         for _ in range(_ROUNDS):
             candidate = program.mildest(allowed) or program.cheapest(math.inf)
@@ -235,7 +213,7 @@ class Sensitivity(WalkingSampler):
 
     def _follow_front(self) -> Walk:
         """Try the candidates of the least noise at costs from the lowest to the highest."""
-        program = Program(self._model, self._damage.table())
+        program = self._program()
         cheapest, mildest = program.cheapest(math.inf), program.mildest(math.inf)
         if cheapest is None or mildest is None:
             return
@@ -243,74 +221,3 @@ class Sensitivity(WalkingSampler):
         limits = np.linspace(min(costs), max(costs), _FRONT)
         found = [program.mildest(float(limit)) for limit in limits]
         yield from self._try([each for each in found if each is not None])
-
-    # ---- improving ---------------------------------------------------------------------------
-
-    def _improve(self) -> Improving:
-        """Correct the damage near the best candidate, and solve again."""
-        best = self.best
-        if best is None:
-            return False
-        yield from self._correct(best.candidate)
-        if self.goal.max_cost is not None:
-            yield from self._fit(self.goal.max_cost)
-        else:
-            yield from self._follow_front()
-        return self.best is not best
-
-    def _descend(self) -> Walk:
-        """Make the best candidate cheaper, in smaller and smaller steps.
-
-        Whether a candidate reaches the score is a matter of luck too (see `Ladder`), so several of
-        one cost are tried: solutions of programs whose damages are a little off, each way.
-        """
-        generator = np.random.default_rng(self.seed)
-        step, failed, corrected = _FIRST_STEP, 0, math.inf
-        while step >= _LAST_STEP and self.best is not None:
-            best = self.best
-            present = self._model.estimate(best.candidate)
-            if present < corrected * _FAR:
-                yield from self._correct(best.candidate)
-                corrected = present
-            doubt = generator.normal(0.0, _DOUBT if failed else 0.0, len(self.space.groups))
-            table = [
-                damage * math.exp(each)
-                for damage, each in zip(self._damage.table(), doubt, strict=True)
-            ]
-            candidate = Program(self._model, table).mildest(present * (1 - step))
-            if candidate is not None and candidate not in self._whole:
-                yield from self._try([candidate])
-            if self.best is not best:
-                step, failed = min(step * 1.5, _FIRST_STEP), 0
-                continue
-            failed += 1
-            if candidate is None or failed == _TICKETS:
-                step, failed = step / 2, 0
-
-    def _correct(self, start: Candidate) -> Walk:
-        """Correct the damage by what single steps from a candidate add."""
-        steps = self._steps(start)
-        added = yield from self._added(start, steps)
-        for (index, bits), noise in zip(steps, added, strict=True):
-            self._damage.correct(
-                index,
-                start[index],
-                bits,
-                noise,
-                present=self._offset,
-                samples=self._glanced,
-            )
-
-    def _steps(self, start: Candidate) -> list[Change]:
-        """Return for each group the next narrower width, or the next wider one of the narrowest."""
-        steps = []
-        for index in self.space.open:
-            choices = [bits for bits in self.space.groups[index].choices if bits != FLOAT]
-            if start[index] in choices and len(choices) > 1:
-                place = choices.index(start[index])
-                steps.append((index, choices[place + 1 if place + 1 < len(choices) else place - 1]))
-        return steps
-
-    def _reaches(self, trial: Trial) -> bool:
-        least = self.goal.min_score
-        return least is not None and trial.counts(self._all) and trial.score >= least

@@ -1,0 +1,279 @@
+"""What a search needs before its first trial: the choices, the observed float model, the cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from intact.api.measuring import latency_of
+from intact.api.sources import ModelSource, QuantizedSource, open_source
+from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.collect import Progress, collect
+from intact.calibrate.statistics import Statistics
+from intact.errors import UsageError, nearest
+from intact.exporting import expressible
+from intact.graph import Graph, normalize
+from intact.graph.expand import expand as expand_operators
+from intact.graph.join_gelu import join_gelu
+from intact.improving import Improvements
+from intact.pipeline import Deployment, refuse_nothing_to_do
+from intact.plan import Overrides, build_plan
+from intact.result import Result, check_output
+from intact.samples.metric import Metric, MetricFunction
+from intact.samples.preprocess import Preprocess
+from intact.samples.stream import Samples
+from intact.search.cost import COSTS, CostModel, make_cost, pruned
+from intact.search.deployable import deployable
+from intact.search.log import Log
+from intact.search.objective import Objective
+from intact.search.plans import Planner, required
+from intact.search.samplers import SAMPLERS
+from intact.search.space import Candidate, Space
+from intact.targets import Target
+
+LOG_SUFFIX = ".search.jsonl"
+
+
+@dataclass(frozen=True)
+class Setup:
+    """A search that is ready to begin.
+
+    Attributes:
+        space: What may be chosen: only what is legal, can be written, and changes the cost.
+        cost: What is minimised, of that space.
+        statistics: What was observed of the float model.
+        method: How scales are found.
+        planner: Makes plans of candidates.
+        samples: What the float model was observed on, and trials are run on.
+        deployment: What is written of the best.
+        preprocess: Kept in the result.
+        threads: In all; 0 takes all cores.
+    """
+
+    space: Space
+    cost: CostModel
+    statistics: Statistics
+    method: Method
+    planner: Planner
+    samples: Samples
+    deployment: Deployment
+    preprocess: Preprocess
+    threads: int
+
+    @staticmethod
+    def of(
+        space: Space,
+        method: Method,
+        samples: Samples,
+        deployment: Deployment,
+        *,
+        minimize: str,
+        preprocess: Preprocess,
+        threads: int = 0,
+        progress: Progress | None = None,
+        max_memory: int | None = None,
+    ) -> Setup:
+        """Observe the float model, and price the choices.
+
+        Args:
+            space: As `choices` gives it.
+            method: How scales are found.
+            samples: Each is run through the float model.
+            deployment: What is written.
+            minimize: Name of the cost.
+            preprocess: What the samples went through.
+            threads: In all; 0 takes all cores.
+            progress: Told the samples done.
+            max_memory: As for `collect`.
+
+        Raises:
+            UsageError: No choice changes the cost.
+            IntactError: The samples do not fit, or what is asked for cannot be written.
+        """
+        observed = tuple(dict.fromkeys((*samples.specs, *required(space))))
+        statistics = collect(
+            space.plan.graph,
+            samples,
+            observed,
+            threads=threads,
+            progress=progress,
+            max_memory=max_memory,
+        )
+        planner = Planner(space, statistics, method)
+        # What cannot be written shall be said before hours are spent on it.
+        deployment.result(planner.plan(space.default), statistics, preprocess)
+        cost = _cost(minimize, planner, samples, deployment, threads)
+        fewer = pruned(space, cost)
+        if not fewer.open:
+            raise UsageError(
+                f"no choice changes the {minimize} of {', '.join(deployment.formats)}",
+                remedy="minimise another cost, or write another --format",
+            )
+        return Setup(
+            fewer,
+            cost.on(fewer),
+            statistics,
+            method,
+            planner,
+            samples,
+            deployment,
+            preprocess,
+            threads,
+        )
+
+    def result(self, candidate: Candidate, provenance: dict[str, str]) -> Result:
+        """Realise a candidate: as `intact.quantize` would have, given its widths."""
+        plan = self.space.plan
+        structure = build_plan(plan.graph, plan.target, self.space.requests(candidate))
+        needed = dict.fromkeys((*self.samples.specs, *required_tensors(structure)))
+        known = self.statistics.only(needed)
+        found = assign(structure, known, self.method)
+        found.provenance.update(provenance)
+        return self.deployment.result(found, known, self.preprocess)
+
+
+def float_graph(
+    model: ModelSource, target: Target, expand: Sequence[str], improve: Sequence[str]
+) -> Graph:
+    """Return the graph that is searched: what `quantize` would plan on.
+
+    Raises:
+        UsageError: The model is quantised, or an improvement follows after the scales.
+    """
+    improvements = Improvements.of(improve)
+    if improvements.refinements:
+        raise UsageError(
+            f"--improve {improvements.refinements[0]} follows after the scales",
+            remedy="leave it out of the search",
+        )
+    source = open_source(model)
+    if isinstance(source, QuantizedSource):
+        raise UsageError("the model is quantised already", remedy="search on the float model")
+    graph = improvements.rewrite(expand_operators(normalize(source.model), expand))
+    return join_gelu(graph) if target.describes("Gelu") else graph
+
+
+def choices(
+    graph: Graph,
+    target: Target,
+    overrides: Overrides | None,
+    deployment: Deployment,
+    widths: Sequence[int] | None,
+    *,
+    allow_float: bool,
+) -> Space:
+    """Return the choices that target, user and formats leave.
+
+    Raises:
+        UsageError: There are none.
+    """
+    space = Space.of(graph, target, overrides, widths=widths, allow_float=allow_float)
+    refuse_nothing_to_do(space.plan)
+    able = expressible(deployment.formats)
+    space = deployable(
+        space,
+        weight_bits=able.weight_bits,
+        activation_bits=able.activation_bits,
+        floats=able.floats,
+    )
+    if not space.open:
+        raise UsageError(
+            f"target {target.name} and format {', '.join(deployment.formats)} leave no choice",
+            remedy="choose another --format, other --widths, or `intact quantize`",
+        )
+    return space
+
+
+def objective_of(
+    objective: str | MetricFunction | None, *, figure: str = "", lower_is_better: bool = False
+) -> Objective | None:
+    """Return what is scored: a kind, or a function; None leaves it to the data.
+
+    Raises:
+        UsageError: There is no such objective, or only metrics have figures and may count mistakes.
+        DataError: There is no such function.
+    """
+    if objective is None:
+        if figure or lower_is_better:
+            raise UsageError(
+                "--figure and --lower-is-better are of a metric of yours",
+                remedy="name it with --objective MODULE:FUNCTION",
+            )
+        return None
+    is_kind = isinstance(objective, str) and ":" not in objective
+    return Objective.of(
+        str(objective) if is_kind else "metric",
+        None if is_kind else Metric.of(objective),
+        figure=figure,
+        lower_is_better=lower_is_better,
+    )
+
+
+def refuse_unknown(sampler: str, minimize: str) -> None:
+    """Refuse names that the tables lack, before any work is done.
+
+    Raises:
+        UsageError: There is no such sampler or cost.
+    """
+    if sampler not in SAMPLERS:
+        raise UsageError(f"no sampler {sampler!r}", remedy=nearest(sampler, SAMPLERS))
+    if minimize not in COSTS:
+        raise UsageError(f"no cost {minimize!r}", remedy=nearest(minimize, COSTS))
+
+
+def options_of(objective: Objective) -> dict[str, str]:
+    """Return what else must be the same for a search to be continued."""
+    options = {}
+    if objective.metric is not None and objective.figure:
+        options["metric"] = objective.metric.name
+    if objective.lower_is_better:
+        options["lower_is_better"] = "yes"
+    return options
+
+
+def log_path(output: str | Path | None, log: str | Path | None, *, resume: bool) -> Path | None:
+    """Return where trials are written, and refuse at once what would fail at the end.
+
+    Raises:
+        OutputError: The output cannot be written, or the log would lie in it.
+        UsageError: There is a log already, or none to resume.
+    """
+    if output is not None:
+        check_output(Path(output))
+    path = _path_of_log(output, log)
+    if path is None:
+        if resume:
+            raise UsageError(
+                "there is no log to resume", remedy="name it with --log, or give --output"
+            )
+        return None
+    if output is not None and path.resolve().is_relative_to(Path(output).resolve()):
+        raise UsageError(
+            f"the log {path} lies in the result's folder, which is replaced as a whole",
+            remedy="put it beside the folder",
+        )
+    Log.refuse_early(path, resume=resume)
+    return path
+
+
+def _path_of_log(output: str | Path | None, log: str | Path | None) -> Path | None:
+    if log is not None:
+        return Path(log)
+    if output is None:
+        return None
+    folder = Path(output)
+    if folder.name in ("", ".."):  # ".", say
+        folder = folder.resolve()
+    return folder.with_name(folder.name + LOG_SUFFIX)
+
+
+def _cost(
+    minimize: str, planner: Planner, samples: Samples, deployment: Deployment, threads: int
+) -> CostModel:
+    """Return what is minimised; shapes and times are those of the first samples."""
+    feeds = next(iter(samples.batches(samples.batch_size(1))))[0]
+    is_measured = COSTS[minimize].is_measured
+    measure = latency_of(planner, samples, threads=threads) if is_measured else None
+    packs = expressible(deployment.formats).packs
+    return make_cost(minimize, planner.space, feeds, measure, packs=packs)
