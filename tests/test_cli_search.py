@@ -176,7 +176,7 @@ class TestStopping:
         assert (running.returncode, complaints) == (0, "")
         found = json.loads(printed)
         assert found["stopped"] is True
-        assert 4 <= found["trials"] < 9
+        assert 3 <= found["trials"] < 9  # the one being written when it came does not count
         assert (here / "out" / "plan.json").is_file()
         last = json.loads((here / "out.search.jsonl").read_text().splitlines()[-1])
         assert last["search"]["confirms"] is True

@@ -132,7 +132,8 @@ def test_edges_are_shown_before_and_after(
         (("--samples", "0"), "--samples"),
     ):
         assert option in fails(*asked, *refused)
-    assert "plan.json" in fails("evaluate", ".", "-d", "test.npz", "--graph-statistic")
+    Path("empty").mkdir()
+    assert "plan.json" in fails("evaluate", "empty", "-d", "test.npz", "--graph-statistic")
 
 
 def test_passes_are_asked_for_by_name(here: Path, say: Any, fails: Any) -> None:

@@ -21,7 +21,7 @@ from intact.program.lower import lower
 from intact.run.float import FloatModel
 from intact.run.integer import IntegerEngine
 from intact.run.simulate import Simulator
-from intact.samples.batching import Batch
+from intact.samples.batching import Batch, real_samples
 from intact.samples.preprocess import Preprocess
 from intact.samples.stream import Samples
 
@@ -134,18 +134,10 @@ def _collected(samples: Samples, batch: int, once: Callable[[Batch], tuple[Array
         whole = samples.fixed_batch is not None  # such a model cannot run fewer
         rows = size if whole else count
         outputs, tensors = once({name: array[:rows] for name, array in feeds.items()})
-        parts.append((_real(outputs, rows, count), _real(tensors, rows, count)))
+        parts.append((real_samples(outputs, rows, count), real_samples(tensors, rows, count)))
         total += count
     outputs = _joined([each for each, _ in parts])
     return Run(outputs, _joined([each for _, each in parts]), samples=total)
-
-
-def _real(arrays: Arrays, rows: int, count: int) -> Arrays:
-    """Return the first ``count`` of ``rows`` samples; what has no sample axis stays whole."""
-    return {
-        name: array[:count] if array.ndim and len(array) == rows else array
-        for name, array in arrays.items()
-    }
 
 
 def _joined(parts: list[Arrays]) -> Arrays:

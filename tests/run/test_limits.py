@@ -3,7 +3,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.run.limits import largest_sums, limits_of_simulation
+from intact.run import limits
+from intact.run.limits import largest_sums, limits_of_simulation, needs_integers
+from intact.run.overflow import WrappingSums
 from tests.models import ModelBuilder, residual_net
 from tests.plans import calibrated
 
@@ -47,3 +49,18 @@ def test_sums_run_over_one_output_channel() -> None:
     b.output("y")
     ((_, most),) = largest_sums(calibrated(b.build(), "integer-pow2"))
     assert most <= 8 * 9 * 255 * 255
+
+
+@pytest.mark.parametrize(
+    ("largest", "scale", "needed"),
+    [(2**24 - 1, 0.5, False), (2**24, 0.5, True), (None, 0.5, True), (100, None, True)],
+)
+def test_float32_follows_sums_that_it_holds(
+    monkeypatch: pytest.MonkeyPatch, largest: int | None, scale: float | None, needed: bool
+) -> None:
+    plan = calibrated(residual_net(), "onnxruntime")
+    node = plan.graph.nodes[0]
+    units = None if scale is None else np.array(scale)
+    sums = WrappingSums(node, 8, largest, units, None)
+    monkeypatch.setattr(limits, "wrapping_sums", lambda _: iter([sums]))
+    assert needs_integers(plan) is needed

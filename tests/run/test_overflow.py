@@ -9,7 +9,9 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.graph import bias_slot
 from intact.program.lower import lower
+from intact.run import overflow
 from intact.run.integer import IntegerEngine
 from intact.run.limits import largest_sums, needs_integers
 from intact.run.overflow import pairs_may_saturate, wrapping_sums
@@ -121,3 +123,13 @@ def test_lengths_that_are_not_known_need_integers_on_narrow_hardware(tmp_path: P
     assert sums.largest is None
     assert needs_integers(narrow)
     assert not needs_integers(calibrate(planned(model, "integer-pow2"), feeds))
+
+
+@pytest.mark.parametrize("target", ["integer-pow2", "tvm", "tflite"])
+def test_the_rough_bound_of_a_bias_holds_its_integers(target: str) -> None:
+    plan = calibrated(residual_net(), target)
+    nodes = [node for node in overflow._products(plan) if bias_slot(node) is not None]
+    assert nodes
+    for node in nodes:
+        most = int(overflow._bias_codes(plan, node).max())
+        assert 0 < most <= overflow._largest_bias(plan, node)

@@ -22,6 +22,7 @@ from intact.search import evaluator as evaluating
 from intact.search.bench import Bench
 from intact.search.evaluator import Evaluator
 from intact.search.objective import Objective
+from intact.search.scoring import Scoring
 from intact.search.trial import Ask, Measured, State
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.search.benches import bench_of, some_samples
@@ -90,6 +91,22 @@ def test_nothing_depends_on_threads_or_on_what_ran_before(bench: Bench) -> None:
     alone = [untimed(Evaluator(bench, threads=1).measure(ask)) for ask in asks]
     warm = Evaluator(bench, threads=4)
     assert [untimed(warm.measure(ask)) for ask in reversed(asks)] == alone[::-1]
+
+
+def test_all_looks_share_one_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    shares: list[float] = []
+
+    def listen(scoring: Scoring, bar: float, signal: object, *, share: float) -> bool:
+        del bar, signal
+        assert scoring.done < scoring.population
+        shares.append(share)
+        return True
+
+    monkeypatch.setattr(Scoring, "can_reach", listen)
+    assert Evaluator(bench, threads=1).measure(Ask(bench.space.default, bar=50.0)).samples == 100
+    assert len(shares) == 2
+    assert shares == sorted(shares)
+    assert sum(shares) == pytest.approx(1.0)
 
 
 def test_a_trial_that_cannot_reach_the_bar_is_stopped(bench: Bench) -> None:

@@ -464,6 +464,11 @@ class TestChoose:
         assert choose(entries(*trials, confirmed=ran), 1).trial == ran[0]
         assert choose(entries(*trials, confirmed=ran), "0").trial == trials[0]
 
+    def test_the_last_confirmation_is_what_the_search_ended_with(self) -> None:
+        trials = (trial(0, 0.9, 100), trial(1, 0.9, 50), trial(2, 0.9, 40))
+        ran = (trial(1, 0.8, 50), trial(0, 0.8, 100), trial(2, 0.3, 40))  # the last is too low
+        assert choose(entries(*trials, confirmed=ran), "best").trial == ran[1]
+
     def test_none(self) -> None:
         with pytest.raises(SearchError, match=r"none of the 1 line.*highest score: 0.4"):
             choose(entries(trial(0, 0.4)), "best")

@@ -175,6 +175,13 @@ def test_an_impossible_cost_says_how_near_it_came() -> None:
         made.confirmed()
 
 
+def test_limits_that_only_go_one_by_one_say_what_each_costs() -> None:
+    made, _, _ = search(goal=Goal(min_score=75.0, max_cost=5.0))
+    made.run()
+    with pytest.raises(SearchError, match="has 50 at a cost of 5; it is reached at a cost of 8"):
+        made.confirmed()
+
+
 def test_nothing_but_failures_tells_the_reason() -> None:
     made, pool, _ = search()
     failure = Measured(State.FAILED, math.nan, math.nan, 0, reason="metric m: raises KeyError")

@@ -101,3 +101,11 @@ def test_float_models_that_are_always_right_or_wrong(right: int) -> None:
     pairs = Pairs.of(base, own)
     assert not pairs.can_reach(500, 0.01)
     assert pairs.can_reach(0, 0.01)
+
+
+def test_the_limit_of_the_gained_ones_takes_its_part_of_the_error() -> None:
+    pairs, needed = Pairs(90, 10, 45, 5, 5, 0), 88
+    chance = max(pairs._chance(gained, 90 - needed) for gained in range(3, 6))
+    assert 0.0 < chance < 0.1
+    for factor, may in ((0.99, True), (1.05, True), (1.2, False)):
+        assert pairs.can_reach(needed, chance * factor) is may

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from fractions import Fraction
 from math import comb
 
@@ -163,3 +164,11 @@ def test_samples_that_cannot_be_are_refused(drawn: int, population: int) -> None
 def test_errors_that_cannot_be_are_refused(error: float, share: float) -> None:
     with pytest.raises(UsageError):
         can_reach(hits(1, 2), 1.0, error=error, share=share)
+
+
+def test_what_is_nearly_all_is_nearly_known() -> None:
+    rows = np.tile([0.0, 2.0], 50)[:99]  # mean 0.99, deviation 1; of one more 1000 may come
+    tally = Tally(rows, 100, 1000.0)
+    assert can_reach(tally, 1.0)
+    assert not can_reach(tally, 1.15)  # 0.99 + 2.33 * 0.1 without the finite population
+    assert can_reach(replace(tally, population=100_000), 1.15)

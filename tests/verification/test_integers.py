@@ -51,9 +51,20 @@ def test_onnx_runtime_has_the_engines_bits(target: str, float_ends: bool) -> Non
 
 
 def test_vta_shifts_like_the_engine() -> None:
-    plan = plan_for("vta")
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 3, 8, 8])
+    x = b.node("Relu", b.node("Conv", x, b.weight(8, 3, 3, 3), b.weight(8), pads=[1, 1, 1, 1]))
+    y = b.node("Conv", x, b.weight(8, 8, 3, 3), b.weight(8), pads=[1, 1, 1, 1])
+    x = b.node("MaxPool", b.node("Add", x, y), kernel_shape=[2, 2], strides=[2, 2])
+    x = b.node("Flatten", b.node("GlobalAveragePool", x))
+    b.output(b.node("Gemm", x, b.weight(5, 8), b.weight(5), transB=1), ["batch", 5])
+    plan = calibrate(planned(b.build(), "vta"), images(32, seed=1))
+    assert all(plan.is_quantized(node) for node in plan.graph.nodes)
     content = write_onnx_integer(integer_program(plan))
-    assert_exact(verify_onnx_integer(plan, content, batches(12), threads=1), 12)
+    found = verify_onnx_integer(plan, content, batches(12), threads=1)
+    assert {layer.mismatches for layer in (*found.layers, *found.end_to_end)} == {0}
+    assert {"Convolution", "Elementwise add"} <= {layer.operation for layer in found.layers}
+    assert found.agreement == 100.0
 
 
 def test_curved_functions_and_means_of_any_window() -> None:

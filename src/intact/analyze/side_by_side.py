@@ -17,6 +17,7 @@ from intact.program.lower import lower
 from intact.run.integer import IntegerEngine
 from intact.run.session import Feeds, make_session, run_session
 from intact.run.simulate import Simulator
+from intact.samples.batching import real_samples
 from intact.samples.stream import Samples
 
 _BATCH = 10
@@ -88,12 +89,9 @@ class SideBySide:
         size = limited.batch_size(min(_BATCH, limit))
         for feeds, count in limited.batches(size):
             arrays = run_session(self._session, feeds, self._tensors) if self._tensors else []
-            wanted = dict(zip(self._tensors, arrays, strict=True))
-            found = self._quantized.run(feeds)
-            yield [
-                (_real(wanted[place.tensor], size, count), _real(found[place], size, count))
-                for place in self.places
-            ]
+            wanted = real_samples(dict(zip(self._tensors, arrays, strict=True)), size, count)
+            found = real_samples(self._quantized.run(feeds), size, count)
+            yield [(wanted[place.tensor], found[place]) for place in self.places]
             self.samples += count
 
 
@@ -146,9 +144,3 @@ def _decoded(tensor: Tensor, array: Array) -> Array:
     if encoding is not None:
         array = dequantize(array, encoding.scale, encoding.zero_point, axis=encoding.axis)
     return tensor.as_in_model(array)
-
-
-def _real(array: Array, size: int, count: int) -> Array:
-    """Return the samples that are no padding of the last batch."""
-    has_samples = array.ndim > 0 and array.shape[0] == size
-    return array[:count] if has_samples else array

@@ -60,4 +60,4 @@ def _pairs(before: TensorMoments, after: TensorMoments) -> list[str]:
 
 
 def _decibels(decibels: float) -> str:
-    return "identical" if math.isinf(decibels) else f"{decibels:.1f}"
+    return "identical" if decibels == math.inf else f"{decibels:.1f}"

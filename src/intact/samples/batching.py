@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Hashable, Iterator, Mapping
+from typing import Any, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 Batch = dict[str, npt.NDArray[Any]]
 """Arrays by name, samples along axis 0."""
+
+Key = TypeVar("Key", bound=Hashable)
 
 _PIECE = 64
 """Samples of a piece, at most."""
@@ -40,6 +42,21 @@ def joined(batches: list[Batch]) -> Batch:
 def padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
     """Return an array with its last sample repeated up to a size."""
     return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
+
+
+def real_samples(
+    arrays: Mapping[Key, npt.NDArray[Any]], size: int, count: int
+) -> dict[Key, npt.NDArray[Any]]:
+    """Return the first ``count`` of ``size`` samples; what has no sample axis stays whole.
+
+    >>> found = real_samples({"x": np.arange(4), "y": np.arange(3)}, size=4, count=2)
+    >>> [array.tolist() for array in found.values()]
+    [[0, 1], [0, 1, 2]]
+    """
+    return {
+        name: array[:count] if array.ndim and len(array) == size else array
+        for name, array in arrays.items()
+    }
 
 
 def owned(batch: Batch, source: Batch) -> Batch:

@@ -13,6 +13,7 @@ import numpy.typing as npt
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.run.float import FloatModel
+from intact.samples.batching import real_samples
 from intact.samples.stream import Samples
 from intact.search.kinds import Arrays
 
@@ -120,14 +121,6 @@ def chunks_of(
         own = None if labels is None else labels[start : start + count]
         yield Chunk(rows, outputs, size, count, own)
         start += size
-
-
-def real_samples(outputs: Arrays, size: int, count: int) -> dict[str, npt.NDArray[Any]]:
-    """Return the first ``count`` of ``size`` samples; what has no sample axis stays whole."""
-    return {
-        name: array[:count] if array.ndim and len(array) == size else array
-        for name, array in outputs.items()
-    }
 
 
 def not_finite(outputs: Arrays) -> str:

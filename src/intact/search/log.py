@@ -33,7 +33,7 @@ class Log:
         path: The file.
         settings: Of the search.
         trials: Those of the run that is resumed, in order.
-        confirmed: Those that were run again to give what the hardware computes, by number.
+        confirmed: Those that it ran again to give what the hardware computes, by number.
     """
 
     def __init__(self, path: Path, settings: LogSettings, file: io.FileIO) -> None:
@@ -126,7 +126,6 @@ class Log:
             OutputError: As for ``append``.
         """
         self._write(Entry.of(trial, strategy, self.settings, confirms=True))
-        self.confirmed[trial.number] = trial
 
     def close(self) -> None:
         """Let go of the file."""

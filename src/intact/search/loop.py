@@ -221,15 +221,18 @@ def _nothing_found(
             "no trial was run on all samples" + (f": {reasons[0]}" if reasons else ""),
             remedy="mend what failed" if reasons else "give a larger --budget",
         )
+    count = sum(trial.counts(samples) for trial in trials)
     if near.affordable is None:
         return SearchError(
-            f"no strategy costs {goal.max_cost:g} or less: the cheapest that was tried costs "
-            f"{near.cheapest.cost:g} (score {near.cheapest.score:g})",
-            remedy="allow a higher cost, or narrower widths",
+            f"no strategy costs {goal.max_cost:g} or less: the cheapest of {count} that were tried "
+            f"costs {near.cheapest.cost:g} (score {shown(near.cheapest.score):g})",
+            remedy="allow a higher cost, more --budget, or narrower widths",
         )
+    least = math.nan if goal.min_score is None else goal.min_score
+    at_most = "" if goal.max_cost is None else f" within a cost of {goal.max_cost:g}"
     dearer = "" if near.good is None else f"; it is reached at a cost of {near.good.cost:g}"
     return SearchError(
-        f"no strategy reaches a score of {goal.min_score:g}: the best that was tried has "
-        f"{near.affordable.score:g} at a cost of {near.affordable.cost:g}{dearer}",
+        f"no strategy reaches a score of {shown(least):g}{at_most}: the best of {count} that were "
+        f"tried has {shown(near.affordable.score):g} at a cost of {near.affordable.cost:g}{dearer}",
         remedy="allow a larger drop, more --budget, or more of the model in float",
     )

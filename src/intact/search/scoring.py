@@ -9,9 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from intact.errors import DataError
+from intact.samples.batching import real_samples
 from intact.samples.metric import OutputRecord
 from intact.search.bench import Bench
-from intact.search.chunks import Chunk, not_finite, real_samples
+from intact.search.chunks import Chunk, not_finite
 from intact.search.kinds import Arrays, Rows, Seen, float_pairs
 from intact.search.stopping import Tally, can_reach
 

@@ -9,7 +9,7 @@ from intact.config import PerTensor, QuantState, Rounding, TensorQuantConfig, ma
 from intact.errors import DataError
 from intact.numerics.simulated_quantize import SimulatedQuantize
 from intact.run.overflow import WrappingSums
-from intact.run.piecewise.quantizer import overflowing, quantizer_of
+from intact.run.piecewise.quantizer import config_key, overflowing, quantizer_of
 
 VALUES = np.array([-9.0, -1.5, -0.5, -0.0, 0.0, 0.1, 0.5, 1.5, 2.5, 300.0, np.inf], np.float32)
 
@@ -74,6 +74,21 @@ def test_keys_tell_grids_and_scales_apart() -> None:
     keys = [quantizer_of(config).key for config in configs]
     assert len(set(keys)) == len(keys)
     assert keys == [quantizer_of(config.copy()).key for config in configs]
+
+
+def test_keys_of_constants_tell_grids_and_scales_apart() -> None:
+    configs = [
+        linear(-128, 127, 0, Rounding.HALF_EVEN),
+        linear(-127, 127, 0, Rounding.HALF_EVEN),
+        linear(-128, 126, 0, Rounding.HALF_EVEN),
+        linear(-128, 127, 1, Rounding.HALF_EVEN),
+        linear(-128, 127, 0, Rounding.HALF_UP),
+        exponential(0.5, -127),
+        exponential(0.25, -127),
+    ]
+    keys = [config_key(config) for config in configs]
+    assert len(set(keys)) == len(keys)
+    assert keys == [config_key(config.copy()) for config in configs]
 
 
 def test_sums_that_float32_does_not_hold_are_left_alone() -> None:

@@ -17,7 +17,7 @@ from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.errors import DataError, ModelError, PlanError
 from intact.graph import Graph, normalize
-from intact.plan import QuantizedGraph, build_plan
+from intact.plan import QuantizedGraph, build_plan, quantization_points
 from intact.program.lower import lower
 from intact.run.float import FloatModel
 from intact.run.integer import IntegerEngine
@@ -25,7 +25,7 @@ from intact.run.limits import largest_sums, needs_integers
 from intact.run.piecewise import PiecewiseSimulator
 from intact.run.simulate import Simulator
 from intact.samples.opening import open_samples
-from intact.search.space import Candidate, Space
+from intact.search.space import Candidate, Kind, Space
 from intact.targets import Target, load_target
 from tests.gallery.catalogue import GALLERY
 from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
@@ -207,6 +207,38 @@ def test_only_what_changed_is_run_again() -> None:
     first = plans.space.open[0]
     pieces.run(pieces.prepare(plans.plan(plans.space.with_choice(base, first, 5))), 0, plans.feeds)
     assert pieces.compiled == compiled + 1  # the bias behind it follows its scale
+
+
+def test_neighbours_go_on_from_where_they_differ() -> None:
+    # Most of its products have no bias, whose scale would tell that the data are others.
+    plans = plans_of("transformer", "onnxruntime")
+    base, space = plans.space.default, plans.space
+    pieces, fresh = PiecewiseSimulator(plans.graph), PiecewiseSimulator(plans.graph, cache_bytes=0)
+    prepared = pieces.prepare(plans.plan(base))
+    for _ in range(2):
+        pieces.run(prepared, 0, plans.feeds)
+    activations = [k for k in space.open if space.groups[k].kind is Kind.ACTIVATION]
+    for index in activations:
+        widths = [bits for bits in space.groups[index].choices if bits != base[index]]
+        plan = plans.plan(space.with_choice(base, index, widths[-1]))
+        expected = fresh.run(fresh.prepare(plan), 0, plans.feeds)
+        for _ in range(2):
+            same(pieces.run(pieces.prepare(plan), 0, plans.feeds), expected)
+
+
+def test_integers_that_a_plan_stores_are_other_pieces() -> None:
+    plan = calibrated(MODELS["residual"].build(17), "onnxruntime")
+    feeds = dict(random_inputs(MODELS["residual"].build(17), batch=2, seed=4))
+    pieces = PiecewiseSimulator(plan.graph)
+    plain = pieces.run(pieces.prepare(plan), 0, feeds)
+    other = plan.copy()
+    point = next(p for p in quantization_points(other) if p.is_constant and p.config.bits == 8)
+    other.baked[point.end] = -point.constant_codes()
+    expected = Simulator(other, threads=1).run(feeds)[0]
+    assert not np.array_equal(plain["logits"], expected["logits"])
+    for _ in range(3):
+        same(pieces.run(pieces.prepare(other), 0, feeds), expected)
+        same(pieces.run(pieces.prepare(plan), 0, feeds), plain)
 
 
 def test_threads_side_by_side() -> None:

@@ -26,7 +26,7 @@ def best_cost(name: str, seed: int, budget: int) -> float:
     return best.cost
 
 
-@pytest.mark.parametrize(("name", "budget"), [("annealing", 300), ("tpe", 60)])
+@pytest.mark.parametrize(("name", "budget"), [("annealing", 300), ("tpe", 40)])
 def test_learning_beats_chance_at_an_equal_budget(name: str, budget: int) -> None:
     """Annealing has to cool first."""
     seeds = (0, 1)

@@ -79,7 +79,7 @@ Made = TypeVar("Made")
 
 
 class Compiled(Generic[Made]):
-    """What was compiled, by key: the latest used within a number of bytes.
+    """What was made, by key: the latest used within a number of bytes, or of whatever is counted.
 
     Args:
         limit: Bytes; what was asked for last stays even if it is larger.

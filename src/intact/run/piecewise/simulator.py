@@ -8,6 +8,7 @@ from typing import Any
 import numpy.typing as npt
 import onnxruntime as ort
 
+from intact.config import TensorQuantConfig
 from intact.errors import PlanError
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
@@ -18,6 +19,7 @@ from intact.run.piecewise.flow import Flow
 from intact.run.piecewise.model import piece_model
 from intact.run.piecewise.pieces import Cut, cut
 from intact.run.piecewise.prepared import Prepared, Step
+from intact.run.piecewise.quantizer import Quantizer, quantizer_of
 from intact.run.piecewise.streams import Streams
 from intact.run.session import Feeds, make_session, run_session
 
@@ -25,6 +27,9 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 _CUTS = 64
 """Topologies whose cut is remembered: those of a search's base and of what is near it."""
+
+_QUANTIZERS = 4096
+"""Quantisers that are remembered: candidates share most of them."""
 
 _SESSION_BYTES = 1 << 16
 """What a session takes beside its weights, roughly."""
@@ -58,10 +63,11 @@ class PiecewiseSimulator:
             for value in graph.outputs
             if is_constant(value) and value.const_value is not None
         }
-        self._cuts: dict[object, Cut] = {}
+        self._cuts: Compiled[Cut] = Compiled(_CUTS)
         self._sessions: Compiled[tuple[ort.InferenceSession, tuple[str, ...]]] = Compiled(
             session_bytes
         )
+        self._quantizers: Compiled[Quantizer] = Compiled(_QUANTIZERS)
         self._checkpoints = Checkpoints(cache_bytes)
         self._lock = Lock()
         self.steps_run = 0
@@ -89,16 +95,17 @@ class PiecewiseSimulator:
         if plan.graph is not self.graph and plan.graph.hash != self.graph.hash:
             raise PlanError("the plan is of another graph", remedy="make a simulator of its graph")
         refuse_unready(plan)
-        streams = Streams.of(plan)
-        places = streams.places
-        found = self._cuts.get(places)
-        if found is None:
-            found = cut(self.graph, streams)
-            with self._lock:
-                self._cuts[places] = found
-                if len(self._cuts) > _CUTS:
-                    del self._cuts[next(iter(self._cuts))]
+        streams = Streams.of(plan, self._quantizer)
+        found = self._cuts.get(streams.places, lambda: (cut(self.graph, streams), 1))
         return Prepared.of(found, streams)
+
+    def _quantizer(self, config: TensorQuantConfig) -> Quantizer:
+        """Return what puts data on a config's grid; one for all plans that agree on it."""
+        params = config.params
+        if params is None or config.grid.exponential:  # the quantiser holds the plan's own config
+            return quantizer_of(config)
+        arrays = ((array.shape, array.tobytes()) for array in params)
+        return self._quantizers.get((config.grid, *arrays), lambda: (quantizer_of(config), 1))
 
     def run(self, prepared: Prepared, chunk: int, feeds: Feeds) -> Arrays:
         """Run one chunk of the samples.

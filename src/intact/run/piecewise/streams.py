@@ -5,12 +5,13 @@ A stream is a value's data after the quantisers between its producer and some of
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import onnx_ir as ir
 
+from intact.config import TensorQuantConfig
 from intact.graph import IMPLICIT_SLOT
 from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
@@ -51,8 +52,15 @@ class Streams:
     constants: dict[Reader, QuantPoint] = field(default_factory=dict)
 
     @staticmethod
-    def of(plan: QuantizedGraph) -> Streams:
-        """Return those of a calibrated plan."""
+    def of(
+        plan: QuantizedGraph, quantizer: Callable[[TensorQuantConfig], Quantizer] = quantizer_of
+    ) -> Streams:
+        """Return those of a calibrated plan.
+
+        Args:
+            plan: Has its scales.
+            quantizer: Makes those of its configs.
+        """
         streams = Streams()
         for point in quantization_points(plan):
             readers = [(str(node.name), slot) for node, slot in point.readers]
@@ -61,15 +69,15 @@ class Streams:
             elif point.is_passed_on:
                 continue
             elif point.at_output:
-                streams.handed_out[str(point.value.name)] = quantizer_of(point.config)
+                streams.handed_out[str(point.value.name)] = quantizer(point.config)
             else:
-                streams.at_end[str(point.end)] = quantizer_of(point.config)
+                streams.at_end[str(point.end)] = quantizer(point.config)
                 streams.ends |= dict.fromkeys(readers, str(point.end))
         for sums in wrapping_sums(plan):
             value = str(sums.node.outputs[0].name)
-            quantizer = overflowing(sums, streams.handed_out.get(value))
-            if quantizer is not None:
-                streams.handed_out[value] = quantizer
+            wrapping = overflowing(sums, streams.handed_out.get(value))
+            if wrapping is not None:
+                streams.handed_out[value] = wrapping
         return streams
 
     @property

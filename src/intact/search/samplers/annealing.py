@@ -34,7 +34,7 @@ from intact.search.trial import Goal, Trial
 HOTTEST, COLDEST, COOLING = 0.5, 0.0005, 0.99
 SHARE, REACH = 0.1, 2
 BATCH = 4
-DRAWS = 1000
+DRAWS = 200
 """Batches of moves without a new candidate after which the search is exhausted."""
 
 

@@ -27,8 +27,8 @@ from intact.search.samplers.soundings import Soundings
 from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Goal, Trial
 
-_FIRST_NOISE = 0.01
-"""The noise that is tried first (20 dB); networks for CIFAR-10 begin to lose there."""
+_FIRST_NOISE = 0.02
+"""The noise that is tried first (17 dB); networks for CIFAR-10 begin to lose there."""
 
 _LEAST_NOISE = 1e-3
 """Of the default's: less than that is not asked for."""
@@ -54,8 +54,8 @@ _DOUBT = 0.3
 _DRAWS = 6
 """Attempts at a candidate that was not tried."""
 
-_FAR = 0.5
-"""When so much less can still be saved, the damage is measured again."""
+_PATIENCE, _FAR = 2, 0.5
+"""After so many failures, if so much less can still be saved, the damage is measured again."""
 
 Improving: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], bool]
 """A part of a search that returns whether there is a new best."""
@@ -125,13 +125,13 @@ class Sensitivity(WalkingSampler):
             is_last = candidate is None or noise <= lowest  # nothing is quieter
             candidate = program.mildest(math.inf) if candidate is None else candidate
             trials = yield from self._try([] if candidate is None else [candidate])
-            if is_last or self.best in trials:
+            if is_last or self._good in trials:
                 return
             points.append((noise, trials[0].score))
             noise = max(quieter(points, start, least), lowest)
 
     def _descend(self) -> Walk:
-        """Make the best candidate cheaper, in smaller and smaller steps.
+        """Make the cheapest candidate that has the score cheaper, in smaller and smaller steps.
 
         A step is a share of what lies between its cost and the lowest. The first are long: what
         fails by far is stopped early, and costs less than what nearly does. Whether a candidate
@@ -143,30 +143,40 @@ class Sensitivity(WalkingSampler):
         generator = np.random.default_rng(self.seed)
         step, failed, left_then = _FIRST_STEP, 0, math.inf
         lowest = self._lowest()
-        while step >= _LAST_STEP and (best := self.best) is not None:
-            left = self._model.estimate(best.candidate) - lowest
+        while step >= _LAST_STEP and (good := self._good) is not None:
+            left = self._model.estimate(good.candidate) - lowest
             if left <= 0:
                 return
-            if failed and left < left_then * _FAR:
-                yield from self._known.corrected(best.candidate)
+            if failed >= _PATIENCE and left < left_then * _FAR:
+                yield from self._known.corrected(good.candidate)
                 left_then, lowest = left, self._lowest()
-            candidate = self._cheaper(lowest + left * (1 - step), failed, generator)
+            candidate = self._cheaper(lowest + left * (1 - step), generator)
             yield from self._try([] if candidate is None else [candidate])
-            if self.best is best:
+            if self._good is good:
                 step, failed = step * _SMALLER, failed + 1
             else:
                 step, failed = min(step / _SMALLER, _FIRST_STEP), 0
 
-    def _cheaper(
-        self, cost: float, failed: int, generator: np.random.Generator
-    ) -> Candidate | None:
+    @property
+    def _good(self) -> Trial | None:
+        """The cheapest trial that has the score that is wanted, at whatever cost."""
+        known = self._known
+        least = -math.inf if self.goal.min_score is None else self.goal.min_score
+        found = (
+            each
+            for each in known.whole.values()
+            if each.counts(known.samples) and each.score >= least
+        )
+        return min(found, key=lambda trial: trial.cost, default=None)
+
+    def _cheaper(self, cost: float, generator: np.random.Generator) -> Candidate | None:
         """Return a candidate within a cost that was not tried; None where none turns up.
 
-        The more failed before it, the more its damages are off.
+        The more of its draws were tried before, the more its damages are off.
         """
         table = self._known.damage.table()
         for draw in range(_DRAWS):
-            doubt = generator.normal(0.0, _DOUBT * min(failed + draw, _DRAWS), len(table))
+            doubt = generator.normal(0.0, _DOUBT * draw, len(table))
             pairs = zip(table, doubt, strict=True)
             program = Program(self._model, [row * math.exp(each) for row, each in pairs])
             candidate = program.mildest(cost)

@@ -11,8 +11,8 @@ from intact.search.samplers.damage import Damage
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.trial import Ask, Trial
 
-_FEWEST, _MOST, _SHARE = 8, 32, 64
-"""Samples for one change: a sixty-fourth of all, within these bounds."""
+_FEWEST, _MOST, _SHARE = 8, 32, 32
+"""Samples for one change: a thirty-second of all, within these bounds."""
 
 _LEAST_SHARE = 1 / 64
 """Of the default's noise: differences of noise below it are chance."""
