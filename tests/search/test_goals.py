@@ -38,3 +38,13 @@ def test_two_limits_of_one_thing() -> None:
 def test_a_cost_that_means_nothing(cost: str) -> None:
     with pytest.raises(UsageError, match="--max-cost"):
         goal_of(80.0, 1.0, max_cost=cost)
+
+
+def test_limits_that_nothing_can_hold() -> None:
+    with pytest.raises(
+        UsageError, match=r"nothing that may be chosen costs less than 60 \(60.0%\)"
+    ):
+        goal_of(80.0, 100.0, max_cost="50%", least_cost=60.0)
+    assert goal_of(80.0, 100.0, max_cost="60%", least_cost=60.0) == Goal(max_cost=60.0)
+    with pytest.raises(UsageError, match="the most is 100"):
+        goal_of(80.0, 100.0, min_score=100.5, highest_score=100.0)

@@ -217,3 +217,43 @@ def test_evaluations_count_the_samples_that_were_run() -> None:
     ]
     assert standing.evaluations == 1.25
     assert [trial.number for trial in standing.front] == [0]
+
+
+def test_a_trial_on_some_samples_spends_that_part_of_one() -> None:
+    few = Measured(State.COMPLETE, 50.0, 0.1, SAMPLES // 4)
+    made, pool, sampler = search(Budget(trials=2))
+    sampler.batches = [[8], [7, 6, 5], [4, 3, 2]]
+    ask = sampler.ask
+
+    def partial() -> Sequence[Ask]:
+        return [
+            Ask(each.candidate, None if each.candidate == (8,) else SAMPLES // 4) for each in ask()
+        ]
+
+    sampler.ask = partial  # type: ignore[method-assign]
+    measure = pool.evaluate
+    pool.evaluate = lambda asks: (  # type: ignore[method-assign]
+        few if asked.samples else measured
+        for asked, measured in zip(asks, measure(asks), strict=True)
+    )
+    made.run()
+    assert [trial.candidate[0] for trial in made.standing.trials] == [8, 7, 6, 5, 4]
+    assert made.standing.spent == 2.0
+
+
+def test_a_trial_that_was_stopped_or_failed_spends_a_whole_one() -> None:
+    standing = Standing(Goal(), SAMPLES, Budget(10))
+    standing.trials = [
+        Trial(0, (7,), 7.0, Measured(State.STOPPED, 20.0, 0.1, 25)),
+        Trial(1, (6,), 6.0, Measured(State.FAILED, math.nan, math.nan, 0, reason="x")),
+        Trial(2, (5,), 5.0, Measured(State.COMPLETE, 20.0, 0.1, 25)),
+    ]
+    assert standing.spent == 2.25
+
+
+def test_winners_that_only_the_simulation_accepts_are_told_apart() -> None:
+    made, pool, _ = search(goal=Goal(min_score=75.0))
+    pool.integers = {8: 74.0}
+    made.run()
+    with pytest.raises(SearchError, match="has by its integers 74 at a cost of 8"):
+        made.confirmed()

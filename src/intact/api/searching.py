@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -34,8 +35,9 @@ from intact.search.log import Log, LogSettings, choose, read_log
 from intact.search.loop import Report, Search, Standing
 from intact.search.objective import Objective
 from intact.search.recording import Recorded
+from intact.search.remarks import remarks
 from intact.search.samplers import make_sampler
-from intact.search.space import Space
+from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
 from intact.search.trial import Goal, Trial
 from intact.search.workers import make_pool
@@ -66,6 +68,7 @@ class FoundStrategy:
         cost: What the cost is.
         log: Where every trial was written down.
         was_stopped: Ctrl-C ended the search before its time.
+        remarks: What may surprise, one line each.
     """
 
     result: Result
@@ -78,11 +81,12 @@ class FoundStrategy:
     cost: CostModel
     log: Path | None
     was_stopped: bool = False
+    remarks: tuple[str, ...] = ()
 
     @property
     def base(self) -> Trial | None:
         """The trial of the widest integers everywhere; None if there was none."""
-        return next((t for t in self.standing.trials if t.candidate == self.space.default), None)
+        return _trial_of(self.standing, self.space.default)
 
     @property
     def score(self) -> float:
@@ -230,9 +234,10 @@ def search_strategy(
     result = setup.result(found.best.candidate, told)
     if output is not None:
         result.save(output)
+    strategy = Strategy.of(result.plan)
     return FoundStrategy(
         result,
-        Strategy.of(result.plan),
+        strategy,
         found.best,
         found.objective.shown(found.float_score),
         found.standing,
@@ -241,6 +246,7 @@ def search_strategy(
         setup.cost,
         path,
         found.was_stopped,
+        tuple(course.remarks(found, setup.space)),
     )
 
 
@@ -341,7 +347,7 @@ class _Course:
             threads=setup.threads,
         )
         with pool:
-            goal = self._goal(bench.objective, pool.float_score, cost.of(space.default))
+            goal = self._goal(bench.objective, pool.float_score, setup)
             settings = self._settings(bench, goal)
             with _written(self.path, settings, resume=self.resume) as log:
                 if log is not None:  # what was timed then holds: the search goes on as it began
@@ -357,6 +363,11 @@ class _Course:
                 best, was_stopped = _outcome(search, self.path)
             return _Found(best, pool.float_score, search.standing, bench.objective, was_stopped)
 
+    def remarks(self, found: _Found, space: Space) -> Iterator[str]:
+        """Yield what may surprise."""
+        base = _trial_of(found.standing, space.default)
+        return remarks(found.standing, found.best, base, found.objective.kind, self.max_drop)
+
     def told(self, found: _Found) -> str:
         """Return what the plan says of where it comes from."""
         score = found.objective.shown(found.best.score)
@@ -365,14 +376,17 @@ class _Course:
             f"{found.objective.name} {score!r}, {self.minimize} {found.best.cost!r}"
         )
 
-    def _goal(self, objective: Objective, float_score: float, widest: float) -> Goal:
+    def _goal(self, objective: Objective, float_score: float, setup: Setup) -> Goal:
+        cost = setup.cost
         least = None if self.min_score is None else objective.shown(self.min_score)
         return goal_of(
             float_score,
-            widest,
+            cost.of(setup.space.default),
             max_drop=self.max_drop,
             min_score=least,
             max_cost=self.max_cost,
+            least_cost=0.0 if cost.measure is not None else cost.lowest(),
+            highest_score=math.inf if objective.row.rows is None else objective.row.highest,
         )
 
     def _settings(self, bench: Bench, goal: Goal) -> LogSettings:
@@ -388,6 +402,12 @@ class _Course:
             method=repr(bench.method),
             options=options_of(bench.objective),
         )
+
+
+def _trial_of(standing: Standing, candidate: Candidate) -> Trial | None:
+    """Return the whole trial of a candidate; None if there was none."""
+    whole = (trial for trial in standing.trials if trial.counts(standing.samples))
+    return next((trial for trial in whole if trial.candidate == candidate), None)
 
 
 @contextmanager

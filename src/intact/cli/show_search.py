@@ -92,7 +92,7 @@ def _pace(standing: Standing, since: float = 0.0) -> str:
     parts = [f"{len(standing.trials)} trials", f"{standing.evaluations:.1f} full evaluations"]
     limit = standing.budget.trials
     if limit is not None:
-        parts[0] = f"{len(standing.trials)} of {limit} trials"
+        parts[0] = f"{standing.spent:.1f} of {limit} trials"
     left = standing.seconds_left
     parts.append(f"{standing.seconds + since:.0f} s")
     if left is not None:
@@ -103,9 +103,8 @@ def _pace(standing: Standing, since: float = 0.0) -> str:
 
 
 def _front_table(standing: Standing) -> Table:
-    table = new_table(
-        "best so far, and what nothing beats in both", ["", "trial"], ["score", "cost"]
-    )
+    title = "the best so far; no trial was better and cheaper than these"
+    table = new_table(title, ["", "trial"], ["score", "cost"])
     best = standing.best
     for trial in _thinned(standing.front, best):
         mark = "best" if best is not None and trial.number == best.number else ""
@@ -145,16 +144,30 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
     say(escape(_widths(found.space, found.best)))
     front = found.standing.front
     if len(front) > 1:
-        shown = new_table("what nothing beats in both", ["trial"], ["score", "cost"])
+        title = "no trial was better and cheaper than these (simulated)"
+        shown = new_table(title, ["", "trial"], ["score", "cost"])
         for trial in _thinned(front, found.best):
-            shown.add_row(str(trial.number), *row(trial))
+            mark = "best" if trial.number == found.best.number else _broken(found, trial)
+            shown.add_row(mark, str(trial.number), *row(trial))
         console().print(shown)
+    simulated = found.standing.trials[found.best.number].score
+    if simulated != found.best.score:
+        say(
+            f"trial {found.best.number} simulated: {escape(objective.format(simulated))}; the "
+            f"integers of the target: {escape(objective.format(found.best.score))}"
+        )
+    for remark in found.remarks:
+        say(f"[yellow]note[/] {escape(remark)}")
     standing = found.standing
     ended = "stopped after " if found.was_stopped else ""
     log = f"; log: {found.log}" if found.log is not None else ""
     pace = f"{len(standing.trials)} trials, {standing.evaluations:.1f} full evaluations"
     say(escape(f"{ended}{pace}{log}"))
     show.result(found.result, seconds=seconds, as_json=False)
+
+
+def _broken(found: FoundStrategy, trial: Trial) -> str:
+    return "" if found.standing.goal.accepts(trial) else "beyond the limits"
 
 
 def _as_json(found: FoundStrategy) -> dict[str, object]:
@@ -173,6 +186,7 @@ def _as_json(found: FoundStrategy) -> dict[str, object]:
         "best": row(found.best),
         "widest": None if found.base is None else row(found.base),
         "front": [row(trial) for trial in found.standing.front],
+        "remarks": list(found.remarks),
         "trials": len(found.standing.trials),
         "evaluations": found.standing.evaluations,
     }

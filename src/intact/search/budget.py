@@ -17,7 +17,8 @@ class Budget:
     """A number of trials, or a time, whichever is over first.
 
     Attributes:
-        trials: Most trials, those of an earlier run that is resumed included; None for no limit.
+        trials: Most trials, those of an earlier run that is resumed included; one on some of the
+            samples only counts as that part of one. None for no limit.
         seconds: No trial begins after so many; None for no limit.
 
     >>> Budget.parse("10min").seconds

@@ -15,6 +15,8 @@ def goal_of(
     max_drop: float | None = None,
     min_score: float | None = None,
     max_cost: float | str | None = None,
+    least_cost: float = 0.0,
+    highest_score: float = math.inf,
 ) -> Goal:
     """Return what a search is after.
 
@@ -24,9 +26,11 @@ def goal_of(
         max_drop: How far the score may fall below the float model's.
         min_score: The lowest score accepted.
         max_cost: The highest cost accepted; text like ``"60%"`` means a part of ``widest_cost``.
+        least_cost: What nothing costs less than.
+        highest_score: What nothing scores more than.
 
     Raises:
-        UsageError: A limit is negative, no number, or means nothing.
+        UsageError: A limit is negative, no number, means nothing, or cannot be held by anything.
 
     >>> goal_of(82.0, 500.0, max_drop=0.5, max_cost="60%")
     Goal(min_score=81.5, max_cost=300.0)
@@ -44,7 +48,18 @@ def goal_of(
         min_score = float_score - max_drop
     if min_score is not None and not math.isfinite(min_score):
         raise UsageError(f"--min-score {min_score:g}", remedy="give a number")
-    return Goal(min_score, None if max_cost is None else _cost(max_cost, widest_cost))
+    if min_score is not None and min_score > highest_score:
+        raise UsageError(
+            f"--min-score {min_score:g} cannot be reached", remedy=f"the most is {highest_score:g}"
+        )
+    limit = None if max_cost is None else _cost(max_cost, widest_cost)
+    if limit is not None and limit < least_cost:
+        raise UsageError(
+            f"--max-cost {max_cost}: nothing that may be chosen costs less than {least_cost:g}"
+            + (f" ({100 * least_cost / widest_cost:.1f}%)" if widest_cost else ""),
+            remedy="allow that, other --widths, another --minimize or --format",
+        )
+    return Goal(min_score, limit)
 
 
 def _cost(max_cost: float | str, widest_cost: float) -> float:

@@ -6,6 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import accumulate
 from typing import Protocol
 
 from intact.errors import SearchError
@@ -82,14 +83,24 @@ class Standing:
         return sum(trial.measured.samples for trial in self.trials) / max(self.samples, 1)
 
     @property
+    def spent(self) -> float:
+        """Trials in terms of the budget: one on some of the samples counts as that part of one."""
+        return sum(self.share(trial) for trial in self.trials)
+
+    def share(self, trial: Trial) -> float:
+        """Return what a trial counts in the budget; one that was stopped, or failed, is a whole."""
+        is_whole = trial.measured.state is not State.COMPLETE
+        return 1.0 if is_whole else trial.measured.samples / max(self.samples, 1)
+
+    @property
     def seconds_left(self) -> float | None:
         """An estimate, from the budget that is left and the pace so far; None while unknown."""
-        fresh = len(self.trials) - self.resumed
+        fresh = sum(self.share(trial) for trial in self.trials[self.resumed :])
         estimates = []
         if self.budget.seconds is not None:
             estimates.append(self.budget.seconds - self.seconds)
         if self.budget.trials is not None and fresh:
-            estimates.append((self.budget.trials - len(self.trials)) * self.seconds / fresh)
+            estimates.append((self.budget.trials - self.spent) * self.seconds / fresh)
         return max(0.0, min(estimates)) if estimates else None
 
 
@@ -147,15 +158,22 @@ class Search:
         known = min(len(asks), len(logged))
         for ask in asks[:known]:
             yield self._recalled(ask, logged.pop(0))
-        fresh = asks[known:]
-        if self.standing.budget.trials is not None:
-            fresh = fresh[: self.standing.budget.trials - len(self.standing.trials)]
+        fresh = self._affordable(asks[known:])
         costs = [self._cost(ask) for ask in fresh]
         results = self.pool.evaluate(fresh)
         for ask, cost, measured in zip(fresh, costs, results, strict=True):
             trial = Trial(len(self.standing.trials), ask.candidate, cost, measured)
             self.record.append(trial)
             yield trial
+
+    def _affordable(self, asks: Sequence[Ask]) -> Sequence[Ask]:
+        """Return the asks that begin before the budget is spent, if none of them is stopped."""
+        most, samples = self.standing.budget.trials, self.standing.samples
+        if most is None:
+            return asks
+        shares = (1.0 if ask.samples is None else ask.samples / samples for ask in asks)
+        before = accumulate(shares, initial=self.standing.spent)
+        return [ask for ask, spent in zip(asks, before, strict=False) if spent < most]
 
     def _cost(self, ask: Ask) -> float:
         """Return the cost of a candidate; a trial on few samples only ranks, and times nothing."""
@@ -171,7 +189,7 @@ class Search:
 
     def _is_over(self, seconds: float) -> bool:
         budget = self.standing.budget
-        spent = budget.trials is not None and len(self.standing.trials) >= budget.trials
+        spent = budget.trials is not None and self.standing.spent >= budget.trials
         return spent or (budget.seconds is not None and seconds >= budget.seconds)
 
     def confirmed(self, *, most: int = 8) -> Trial:
@@ -197,7 +215,9 @@ class Search:
             if confirmed.measured.state is State.COMPLETE and goal.accepts(confirmed):
                 return confirmed
             tried.append(confirmed)
-        raise _nothing_found(goal, tried or self.standing.trials, samples, self.standing.shown)
+        if tried:
+            raise _nothing_found(goal, tried, samples, self.standing.shown, by="by its integers ")
+        raise _nothing_found(goal, self.standing.trials, samples, self.standing.shown)
 
     def _confirmed(self, trial: Trial) -> Trial:
         """Run a trial again, unless the log that is resumed has that already."""
@@ -211,9 +231,21 @@ class Search:
 
 
 def _nothing_found(
-    goal: Goal, trials: Sequence[Trial], samples: int, shown: Callable[[float], float]
+    goal: Goal,
+    trials: Sequence[Trial],
+    samples: int,
+    shown: Callable[[float], float],
+    by: str = "",
 ) -> SearchError:
-    """Say how near the trials came to the limits."""
+    """Say how near the trials came to the limits.
+
+    Args:
+        goal: The limits.
+        trials: What was tried.
+        samples: How many all are.
+        shown: Turns a score into what the user calls it.
+        by: What computed the trials, where others than these simulations held the limits.
+    """
     near = nearest(trials, goal, samples)
     if near.cheapest is None:
         reasons = [trial.measured.reason for trial in trials if trial.measured.reason]
@@ -233,6 +265,7 @@ def _nothing_found(
     dearer = "" if near.good is None else f"; it is reached at a cost of {near.good.cost:g}"
     return SearchError(
         f"no strategy reaches a score of {shown(least):g}{at_most}: the best of {count} that were "
-        f"tried has {shown(near.affordable.score):g} at a cost of {near.affordable.cost:g}{dearer}",
+        f"tried has {by}{shown(near.affordable.score):g} "
+        f"at a cost of {near.affordable.cost:g}{dearer}",
         remedy="allow a larger drop, more --budget, or more of the model in float",
     )
