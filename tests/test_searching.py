@@ -104,20 +104,17 @@ class TestGoals:
         assert simulated[best.best.number] == max(simulated.values())
         assert best.float_score == math.inf
 
-    @pytest.mark.parametrize(
-        ("limits", "near"),
-        [
-            ({"min_score": 101.0}, r"reaches a score of 101: the best of \d+ .* at a cost of"),
-            ({"max_cost": 1.0}, r"costs 1 or less: the cheapest of \d+ .* costs \d+ \(score"),
-        ],
-    )
-    def test_impossible_limits_say_how_near_it_came(
-        self, tmp_path: Path, limits: dict[str, float], near: str
-    ) -> None:
+    def test_an_impossible_score_says_how_near_it_came(self, tmp_path: Path) -> None:
+        near = r"reaches a score of 100: the best of \d+ .* at a cost of"
         with pytest.raises(SearchError, match=near):
-            found(output=tmp_path / "out", sampler="random", **limits)
+            found(output=tmp_path / "out", sampler="random", min_score=100.0)
         assert not (tmp_path / "out").exists()
         assert (tmp_path / "out.search.jsonl").exists()
+
+    def test_an_impossible_cost_says_what_the_least_is(self, tmp_path: Path) -> None:
+        with pytest.raises(UsageError, match=r"costs less than \d+ \("):
+            found(output=tmp_path / "out", max_cost=1.0)
+        assert list(tmp_path.iterdir()) == []
 
     @pytest.mark.parametrize(
         ("options", "message"),

@@ -92,7 +92,7 @@ def _pace(standing: Standing, since: float = 0.0) -> str:
     parts = [f"{len(standing.trials)} trials", f"{standing.evaluations:.1f} full evaluations"]
     limit = standing.budget.trials
     if limit is not None:
-        parts[0] = f"{standing.spent:.1f} of {limit} trials"
+        parts[0] = f"{standing.spent:.1f}".removesuffix(".0") + f" of {limit} trials"
     left = standing.seconds_left
     parts.append(f"{standing.seconds + since:.0f} s")
     if left is not None:

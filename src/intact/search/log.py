@@ -191,7 +191,9 @@ class Log:
 
 
 def _there_already(path: Path) -> UsageError:
-    return UsageError(f"{path}: there is a log already", remedy="give --resume, or another file")
+    return UsageError(
+        f"{path}: there is a log already", remedy="give --resume or --log FILE, or remove it"
+    )
 
 
 def _nothing_to_resume(path: Path) -> UsageError:
