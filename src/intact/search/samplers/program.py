@@ -21,6 +21,7 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from intact.search.cost import CostModel, Term
+from intact.search.samplers.quiet import nothing_printed
 from intact.search.space import Candidate
 
 Floats: TypeAlias = npt.NDArray[np.float64]
@@ -129,13 +130,14 @@ class Program:
         for slack in (0.0, _SLACK):  # a second time where the first missed the limit by a hair
             row = coo_array(limited[np.newaxis] / span).tocsc()
             bound = limit / span - slack * far / span
-            solved = milp(
-                objective / scale,
-                integrality=integrality,
-                bounds=self._bounds,
-                constraints=[self._structure, LinearConstraint(row, -np.inf, bound)],
-                options={"mip_rel_gap": gap, "node_limit": _NODES, "time_limit": _SECONDS},
-            )
+            with nothing_printed():
+                solved = milp(
+                    objective / scale,
+                    integrality=integrality,
+                    bounds=self._bounds,
+                    constraints=[self._structure, LinearConstraint(row, -np.inf, bound)],
+                    options={"mip_rel_gap": gap, "node_limit": _NODES, "time_limit": _SECONDS},
+                )
             if solved.x is None:
                 return None
             candidate = self._candidate(solved.x[:count])
