@@ -39,10 +39,10 @@ from intact.graph import load_model, normalize
 from intact.plan import build_plan
 from intact.run.simulate import Simulator
 from intact.samples.opening import open_samples
-from intact.search.bench import Bench
 from intact.search.cost import make_cost
-from intact.search.evaluator import Evaluator
-from intact.search.objective import Objective
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.evaluator import Evaluator
+from intact.search.measuring.objective import Objective
 from intact.search.plans import required
 from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Trial

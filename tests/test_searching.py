@@ -17,7 +17,7 @@ from intact.api.searching import FoundStrategy
 from intact.errors import IntactError, OutputError, SearchError, UsageError
 from intact.plan import Overrides
 from intact.result import Result
-from intact.search.log import read_log
+from intact.search.logs.log import read_log
 from intact.search.space import FLOAT
 from intact.search.trial import Executor, State
 from tests.models import ModelBuilder, depthwise_net

@@ -388,7 +388,7 @@ def _read_images(path: Path) -> None:
 
 
 def _search_logs(folder: Path) -> list[bytes]:
-    from intact.search.log import Log
+    from intact.search.logs.log import Log
     from intact.search.strategy import Strategy
     from intact.search.trial import Measured, State, Trial
 
@@ -406,7 +406,7 @@ def _search_logs(folder: Path) -> list[bytes]:
 @cache
 def _searched() -> Any:
     """A space, a plan of it with scales, and the settings of a search in it."""
-    from intact.search.log import LogSettings
+    from intact.search.logs.log import LogSettings
     from intact.search.space import Space
     from intact.search.trial import Goal
     from tests.fuzz.seeds import convolution
@@ -444,7 +444,7 @@ def _mutate_lines(data: bytes, other: bytes, random: Random) -> bytes:
 
 def _read_search_log(path: Path) -> None:
     from intact.errors import IntactError
-    from intact.search.log import Log, choose, read_log
+    from intact.search.logs.log import Log, choose, read_log
 
     _, plan, settings = _searched()
     for which in ("best", 1):

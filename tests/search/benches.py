@@ -14,8 +14,8 @@ from intact.calibrate.collect import collect
 from intact.graph import normalize
 from intact.run.float import FloatModel
 from intact.samples.opening import open_samples
-from intact.search.bench import Bench
-from intact.search.objective import Objective
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.objective import Objective
 from intact.search.plans import required
 from intact.search.space import Space
 from intact.targets import Target, load_target

@@ -25,8 +25,8 @@ from intact.samples.preprocess import Preprocess
 from intact.samples.stream import Samples
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
 from intact.search.deployable import deployable
-from intact.search.log import Log
-from intact.search.objective import Objective
+from intact.search.logs.log import Log
+from intact.search.measuring.objective import Objective
 from intact.search.plans import Planner, required
 from intact.search.samplers import SAMPLERS
 from intact.search.space import Candidate, Space

@@ -27,13 +27,13 @@ from intact.result import Result, check_output
 from intact.samples.metric import MetricFunction
 from intact.samples.opening import open_samples
 from intact.samples.preprocess import Preprocess
-from intact.search.bench import Bench
 from intact.search.budget import Budget
 from intact.search.cost import CostModel
 from intact.search.goals import goal_of
-from intact.search.log import Log, LogSettings, choose, read_log
+from intact.search.logs.log import Log, LogSettings, choose, read_log
 from intact.search.loop import Report, Search, Standing
-from intact.search.objective import Objective
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.objective import Objective
 from intact.search.recording import Recorded
 from intact.search.remarks import remarks
 from intact.search.samplers import make_sampler

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from intact.errors import IntactError
-from intact.search.log import Log
+from intact.search.logs.log import Log
 from intact.search.plans import Planner
 from intact.search.space import Candidate
 from intact.search.strategy import Strategy

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from intact.search.kinds import KINDS
 from intact.search.loop import Standing
+from intact.search.measuring.kinds import KINDS
 from intact.search.trial import State, Trial
 
 

@@ -15,7 +15,7 @@ from intact.calibrate.collect import collect
 from intact.errors import UsageError
 from intact.graph import normalize
 from intact.samples.opening import open_samples
-from intact.search.bench import Bench
+from intact.search.measuring.bench import Bench
 from intact.search.plans import required
 from intact.search.space import Space
 from intact.search.trial import Ask, Measured, State

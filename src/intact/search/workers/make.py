@@ -54,7 +54,7 @@ def cores() -> int:
 
 
 def _evaluator(bench: Savable, threads: int) -> Measurer:
-    from intact.search.evaluator import Bench, Evaluator
+    from intact.search.measuring.evaluator import Bench, Evaluator
 
     if not isinstance(bench, Bench):
         raise TypeError(f"{type(bench).__name__} is no bench")

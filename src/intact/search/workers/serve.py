@@ -28,7 +28,7 @@ OPENER = f"{__name__}:open_evaluator"
 
 def open_evaluator(folder: Path, threads: int) -> Measurer:
     """Return an evaluator of the bench in a folder."""
-    from intact.search.evaluator import Bench, Evaluator
+    from intact.search.measuring.evaluator import Bench, Evaluator
 
     return Evaluator(Bench.load(folder), threads=threads)
 

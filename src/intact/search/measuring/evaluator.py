@@ -17,11 +17,11 @@ from intact.program.lower import lower
 from intact.run.integer import IntegerEngine
 from intact.run.limits import limits_of_simulation, needs_integers
 from intact.run.piecewise import PiecewiseSimulator
-from intact.search.bench import Bench
-from intact.search.chunks import Chunk
-from intact.search.kinds import Arrays, Rows
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.chunks import Chunk
+from intact.search.measuring.kinds import Arrays, Rows
+from intact.search.measuring.scoring import Scoring, signal_power
 from intact.search.plans import Planner
-from intact.search.scoring import Scoring, signal_power
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Executor, Measured, State
 

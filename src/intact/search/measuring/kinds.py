@@ -2,7 +2,7 @@
 
 Accuracy holds the quantised outputs against the truth, the others hold them against those of the
 float model. Where a score is the mean of what single samples contribute, early stopping knows how
-far the samples that were not run yet can still move it (`intact.search.stopping`).
+far the samples that were not run yet can still move it (`intact.search.measuring.stopping`).
 """
 
 from __future__ import annotations

@@ -17,9 +17,9 @@ from typing import Self
 import msgspec
 
 from intact.errors import DataError, OutputError, UsageError
-from intact.search.log_line import Entry, Skimmed, trial_of
-from intact.search.log_reading import LONGEST_LINE, choose, read_log, whole_lines
-from intact.search.log_settings import LogSettings
+from intact.search.logs.line import Entry, Skimmed, trial_of
+from intact.search.logs.reading import LONGEST_LINE, choose, read_log, whole_lines
+from intact.search.logs.settings import LogSettings
 from intact.search.strategy import Strategy
 from intact.search.trial import Trial
 

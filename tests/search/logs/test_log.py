@@ -16,13 +16,13 @@ import jsonschema
 import msgspec
 import pytest
 
-import intact.search.log as log_module
-import intact.search.log_reading as reading
+import intact.search.logs.log as log_module
 from intact.errors import DataError, IntactError, OutputError, SearchError, UsageError
 from intact.graph import normalize
 from intact.plan import Overrides, TensorEnd
-from intact.search.log import Entry, Log, LogSettings, choose, read_log
-from intact.search.log_settings import DIFFERENCES, groups_hash
+from intact.search.logs import reading
+from intact.search.logs.log import Entry, Log, LogSettings, choose, read_log
+from intact.search.logs.settings import DIFFERENCES, groups_hash
 from intact.search.space import Space
 from intact.search.strategy import Strategy
 from intact.search.trial import Goal, Measured, State, Trial
@@ -30,11 +30,11 @@ from intact.targets import load_target
 from tests.models import depthwise_net, residual_net
 from tests.plans import calibrated
 
-DOCUMENT = Path(__file__).parents[2] / "docs" / "search-log.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "search-log.md"
 PLAN = calibrated(residual_net())
 STRATEGY = Strategy.of(PLAN)
 SPACE = Space.of(PLAN.graph, PLAN.target)
-SCHEMA = json.loads((files("intact.search") / "log.schema.json").read_text())
+SCHEMA = json.loads((files("intact.search.logs") / "log.schema.json").read_text())
 VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
 
 
@@ -162,7 +162,7 @@ class TestWriting:
 
     def test_another_process_writes_it(self, path: Path) -> None:
         code = (
-            "import sys; from tests.search.test_log import *\n"
+            "import sys; from tests.search.logs.test_log import *\n"
             "try: Log.resume(Path(sys.argv[1]), settings())\n"
             "except OutputError as error: print(error)"
         )
@@ -198,7 +198,7 @@ class TestDisk:
     def test_full_in_the_middle_of_a_line(self, path: Path) -> None:
         """What a limit on the file's size lets through is taken back; the rest can be resumed."""
         code = (
-            "import resource, signal, sys; from tests.search.test_log import *\n"
+            "import resource, signal, sys; from tests.search.logs.test_log import *\n"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "log = Log.create(Path(sys.argv[1]), settings())\n"
             "log.append(trial(0), STRATEGY)\n"

@@ -11,7 +11,7 @@ from typing import Annotated, Literal, TypeAlias
 
 import msgspec
 
-from intact.search.log_settings import Count, LogSettings
+from intact.search.logs.settings import Count, LogSettings
 from intact.search.strategy import Strategy
 from intact.search.trial import Executor, Measured, State, Trial
 

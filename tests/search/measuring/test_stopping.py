@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.errors import UsageError
-from intact.search.stopping import ERROR, Tally, can_reach, least_hits, lower_tail
+from intact.search.measuring.stopping import ERROR, Tally, can_reach, least_hits, lower_tail
 
 LOOKS = (32, 64, 128, 256)
 POPULATION = 512

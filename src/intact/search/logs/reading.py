@@ -10,7 +10,7 @@ from typing import BinaryIO, TypeVar
 import msgspec
 
 from intact.errors import DataError, SearchError, UsageError
-from intact.search.log_line import LOG_VERSION, Entry, Head, Skimmed
+from intact.search.logs.line import LOG_VERSION, Entry, Head, Skimmed
 
 LONGEST_LINE = 1 << 25
 """Bytes. A threshold takes some 20 of them: more than a million channels."""

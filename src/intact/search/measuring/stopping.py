@@ -11,7 +11,7 @@ Three bounds, each one-sided (the trial is held for too bad although it is not):
   Mathematics 25, 1979, states it (and a looser closed form); more hits in the set only make few
   among the drawn less likely, so the least number that reaches the bar is the worst case. Beside
   it, where the float model's hits are known, what is lost and gained against them
-  (`intact.search.paired`): that decides earlier about candidates that are nearly as good.
+  (`intact.search.measuring.paired`): that decides earlier about candidates that are nearly as good.
 * means without useful limits (divergence, cosine, noise): the normal approximation with the
   correction for finite populations, ``se = s sqrt((1 - n / N) / n)``, from 30 samples on:
   W. G. Cochran, Sampling Techniques, 3rd edition, 1977, equations 2.20 and 2.24. It is an
@@ -32,7 +32,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import UsageError
-from intact.search.paired import Pairs
+from intact.search.measuring.paired import Pairs
 
 ERROR = 0.01
 """Chance of a wrong stop in all looks at a trial together."""

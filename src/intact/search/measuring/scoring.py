@@ -11,10 +11,10 @@ import numpy as np
 from intact.errors import DataError
 from intact.samples.batching import real_samples
 from intact.samples.metric import OutputRecord
-from intact.search.bench import Bench
-from intact.search.chunks import Chunk, not_finite
-from intact.search.kinds import Arrays, Rows, Seen, float_pairs
-from intact.search.stopping import Tally, can_reach
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.chunks import Chunk, not_finite
+from intact.search.measuring.kinds import Arrays, Rows, Seen, float_pairs
+from intact.search.measuring.stopping import Tally, can_reach
 
 _SLACK = 1.0 + 1e-9
 """Of a bound on noise, for what decibels and powers are rounded by."""

@@ -15,7 +15,7 @@ from intact.graph import Graph
 from intact.run.float import FloatModel
 from intact.samples.batching import real_samples
 from intact.samples.stream import Samples
-from intact.search.kinds import Arrays
+from intact.search.measuring.kinds import Arrays
 
 
 @dataclass(frozen=True)

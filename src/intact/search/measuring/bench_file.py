@@ -24,9 +24,9 @@ from intact.samples.archive import map_npy
 from intact.samples.functions import import_function
 from intact.samples.labels import Reference
 from intact.samples.metric import Metric
-from intact.search.bench import Bench
-from intact.search.chunks import Chunk
-from intact.search.objective import Objective
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.chunks import Chunk
+from intact.search.measuring.objective import Objective
 from intact.search.space import Group, Kind, Space
 from intact.targets import target_from_json, target_to_json
 

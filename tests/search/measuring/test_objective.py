@@ -12,8 +12,13 @@ from scipy.special import softmax
 from intact.errors import DataError, UsageError
 from intact.numerics.metrics import agreement, cosine, top_k
 from intact.samples.metric import Metric, OutputRecord
-from intact.search.kinds import KINDS, Arrays, Seen, float_pairs
-from intact.search.objective import Objective, are_probabilities, default_kind, has_classes
+from intact.search.measuring.kinds import KINDS, Arrays, Seen, float_pairs
+from intact.search.measuring.objective import (
+    Objective,
+    are_probabilities,
+    default_kind,
+    has_classes,
+)
 
 
 def seen(

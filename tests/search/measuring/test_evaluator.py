@@ -18,11 +18,11 @@ from intact.program.lower import lower
 from intact.run.integer import IntegerEngine
 from intact.run.simulate import Simulator
 from intact.samples.metric import Metric
-from intact.search import evaluator as evaluating
-from intact.search.bench import Bench
-from intact.search.evaluator import Evaluator
-from intact.search.objective import Objective
-from intact.search.scoring import Scoring
+from intact.search.measuring import evaluator as evaluating
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.evaluator import Evaluator
+from intact.search.measuring.objective import Objective
+from intact.search.measuring.scoring import Scoring
 from intact.search.trial import Ask, Measured, State
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.search.benches import bench_of, some_samples

@@ -17,16 +17,16 @@ from intact.calibrate.statistics import Statistics
 from intact.errors import DataError, UsageError
 from intact.samples.labels import Reference
 from intact.samples.stream import Samples
-from intact.search.chunks import Chunk, chunks_of, portions, read_samples
-from intact.search.kinds import Seen
-from intact.search.objective import (
+from intact.search.measuring.chunks import Chunk, chunks_of, portions, read_samples
+from intact.search.measuring.kinds import Seen
+from intact.search.measuring.objective import (
     Objective,
     are_probabilities,
     default_kind,
     has_classes,
 )
+from intact.search.measuring.stopping import ERROR
 from intact.search.space import Space
-from intact.search.stopping import ERROR
 
 CHUNK = 16
 """Samples in one run: as fast as more of them, and their data stay in the caches of the cores."""
@@ -170,15 +170,15 @@ class Bench:
         )
 
     def save(self, folder: Path) -> None:
-        """Write everything into a folder; see `intact.search.bench_file`."""
-        from intact.search.bench_file import save_bench
+        """Write everything into a folder; see `intact.search.measuring.bench_file`."""
+        from intact.search.measuring.bench_file import save_bench
 
         save_bench(self, folder)
 
     @staticmethod
     def load(folder: Path) -> Bench:
         """Read what ``save`` wrote; samples and float outputs are mapped into memory."""
-        from intact.search.bench_file import load_bench
+        from intact.search.measuring.bench_file import load_bench
 
         return load_bench(folder)
 

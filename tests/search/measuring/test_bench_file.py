@@ -14,9 +14,9 @@ import pytest
 from intact.errors import DataError, UsageError
 from intact.plan import Overrides, TensorEnd
 from intact.samples.metric import Metric
-from intact.search.bench import Bench
-from intact.search.evaluator import Evaluator
-from intact.search.objective import Objective
+from intact.search.measuring.bench import Bench
+from intact.search.measuring.evaluator import Evaluator
+from intact.search.measuring.objective import Objective
 from intact.search.space import Space
 from intact.search.trial import Ask
 from tests.models import ModelBuilder, residual_net

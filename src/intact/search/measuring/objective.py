@@ -13,7 +13,7 @@ import numpy.typing as npt
 from intact.errors import DataError, UsageError, nearest
 from intact.samples.labels import Reference
 from intact.samples.metric import Metric, OutputRecord
-from intact.search.kinds import KINDS, Kind
+from intact.search.measuring.kinds import KINDS, Kind
 
 
 @dataclass(frozen=True)

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.search.paired import Pairs, _chances
-from intact.search.stopping import ERROR, Tally, can_reach
+from intact.search.measuring.paired import Pairs, _chances
+from intact.search.measuring.stopping import ERROR, Tally, can_reach
 
 LOOKS = (32, 64, 128, 256)
 
