@@ -2,7 +2,7 @@
 
     python benchmarks/search.py [--models resnet20,mobilenetv2,vit] [--samples 512]
         [--targets tvm,onnxruntime,integer-pow2] [--parts speed,samplers,mixed,pow2]
-        [--trials 120] [--repeats 3]
+        [--trials 120] [--repeats 3] [--sizes 0,0.1,0.5,0.9,0.98]
 
 Four tables:
 
@@ -55,8 +55,6 @@ TARGETS = {
     "vit": ("onnxruntime",),
 }
 SAMPLERS = ("sensitivity", "batched-greedy", "annealing", "tpe", "nsga2", "random")
-SIZES = (0.0, 0.05, 0.25, 0.5, 0.75, 0.9, 0.97)
-"""From the least bytes that are possible (0) to 8 bits everywhere (1)."""
 _REBUILT = 5
 """Candidates that are rebuilt for each repeat; each costs a second or more."""
 
@@ -191,7 +189,7 @@ def test_scores(
     return {each: evaluator.measure(Ask(each)).score for each in candidates}
 
 
-def mixed(model: ZooModel, target: str, images: Images) -> Iterator[str]:
+def mixed(model: ZooModel, target: str, images: Images, sizes: list[float]) -> Iterator[str]:
     """Yield a row for the best of each size, and for the uniform ones, by size."""
     if target != "onnxruntime":  # the format that packs 4 bits
         return
@@ -201,7 +199,7 @@ def mixed(model: ZooModel, target: str, images: Images) -> Iterator[str]:
     uniform = {f"uniform-{bits}": space.uniform(bits) for bits in (8, 4)}
     low, high = cost.lowest(), cost.of(space.default)
     chosen: dict[str, Candidate] = {}
-    for part, allow_float in product(SIZES, (False, True)):
+    for part, allow_float in product(sizes, (False, True)):
         found = searched(
             model,
             images,
@@ -270,7 +268,10 @@ def rows_of(
         return speed(model, target, images, arguments.trials, arguments.repeats)
     if part == "samplers":
         return samplers(model, target, images, arguments.trials)
-    return {"mixed": mixed, "pow2": pow2}[part](model, target, images)
+    if part == "mixed":
+        sizes = [float(size) for size in arguments.sizes.split(",")]
+        return mixed(model, target, images, sizes)
+    return pow2(model, target, images)
 
 
 def main() -> None:
@@ -280,6 +281,11 @@ def main() -> None:
     parser.add_argument("--targets", default="tvm,onnxruntime,integer-pow2")
     parser.add_argument("--samples", type=int, default=512)
     parser.add_argument("--parts", default=",".join(TABLES))
+    parser.add_argument(
+        "--sizes",
+        default="0,0.1,0.5,0.9,0.98",
+        help="of mixed: from the least bytes that are possible (0) to 8 bits everywhere (1)",
+    )
     parser.add_argument("--trials", type=int, default=120)
     parser.add_argument("--repeats", type=int, default=3)
     arguments = parser.parse_args()
