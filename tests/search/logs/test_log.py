@@ -7,8 +7,6 @@ import math
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
-from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,62 +14,34 @@ import jsonschema
 import msgspec
 import pytest
 
-import intact.search.logs.log as log_module
-from intact.errors import DataError, IntactError, OutputError, SearchError, UsageError
+from intact.errors import DataError, OutputError, SearchError, UsageError
 from intact.graph import normalize
-from intact.plan import Overrides, TensorEnd
-from intact.search.logs import reading
-from intact.search.logs.log import Entry, Log, LogSettings, choose, read_log
+from intact.plan import Overrides
+from intact.search.logs.log import Log, LogSettings, read_log
 from intact.search.logs.settings import DIFFERENCES, groups_hash
 from intact.search.space import Space
-from intact.search.strategy import Strategy
-from intact.search.trial import Goal, Measured, State, Trial
+from intact.search.trial import Goal, State
 from intact.targets import load_target
 from tests.models import depthwise_net, residual_net
-from tests.plans import calibrated
+from tests.search.logs.lines import (
+    PLAN,
+    SCHEMA,
+    SPACE,
+    STRATEGY,
+    VALIDATOR,
+    resumed,
+    settings,
+    trial,
+    written,
+)
 
-DOCUMENT = Path(__file__).parents[3] / "docs" / "search-log.md"
-PLAN = calibrated(residual_net())
-STRATEGY = Strategy.of(PLAN)
-SPACE = Space.of(PLAN.graph, PLAN.target)
-SCHEMA = json.loads((files("intact.search.logs") / "log.schema.json").read_text())
-VALIDATOR = jsonschema.Draft202012Validator(SCHEMA)
-
-
-def settings(**changes: Any) -> LogSettings:
-    given: dict[str, Any] = {
-        "sampler": "greedy",
-        "seed": 3,
-        "objective": "top1",
-        "minimize": "bytes",
-        "goal": Goal(min_score=0.5),
-        "samples": 64,
-        "samples_hash": "5" * 64,
-        "method": "mse",
-    }
-    return LogSettings.of(SPACE, **(given | changes))
-
-
-def trial(number: int, score: float = 0.75, cost: float = 100.0, **measured: Any) -> Trial:
-    given: dict[str, Any] = {
-        "state": State.COMPLETE,
-        "noise": 0.1,
-        "samples": 64,
-        "seconds": 0.25,
-    }
-    return Trial(number, SPACE.uniform(8), cost, Measured(score=score, **(given | measured)))
-
-
-def written(path: Path, *trials: Trial, options: LogSettings | None = None) -> bytes:
-    with Log.create(path, options or settings()) as log:
-        for each in trials:
-            log.append(each, STRATEGY)
-    return path.read_bytes()
-
-
-def resumed(path: Path, options: LogSettings | None = None) -> list[Trial]:
-    with Log.resume(path, options or settings()) as log:
-        return log.trials
+IMPORTS = """
+from pathlib import Path
+from intact.errors import OutputError
+from intact.search.logs.log import Log
+from tests.search.logs.lines import STRATEGY, settings, trial
+"""
+"""Of the programs that other processes run."""
 
 
 @pytest.fixture
@@ -162,7 +132,7 @@ class TestWriting:
 
     def test_another_process_writes_it(self, path: Path) -> None:
         code = (
-            "import sys; from tests.search.logs.test_log import *\n"
+            f"import sys\n{IMPORTS}"
             "try: Log.resume(Path(sys.argv[1]), settings())\n"
             "except OutputError as error: print(error)"
         )
@@ -198,7 +168,7 @@ class TestDisk:
     def test_full_in_the_middle_of_a_line(self, path: Path) -> None:
         """What a limit on the file's size lets through is taken back; the rest can be resumed."""
         code = (
-            "import resource, signal, sys; from tests.search.logs.test_log import *\n"
+            f"import resource, signal, sys\n{IMPORTS}"
             "signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
             "log = Log.create(Path(sys.argv[1]), settings())\n"
             "log.append(trial(0), STRATEGY)\n"
@@ -370,145 +340,3 @@ class TestSpaces:
             made.refuse_other(PLAN.graph, same_name, "log")
         with pytest.raises(SearchError, match=r"the model is .*; give the model and the target"):
             made.refuse_other(normalize(depthwise_net()), PLAN.target, "log")
-
-
-class TestHostile:
-    @pytest.fixture
-    def line(self, path: Path) -> Any:
-        return json.loads(written(path, trial(0)))
-
-    @pytest.mark.parametrize(
-        ("old", "new"),
-        [
-            ('"sim_acc": 0.75', '"sim_acc": NaN'),
-            ('"sim_acc": 0.75', '"sim_acc": 1e999'),
-            ('"sim_acc": 0.75', '"sim_acc": ' + "[" * 100_000),
-            ('"samples": 64', '"samples": -1'),
-            ('"samples": 64', '"samples": ' + "9" * 5000),
-            ('"seed": 3', '"seed": 1e400'),
-            ('"version": 1', '"version": 2'),
-            ('"version": 1', '"version": "1"'),
-            ('"state": "complete"', '"state": "__class__"'),
-            ('"trial": 0', '"trial": 0.5'),
-            ('"candidate": [', '"candidate": [1000000000000, '),
-            ('"greedy"', '"\\ud800"'),
-        ],
-    )
-    def test_odd_values(self, path: Path, line: Any, old: str, new: str) -> None:
-        text = json.dumps(line)
-        assert old in text
-        path.write_text(text.replace(old, new, 1) + "\n" + json.dumps(line) + "\n")
-        for read in (lambda: list(read_log(path)), lambda: resumed(path)):
-            with pytest.raises(IntactError, match="line 1") as caught:
-                read()
-            assert str(caught.value).isprintable()
-
-    def test_names_with_control_characters(self, path: Path, line: Any) -> None:
-        line["search"]["settings"]["target"] = "\x1b[31m\n\u202e" * 1000
-        path.write_text(json.dumps(line) + "\n")
-        with pytest.raises(SearchError, match="the target is") as caught:
-            Log.resume(path, settings())
-        assert str(caught.value).isprintable()
-        assert len(str(caught.value)) < 1000
-
-    def test_a_line_without_an_end(self, path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr(reading, "LONGEST_LINE", 10_000)
-        monkeypatch.setattr(log_module, "LONGEST_LINE", 10_000)
-        whole = written(path, trial(0))
-        path.write_bytes(whole + b'{"version":' + b"1" * 10_000)
-        for read in (lambda: list(read_log(path)), lambda: resumed(path)):
-            with pytest.raises(DataError, match="line 2 is longer"):
-                read()
-        with (
-            Log.create(path.with_name("other"), settings()) as log,
-            pytest.raises(OutputError, match="can be read again"),
-        ):
-            log.append(trial(0, state=State.FAILED, reason="x" * 10_000), STRATEGY)
-        assert path.with_name("other").read_bytes() == b""
-
-    def test_no_file(self, tmp_path: Path) -> None:
-        for path in (tmp_path, tmp_path / "none"):
-            with pytest.raises(DataError, match="cannot be read"):
-                list(read_log(path))
-
-
-def entries(*trials: Trial, confirmed: tuple[Trial, ...] = (), **changes: Any) -> Iterator[Entry]:
-    options = settings(**changes)
-    for each in trials:
-        yield Entry.of(each, STRATEGY, options)
-    for each in confirmed:
-        yield Entry.of(each, STRATEGY, options, confirms=True)
-
-
-class TestChoose:
-    def test_best_with_a_lowest_score(self) -> None:
-        trials = (
-            trial(0, 0.9, 100),
-            trial(1, 0.4, 10),  # below the limit
-            trial(2, 0.6, 50),
-            trial(3, 0.6, 50),  # the same, later
-            trial(4, 0.7, 20, samples=32),  # not on all samples
-            trial(5, 0.7, 20, state=State.STOPPED),
-            trial(6, math.nan, 1, state=State.FAILED),
-        )
-        assert choose(entries(*trials), "best").search.trial == 2
-        assert choose(entries(*trials, goal=Goal()), "best").search.trial == 0
-        assert choose(entries(*trials, goal=Goal(None, 60)), "best").search.trial == 2
-
-    def test_confirmed_ones_come_first(self) -> None:
-        trials = (trial(0, 0.9, 100), trial(1, 0.9, 50), trial(2, 0.9, 70))
-        ran = (trial(1, 0.3, 50), trial(2, 0.8, 70))
-        best = choose(entries(*trials, confirmed=ran), "best")
-        assert best.trial == ran[1]
-        assert best.is_confirmation
-        assert choose(entries(*trials, confirmed=ran), 1).trial == ran[0]
-        assert choose(entries(*trials, confirmed=ran), "0").trial == trials[0]
-
-    def test_the_last_confirmation_is_what_the_search_ended_with(self) -> None:
-        trials = (trial(0, 0.9, 100), trial(1, 0.9, 50), trial(2, 0.9, 40))
-        ran = (trial(1, 0.8, 50), trial(0, 0.8, 100), trial(2, 0.3, 40))  # the last is too low
-        assert choose(entries(*trials, confirmed=ran), "best").trial == ran[1]
-
-    def test_none(self) -> None:
-        with pytest.raises(SearchError, match=r"none of the 1 line.*highest score: 0.4"):
-            choose(entries(trial(0, 0.4)), "best")
-        with pytest.raises(SearchError, match="none of the 0 line"):
-            choose(iter(()), "best")
-        with pytest.raises(UsageError, match="number up to 0"):
-            choose(entries(trial(0)), 1)
-        for odd in ("first", "-1", "", "1.0", "²", "9" * 30, -1):
-            with pytest.raises(UsageError, match="--trial"):
-                choose(entries(trial(0)), odd)
-
-    def test_a_trial_without_a_plan(self) -> None:
-        failed = trial(0, math.nan, state=State.FAILED, reason="out of memory")
-        line = Entry.of(failed, None, settings())
-        with pytest.raises(UsageError, match="no strategy: out of memory"):
-            choose(iter([line]), 0)
-
-
-@pytest.mark.skipif(not DOCUMENT.is_file(), reason="the documentation is not beside the tests")
-class TestDocument:
-    def test_its_line_is_one(self) -> None:
-        text = DOCUMENT.read_text(encoding="utf-8")
-        shown = json.loads(text.split("```json\n")[1].split("```")[0])
-        VALIDATOR.validate(shown)
-        msgspec.convert(shown, Entry)
-
-    def test_its_program_reads_scales(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.chdir(tmp_path)
-        failed = trial(1, math.nan, state=State.FAILED, noise=math.nan)
-        with Log.create("search.jsonl", settings()) as log:
-            log.append(trial(0), STRATEGY)
-            log.append(failed, None)
-        program = DOCUMENT.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
-        names: dict[str, Any] = {}
-        exec(compile(program, "search-log.md", "exec"), names)
-        assert {place for _, place in names["scales"]} == set(STRATEGY.thresholds)
-        for (number, place), scales in names["scales"].items():
-            config = PLAN.configs[TensorEnd.parse(place)]
-            assert config.scale is not None
-            assert number == 0
-            assert scales == [float(scale) for scale in config.scale.flat]
