@@ -16,8 +16,8 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
-from intact.evaluation import Evaluation
-from intact.run.cpu import detect_cpu
+from intact.engines.cpu import detect_cpu
+from intact.flow.evaluation import Evaluation
 from zoo import CALIBRATION, MODELS, TEST, ZooModel
 
 LIMITS = {True: 0.3, False: 0.5}
@@ -25,7 +25,7 @@ LIMITS = {True: 0.3, False: 0.5}
 
 
 def measure(model: ZooModel, target: str, method: str | None) -> Evaluation:
-    """Quantise one model in memory and evaluate it."""
+    """Quantize one model in memory and evaluate it."""
     result = intact.quantize(
         model.path,
         CALIBRATION,

@@ -55,9 +55,9 @@ def measure_ratios(name: str, samples: int, repeats: int) -> dict[str, list[floa
     """Return seconds of each repeat for the float pass and for collect + scales."""
     from intact.calibrate.assign import Method, assign, required_tensors
     from intact.calibrate.collect import collect
+    from intact.data.sources import open_samples
     from intact.graph import normalize
     from intact.plan import build_plan
-    from intact.samples.opening import open_samples
     from intact.targets import load_target
 
     path, images = _model_and_data(name, samples)

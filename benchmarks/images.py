@@ -73,10 +73,10 @@ def plain_loop(folder: Path) -> np.ndarray:
 
 def print_reading(folder: Path, model: Path, repeats: int) -> None:
     """Table 1."""
+    from intact.data.images.steps import ImageSteps
+    from intact.data.preprocess import Preprocess
+    from intact.data.sources import open_samples
     from intact.graph import normalize
-    from intact.samples.images.steps import ImageSteps
-    from intact.samples.opening import open_samples
-    from intact.samples.preprocess import Preprocess
 
     graph = normalize(model)
     steps = Preprocess(MEAN, SCALE, ImageSteps(shorter_side=SHORTER))
@@ -156,8 +156,8 @@ def observe(bound: int | None) -> None:
     from onnx import helper, numpy_helper
 
     from intact.calibrate.collect import collect
+    from intact.data.sources import open_samples
     from intact.graph import normalize
-    from intact.samples.opening import open_samples
 
     generator = np.random.default_rng(0)
     nodes, weights, x = [], [], "image"

@@ -25,13 +25,13 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
+from intact.data.preprocess import Preprocess
+from intact.engines.cpu import detect_cpu
+from intact.engines.integer import IntegerEngine
 from intact.formats.tflite.write import write_tflite
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
 from intact.program.passes.layout import Layout
-from intact.run.cpu import detect_cpu
-from intact.run.integer import IntegerEngine
-from intact.samples.preprocess import Preprocess
 from zoo import CALIBRATION, MODELS, ZooModel
 
 UNIT = Preprocess((0.0,) * 3, (1 / 255,) * 3)
@@ -91,7 +91,7 @@ class Reference:
 
 
 def measure(model: ZooModel, batch: int, rounds: int) -> Row:
-    """Quantise one model and time it."""
+    """Quantize one model and time it."""
     images = images_for(model, 512)
     plan = intact.quantize(
         model.path, {input_name(model): images}, target="tflite", formats=[]

@@ -12,7 +12,7 @@ Four tables:
    the accuracy (one point below float at most) at the cost that greedy ends with, or a lower one.
 3. mixed: 4 and 8 bits, searched on calibration images for the least divergence within a size,
    scored on 5,000 test images beside uniform 8 bits and uniform 4 bits (weights and activations).
-4. pow2: ResNet-20 with scales that are powers of two and its first convolution quantised.
+4. pow2: ResNet-20 with scales that are powers of two and its first convolution quantized.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ from intact.api import FoundStrategy
 from intact.calibrate.assign import Method, assign
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
+from intact.data.sources import open_samples
+from intact.engines.simulate import Simulator
 from intact.graph import load_model, normalize
 from intact.plan import build_plan
-from intact.run.simulate import Simulator
-from intact.samples.opening import open_samples
 from intact.search.cost import make_cost
 from intact.search.measuring.bench import Bench
 from intact.search.measuring.evaluator import Evaluator
@@ -230,7 +230,7 @@ def mixed(model: ZooModel, target: str, images: Images, sizes: list[float]) -> I
 
 
 def pow2(model: ZooModel, target: str, images: Images) -> Iterator[str]:
-    """Yield what is lost on the test images, by integers, with the first convolution quantised."""
+    """Yield what is lost on the test images, by integers, with the first convolution quantized."""
     if target != "integer-pow2":
         return
     found = searched(
@@ -256,7 +256,7 @@ TABLES = {
     "speed": "model target sampler trials/s rebuilt/s ratio evaluations/trial",
     "samplers": "model target sampler score cost% evaluations trials of-greedy's",
     "mixed": "model target strategy test-top-1 cost dominates",
-    "pow2": "model target float integers change first-conv-quantised trials",
+    "pow2": "model target float integers change first-conv-quantized trials",
 }
 
 

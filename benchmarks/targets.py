@@ -27,11 +27,11 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
+from intact.engines.cpu import detect_cpu
 from intact.errors import ExportError, IntactError
+from intact.flow.result import Result
+from intact.formats.verification import Verification
 from intact.graph import load_model
-from intact.result import Result
-from intact.run.cpu import detect_cpu
-from intact.verification import Verification
 from zoo import MODELS, PIXELS, TEST, ZooModel, calibration_images
 
 CNNS = (*(model for model in MODELS if model.is_cnn), ZooModel("mlperf_vww", PIXELS))

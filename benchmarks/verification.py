@@ -5,8 +5,8 @@
 
 Layers are compared alone: the engine computes each from the runtime's own integers, or where the
 runtime hides them (XNNPACK) the runtime computes each from the engine's. Final outputs are compared
-from end to end. The models are quantised for the target whose arithmetic the runtime has; ``read``
-compares the files that others quantised, with both kinds of LiteRT's kernels. Images of CIFAR-10;
+from end to end. The models are quantized for the target whose arithmetic the runtime has; ``read``
+compares the files that others quantized, with both kinds of LiteRT's kernels. Images of CIFAR-10;
 mlperf_vww and the files that were read are fed random ones, from fixed seeds.
 """
 
@@ -26,19 +26,15 @@ from rich.console import Console
 from rich.table import Table
 
 import intact
+from intact.engines.cpu import detect_cpu
+from intact.engines.session import Feeds
 from intact.errors import ExportError, IntactError
 from intact.formats.c.format import c_program
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.tflite.read import read_tflite_model
-from intact.formats.tflite.runtime import Kernels
+from intact.formats.tflite.run import Kernels
 from intact.formats.tflite.write import write_tflite
-from intact.graph import load_model
-from intact.plan import QuantizedGraph
-from intact.program.deployed import deployed_program
-from intact.run.cpu import detect_cpu
-from intact.run.session import Feeds
-from intact.targets import load_target
-from intact.verification import (
+from intact.formats.verification import (
     Verification,
     verify_c,
     verify_micro,
@@ -46,6 +42,10 @@ from intact.verification import (
     verify_read_tflite,
     verify_tflite,
 )
+from intact.graph import load_model
+from intact.plan import QuantizedGraph
+from intact.program.deployed import deployed_program
+from intact.targets import load_target
 from zoo import MODELS, PIXELS, TEST, ZOO, ZooModel, calibration_images
 
 CNNS = (*(model for model in MODELS if model.is_cnn), ZooModel("mlperf_vww", PIXELS))
@@ -60,7 +60,7 @@ class Row:
     Attributes:
         model: What was compared.
         found: The outcome.
-        seconds: What comparing took, quantising not counted.
+        seconds: What comparing took, quantizing not counted.
     """
 
     model: str
@@ -166,7 +166,7 @@ def compared(parts: list[str], models: list[str], images: int, count: int) -> It
 
 
 def read_file(path: Path, images: int) -> Iterator[Row]:
-    """Compare a file that others quantised, with both kinds of kernels."""
+    """Compare a file that others quantized, with both kinds of kernels."""
     content = path.read_bytes()
     for target, kernels in (("tflite", Kernels.REF), ("tflite-xnnpack", Kernels.XNNPACK)):
         model = read_tflite_model(content, load_target(target))

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from intact.samples.preprocess import Preprocess
+from intact.data.preprocess import Preprocess
 
 ZOO = Path(os.environ.get("INTACT_ZOO", Path(__file__).parents[2] / "shared" / "zoo"))
 

@@ -48,13 +48,13 @@ def cifar(zoo: Path) -> Callable[..., Images]:
 
 @pytest.fixture(scope="session")
 def cifar_calib(cifar: Callable[..., Images]) -> Images:
-    """The first 512 calibration images, normalised."""
+    """The first 512 calibration images, normalized."""
     return cifar("calib", 512)
 
 
 @pytest.fixture(scope="session")
 def cifar_test(cifar: Callable[..., Images]) -> Images:
-    """All 5,000 test images, normalised."""
+    """All 5,000 test images, normalized."""
     return cifar("test")
 
 

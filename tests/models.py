@@ -430,7 +430,7 @@ def run_model(
     feeds: Mapping[str, npt.NDArray[Any]],
     outputs: Sequence[str] | None = None,
 ) -> dict[str, np.ndarray]:
-    """Run a model in ONNX Runtime without its optimiser.
+    """Run a model in ONNX Runtime without its optimizer.
 
     Args:
         model: The model.

@@ -190,7 +190,7 @@ def _body(name: str, nodes: list[onnx.NodeProto], inputs: Any, outputs: Any) -> 
 
 
 def conditional() -> onnx.ModelProto:
-    """Branches that read outer values: a quantised activation and a weight used outside too."""
+    """Branches that read outer values: a quantized activation and a weight used outside too."""
     b, x = _start()
     weight = b.weight(6, 6, name="w")
     y = b.node("Relu", b.node("MatMul", x, weight))
@@ -298,7 +298,7 @@ def dead_nodes() -> onnx.ModelProto:
 
 
 def contrib_operator() -> onnx.ModelProto:
-    """An operator of ONNX Runtime's own domain between quantised layers."""
+    """An operator of ONNX Runtime's own domain between quantized layers."""
     b, x = _start()
     b.domains["com.microsoft"] = 1
     y = b.node("FastGelu", _dense(b, x), domain="com.microsoft")
@@ -335,7 +335,7 @@ def sparse_initializers() -> onnx.ModelProto:
 
 
 def doubles() -> onnx.ModelProto:
-    """A float64 part that stays as it is, behind a quantised one."""
+    """A float64 part that stays as it is, behind a quantized one."""
     b, x = _start()
     y = b.node("Cast", _dense(b, x), to=TensorProto.DOUBLE)
     y = b.node("MatMul", y, b.constant(np.eye(6) * 0.5))
@@ -383,4 +383,4 @@ ODD: Mapping[str, Callable[[], onnx.ModelProto]] = {
         metadata,
     )
 }
-"""Each goes through: quantised, saved, loaded, evaluated and verified."""
+"""Each goes through: quantized, saved, loaded, evaluated and verified."""

@@ -23,7 +23,7 @@ class OldModel:
         name: What is tested.
         shape: Shape of x.
         nodes: Operator, inputs, outputs, attributes.
-        constants: Initialisers by name.
+        constants: Initializers by name.
     """
 
     name: str
@@ -40,7 +40,7 @@ class OldModel:
         return self
 
     def constant(self, name: str, values: npt.ArrayLike) -> OldModel:
-        """Add an initialiser; floats are float32, integers int64."""
+        """Add an initializer; floats are float32, integers int64."""
         array = np.asarray(values)
         wanted = np.float32 if array.dtype.kind == "f" else np.int64
         self.constants[name] = array.astype(wanted)
@@ -54,7 +54,7 @@ class OldModel:
         return self
 
     def build(self, opset: int, *, weights_are_inputs: bool = False) -> onnx.ModelProto:
-        """Return the model; before IR version 4 every initialiser had to be an input as well."""
+        """Return the model; before IR version 4 every initializer had to be an input as well."""
         inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, self.shape)]
         tensors = [numpy_helper.from_array(array, name) for name, array in self.constants.items()]
         if weights_are_inputs:

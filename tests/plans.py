@@ -13,9 +13,9 @@ import onnx
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.config import TensorQuantConfig
+from intact.data.sources import open_samples
 from intact.graph import normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
-from intact.samples.opening import open_samples
 from intact.targets import Target, load_target
 from tests.models import ModelBuilder, random_inputs
 

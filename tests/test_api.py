@@ -10,14 +10,14 @@ import pytest
 
 from intact import api, demo
 from intact.api import running
-from intact.comparing import runtimes
+from intact.data.preprocess import Preprocess
+from intact.data.stream import Samples
+from intact.engines.cpu import detect_cpu
 from intact.errors import CalibrationError, DataError, UsageError
-from intact.exporting import FormatName
+from intact.flow import runtimes
+from intact.formats.registry import FormatName
+from intact.formats.verification import Verification
 from intact.plan import Overrides
-from intact.run.cpu import detect_cpu
-from intact.samples.preprocess import Preprocess
-from intact.samples.stream import Samples
-from intact.verification import Verification
 
 
 class Unread:
@@ -140,7 +140,7 @@ def test_a_number_of_samples_that_is_none_is_refused(samples: int) -> None:
         ({"skip_bad": True}, "--skip-bad"),
     ],
 )
-def test_what_only_completes_a_quantised_model_needs_samples(
+def test_what_only_completes_a_quantized_model_needs_samples(
     options: dict[str, Any], named: str
 ) -> None:
     with pytest.raises(UsageError, match=f"{named} is for completing"):

@@ -19,10 +19,10 @@ from PIL import Image
 
 from intact import demo
 from intact.cli import run, show_verification
+from intact.engines.cpu import detect_cpu
+from intact.flow.result import FILES
+from intact.formats.verification import LayerComparison, Verification
 from intact.numerics.thresholds import METHODS
-from intact.result import FILES
-from intact.run.cpu import detect_cpu
-from intact.verification import LayerComparison, Verification
 
 README = Path(__file__).resolve().parent.parent / "README.md"
 ENDLESS = """

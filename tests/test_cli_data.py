@@ -1,4 +1,4 @@
-"""What users bring, from the command line: images, scales, masks, metrics, quantised models."""
+"""What users bring, from the command line: images, scales, masks, metrics, quantized models."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from PIL import Image
 
 from intact import api, demo
 from intact.cli import run
+from intact.data.images.steps import ImageSteps
+from intact.data.preprocess import Preprocess
+from intact.formats.verification import Verification
 from intact.plan import quantization_points
-from intact.samples.images.steps import ImageSteps
-from intact.samples.preprocess import Preprocess
-from intact.verification import Verification
 from tests.models import ModelBuilder
 
 DOCS = Path(__file__).resolve().parent.parent / "docs"
@@ -240,7 +240,7 @@ def test_a_memory_that_is_no_size(here: Path, capfd: pytest.CaptureFixture[str])
 
 @pytest.fixture
 def padded(here: Path) -> Callable[..., list[float]]:
-    """A function that quantises a model of padded tokens and returns its activations' scales."""
+    """A function that quantizes a model of padded tokens and returns its activations' scales."""
     builder = ModelBuilder()
     tokens = builder.input("tokens", ["n", "length", 4])
     builder.node("MatMul", tokens, builder.weight(4, 4), out="y")
@@ -373,7 +373,7 @@ def test_a_quantized_model_is_imported_and_completed(
     assert any(row["quantized"] for row in rows)
     assert "DequantizeLinear" not in {row["op_type"] for row in rows}
     inspect = ("inspect", "out/model.int8.onnx", "--weight-bits", "4")
-    assert "quantised already" in refused(capfd, *inspect, code=2)
+    assert "quantized already" in refused(capfd, *inspect, code=2)
     read = api.load_result("read")
     assert read.statistics is None
     printed("verify", "read", "--samples", "4")

@@ -17,7 +17,7 @@ import pytest
 from rich.console import Console
 
 from intact.cli import show_search
-from intact.search.budget import Budget
+from intact.search.goals import Budget
 from intact.search.loop import Standing
 from intact.search.trial import Goal, Measured, State, Trial
 
@@ -113,7 +113,7 @@ def test_scores_are_shown_as_the_metric_has_them(here: Path, say: Any) -> None:
     assert re.search(rf"float model +{found['float_score']:.4f}\s", table)
 
 
-def test_a_trial_is_realised_by_its_number(here: Path, say: Any, fails: Any) -> None:
+def test_a_trial_is_realized_by_its_number(here: Path, say: Any, fails: Any) -> None:
     say(*search("--budget", "3"))
     for which in ("best", "0", "2"):
         replay = ("search", "model.onnx", "--replay", "out.search.jsonl", "--trial", which)

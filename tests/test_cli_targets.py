@@ -71,10 +71,10 @@ def test_tengine_files_in_and_out(here: Path, say: Any, fails: Any) -> None:
     assert len(first) == len(second)
     say("import", "out/model.int8.tmfile", "-o", "read")
     assert Path("read/model.int8.tmfile").read_bytes() == first
-    assert "quantised already" in fails(
+    assert "quantized already" in fails(
         "quantize", "out/model.int8.tmfile", "-d", "calib.npz", "-o", "again"
     )
-    assert "not quantised" in fails("import", "model.tmfile", "-o", "again")
+    assert "not quantized" in fails("import", "model.tmfile", "-o", "again")
     assert json.loads(say("inspect", "model.tmfile", "--json"))["target"] == "tengine"
     say("run", "out/model.int8.tmfile", "--integer", "-d", "test.npz", "-o", "read.npz")
     say("run", "out", "--integer", "-d", "test.npz", "-o", "made.npz")
@@ -140,4 +140,4 @@ def test_passes_are_asked_for_by_name(here: Path, say: Any, fails: Any) -> None:
     arguments = ("quantize", "model.onnx", "-d", "calib.npz", "-o", "out", "--json")
     made = json.loads(say(*arguments, "--improve", "equalize", "--improve", "weight-scales"))
     assert made["provenance"]["improve"] == "equalize,weight-scales"
-    assert "did you mean 'equalize'" in fails(*arguments, "--improve", "equalise")
+    assert "did you mean 'equalize'" in fails(*arguments, "--improve", "equalize")

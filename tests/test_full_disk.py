@@ -20,13 +20,13 @@ import pytest
 
 from intact import api, demo
 from intact.errors import OutputError
+from intact.flow.result import Result
 from intact.graph import save_model
-from intact.result import Result
 
 LIMITED = """
 import resource, sys
 from intact.cli import run
-from intact.result import Result
+from intact.flow.result import Result
 save = Result.save
 def limited(*arguments):
     resource.setrlimit(resource.RLIMIT_FSIZE, (int(sys.argv[1]), resource.RLIM_INFINITY))
@@ -52,7 +52,7 @@ def content(folder: Path) -> dict[str, bytes]:
 
 
 def quantize_limited(folder: Path, limit: int) -> subprocess.CompletedProcess[str]:
-    """Quantise the demo's model from the command line where files end at ``limit`` bytes."""
+    """Quantize the demo's model from the command line where files end at ``limit`` bytes."""
     files = [str(demo.model_path()), "-d", str(demo.calibration_path())]
     options = ["-o", "out", "--samples", "8", "--method", "minmax"]
     return subprocess.run(

@@ -1,4 +1,4 @@
-"""Families of models from end to end: quantised, deployed, compared with float and simulation."""
+"""Families of models from end to end: quantized, deployed, compared with float and simulation."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ import onnx_ir as ir
 import pytest
 
 import intact
-from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.engines.cpu import detect_cpu
+from intact.flow.result import Result
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.graph import OpKind, op_spec
 from intact.numerics.metrics import sqnr_db
 from intact.plan import load_plan, save_plan
-from intact.result import Result
-from intact.run.cpu import detect_cpu
 from tests.gallery.catalogue import GALLERY, REASONS, TARGETS, GalleryModel
 from tests.gallery.data import Arrays
 from tests.models import run_model
@@ -40,7 +40,7 @@ each_target = pytest.mark.parametrize("target", TARGETS)
 
 @dataclass(frozen=True)
 class Deployed:
-    """A quantised gallery model with inputs that calibration did not see."""
+    """A quantized gallery model with inputs that calibration did not see."""
 
     described: GalleryModel
     result: Result
@@ -53,7 +53,7 @@ class Deployed:
 
 @pytest.fixture(scope="module")
 def deployed() -> Callable[[str, str], Deployed]:
-    """A function that quantises a gallery model for a target, once."""
+    """A function that quantizes a gallery model for a target, once."""
 
     @cache
     def quantize(name: str, target: str) -> Deployed:

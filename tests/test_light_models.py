@@ -19,9 +19,9 @@ import pytest
 from onnx import helper, numpy_helper
 
 import intact
-from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.flow.result import Result
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.numerics.metrics import sqnr_db
-from intact.result import Result
 from tests.models import run_model
 
 FOLDER = Path(onnx.backend.test.__file__).parent / "data" / "light"
@@ -104,7 +104,7 @@ def _drawn(
 
 @pytest.fixture(scope="module")
 def networks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[Path, Result]]:
-    """A function that gives a network with drawn weights its file and its quantisation, once."""
+    """A function that gives a network with drawn weights its file and its quantization, once."""
 
     @cache
     def quantize(name: str) -> tuple[Path, Result]:
@@ -117,7 +117,7 @@ def networks(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], tuple[
 
 
 @each_network
-def test_it_is_quantised_and_follows_the_float_model(
+def test_it_is_quantized_and_follows_the_float_model(
     name: str, networks: Callable[[str], tuple[Path, Result]]
 ) -> None:
     path, result = networks(name)
@@ -153,7 +153,7 @@ def test_every_product_is_integer(
 
 
 @pytest.mark.parametrize("name", ["squeezenet", "shufflenet"])
-def test_a_network_as_it_is_shipped_is_quantised_and_runs(name: str) -> None:
+def test_a_network_as_it_is_shipped_is_quantized_and_runs(name: str) -> None:
     path = FOLDER / f"light_{name}.onnx"
     data = images(onnx.load(path), 2, seed=1)
     result = intact.quantize(path, data)

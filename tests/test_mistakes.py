@@ -15,7 +15,7 @@ import pytest
 
 from intact import api
 from intact.cli import run
-from intact.result import FILES
+from intact.flow.result import FILES
 from tests.models import ModelBuilder
 
 Arrays = dict[str, Any]
@@ -122,7 +122,7 @@ def test_wrong_options(fails: Callable[..., str], options: list[str], code: int,
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["quantise"], "'quantize'"),
+        (["quantize"], "'quantize'"),
         (["quantize"], "see `intact quantize --help`"),
         (["quantize", "model.onnx", "-o", "out"], "--data"),
         (["quantize", "model.onnx", "calib.npz", "-o", "out"], "see `intact quantize --help`"),

@@ -15,8 +15,8 @@ import intact
 from intact import api, demo
 from intact.api.searching import FoundStrategy
 from intact.errors import IntactError, OutputError, SearchError, UsageError
+from intact.flow.result import Result
 from intact.plan import Overrides
-from intact.result import Result
 from intact.search.logs.log import read_log
 from intact.search.space import FLOAT
 from intact.search.trial import Executor, State
@@ -149,9 +149,9 @@ class TestGoals:
         with pytest.raises(UsageError, match="samples are read twice"):
             found(iter([images(4)]))
 
-    def test_a_quantised_model_is_refused(self, tmp_path: Path) -> None:
+    def test_a_quantized_model_is_refused(self, tmp_path: Path) -> None:
         api.quantize(demo.model_path(), images(8), output=tmp_path / "out")
-        with pytest.raises(UsageError, match="quantised already"):
+        with pytest.raises(UsageError, match="quantized already"):
             api.search_strategy(tmp_path / "out" / "model.int8.onnx", images(8))
 
 

@@ -13,14 +13,14 @@ import intact
 from intact import api, demo
 from intact.calibrate.collect import collect
 from intact.cli import show_verification
-from intact.comparing import runtimes
+from intact.engines.cpu import detect_cpu
 from intact.errors import ExportError, OutputError, UsageError
-from intact.exporting import FormatName
+from intact.flow import runtimes
+from intact.formats.base.comparison import OutputComparer
+from intact.formats.registry import FormatName
+from intact.formats.verification import Verification
 from intact.graph import Graph
-from intact.run.cpu import detect_cpu
 from intact.targets import load_target
-from intact.verification import Verification
-from intact.verification.comparison import OutputComparer
 from tests.models import MODELS
 
 TARGETS = ("onnxruntime", "tflite", "integer-pow2")
@@ -52,7 +52,7 @@ def test_a_folder_of_several_is_written_whole_and_replaced_whole(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patched:
-        patched.setattr("intact.result.save_plan", fail)
+        patched.setattr("intact.flow.result.save_plan", fail)
         with pytest.raises(OutputError, match="No space"):
             api.quantize_for(model, data, targets=TARGETS, samples=9, output=folder)
     assert sorted(path.name for path in folder.iterdir()) == sorted(TARGETS[:2])
@@ -104,7 +104,7 @@ def test_the_samples_are_run_once(monkeypatch: pytest.MonkeyPatch) -> None:
         passes.append(names)
         return collect(graph, samples, names, **options)
 
-    monkeypatch.setattr("intact.pipeline.collect", counted)
+    monkeypatch.setattr("intact.flow.calibration.collect", counted)
     images = (image for image in np.load(demo.calibration_path())["image"][:8])
     batches = ({"image": image[None].astype(np.float32)} for image in images)
     found = api.quantize_for(demo.model_path(), batches, targets=TARGETS)
@@ -208,7 +208,7 @@ def test_targets_with_a_gelu_calibrate_a_graph_of_their_own(
         graphs.append(graph)
         return collect(graph, *arguments, **options)
 
-    monkeypatch.setattr("intact.pipeline.collect", counted)
+    monkeypatch.setattr("intact.flow.calibration.collect", counted)
     found = api.quantize_for(model, data, targets=TARGETS, formats=["encodings"])
     assert len(graphs) == 2  # integer-pow2 shares the one of onnxruntime
     joined = {name: "Gelu" in {n.op_type for n in r.plan.graph.nodes} for name, r in found.items()}

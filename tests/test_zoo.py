@@ -10,8 +10,8 @@ import numpy.typing as npt
 import pytest
 
 import intact
-from intact.formats.onnx_qdq.runtime import float_leftovers
-from intact.result import FILES, Result
+from intact.flow.result import FILES, Result
+from intact.formats.onnx_qdq.run import float_leftovers
 from tests.images import Images, Preprocessing
 
 CNNS = ("resnet20", "mobilenetv2", "mobilenetv2-raw", "mlperf_resnet8")
@@ -21,7 +21,7 @@ CALIBRATION_IMAGES = 256
 
 @pytest.fixture(scope="module")
 def quantized(zoo: Path, cifar: Callable[..., Images]) -> Callable[[str], Result]:
-    """A function that quantises a zoo model with its default method, once."""
+    """A function that quantizes a zoo model with its default method, once."""
 
     @cache
     def quantize(name: str) -> Result:

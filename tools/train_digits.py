@@ -2,7 +2,7 @@
 
 The model is a small convolutional network for scikit-learn's handwritten digits (8 x 8 pixels,
 values 0..16). It is written as an exporter would leave it, with its BatchNormalization nodes still
-in the graph, and holds what quantisation tools trip over: residual Adds, a depthwise convolution,
+in the graph, and holds what quantization tools trip over: residual Adds, a depthwise convolution,
 a global average pool and a Gemm, with a dynamic batch.
 
 The network is one table, ``LAYERS``; the torch module and the ONNX graph are both built from it.

@@ -19,10 +19,10 @@ __version__ = "0.1.0"
 # a name from elsewhere is also imported below, for type checkers. No module of the package may be
 # called like a public name, because importing it would put the module in the name's place.
 _HOMES = {
-    "ImageSteps": "intact.samples.images.steps",
+    "ImageSteps": "intact.data.images.steps",
     "IntactError": "intact.errors",
     "Overrides": "intact.plan",
-    "Preprocess": "intact.samples.preprocess",
+    "Preprocess": "intact.data.preprocess",
     "convert_ranges": "intact.api",
     "evaluate": "intact.api",
     "execute": "intact.api",
@@ -36,7 +36,7 @@ _HOMES = {
     "search_strategy": "intact.api",
     "quantize": "intact.api",
     "quantize_for": "intact.api",
-    "read_preprocess": "intact.samples.preprocess_file",
+    "read_preprocess": "intact.data.preprocess",
     "read_quantized": "intact.api",
     "verify": "intact.api",
     "verify_all": "intact.api",
@@ -46,12 +46,12 @@ __all__: list[str] = list(_HOMES)
 
 if TYPE_CHECKING:
     from intact.api import *  # noqa: F403
+    from intact.data.images.steps import ImageSteps as ImageSteps
+    from intact.data.preprocess import Preprocess as Preprocess
+    from intact.data.preprocess import read_preprocess as read_preprocess
     from intact.errors import IntactError as IntactError
     from intact.plan import Overrides as Overrides
     from intact.plan import load_plan as load_plan
-    from intact.samples.images.steps import ImageSteps as ImageSteps
-    from intact.samples.preprocess import Preprocess as Preprocess
-    from intact.samples.preprocess_file import read_preprocess as read_preprocess
 else:
 
     def __getattr__(name: str) -> object:

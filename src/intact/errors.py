@@ -4,10 +4,10 @@
 
     IntactError
     ├── UsageError          a command line or call that cannot be carried out as written
-    ├── ModelError          a model file or graph that cannot be read or normalised
+    ├── ModelError          a model file or graph that cannot be read or normalized
     ├── DataError           samples, labels or preprocessing that do not fit the model
     ├── TargetError         a hardware description that is unknown or contradicts itself
-    ├── ConfigError         an impossible quantisation policy, state transition or parameter
+    ├── ConfigError         an impossible quantization policy, state transition or parameter
     ├── CalibrationError    statistics or a threshold method that cannot give a scale
     ├── PlanError           a plan file that cannot be read, or does not fit its model
     ├── SearchError         a search that finds nothing within its limits, or a log of another one
@@ -46,7 +46,7 @@ class UsageError(IntactError):
 
 
 class ModelError(IntactError):
-    """A model file or graph that cannot be read or normalised."""
+    """A model file or graph that cannot be read or normalized."""
 
 
 class DataError(IntactError):
@@ -58,7 +58,7 @@ class TargetError(IntactError):
 
 
 class ConfigError(IntactError):
-    """An impossible quantisation policy, state transition or parameter."""
+    """An impossible quantization policy, state transition or parameter."""
 
 
 class CalibrationError(IntactError):
@@ -89,6 +89,26 @@ class ExportError(IntactError):
         super().__init__(message, remedy=remedy)
         is_whole = len(message) + len(remedy) + 2 <= _LONGEST
         self.unsaid = () if is_whole else tuple(_one_line(each) for each in listed)
+
+
+class Unsupported(Exception):  # noqa: N818 - a reason, collected with others before anything fails
+    """What a format, a target or a reader cannot express; caught where all reasons are collected.
+
+    Args:
+        reason: Why.
+        remedy: What to do instead, if there is more to say than for every other reason.
+        node: Which node or tensor, if who catches it does not know.
+        operator: Its operator, likewise.
+    """
+
+    def __init__(
+        self, reason: str, remedy: str = "", *, node: str = "", operator: str = ""
+    ) -> None:
+        super().__init__(reason)
+        self.reason = reason
+        self.remedy = remedy
+        self.node = node
+        self.operator = operator
 
 
 class OutputError(IntactError):

@@ -10,14 +10,13 @@ import pytest
 
 from intact.analyze import LayerError, inspect_graph_statistic, quant_loss
 from intact.calibrate.observe.observer import model_of_outputs
+from intact.data.sources import open_samples
+from intact.engines.integer import IntegerEngine
+from intact.engines.session import FloatModel, make_session, run_session
+from intact.engines.simulate import Simulator
 from intact.numerics.metrics import cosine, mse, sqnr_db
 from intact.plan import Overrides, TensorEnd
 from intact.program.lower import lower
-from intact.run.float import FloatModel
-from intact.run.integer import IntegerEngine
-from intact.run.session import make_session, run_session
-from intact.run.simulate import Simulator
-from intact.samples.opening import open_samples
 from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.plans import calibrated
 
@@ -174,7 +173,7 @@ class TestGraphStatistic:
         last = edges[-1]
         assert (last.tensor, last.op_type, last.group, last.bits) == ("logits", "Gemm", "", 32)
         assert (last.in_scale, last.in_dtype, last.out_dtype) == ((), "float32", "float32")
-        assert last.sqnr_db < 60  # float itself, but of what was quantised before
+        assert last.sqnr_db < 60  # float itself, but of what was quantized before
         known = {str(end) for end in plan.configs}
         for edge in edges[:-1]:
             root = plan.configs[TensorEnd.parse(edge.group)]
@@ -220,7 +219,7 @@ class TestGraphStatistic:
         assert first == inspect_graph_statistic(plan, open_samples(few, plan.graph))
         assert inspect_graph_statistic(plan, open_samples(feeds, plan.graph)).samples == 50
 
-    def test_no_quantised_edge(self) -> None:
+    def test_no_quantized_edge(self) -> None:
         model = residual_net()
         every = tuple({node.op_type for node in calibrated(model).graph.nodes})
         plan = calibrated(model, overrides=Overrides(keep_float=every))

@@ -9,10 +9,10 @@ from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState, TensorQuantConfig
+from intact.data.sources import open_samples
 from intact.errors import CalibrationError
 from intact.graph import Graph, normalize
 from intact.plan import NoteKind, Overrides, QuantizedGraph, TensorEnd, build_plan
-from intact.samples.opening import open_samples
 from intact.targets import Target, load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 

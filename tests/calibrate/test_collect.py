@@ -15,10 +15,10 @@ from intact.calibrate.assign import required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.observe.observer import Observer
 from intact.calibrate.statistics import Statistics
+from intact.data.sources import open_samples
 from intact.errors import CalibrationError, ModelError
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
-from intact.samples.opening import open_samples
 from intact.targets import load_target
 from tests.images import Images
 from tests.models import ModelBuilder, residual_net, run_model, transformer_block

@@ -11,9 +11,9 @@ from onnx import TensorProto
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
+from intact.data.sources import open_samples
 from intact.errors import DataError
 from intact.graph import Graph, normalize
-from intact.samples.opening import open_samples
 from tests.formats.onnx_qdq.pairs import PairBuilder, read
 from tests.models import ModelBuilder
 
@@ -75,7 +75,7 @@ def test_inputs_of_a_plan_without_statistics_fill_its_ranges() -> None:
 
 
 @pytest.mark.parametrize(
-    ("length", "reason"), [(6, "does not quantise it"), ("length", "a free dimension")]
+    ("length", "reason"), [(6, "does not quantize it"), ("length", "a free dimension")]
 )
 def test_an_input_without_a_range_needs_samples(length: int | str, reason: str) -> None:
     b = PairBuilder()

@@ -43,7 +43,7 @@ def test_a_sum_inside_a_product_where_the_target_fuses_them(model: onnx.ModelPro
             for end in plan.configs
             if end.node == node.name and str(end.direction) == "output"
         ]
-        # The Relu's result is quantised for the first product too; one product is fused.
+        # The Relu's result is quantized for the first product too; one product is fused.
         assert states.count(True) == 1
 
 

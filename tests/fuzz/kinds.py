@@ -88,9 +88,9 @@ def _all_targets() -> Any:
 
 def _quantize(path: Path) -> None:
     from intact import quantize
+    from intact.data.signature import input_specs
     from intact.errors import ModelError
     from intact.graph import normalize
-    from intact.samples.signature import input_specs
 
     random = np.random.default_rng(0)
     feeds = {}
@@ -109,7 +109,7 @@ def _samples(_folder: Path) -> list[bytes]:
 
 
 def _read_samples(path: Path) -> None:
-    from intact.samples.opening import open_samples
+    from intact.data.sources import open_samples
 
     samples = open_samples(path, _sample_graph())
     for _ in samples.batches(4):
@@ -200,7 +200,7 @@ def _plans(folder: Path) -> list[bytes]:
 
 
 def _integers(folder: Path) -> list[bytes]:
-    """Return the integers beside the plan of a model that was quantised already."""
+    """Return the integers beside the plan of a model that was quantized already."""
     from intact.formats.onnx_qdq.read import read_qdq
     from intact.graph import save_model
     from intact.plan import save_plan
@@ -273,10 +273,10 @@ def _mutate_tflite(data: bytes, other: bytes, random: Random) -> bytes:
 
 
 def _read_tflite(path: Path) -> None:
+    from intact.engines.integer import IntegerEngine
     from intact.formats.tflite.read import read_tflite
     from intact.plan import plan_to_json
     from intact.program.lower import lower
-    from intact.run.integer import IntegerEngine
     from intact.targets import load_target
 
     plan = read_tflite(path, load_target("tflite"))
@@ -353,7 +353,7 @@ def _preprocessing(_folder: Path) -> list[bytes]:
 
 
 def _read_preprocessing(path: Path) -> None:
-    from intact.samples.preprocess_file import preprocess_to_toml, read_preprocess
+    from intact.data.preprocess import preprocess_to_toml, read_preprocess
 
     preprocess_to_toml(read_preprocess(path))
 
@@ -366,7 +366,7 @@ def _labels(_folder: Path) -> list[bytes]:
 
 
 def _read_labels(path: Path) -> None:
-    from intact.samples.images.labels import csv_labels
+    from intact.data.images.labels import csv_labels
 
     csv_labels(path, ["a.png", "b/c.png"])
 
@@ -379,9 +379,9 @@ def _images(folder: Path) -> list[bytes]:
 
 
 def _read_images(path: Path) -> None:
-    from intact.samples.images.reader import open_folder
-    from intact.samples.preprocess import Preprocess
-    from intact.samples.signature import input_specs
+    from intact.data.images.reader import open_folder
+    from intact.data.preprocess import Preprocess
+    from intact.data.signature import input_specs
 
     for _ in open_folder(path.parent, input_specs(_sample_graph()), Preprocess()):
         pass

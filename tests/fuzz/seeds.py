@@ -15,13 +15,13 @@ from tests.models import ModelBuilder, control_flow, local_function
 
 
 def small_models() -> list[onnx.ModelProto]:
-    """Models that between them use every kind of field and every pass of normalisation."""
+    """Models that between them use every kind of field and every pass of normalization."""
     every = [convolution(), _matrices(), _shapes(), quantized_pairs(), _two_inputs(), _recurrent()]
     return [*every, control_flow(), local_function()]
 
 
 def quantizable_models() -> list[onnx.ModelProto]:
-    """Those of which some nodes are quantised."""
+    """Those of which some nodes are quantized."""
     return [
         convolution(),
         _matrices(),
@@ -89,7 +89,7 @@ def quantized_pairs() -> onnx.ModelProto:
 
 
 def fake_quantized() -> onnx.ModelProto:
-    """A convolution with quantisers in OpenVINO's form, one of them by channel, one at the end."""
+    """A convolution with quantizers in OpenVINO's form, one of them by channel, one at the end."""
     b = ModelBuilder()
     b.domains["org.openvinotoolkit"] = 1
 
@@ -108,7 +108,7 @@ def fake_quantized() -> onnx.ModelProto:
 
 
 def _two_inputs() -> onnx.ModelProto:
-    """Integers, an Embedding, a mask, and an initialiser that is also an input."""
+    """Integers, an Embedding, a mask, and an initializer that is also an input."""
     b = ModelBuilder()
     ids = b.input("ids", ["batch", 3], TensorProto.INT64)
     x = b.node("Gather", b.weight(5, 4, name="table"), ids)

@@ -16,16 +16,16 @@ from onnx import TensorProto, helper
 
 from intact import quantize, verify
 from intact.calibrate.statistics import Statistics
+from intact.data.images.labels import csv_labels
+from intact.data.preprocess import read_preprocess
+from intact.data.signature import input_specs
+from intact.data.sources import open_samples
 from intact.errors import CalibrationError, IntactError, ModelError, PlanError
+from intact.flow.result import Result, check_output
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.scales import read_scales
 from intact.graph import normalize
 from intact.plan import load_plan, save_plan
-from intact.result import Result, check_output
-from intact.samples.images.labels import csv_labels
-from intact.samples.opening import open_samples
-from intact.samples.preprocess_file import read_preprocess
-from intact.samples.signature import input_specs
 from intact.targets import load_target
 from tests.fuzz.seeds import convolution, quantized_pairs
 from tests.models import ModelBuilder, control_flow, random_inputs

@@ -16,7 +16,7 @@ TARGETS = ("onnxruntime", "onnxruntime-avx2", "tensorrt", "integer-pow2")
 REASONS = {
     "no operator": "describes no integer",
     "no integer reader": "nothing that reads it computes with integers",
-    "no integer source": "none of its inputs comes from a quantised node",
+    "no integer source": "none of its inputs comes from a quantized node",
     "shapes": "computes shapes or indices only",
     "not float": "not float32",
     "no kernel": "ONNX Runtime has no integer kernel for it",
@@ -35,7 +35,7 @@ class GalleryModel:
             what was measured. Noise of 8 bits in every layer leaves 25 to 45; powers of two cost
             10 more. One layer with wrong scales leaves 0 to 15.
         floats: The operators that stay float on ``onnxruntime``, by reason; one operator may
-            stand under several, and the same operator may be quantised elsewhere in the model.
+            stand under several, and the same operator may be quantized elsewhere in the model.
         samples: Where inputs come from; None draws structured floats.
     """
 
@@ -95,7 +95,7 @@ GALLERY: Mapping[str, GalleryModel] = {
             "no integer reader": "Transpose Relu Add MaxPool",
         },
     ),
-    # Powers of two clip the normalised activations, all of one range, in every layer alike.
+    # Powers of two clip the normalized activations, all of one range, in every layer alike.
     "normalized_net": GalleryModel(
         vision.normalized_net,
         (42, 36, 39, 15),

@@ -7,10 +7,10 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.graph import Graph, normalize
-from intact.graph.expand import expand
-from intact.run.float import FloatModel
+from intact.graph.passes.expand import expand
 from tests.models import OPSETS, ModelBuilder
 
 SINCE = 17
@@ -74,5 +74,5 @@ def test_nothing_to_do_is_nothing_done() -> None:
 
 
 def test_an_unknown_type_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"LayerNormalisation.*LayerNormalization"):
-        expand(normed(17), ["LayerNormalisation"])
+    with pytest.raises(UsageError, match=r"LayerNormalization.*LayerNormalization"):
+        expand(normed(17), ["LayerNormalization"])

@@ -91,7 +91,7 @@ def test_is_float() -> None:
 
 
 def test_equal_names_are_refused() -> None:
-    with pytest.raises(ModelError, match="nodes without a name of their own; normalise"):
+    with pytest.raises(ModelError, match="nodes without a name of their own; normalize"):
         Graph(ir.from_proto(models.odd_names()))
     model = ir.from_proto(models.residual_net())
     next(iter(model.graph)).outputs[0].name = "image"
@@ -195,5 +195,5 @@ def test_broken_memory_is_an_error() -> None:
     assert isinstance(graph.batch_norms[name], BatchNorm)
     for text in ("no json", "{}", '{"gamma": "?", "beta": "", "mean": "", "variance": ""}', "[]"):
         graph.node(name).metadata_props["intact.batch_norm"] = text
-        with pytest.raises(ModelError, match="cannot be read; normalise the original"):
+        with pytest.raises(ModelError, match="cannot be read; normalize the original"):
             _ = Graph(graph.model).batch_norms

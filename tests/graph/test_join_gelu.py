@@ -7,9 +7,9 @@ import math
 import numpy as np
 import pytest
 
+from intact.engines.session import FloatModel
 from intact.graph import normalize
-from intact.graph.join_gelu import join_gelu
-from intact.run.float import FloatModel
+from intact.graph.passes.join_gelu import join_gelu
 from tests.models import ModelBuilder
 
 FORMS = ("half last", "half first", "half on the data", "operands exchanged")

@@ -1,4 +1,4 @@
-"""Normalisation keeps results, names, ports and opset, and does what it promises."""
+"""Normalization keeps results, names, ports and opset, and does what it promises."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_nothing_that_matters_changes(name: str, opset: int) -> None:
 
 
 @pytest.mark.parametrize(("name", "opset"), [case for case in CASES if case[1] in {11, 18}])
-def test_normalising_twice_changes_nothing(name: str, opset: int) -> None:
+def test_normalizing_twice_changes_nothing(name: str, opset: int) -> None:
     graph = normalize(models.MODELS[name].build(opset))
     assert normalize(graph.model).hash == graph.hash
 

@@ -1,4 +1,4 @@
-"""Random networks of everything that normalisation rewrites: results and names stay."""
+"""Random networks of everything that normalization rewrites: results and names stay."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_random_dense_networks(data: st.DataObject) -> None:
 
 
 def check(data: st.DataObject, steps: list[Step], name: str, shape: list[int | str]) -> None:
-    """Build a network of random steps: normalised it gives the same, and nothing is left to do."""
+    """Build a network of random steps: normalized it gives the same, and nothing is left to do."""
     builder = ModelBuilder(data.draw(st.sampled_from(OPSETS)), seed=data.draw(st.integers(0, 9)))
     tensors = [builder.input(name, shape)]
     for step in data.draw(st.lists(st.sampled_from(steps), min_size=1, max_size=10)):

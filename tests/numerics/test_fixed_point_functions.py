@@ -133,7 +133,7 @@ def test_bit_lengths(value: int) -> None:
 
 
 def test_bits_are_those_that_agreed_with_hardware() -> None:
-    """Kept from when whole tables equalled those of LiteRT 2.3 and TFLM (tests/run/integer)."""
+    """Kept from when whole tables equalled those of LiteRT 2.3 and TFLM (tests/engines/integer)."""
     assert int(functions.exp_on_negative_values(one(-(1 << 27)), 4)) == 790015308
     assert int(functions.one_over_one_plus_x(one(1 << 29))) == 1717986914
     assert int(functions.logistic(one(1 << 27), 4)) == 1569936226

@@ -155,7 +155,7 @@ def test_what_the_register_holds_stays_as_it_is() -> None:
     assert result[4] == -128
 
 
-def test_sums_wrap_before_they_are_quantised() -> None:
+def test_sums_wrap_before_they_are_quantized() -> None:
     scales = np.array([0.5, 0.25])
     data = f32([[64.0, 64.0], [63.5, -33.0]])  # 128, 256; 127, -132 in their channels
     result = simulated_quantize(data, scales, 4.0, -8, 7, "int8", "int4", axis=1)

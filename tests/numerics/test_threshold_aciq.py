@@ -20,7 +20,7 @@ def test_gauss_constants_are_the_published_ones(bits: int, constant: float) -> N
 
 
 @pytest.mark.parametrize("constant", [laplace_constant, gauss_constant])
-def test_constants_minimise_the_published_error(constant: object) -> None:
+def test_constants_minimize_the_published_error(constant: object) -> None:
     rng = np.random.default_rng(0)
     number = 32
     if constant is laplace_constant:

@@ -18,18 +18,18 @@ def reference_divergence(mass: npt.NDArray[np.float64], groups: int, kept: int) 
     """Follow the published procedure step by step, bin by bin."""
     reference = mass[:kept].copy()
     reference[-1] += mass[kept:].sum()
-    quantised = np.zeros(kept)
+    quantized = np.zeros(kept)
     for group in range(groups):
         start, stop = kept * group // groups, kept * (group + 1) // groups
         filled = reference[start:stop] > 0
         if filled.any():
-            quantised[start:stop][filled] = mass[start:stop].sum() / filled.sum()
-    if not quantised.sum() or ((reference > 0) & (quantised == 0)).any():
+            quantized[start:stop][filled] = mass[start:stop].sum() / filled.sum()
+    if not quantized.sum() or ((reference > 0) & (quantized == 0)).any():
         return float("inf")
     reference /= reference.sum()
-    quantised /= quantised.sum()
+    quantized /= quantized.sum()
     filled = reference > 0
-    return float(np.sum(reference[filled] * np.log(reference[filled] / quantised[filled])))
+    return float(np.sum(reference[filled] * np.log(reference[filled] / quantized[filled])))
 
 
 @given(

@@ -67,7 +67,7 @@ def test_a_target_that_adds_floats(tmp_path: Path) -> None:
     assert config(plan, "conv.input[2]").state is QuantState.FP32
 
 
-def test_only_the_listed_inputs_have_quantisers(tmp_path: Path) -> None:
+def test_only_the_listed_inputs_have_quantizers(tmp_path: Path) -> None:
     plan = planned(conv().build(), own_target(tmp_path, CONV + "quantize_inputs = [1]"))
     assert config(plan, "conv.input[0]").state is QuantState.FP32
     assert config(plan, "conv.input[1]").state is QuantState.INITIAL

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from intact.config import QuantState
+from intact.engines.simulate import Simulator
 from intact.errors import PlanError
 from intact.plan import (
     QuantizedGraph,
@@ -24,7 +25,6 @@ from intact.plan import (
     refuse_unready,
     save_plan,
 )
-from intact.run.simulate import Simulator
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrated
 
@@ -84,7 +84,7 @@ def test_copies_keep_them(plan: QuantizedGraph) -> None:
     assert list(plan.baked) == [WEIGHT, BIAS]
 
 
-def test_without_integers_what_is_baked_is_quantised() -> None:
+def test_without_integers_what_is_baked_is_quantized() -> None:
     plan = baked()
     plan.baked.clear()
     points = {point.end: point for point in quantization_points(plan)}

@@ -99,8 +99,8 @@ def test_a_name_that_does_not_exist_gets_the_nearest(overrides: Overrides, expec
 @pytest.mark.parametrize(
     "place", ["soft", "soft.output", "add.weight", "first.input[7]", "first.output[1]"]
 )
-def test_a_width_where_nothing_is_quantised_is_refused(place: str) -> None:
-    with pytest.raises(UsageError, match="nothing is quantised there"):
+def test_a_width_where_nothing_is_quantized_is_refused(place: str) -> None:
+    with pytest.raises(UsageError, match="nothing is quantized there"):
         planned(model().build(), "onnxruntime", Overrides(bits={place: 4}))
 
 

@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 
 import intact
+from intact.data.preprocess import Preprocess
 from intact.errors import PlanError
 from intact.graph import Graph
 from intact.plan import load_plan, plan_to_json, save_plan
-from intact.plan.versions import PLAN_VERSION, migrate
-from intact.samples.preprocess import Preprocess
+from intact.plan.plan_file import PLAN_VERSION, migrate
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 

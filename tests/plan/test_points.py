@@ -56,7 +56,7 @@ def test_codes_that_are_only_moved_are_passed_on(tmp_path: Path) -> None:
     assert passed == {"pool.output[0]"}
 
 
-def test_a_mover_behind_a_switched_off_end_quantises_itself(tmp_path: Path) -> None:
+def test_a_mover_behind_a_switched_off_end_quantizes_itself(tmp_path: Path) -> None:
     plan = calibrated(chain().build(), own_target(tmp_path, OPS + MOVER + FUSION))
     config(plan, "relu.output[0]").transition(QuantState.DEACTIVATED)
     found = points(plan)

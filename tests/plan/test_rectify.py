@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from intact.numerics.affine_params import PowerOfTwo, params_from_range
 from intact.plan import QuantizedGraph
-from intact.plan.rectify import THRESHOLD_RECTIFY, Follows, Range, largest_scale, rectifies
+from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range, largest_scale, rectifies
 from intact.targets import ScaleRule
 from tests.models import ModelBuilder
 from tests.plans import HEADER, calibrate, config, own_target, planned

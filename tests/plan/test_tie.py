@@ -98,7 +98,7 @@ def test_movers_follow_their_input(tmp_path: Path) -> None:
 
 
 def test_a_fused_input_is_not_followed(tmp_path: Path) -> None:
-    """Inside a fused pair nothing is quantised before the last output, so that keeps its own."""
+    """Inside a fused pair nothing is quantized before the last output, so that keeps its own."""
     b = ModelBuilder()
     b.node("MaxPool", conv(b, image(b), "conv"), kernel_shape=[2, 2], out="y", name="pool")
     rules = rule(["MaxPool"], "output_follows_input")

@@ -69,17 +69,17 @@ def test_a_rule_that_refuses_gives_its_own_reason(tmp_path: Path) -> None:
     assert plan.decisions["t"].reason == "too steep"
 
 
-def test_an_op_with_a_float_form_needs_a_quantised_source(tmp_path: Path) -> None:
+def test_an_op_with_a_float_form_needs_a_quantized_source(tmp_path: Path) -> None:
     b = ModelBuilder()
     x = b.node("Relu", image(b), out="before", name="before")
     x = b.node("Conv", x, b.weight(4, 4, 1, 1), name="conv")
     b.node("Relu", x, out="after", name="after")
     plan = planned(finish(b, "after").build(), own_target(tmp_path, CONV + FLEXIBLE))
     assert quantized(plan) == {"conv", "after"}
-    assert "comes from a quantised node" in plan.decisions["before"].reason
+    assert "comes from a quantized node" in plan.decisions["before"].reason
 
 
-def test_one_quantised_source_is_enough(tmp_path: Path) -> None:
+def test_one_quantized_source_is_enough(tmp_path: Path) -> None:
     b = ModelBuilder()
     x = image(b)
     b.node("Add", b.node("Conv", x, b.weight(4, 4, 1, 1)), x, out="y", name="add")
@@ -99,7 +99,7 @@ def test_pruning_cascades_from_the_outputs_upwards(tmp_path: Path) -> None:
     assert floats("nothing that reads it", pruned) == {"first", "second"}
 
 
-def test_a_quantised_reader_keeps_a_chain(tmp_path: Path) -> None:
+def test_a_quantized_reader_keeps_a_chain(tmp_path: Path) -> None:
     b = ModelBuilder()
     x = pool(b, b.node("Conv", image(b), b.weight(4, 4, 1, 1), name="one"), "between")
     b.node("Conv", x, b.weight(4, 4, 1, 1), out="y", name="two")
@@ -117,7 +117,7 @@ FUSED = '[[fusion]]\npattern = [["Conv"], ["Relu"]]\n'
 def test_the_fused_activation_of_an_integer_only_op(
     tmp_path: Path, float_output: bool, shown: bool, kept: bool
 ) -> None:
-    """It costs nothing where the op must requantise anyway and hands its result to it alone."""
+    """It costs nothing where the op must requantize anyway and hands its result to it alone."""
     rules = CONV + ("float_output = true\n" if float_output else "") + FLEXIBLE + FUSED + PRUNE
     b = ModelBuilder()
     x = b.node("Conv", image(b), b.weight(4, 4, 1, 1), out="c", name="conv")
@@ -148,7 +148,7 @@ def test_kept_float_by_name_or_type(tmp_path: Path, asked: str) -> None:
     assert plan.decisions["conv"].reason == f"kept float as asked (--keep-float {asked})"
 
 
-def test_what_leads_to_shapes_only_is_never_quantised(tmp_path: Path) -> None:
+def test_what_leads_to_shapes_only_is_never_quantized(tmp_path: Path) -> None:
     rules = CONV + '[[op]]\nops = ["Mul", "Resize"]\n'
     b = ModelBuilder()
     x = b.node("Conv", image(b), b.weight(4, 4, 1, 1), name="conv")

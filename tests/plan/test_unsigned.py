@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from intact.plan import NoteKind, QuantizedGraph
+from intact.plan.annotate import unsigned_values
 from intact.plan.overrides import Overrides
 from intact.plan.topology import decide
-from intact.plan.unsigned import unsigned_values
 from intact.targets import Target
 from tests.models import ModelBuilder
 from tests.plans import config, conv, image, own_target, planned

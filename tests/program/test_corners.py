@@ -10,13 +10,13 @@ import onnx
 import pytest
 from onnx import helper
 
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower, translated
 from intact.program.operations import FloatNodes, PRelu, Transpose
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import Arrays, calibrated
 
@@ -106,7 +106,7 @@ def test_the_largest_of_nothing_is_the_lowest_code() -> None:
 
 
 def test_nodes_that_read_a_constant_in_two_forms_are_two_islands() -> None:
-    """The product reads the vector quantised, the sum as it is."""
+    """The product reads the vector quantized, the sum as it is."""
     b = ModelBuilder()
     x, vector = b.node("Relu", image(b)), b.constant(normal(8))
     b.node("Erf", b.node("MatMul", x, vector), out="y")

@@ -7,11 +7,11 @@ import onnx
 import pytest
 
 import intact
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.errors import DataError, ExportError
 from intact.program.lower import lower
 from intact.program.operations import Lookup
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
 from tests.models import ModelBuilder
 
 TOKENS = np.random.default_rng(0).integers(0, 50, (64, 7))

@@ -10,6 +10,8 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, QuantizedGraph
@@ -35,8 +37,6 @@ from intact.program.operations import (
     Unary,
 )
 from intact.program.passes.layout import Layout
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
 from tests.gallery.catalogue import GALLERY
 from tests.models import (
     MODELS,
@@ -265,7 +265,7 @@ def test_float_nodes_are_operations_where_a_format_holds_both() -> None:
     assert {type(step.operation) for step in floats} == {Elementwise, FullyConnected}
 
 
-def test_readers_with_other_scales_are_requantised_for() -> None:
+def test_readers_with_other_scales_are_requantized_for() -> None:
     """One tensor, two grids: the second comes from the codes of the first."""
     b = ModelBuilder()
     x = b.input("image", ["batch", 4, 6, 6])

@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 from intact.calibrate.assign import required_tensors
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
+from intact.formats.tflite.verify import one_op_programs
 from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower, translated
-from intact.program.passes.cut import one_op_programs
 from intact.program.passes.layout import Layout
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
 from tests.models import random_inputs
 from tests.plans import Arrays, calibrate, planned
 from tests.program.random_graphs import random_graph
@@ -25,7 +25,7 @@ def made(seed: int, target: str) -> tuple[QuantizedGraph, Arrays]:
     """A calibrated plan of a random model, and data."""
     model = random_graph(seed, OPERATORS)
     plan = planned(model, target)
-    assert required_tensors(plan), "nothing is quantised: take another seed"
+    assert required_tensors(plan), "nothing is quantized: take another seed"
     feeds = dict(random_inputs(model, batch=2, seed=seed))
     return calibrate(plan, feeds), feeds
 

@@ -8,6 +8,8 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.errors import ExportError, PlanError
 from intact.formats.c.format import c_program
 from intact.formats.tflite.write import write_tflite
@@ -16,8 +18,6 @@ from intact.program import Program, Step
 from intact.program.deployed import deployed_program
 from intact.program.lower import lower
 from intact.program.operations import Bounds, Convolution, FullyConnected
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrated, own_target
 
@@ -102,7 +102,7 @@ def test_residuals_of_parts_are_those_of_the_whole(
     feeds = random_inputs(block(), batch=5, seed=9)
     whole = IntegerEngine(program).run(feeds).outputs
     for module in ("rows", "convolution"):
-        monkeypatch.setattr(f"intact.run.integer.products.{module}.ROWS_IN_CACHE", at_once)
+        monkeypatch.setattr(f"intact.engines.integer.products.{module}.ROWS_IN_CACHE", at_once)
     for name, found in IntegerEngine(program).run(feeds).outputs.items():
         np.testing.assert_array_equal(found, whole[name])
 

@@ -11,9 +11,9 @@ import onnx
 
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import collect
+from intact.data.sources import open_samples
+from intact.engines.session import FloatModel
 from intact.graph import normalize
-from intact.run.float import FloatModel
-from intact.samples.opening import open_samples
 from intact.search.measuring.bench import Bench
 from intact.search.measuring.objective import Objective
 from intact.search.plans import required

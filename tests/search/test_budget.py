@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from intact.errors import UsageError
-from intact.search.budget import Budget
+from intact.search.goals import Budget
 
 
 @pytest.mark.parametrize(

@@ -10,14 +10,13 @@ import pytest
 from intact.calibrate.assign import Method, assign
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
+from intact.data.sources import open_samples
 from intact.errors import ExportError
-from intact.exporting import FORMATS, FormatName, export, expressible
-from intact.formats.format import Expressible, Io
+from intact.formats.base.format import Expressible, Io
+from intact.formats.registry import FORMATS, FormatName, export, expressible
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
-from intact.samples.opening import open_samples
-from intact.search.deployable import deployable
-from intact.search.space import FLOAT, Candidate, Kind, Space
+from intact.search.space import FLOAT, Candidate, Kind, Space, deployable
 from intact.targets import load_target, target_names
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import conv, image

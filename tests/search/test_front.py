@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.search.front import best, front, nearest
+from intact.search.loop import best, front, nearest
 from intact.search.trial import Goal, Measured, State, Trial
 
 SAMPLES = 50

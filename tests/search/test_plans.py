@@ -16,13 +16,12 @@ from hypothesis import strategies as st
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
+from intact.data.sources import open_samples
 from intact.errors import CalibrationError, UsageError
 from intact.graph import Graph, normalize
 from intact.plan import NoteKind, Overrides, QuantizedGraph, build_plan, plan_to_json
-from intact.samples.opening import open_samples
-from intact.search.plans import Planner, required
+from intact.search.plans import Planner, Structure, required
 from intact.search.space import FLOAT, Candidate, Space
-from intact.search.structure import Structure
 from intact.targets import Target, load_target
 from tests.gallery.catalogue import GALLERY
 from tests.models import (

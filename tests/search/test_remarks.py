@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import math
 
-from intact.search.budget import Budget
-from intact.search.loop import Standing
-from intact.search.remarks import remarks
+from intact.search.goals import Budget
+from intact.search.loop import Standing, remarks
 from intact.search.trial import Goal, Measured, State, Trial
 
 BASE = Trial(0, (8,), 8.0, Measured(State.COMPLETE, 80.0, 0.1, 100))

@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from intact.calibrate.assign import Method, activate, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.scales.bias import assign_biases
+from intact.data.sources import open_samples
 from intact.errors import PlanError, UsageError
 from intact.graph import Graph, normalize
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan, plan_to_json
-from intact.samples.opening import open_samples
 from intact.search.space import FLOAT, Space
 from intact.search.strategy import Strategy, Topology
 from intact.targets import Target, load_target, target_names

@@ -138,10 +138,10 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
         (OP + "weight = { bits = 9 }", "[[op]] for Conv, weight bits is 9, but dtype is int8"),
         (OP + "activation = { granularity = 'per_channel' }", "Conv, activation granularity is"),
         (OP + "weight = { dtype = 'float32', bits = 8 }", "describes integers, but dtype is fl"),
-        (OP + "inputs = ['float32', 'float32']", "all inputs are float32, yet it is quantised"),
+        (OP + "inputs = ['float32', 'float32']", "all inputs are float32, yet it is quantized"),
         (
             OP + "alternatives = [{ inputs = ['float32'], outputs = ['float32'] }]",
-            "all inputs are float32, yet it is quantised",
+            "all inputs are float32, yet it is quantized",
         ),
         (OP + "max_consumers = 1", "max_consumers limits a tie that there is not"),
         (OP + "quantize_inputs = [0, -1]", "quantize_inputs lists -1; count slots from 0"),

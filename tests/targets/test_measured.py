@@ -1,7 +1,7 @@
 """The arithmetic that a target's file says, against the runtime that it describes.
 
 On scales for which ways to compute differ: a field of the file that is wrong or missing shows.
-Whole plans of every operator are compared in ``tests/verification/test_operators.py``.
+Whole plans of every operator are compared in ``tests/deployment/test_operators.py``.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from intact.program.operations import (
     Requantize,
 )
 from intact.targets import Arithmetic, load_target
+from tests.engines.integer.hardware import computed, random_codes
+from tests.engines.integer.one_op import REFERENCE, XNNPACK, litert, micro
+from tests.engines.integer.pointwise import test_elementwise as pairs
+from tests.engines.integer.pointwise import test_functions_runtimes as functions
+from tests.engines.integer.pointwise.one_function import CODES, run
+from tests.engines.integer.products import test_accumulating_runtimes as products
+from tests.engines.integer.spatial import test_reductions as means
 from tests.program.one_step import int8, one_step
-from tests.run.integer.hardware import computed, random_codes
-from tests.run.integer.one_op import REFERENCE, XNNPACK, litert, micro
-from tests.run.integer.pointwise import test_elementwise as pairs
-from tests.run.integer.pointwise import test_functions_runtimes as functions
-from tests.run.integer.pointwise.one_function import CODES, run
-from tests.run.integer.products import test_accumulating_runtimes as products
-from tests.run.integer.spatial import test_reductions as means
 
 RUNTIMES: dict[str, Callable[..., Array]] = {
     "tflite": lambda model, *feeds: litert(model, *feeds, kernels=REFERENCE),

@@ -1,5 +1,5 @@
 """What the targets of ncnn say about nodes; their arithmetic is held against ncnn in
-tests/verification/test_ncnn.py."""
+tests/deployment/test_ncnn.py."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ def ints(*values: int) -> Array:
     return np.array(values, np.int64)
 
 
-def operators_after_optimisation(
+def operators_after_optimization(
     folder: Path,
     op_type: str,
     inputs: list[list[int]],
@@ -34,7 +34,7 @@ def operators_after_optimisation(
     opset: int = 17,
     **attributes: Any,
 ) -> list[str]:
-    """Operators of the optimised graph for Quantize-Dequantize, operator, Quantize-Dequantize."""
+    """Operators of the optimized graph for Quantize-Dequantize, operator, Quantize-Dequantize."""
     nodes: list[onnx.NodeProto] = []
     scale = 0.05 if same_scale else 0.07
     arrays: dict[str, Array] = {
@@ -79,12 +79,12 @@ def operators_after_optimisation(
     model = helper.make_model(graph, opset_imports=opsets, ir_version=8)
     options = onnxruntime.SessionOptions()
     options.log_severity_level = 3
-    options.optimized_model_filepath = str(folder / "optimised.onnx")
+    options.optimized_model_filepath = str(folder / "optimized.onnx")
     onnxruntime.InferenceSession(
         model.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
-    optimised = onnx.load(folder / "optimised.onnx")
-    return [n.op_type for n in optimised.graph.node if n.op_type != "QuantizeLinear"]
+    optimized = onnx.load(folder / "optimized.onnx")
+    return [n.op_type for n in optimized.graph.node if n.op_type != "QuantizeLinear"]
 
 
 @pytest.mark.parametrize(
@@ -111,11 +111,11 @@ def test_operators_that_move_values_run_on_codes_of_one_scale(
     attributes: dict[str, Any],
     tmp_path: Path,
 ) -> None:
-    found = operators_after_optimisation(
+    found = operators_after_optimization(
         tmp_path, op_type, [shape], constants, same_scale=True, **attributes
     )
     assert found == [op_type, "DequantizeLinear"]
-    found = operators_after_optimisation(tmp_path, op_type, [shape], constants, **attributes)
+    found = operators_after_optimization(tmp_path, op_type, [shape], constants, **attributes)
     assert found[0] == "DequantizeLinear"  # two scales: in float
 
 
@@ -131,10 +131,10 @@ def test_operators_that_move_values_run_on_codes_of_one_scale(
         ("LeakyRelu", 1, {}),
     ],
 )
-def test_operators_with_integer_kernels_requantise(
+def test_operators_with_integer_kernels_requantize(
     op_type: str, inputs: int, attributes: dict[str, Any], tmp_path: Path
 ) -> None:
-    found = operators_after_optimisation(tmp_path, op_type, [X] * inputs, **attributes)
+    found = operators_after_optimization(tmp_path, op_type, [X] * inputs, **attributes)
     assert found == [f"QLinear{op_type}", "DequantizeLinear"]
 
 
@@ -153,7 +153,7 @@ def test_operators_without_integer_kernels_are_not_described(
     op_type: str, inputs: int, attributes: dict[str, Any], tmp_path: Path
 ) -> None:
     constants = (None, np.array([1, 1, 2, 2], np.float32)) if op_type == "Resize" else ()
-    found = operators_after_optimisation(
+    found = operators_after_optimization(
         tmp_path, op_type, [X] * inputs, constants, same_scale=True, **attributes
     )
     assert found[0] == "DequantizeLinear"
@@ -161,26 +161,26 @@ def test_operators_without_integer_kernels_are_not_described(
 
 def test_max_pool_is_integer_from_opset_12(tmp_path: Path) -> None:
     for opset, first in ((11, "DequantizeLinear"), (12, "MaxPool")):
-        found = operators_after_optimisation(
+        found = operators_after_optimization(
             tmp_path, "MaxPool", [X], same_scale=True, opset=opset, kernel_shape=[2, 2]
         )
         assert found[0] == first
 
 
 def test_multiply_and_accumulate(tmp_path: Path) -> None:
-    found = operators_after_optimisation(tmp_path, "Conv", [X], weight=[4, 4, 1, 1])
+    found = operators_after_optimization(tmp_path, "Conv", [X], weight=[4, 4, 1, 1])
     assert "QLinearConv" in found  # among transpositions to its own layout
     assert "Conv" not in found
-    found = operators_after_optimisation(tmp_path, "ConvTranspose", [X], weight=[4, 4, 1, 1])
+    found = operators_after_optimization(tmp_path, "ConvTranspose", [X], weight=[4, 4, 1, 1])
     assert "ConvTranspose" in found
     row, matrix = [1, 4], [4, 4]
     for op_type, integer, floating in (
         ("Gemm", "QGemm", "QGemm"),
         ("MatMul", "QLinearMatMul", "MatMulIntegerToFloat"),
     ):
-        found = operators_after_optimisation(tmp_path, op_type, [row], weight=matrix)
+        found = operators_after_optimization(tmp_path, op_type, [row], weight=matrix)
         assert found == [integer, "DequantizeLinear"]
-        found = operators_after_optimisation(
+        found = operators_after_optimization(
             tmp_path, op_type, [row], weight=matrix, quantize_output=False
         )
         assert found == [floating]
@@ -194,7 +194,7 @@ def test_relu_disappears_behind_the_operators_it_is_fused_with(
     weight = [4, 4, 1, 1] if op_type == "Conv" else None
     attributes: dict[str, Any] = {"axis": 1} if op_type == "Concat" else {}
     for zero_point, fused in ((0, True), (100, False)):
-        found = operators_after_optimisation(
+        found = operators_after_optimization(
             tmp_path,
             op_type,
             inputs,

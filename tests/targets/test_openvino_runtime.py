@@ -11,9 +11,9 @@ import onnx
 import pytest
 
 from intact.formats.openvino.write import write_openvino
+from intact.formats.verification import Verification, verify_openvino
 from intact.plan import QuantizedGraph
 from intact.targets import load_target
-from intact.verification import Verification, verify_openvino
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 

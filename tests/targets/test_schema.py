@@ -87,7 +87,7 @@ requantize = "float64"
 @pytest.mark.parametrize(
     "precision", [ScalePrecision.FLOAT32, ScalePrecision.FLOAT64, ScalePrecision.DECIMAL6]
 )
-def test_requantisation_and_stored_precision(
+def test_requantization_and_stored_precision(
     requantize: Requantize, precision: ScalePrecision, tmp_path: Path
 ) -> None:
     body = MINIMAL.replace('"float32"', f'"{requantize}"\nscale_precision = "{precision}"')
@@ -183,7 +183,7 @@ shares_input = true
     ("text", "slots", "weight"),
     [("'all'", {0, 1, 2}, True), ("'data'", {0, 1, 2}, False), ("[1]", {1}, True)],
 )
-def test_where_quantisers_sit(text: str, slots: set[int], weight: bool, tmp_path: Path) -> None:
+def test_where_quantizers_sit(text: str, slots: set[int], weight: bool, tmp_path: Path) -> None:
     rule = target(tmp_path, f"[[op]]\nops = ['Add']\nquantize_inputs = {text}").rules[0]
     assert {slot for slot in range(3) if rule.quantizes_input(slot)} == slots
     assert rule.quantizes_weight is weight

@@ -12,14 +12,14 @@ import pytest
 
 from intact.calibrate.assign import Method
 from intact.config import Rounding
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.errors import TargetError
 from intact.numerics.affine_params import params_from_range
 from intact.plan import QuantizedGraph, quantization_points
 from intact.program.lower import lower
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
 from intact.targets import ScaleRule, load_target, target_from_json, target_to_json
-from intact.targets.variants import without_in_place
+from intact.targets.schema import without_in_place
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import HEADER, calibrate, calibrated, config, own_target, planned
 

@@ -1,4 +1,4 @@
-"""What quantisation does to a model, layer by layer."""
+"""What quantization does to a model, layer by layer."""
 
 from __future__ import annotations
 

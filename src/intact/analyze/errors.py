@@ -1,4 +1,4 @@
-"""How far each layer of the quantised model is from the float model's: computed here only.
+"""How far each layer of the quantized model is from the float model's: computed here only.
 
 Both models run on the same samples, each from its own activations, so that an error is what has
 come together up to that layer. Sums are kept, no activations.
@@ -11,23 +11,191 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
 
-from intact.analyze.figures import (
-    EdgeStatistic,
-    GraphStatistic,
-    LayerError,
-    QuantLoss,
-    TensorMoments,
-)
+import numpy as np
+
 from intact.analyze.side_by_side import Place, SideBySide
+from intact.data.stream import Samples
 from intact.graph import weight_slot
 from intact.numerics.channel_errors import ChannelErrorSums
 from intact.numerics.moments import Moments
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
 from intact.plan.inference import EdgeTypes, infer_edges
-from intact.program.lowering.chains import Points, chains
-from intact.samples.stream import Samples
+from intact.program.lower.chains import Points, chains
 from intact.targets import DType
+
+
+@dataclass(frozen=True)
+class LayerError:
+    """One layer, quantized against float.
+
+    Attributes:
+        name: Of its (first) node.
+        op_type: Of the same.
+        tensor: What was compared: the layer's result, behind the activation that is fused to it.
+        cosine: Of the whole tensors.
+        channel_cosines: Of each output channel of a layer with weights; empty for others.
+        sqnr_db: Signal to quantization noise, dB.
+        mse: Mean squared difference.
+    """
+
+    name: str
+    op_type: str
+    tensor: str
+    cosine: float
+    channel_cosines: tuple[float, ...]
+    sqnr_db: float
+    mse: float
+
+    @property
+    def mean_cosine(self) -> float:
+        """The mean over the channels; the tensor's own where there are none."""
+        cosines = self.channel_cosines
+        return sum(cosines) / len(cosines) if cosines else self.cosine
+
+    @property
+    def worst_channel(self) -> tuple[int, float] | None:
+        """The channel of the least cosine, and that; None where there are no channels."""
+        cosines = self.channel_cosines
+        if not cosines:
+            return None
+        worst = int(np.argmin(cosines))
+        return worst, cosines[worst]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; numbers that are not finite become None."""
+        return {
+            "name": self.name,
+            "op_type": self.op_type,
+            "tensor": self.tensor,
+            "cosine": _finite(self.cosine),
+            "mean_cosine": _finite(self.mean_cosine),
+            "channel_cosines": [_finite(each) for each in self.channel_cosines],
+            "sqnr_db": _finite(self.sqnr_db),
+            "mse": _finite(self.mse),
+        }
+
+
+@dataclass(frozen=True)
+class QuantLoss:
+    """All layers of a plan.
+
+    Attributes:
+        samples: How many were run.
+        executor: What computed the quantized model: ``"simulate"`` or ``"integer"``.
+        layers: In topological order; those that compute with integers.
+    """
+
+    samples: int
+    executor: str
+    layers: tuple[LayerError, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        layers = [layer.to_json() for layer in self.layers]
+        return {"samples": self.samples, "executor": self.executor, "layers": layers}
+
+
+@dataclass(frozen=True)
+class TensorMoments:
+    """A tensor in numbers, over all samples."""
+
+    mean: float
+    std: float
+    min: float
+    max: float
+
+    @staticmethod
+    def of(moments: Moments) -> TensorMoments:
+        """Return what was added up."""
+        return TensorMoments(moments.mean, moments.std, moments.minimum, moments.maximum)
+
+    def to_json(self) -> dict[str, float | None]:
+        """Return JSON values; numbers that are not finite become None."""
+        named = {"mean": self.mean, "std": self.std, "min": self.min, "max": self.max}
+        return {name: _finite(number) for name, number in named.items()}
+
+
+@dataclass(frozen=True)
+class EdgeStatistic:
+    """One edge, before and after quantizing.
+
+    Attributes:
+        edge: The tensor end at which it is quantized, ``NODE.output[K]`` or ``NODE.input[K]``.
+        op_type: Of that node.
+        tensor: The value in the float model.
+        group: The edge whose scale holds here: edges of one group have one scale. Empty for a
+            float output of the model.
+        bits: Of its integers; 32 for a float output.
+        in_scale: What a step of the integers means that arrive, for each channel; empty where
+            floats do (`intact.plan.inference.EdgeTypes`).
+        in_dtype: The type in which it arrives: that of an accumulator, of moved codes, or float32.
+        out_dtype: The type that holds its integers; float32 for a float output.
+        position: In topological order, from 0.
+        before: Of the float model.
+        after: Of the quantized one.
+        sqnr_db: Signal to quantization noise, dB: how much damage has come together up to here.
+        cosine: Of the two.
+    """
+
+    edge: str
+    op_type: str
+    tensor: str
+    group: str
+    bits: int
+    in_scale: tuple[float, ...]
+    in_dtype: DType
+    out_dtype: DType
+    position: int
+    before: TensorMoments
+    after: TensorMoments
+    sqnr_db: float
+    cosine: float
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values; numbers that are not finite become None."""
+        return {
+            "edge": self.edge,
+            "op_type": self.op_type,
+            "tensor": self.tensor,
+            "group": self.group,
+            "bits": self.bits,
+            "in_scale": list(self.in_scale),
+            "in_dtype": self.in_dtype.value,
+            "out_dtype": self.out_dtype.value,
+            "position": self.position,
+            "before": self.before.to_json(),
+            "after": self.after.to_json(),
+            "sqnr_db": _finite(self.sqnr_db),
+            "cosine": _finite(self.cosine),
+        }
+
+
+@dataclass(frozen=True)
+class GraphStatistic:
+    """All edges of a plan.
+
+    Attributes:
+        samples: How many were run.
+        executor: What computed the quantized model: ``"simulate"`` or ``"integer"``.
+        edges: The most damaged first, or in topological order.
+    """
+
+    samples: int
+    executor: str
+    edges: tuple[EdgeStatistic, ...]
+
+    def to_json(self) -> dict[str, Any]:
+        """Return JSON values."""
+        edges = [edge.to_json() for edge in self.edges]
+        return {"samples": self.samples, "executor": self.executor, "edges": edges}
+
+
+def _finite(number: float) -> float | None:
+    return number if math.isfinite(number) else None
+
 
 __all__ = [
     "MOST_SAMPLES",
@@ -41,7 +209,9 @@ __all__ = [
 ]
 
 MOST_SAMPLES = 50
+
 _FLOAT_EDGE = EdgeTypes(None, DType.FLOAT32, DType.FLOAT32)
+
 _CHANNEL_AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1}
 
 
@@ -53,7 +223,7 @@ def quant_loss(
     threads: int = 0,
     integers: bool = False,
 ) -> QuantLoss:
-    """Compare every quantised layer with the float model's.
+    """Compare every quantized layer with the float model's.
 
     Memory holds the activations of one batch of at most ten samples.
 
@@ -86,7 +256,7 @@ def inspect_graph_statistic(
     integers: bool = False,
     topological: bool = False,
 ) -> GraphStatistic:
-    """Compare every quantised edge before and after quantising, layer by layer.
+    """Compare every quantized edge before and after quantizing, layer by layer.
 
     The types in which each arrives and leaves are those of `infer_edges`. Source: the TVM
     document (HAGO), "Debug". Edges behind operators that only move codes are left
@@ -125,7 +295,7 @@ def inspect_graph_statistic(
 
 
 def _results(plan: QuantizedGraph) -> Iterator[Place]:
-    """Yield the results of quantised layers; those that only move codes are none."""
+    """Yield the results of quantized layers; those that only move codes are none."""
     points = Points.of(plan)
     for chain in chains(plan, points):
         value, head = chain[-1].outputs[0], chain[0]
@@ -139,7 +309,7 @@ def _results(plan: QuantizedGraph) -> Iterator[Place]:
 
 
 def _edges(plan: QuantizedGraph) -> Iterator[Place]:
-    """Yield every place where an activation is quantised, and then the model's float outputs."""
+    """Yield every place where an activation is quantized, and then the model's float outputs."""
     for point in quantization_points(plan):
         if not point.is_constant and not point.is_passed_on:
             yield Place(plan.graph.node(point.end.node), str(point.value.name), point.end)

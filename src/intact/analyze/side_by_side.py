@@ -1,4 +1,4 @@
-"""The float model and the quantised one on the same samples, each from its own activations."""
+"""The float model and the quantized one on the same samples, each from its own activations."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.calibrate.observe.observer import model_of_outputs
+from intact.data.batching import real_samples
+from intact.data.stream import Samples
+from intact.engines.integer import IntegerEngine
+from intact.engines.session import Feeds, make_session, run_session
+from intact.engines.simulate import Simulator
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.program import Tensor
 from intact.program.lower import lower
-from intact.run.integer import IntegerEngine
-from intact.run.session import Feeds, make_session, run_session
-from intact.run.simulate import Simulator
-from intact.samples.batching import real_samples
-from intact.samples.stream import Samples
 
 _BATCH = 10
 
@@ -33,7 +33,7 @@ class Place:
     Attributes:
         node: The node in whose name it stands.
         tensor: Name of the value in the float model.
-        end: The end that names the quantisation point; None for a float output of the model.
+        end: The end that names the quantization point; None for a float output of the model.
         axis: The channel axis, where channels are told apart.
     """
 
@@ -58,7 +58,7 @@ class SideBySide:
         PlanError: An end has no scale yet.
 
     Attributes:
-        executor: What computes the quantised model: ``"simulate"`` or ``"integer"``.
+        executor: What computes the quantized model: ``"simulate"`` or ``"integer"``.
         places: Those that are observed, in the order given.
         samples: How many were run.
     """
@@ -75,7 +75,7 @@ class SideBySide:
         self._session = make_session(model_of_outputs(plan.graph, self._tensors), threads=threads)
 
     def run(self, samples: Samples, most: int) -> Iterator[list[tuple[Array, Array]]]:
-        """Yield for each batch what is at the places: the float model's, the quantised one's.
+        """Yield for each batch what is at the places: the float model's, the quantized one's.
 
         Args:
             samples: The data.
@@ -96,7 +96,7 @@ class SideBySide:
 
 
 class _Quantized(Protocol):
-    """The quantised model, observed."""
+    """The quantized model, observed."""
 
     places: tuple[Place, ...]
 

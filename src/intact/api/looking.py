@@ -26,9 +26,9 @@ def inspect(
     target: str | Path | Target | None = None,
     overrides: Overrides | None = None,
 ) -> Inspection:
-    """Report which nodes will be quantised and why (not), without data.
+    """Report which nodes will be quantized and why (not), without data.
 
-    Of a model that is quantised already, what it says of itself is reported; of a result's folder,
+    Of a model that is quantized already, what it says of itself is reported; of a result's folder,
     its plan. Without a target a ``.tflite`` is taken for ``tflite``, a ``.tmfile`` for ``tengine``,
     a model with FakeQuantize for ``openvino``, and any other for ``onnxruntime``.
 
@@ -45,7 +45,7 @@ def inspect(
         plan = source.plan(described)
     if overrides is not None and overrides != Overrides():
         raise UsageError(
-            "the model is quantised already, its widths and float nodes are given",
+            "the model is quantized already, its widths and float nodes are given",
             remedy="leave them out here, or inspect the float model",
         )
     return inspect_plan(plan)

@@ -15,12 +15,9 @@ from intact.api.sources import (
 )
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
+from intact.data.preprocess import Preprocess
 from intact.errors import UsageError
-from intact.graph import normalize
-from intact.graph.expand import expand as expand_operators
-from intact.graph.join_gelu import join_gelu
-from intact.improving import Improvements
-from intact.pipeline import (
+from intact.flow.calibration import (
     Calibration,
     DataSource,
     Job,
@@ -28,11 +25,14 @@ from intact.pipeline import (
     given_scales,
     refuse_nothing_to_do,
 )
+from intact.flow.result import Result, check_output, save_several
+from intact.graph import normalize
+from intact.graph.passes.expand import expand as expand_operators
+from intact.graph.passes.join_gelu import join_gelu
+from intact.improve.improvements import Improvements
 from intact.plan import Overrides, build_plan
-from intact.result import Result, check_output, save_several
-from intact.samples.preprocess import Preprocess
 from intact.targets import Target
-from intact.targets.variants import without_in_place
+from intact.targets.schema import without_in_place
 
 DEFAULT_SAMPLES = 512
 
@@ -62,7 +62,7 @@ def quantize(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> Result:
-    """Quantise a float model: load, plan, calibrate, write.
+    """Quantize a float model: load, plan, calibrate, write.
 
     Args:
         model: A path (``.onnx``, or a Tengine ``.tmfile``) or a loaded model; never changed.
@@ -70,8 +70,7 @@ def quantize(
         target: A shipped target's name, a TOML file or a ``Target``; None takes ``tengine`` for a
             ``.tmfile``, else ``onnxruntime``.
         output: Folder for the result; None keeps it in memory.
-        formats: What to write, by the names of ``intact.exporting.FormatName``; None takes the
-            target's.
+        formats: Names of the formats to write; None takes the target's.
         io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for activations; None takes the target's.
         weight_method: Threshold method for weights; None takes the target's.
@@ -156,7 +155,7 @@ def quantize_for(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> dict[str, Result]:
-    """Quantise a float model for several targets, from one pass over the samples.
+    """Quantize a float model for several targets, from one pass over the samples.
 
     Each result is what `quantize` gives for its target alone, byte for byte. Where some of the
     targets have an operator Gelu and the model writes it out, these calibrate a graph of their own.
@@ -204,7 +203,7 @@ def quantize_for(
     source = open_source(model)
     if isinstance(source, QuantizedSource):
         raise UsageError(
-            "the model is quantised already", remedy="`intact import` reads it, and completes it"
+            "the model is quantized already", remedy="`intact import` reads it, and completes it"
         )
     original = expand_operators(normalize(source.model), expand)
     graph = improvements.rewrite(original)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.data.stream import Samples
+from intact.engines.session import FloatModel
+from intact.flow.evaluation import latencies
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.run.float import FloatModel
-from intact.run.latency import latencies
-from intact.samples.stream import Samples
 from intact.search.plans import Planner
 from intact.search.space import Candidate
 

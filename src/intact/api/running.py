@@ -17,19 +17,17 @@ from intact.api.sources import (
     target_of,
 )
 from intact.calibrate.collect import Progress
+from intact.data.metric import Metric, MetricFunction
+from intact.data.preprocess import Preprocess
+from intact.data.sources import open_samples
+from intact.data.stream import Samples
 from intact.errors import UsageError
-from intact.evaluation import Evaluation, evaluate_result
-from intact.execution import Executor, Run, run_float, run_integer, run_simulated
+from intact.flow.calibration import DataSource
+from intact.flow.evaluation import Evaluation, evaluate_result
+from intact.flow.execution import Executor, Run, run_float, run_integer, run_simulated
+from intact.flow.result import Result
 from intact.graph import Graph, normalize
-from intact.pipeline import (
-    DataSource,
-)
 from intact.plan import QuantizedGraph
-from intact.result import Result
-from intact.samples.metric import Metric, MetricFunction
-from intact.samples.opening import open_samples
-from intact.samples.preprocess import Preprocess
-from intact.samples.stream import Samples
 from intact.targets import Target
 
 _VERIFIED = 64
@@ -49,7 +47,7 @@ def evaluate(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> Evaluation:
-    """Run float and quantised model over data: accuracy, error, size, latency.
+    """Run float and quantized model over data: accuracy, error, size, latency.
 
     Args:
         result: A result or its folder.
@@ -57,7 +55,7 @@ def evaluate(
         preprocess: What to do with the data; None takes what calibration did.
         labels: A CSV file of labels, for a folder of images.
         metric: A function that scores outputs, or its ``module:function``: see
-            ``intact.samples.metric``.
+            ``intact.data.metric``.
         samples: Use at most so many samples; None uses all.
         skip_bad: Leave out images that cannot be read, and list them.
         top_k: Also report how often the right class is among so many best ones.
@@ -96,7 +94,7 @@ def quant_loss(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> QuantLoss:
-    """Compare each layer of the quantised model with the float model's: cosine, SQNR, error.
+    """Compare each layer of the quantized model with the float model's: cosine, SQNR, error.
 
     Args:
         result: A result or its folder.
@@ -128,7 +126,7 @@ def inspect_graph_statistic(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> GraphStatistic:
-    """Compare each edge before and after quantising: mean, deviation, extremes, SQNR, cosine.
+    """Compare each edge before and after quantizing: mean, deviation, extremes, SQNR, cosine.
 
     Args:
         result: A result or its folder.
@@ -194,12 +192,12 @@ def execute(
     """Run a model or a plan on data, by any executor.
 
     Args:
-        model: A result or its folder, a quantised ``.onnx`` or ``.tflite``, or a float model
+        model: A result or its folder, a quantized ``.onnx`` or ``.tflite``, or a float model
             (which can only be run in float).
         data: Samples. What is already in the integer type of an input is taken as its codes, and
             then the outputs are codes too.
         executor: ``integer`` (the bits of the target), ``simulate`` or ``float``.
-        target: The hardware of a quantised model that is no result.
+        target: The hardware of a quantized model that is no result.
         preprocess: What to do with the data; None takes what calibration did.
         samples: Use at most so many samples; None uses all.
         skip_bad: Leave out images that cannot be read.

@@ -11,25 +11,24 @@ from intact.api.sources import ModelSource, QuantizedSource, open_source
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import Progress, collect
 from intact.calibrate.statistics import Statistics
+from intact.data.metric import Metric, MetricFunction
+from intact.data.preprocess import Preprocess
+from intact.data.stream import Samples
 from intact.errors import UsageError, nearest
-from intact.exporting import expressible
+from intact.flow.calibration import Deployment, refuse_nothing_to_do
+from intact.flow.result import Result, check_output
+from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
-from intact.graph.expand import expand as expand_operators
-from intact.graph.join_gelu import join_gelu
-from intact.improving import Improvements
-from intact.pipeline import Deployment, refuse_nothing_to_do
+from intact.graph.passes.expand import expand as expand_operators
+from intact.graph.passes.join_gelu import join_gelu
+from intact.improve.improvements import Improvements
 from intact.plan import Overrides, build_plan
-from intact.result import Result, check_output
-from intact.samples.metric import Metric, MetricFunction
-from intact.samples.preprocess import Preprocess
-from intact.samples.stream import Samples
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
-from intact.search.deployable import deployable
 from intact.search.logs.log import Log
 from intact.search.measuring.objective import Objective
 from intact.search.plans import Planner, required
 from intact.search.samplers import SAMPLERS
-from intact.search.space import Candidate, Space
+from intact.search.space import Candidate, Space, deployable
 from intact.targets import Target
 
 LOG_SUFFIX = ".search.jsonl"
@@ -41,7 +40,7 @@ class Setup:
 
     Attributes:
         space: What may be chosen: only what is legal, can be written, and changes the cost.
-        cost: What is minimised, of that space.
+        cost: What is minimized, of that space.
         statistics: What was observed of the float model.
         method: How scales are found.
         planner: Makes plans of candidates.
@@ -108,7 +107,7 @@ class Setup:
         if not fewer.open:
             raise UsageError(
                 f"no choice changes the {minimize} of {', '.join(deployment.formats)}",
-                remedy="minimise another cost, or write another --format",
+                remedy="minimize another cost, or write another --format",
             )
         return Setup(
             fewer,
@@ -123,7 +122,7 @@ class Setup:
         )
 
     def result(self, candidate: Candidate, provenance: dict[str, str]) -> Result:
-        """Realise a candidate: as `intact.quantize` would have, given its widths."""
+        """Realize a candidate: as `intact.quantize` would have, given its widths."""
         plan = self.space.plan
         structure = build_plan(plan.graph, plan.target, self.space.requests(candidate))
         needed = dict.fromkeys((*self.samples.specs, *required_tensors(structure)))
@@ -139,7 +138,7 @@ def float_graph(
     """Return the graph that is searched: what `quantize` would plan on.
 
     Raises:
-        UsageError: The model is quantised, or an improvement follows after the scales.
+        UsageError: The model is quantized, or an improvement follows after the scales.
     """
     improvements = Improvements.of(improve)
     if improvements.refinements:
@@ -149,7 +148,7 @@ def float_graph(
         )
     source = open_source(model)
     if isinstance(source, QuantizedSource):
-        raise UsageError("the model is quantised already", remedy="search on the float model")
+        raise UsageError("the model is quantized already", remedy="search on the float model")
     graph = improvements.rewrite(expand_operators(normalize(source.model), expand))
     return join_gelu(graph) if target.describes("Gelu") else graph
 
@@ -271,7 +270,7 @@ def _path_of_log(output: str | Path | None, log: str | Path | None) -> Path | No
 def _cost(
     minimize: str, planner: Planner, samples: Samples, deployment: Deployment, threads: int
 ) -> CostModel:
-    """Return what is minimised; shapes and times are those of the first samples."""
+    """Return what is minimized; shapes and times are those of the first samples."""
     feeds = next(iter(samples.batches(samples.batch_size(1))))[0]
     is_measured = COSTS[minimize].is_measured
     measure = latency_of(planner, samples, threads=threads) if is_measured else None

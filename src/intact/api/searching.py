@@ -1,4 +1,4 @@
-"""The functions that search for the best strategy, and realise one that a log tells of."""
+"""The functions that search for the best strategy, and realize one that a log tells of."""
 
 from __future__ import annotations
 
@@ -20,22 +20,19 @@ from intact.api.search_setup import (
 from intact.api.sources import ModelSource, default_target, deployment_of, target_of
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
+from intact.data.metric import MetricFunction
+from intact.data.preprocess import Preprocess
+from intact.data.sources import open_samples
 from intact.errors import SearchError, UsageError
-from intact.pipeline import DataSource
+from intact.flow.calibration import DataSource
+from intact.flow.result import Result, check_output
 from intact.plan import Overrides
-from intact.result import Result, check_output
-from intact.samples.metric import MetricFunction
-from intact.samples.opening import open_samples
-from intact.samples.preprocess import Preprocess
-from intact.search.budget import Budget
 from intact.search.cost import CostModel
-from intact.search.goals import goal_of
-from intact.search.logs.log import Log, LogSettings, choose, read_log
-from intact.search.loop import Report, Search, Standing
+from intact.search.goals import Budget, goal_of
+from intact.search.logs.log import Log, LogSettings, Recorded, choose, read_log
+from intact.search.loop import Report, Search, Standing, remarks
 from intact.search.measuring.bench import Bench
 from intact.search.measuring.objective import Objective
-from intact.search.recording import Recorded
-from intact.search.remarks import remarks
 from intact.search.samplers import make_sampler
 from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
@@ -57,7 +54,7 @@ class FoundStrategy:
     """What a search found.
 
     Attributes:
-        result: The best strategy, realised and written: as `intact.quantize` returns it.
+        result: The best strategy, realized and written: as `intact.quantize` returns it.
         strategy: The same as the document has it: topology, bits, thresholds.
         best: Its trial; the score is that of the hardware's integers on all samples. In trials
             higher is better: what counts mistakes is turned around.
@@ -134,7 +131,7 @@ def search_strategy(
     progress: Progress | None = None,
     report: Report | None = None,
 ) -> FoundStrategy:
-    """Find the best strategy: which tensors are quantised, with how many bits.
+    """Find the best strategy: which tensors are quantized, with how many bits.
 
     With ``max_drop`` or ``min_score`` that is the cheapest strategy that keeps the score, with
     ``max_cost`` the one of the highest score that is not dearer, with neither the one of the
@@ -263,7 +260,7 @@ def replay_strategy(
     improve: Sequence[str] = (),
     preprocess: Preprocess | None = None,
 ) -> Result:
-    """Realise a strategy that a search wrote down; no data is needed.
+    """Realize a strategy that a search wrote down; no data is needed.
 
     Args:
         model: The float model that was searched.

@@ -11,19 +11,19 @@ from typing import TypeAlias, TypeGuard
 import onnx
 import onnx_ir as ir
 
-from intact.comparing.tengine import plan_of_file
 from intact.errors import UsageError
-from intact.exporting import FORMATS, chosen_formats
-from intact.formats.format import Io
+from intact.flow.calibration import Deployment
+from intact.flow.result import PLAN, Result, refuse_several
+from intact.flow.tengine import plan_of_file
+from intact.formats.base.format import Io
 from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
+from intact.formats.registry import FORMATS, chosen_formats
 from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
 from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
 from intact.formats.tflite.read import is_tflite, read_tflite
 from intact.graph import load_model
-from intact.pipeline import Deployment
 from intact.plan import QuantizedGraph
-from intact.result import PLAN, Result, refuse_several
 from intact.targets import Target, load_target
 
 DEFAULT_TARGET = "onnxruntime"
@@ -68,7 +68,7 @@ class FloatSource:
 
 @dataclass(frozen=True)
 class QuantizedSource:
-    """A model that others quantised.
+    """A model that others quantized.
 
     Attributes:
         target: The hardware that it is for, if nothing else is said.
@@ -80,7 +80,7 @@ class QuantizedSource:
 
 
 def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
-    """Open a model of any format that can be read, and see whether it is quantised.
+    """Open a model of any format that can be read, and see whether it is quantized.
 
     Raises:
         ModelError: It cannot be read.
@@ -100,7 +100,7 @@ def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
 
 
 def _tmfile(path: str | Path) -> FloatSource | QuantizedSource:
-    """Open a Tengine model; the scales of a quantised one are given scales."""
+    """Open a Tengine model; the scales of a quantized one are given scales."""
     file = open_tmfile(path)
     if not file.is_quantized:
         return FloatSource("tengine", read_tmfile(path))

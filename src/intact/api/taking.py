@@ -16,16 +16,12 @@ from intact.api.sources import (
 )
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
+from intact.data.preprocess import Preprocess
 from intact.errors import ModelError, UsageError
-from intact.pipeline import (
-    Calibration,
-    DataSource,
-    Job,
-)
+from intact.flow.calibration import Calibration, DataSource, Job
+from intact.flow.result import Result, check_output
 from intact.plan import Overrides
-from intact.plan.complete import complete
-from intact.result import Result, check_output
-from intact.samples.preprocess import Preprocess
+from intact.plan.build import complete
 from intact.targets import Target
 
 
@@ -49,7 +45,7 @@ def read_quantized(
     threads: int = 0,
     progress: Progress | None = None,
 ) -> Result:
-    """Read a model that others quantised; its scales stay as they are.
+    """Read a model that others quantized; its scales stay as they are.
 
     Args:
         model: ONNX with QDQ, QOperator or OpenVINO's FakeQuantize, a path or loaded, or the path
@@ -59,8 +55,7 @@ def read_quantized(
         target: The hardware that it is for; None takes that of the format: ``tflite``,
             ``tengine``, ``openvino``, else ``onnxruntime``.
         output: Folder for the result; None keeps it in memory.
-        formats: What to write, by the names of ``intact.exporting.FormatName``; None takes the
-            target's.
+        formats: Names of the formats to write; None takes the target's.
         io: What a ``.tflite`` takes and gives: ``int8`` codes or ``float`` numbers.
         method: Threshold method for the activations that are added.
         weight_method: Threshold method for the weights that are added.
@@ -93,7 +88,7 @@ def read_quantized(
         check_output(Path(output))
     source = open_source(model)
     if isinstance(source, FloatSource):
-        raise ModelError("the model is not quantised", remedy="`intact quantize` does that")
+        raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
     described = target_of(source.target if target is None else target)
     deployment = deployment_of(described, formats, io)
     plan = source.plan(described)
@@ -157,6 +152,6 @@ def _refuse_without_samples(given: Mapping[str, object]) -> None:
     for option, value in given.items():
         if value:
             raise UsageError(
-                f"{option} is for completing a quantised model, and there are no samples",
+                f"{option} is for completing a quantized model, and there are no samples",
                 remedy="give some with --data, or leave it out",
             )

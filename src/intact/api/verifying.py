@@ -14,7 +14,11 @@ from intact.api.sources import (
     target_of,
 )
 from intact.calibrate.collect import Progress
-from intact.comparing import (
+from intact.data.preprocess import Preprocess
+from intact.data.sources import open_samples
+from intact.data.stream import Samples
+from intact.errors import IntactError, UsageError
+from intact.flow import (
     Subject,
     compare,
     compare_observed,
@@ -23,18 +27,12 @@ from intact.comparing import (
     runnable_formats,
     takes_kernels,
 )
-from intact.errors import IntactError, UsageError
-from intact.execution import with_codes
-from intact.pipeline import (
-    DataSource,
-)
+from intact.flow.calibration import DataSource
+from intact.flow.execution import with_codes
+from intact.flow.result import Result, results_in
+from intact.formats.verification import Verification
 from intact.program.lower import lower
-from intact.result import Result, results_in
-from intact.samples.opening import open_samples
-from intact.samples.preprocess import Preprocess
-from intact.samples.stream import Samples
 from intact.targets import Target
-from intact.verification import Verification
 
 _VERIFIED = 64
 

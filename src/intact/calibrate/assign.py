@@ -11,15 +11,19 @@ from intact.calibrate.method import Method
 from intact.calibrate.scales.bias import assign_biases
 from intact.calibrate.scales.given import Settled, settle
 from intact.calibrate.scales.masked import MaskConstants
-from intact.calibrate.scales.ranges import params_of, range_of, weight_params
+from intact.calibrate.scales.ranges import (
+    TiedRanges,
+    params_of,
+    range_of,
+    store_scales,
+    weight_params,
+)
 from intact.calibrate.scales.roles import (
     is_fixed,
     is_parameter,
     needs_range,
     point_role,
 )
-from intact.calibrate.scales.stored import store_scales
-from intact.calibrate.scales.tied import TiedRanges
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import CalibrationError
@@ -54,7 +58,7 @@ def assign(
     method: Method,
     given: ScaleTable | None = None,
 ) -> QuantizedGraph:
-    """Give every quantised end its scale and offset.
+    """Give every quantized end its scale and offset.
 
     What is given is taken bit for bit. Else activations follow from the statistics, weights from
     their values, biases as the product of the two (and where an int32 bias would overflow, by a
@@ -83,7 +87,7 @@ def assign(
 
 @dataclass(frozen=True)
 class Points:
-    """The quantisation points of a plan, in their order.
+    """The quantization points of a plan, in their order.
 
     Attributes:
         all: All of them.

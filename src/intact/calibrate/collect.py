@@ -6,17 +6,22 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from intact.calibrate.observe.budget import known_sizes, schedule, seen_sizes, worker_count
+from intact.calibrate.observe.budget import (
+    known_sizes,
+    part_observers,
+    schedule,
+    seen_sizes,
+    worker_count,
+)
 from intact.calibrate.observe.counter import Counter
 from intact.calibrate.observe.observer import Observer
 from intact.calibrate.observe.padding import Padding
-from intact.calibrate.observe.parts import part_observers
 from intact.calibrate.statistics import Statistics
+from intact.data.batching import Batch
+from intact.data.mask import RealPositions
+from intact.data.stream import Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
-from intact.samples.batching import Batch
-from intact.samples.mask import RealPositions
-from intact.samples.stream import Samples
 
 Progress = Callable[[int, int | None], None]
 """Called with the samples done and, where known, the samples in all."""

@@ -17,11 +17,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from intact.data.archive import read_npz
 from intact.errors import CalibrationError, nearest
 from intact.numerics.distribution import Distribution
 from intact.numerics.exact_sum import ExactSum
 from intact.numerics.histogram import SampleStatistics, finite_count, new_counts
-from intact.samples.archive import read_npz
 
 STATISTICS_VERSION = 1
 _MOMENTS = ("total", "squares", "minima", "maxima")
@@ -98,7 +98,7 @@ class Statistics:
     """Statistics of the tensors of one model.
 
     Attributes:
-        model_hash: Hash of the normalised float model.
+        model_hash: Hash of the normalized float model.
         tensors: By value name: those that were observed.
     """
 

@@ -11,14 +11,14 @@ import numpy.typing as npt
 
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState
+from intact.data.batching import Batch
+from intact.data.signature import InputSpec, input_specs
+from intact.data.sources import open_samples
+from intact.data.stream import Samples
 from intact.errors import DataError
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
 from intact.plan import QuantizedGraph, quantizes
-from intact.samples.batching import Batch
-from intact.samples.opening import open_samples
-from intact.samples.signature import InputSpec, input_specs
-from intact.samples.stream import Samples
 
 _SEED = 20240229
 _PIECE = 64
@@ -61,14 +61,14 @@ def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Sampl
 
 
 def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
-    """Draw each element of each input evenly from the range that the plan's quantiser of it has.
+    """Draw each element of each input evenly from the range that the plan's quantizer of it has.
 
-    For plans that were not calibrated: a quantised model that was read says nothing about its
+    For plans that were not calibrated: a quantized model that was read says nothing about its
     inputs but what their codes can hold. Integer inputs that a DequantizeLinear reads are drawn
     from the range of their type. Always the same for the same plan.
 
     Raises:
-        DataError: An input is not quantised, or has a free dimension besides the batch.
+        DataError: An input is not quantized, or has a free dimension besides the batch.
         UsageError: ``count`` is not positive.
     """
     draws = {}
@@ -92,7 +92,7 @@ def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, flo
     if spec.dtype.kind in "iu" and spec.dtype.itemsize <= 2 and "DequantizeLinear" in readers:
         limits = np.iinfo(spec.dtype)
         return float(limits.min), float(limits.max)
-    raise _cannot_draw(name, "the plan does not quantise it")
+    raise _cannot_draw(name, "the plan does not quantize it")
 
 
 def _sizes(name: str, spec: InputSpec) -> tuple[int, ...]:

@@ -11,7 +11,7 @@ import typer
 from intact.errors import UsageError
 
 if TYPE_CHECKING:
-    from intact.samples.preprocess import Preprocess
+    from intact.data.preprocess import Preprocess
 
 Mean = Annotated[
     str,
@@ -114,8 +114,7 @@ def preprocess_from(
         changes["scale"] = numbers("--scale", scale, float)
     if file is None and not changes:
         return None
-    from intact.samples.preprocess import Preprocess, preprocess_with
-    from intact.samples.preprocess_file import read_preprocess
+    from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 
     base = read_preprocess(file) if file is not None else kept or Preprocess()
     return preprocess_with(base, changes)

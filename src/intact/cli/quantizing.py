@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from intact.result import Result
+    from intact.flow.result import Result
 
 from intact.cli.options import (
     ActivationBits,

@@ -20,7 +20,7 @@ from intact.cli.preprocess_options import (
 )
 
 if TYPE_CHECKING:
-    from intact.verification import Verification
+    from intact.formats.verification import Verification
 
 
 def run(
@@ -61,7 +61,7 @@ def run(
     from intact.cli import show_runs
     from intact.cli.printing import progress as shown
     from intact.errors import UsageError
-    from intact.execution import Executor, save_arrays
+    from intact.flow.execution import Executor, save_arrays
 
     flags = {"integer": integer, "simulate": simulate, "float": in_float}
     chosen = [name for name, given in flags.items() if given]

@@ -174,7 +174,7 @@ def search(
         Path | None,
         typer.Option(
             metavar="LOG",
-            help="No search: realise a strategy of this log; needs no data.",
+            help="No search: realize a strategy of this log; needs no data.",
             rich_help_panel=_LOG,
         ),
     ] = None,

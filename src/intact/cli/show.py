@@ -10,11 +10,11 @@ import msgspec
 from rich.markup import escape
 
 from intact.cli.printing import console, decibels, kilobytes, new_table, print_json, say, times
-from intact.evaluation import Evaluation
+from intact.flow.evaluation import Evaluation
+from intact.flow.result import Result
 from intact.plan import Note
 from intact.plan.given_scales import GIVEN
 from intact.plan.inspection import Inspection
-from intact.result import Result
 from intact.targets import Target, target_to_json
 
 _SHOWN_FILES = 5

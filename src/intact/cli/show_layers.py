@@ -1,4 +1,4 @@
-"""What is printed of layers and edges, quantised against float."""
+"""What is printed of layers and edges, quantized against float."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def _quant_loss(found: QuantLoss) -> None:
 
 
 def _graph_statistic(found: GraphStatistic) -> None:
-    """Print every edge before and after quantising, the most damaged first."""
+    """Print every edge before and after quantizing, the most damaged first."""
     numbers = ("bits", "SQNR, dB\ncosine", "mean", "std", "min", "max")
     title = f"{found.samples} samples: float, then quantized"
     table = new_table(title, ("edge\noperator", "from\nto"), numbers=numbers)

@@ -8,7 +8,7 @@ from pathlib import Path
 from rich.markup import escape
 
 from intact.cli.printing import print_json, say
-from intact.execution import Run
+from intact.flow.execution import Run
 
 
 def run(found: Run, path: Path, *, as_json: bool) -> None:

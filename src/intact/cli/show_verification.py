@@ -10,7 +10,7 @@ from rich.table import Table
 
 from intact.cli.printing import console, decibels, new_table, print_json, say
 from intact.cli.show_runs import overflows
-from intact.verification import LayerComparison, OutputComparison, Verification
+from intact.formats.verification import LayerComparison, OutputComparison, Verification
 
 _WORST_LAYERS = 10
 _SHOWN_NODES = 3

@@ -1,11 +1,16 @@
-"""How one tensor end is quantised: policy, grid, state, scale and offset, and shared scales."""
+"""How one tensor end is quantized: policy, grid, state, scale and offset, and shared scales."""
 
-from intact.config.copies import copy_configs
-from intact.config.granularity import Granularity, PerChannel, PerTensor
 from intact.config.grid import Grid
-from intact.config.policy import QuantPolicy, make_policy, parse_policy
+from intact.config.policy import (
+    Granularity,
+    PerChannel,
+    PerTensor,
+    QuantPolicy,
+    make_policy,
+    parse_policy,
+)
 from intact.config.state import LEGAL_TRANSITIONS, MEANING, NEEDS_SCALE, QuantState, StateMeaning
-from intact.config.tensor_config import JsonValue, TensorQuantConfig
+from intact.config.tensor_config import JsonValue, TensorQuantConfig, copy_configs
 from intact.numerics.rounding import Rounding
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""The integer grid of a tensor: everything about its quantisation except scale and offset."""
+"""The integer grid of a tensor: everything about its quantization except scale and offset."""
 
 from __future__ import annotations
 
@@ -8,8 +8,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.config.granularity import Granularity, PerChannel
-from intact.config.policy import QuantPolicy
+from intact.config.policy import Granularity, PerChannel, QuantPolicy
 from intact.errors import ConfigError
 from intact.numerics.affine import dequantize, fake_quantize, quantize
 from intact.numerics.affine_params import QuantParams
@@ -18,6 +17,7 @@ from intact.numerics.logarithmic import dequantize_logarithmic, quantize_logarit
 from intact.numerics.rounding import Rounding
 
 FloatArray = npt.NDArray[np.float32]
+
 IntegerArray = npt.NDArray[np.integer[Any]]
 
 
@@ -140,7 +140,7 @@ class Grid:
         return dequantize(quantized, params.scale, params.zero_point, axis=self.axis)
 
     def fake_quantize(self, values: FloatArray, params: QuantParams) -> FloatArray:
-        """Quantise and dequantise: the float32 values that survive the grid."""
+        """Quantize and dequantize: the float32 values that survive the grid."""
         if self.exponential:
             return self.dequantize(self.quantize(values, params), params)
         return fake_quantize(
@@ -245,3 +245,56 @@ def _integers(offset: npt.ArrayLike) -> npt.NDArray[np.int64]:
 def _worst_scale(scales: FloatArray) -> float:
     bad = scales[~(np.isfinite(scales) & (scales > 0))]
     return float(bad.flat[0])
+
+
+class OnGrid:
+    """Something whose integers lie on a grid."""
+
+    __slots__ = ("grid",)
+
+    def __init__(self, grid: Grid) -> None:
+        self.grid = grid
+
+    @property
+    def policy(self) -> QuantPolicy:
+        """The kind of quantization."""
+        return self.grid.policy
+
+    @property
+    def rounding(self) -> Rounding:
+        """How a quotient becomes an integer."""
+        return self.grid.rounding
+
+    @property
+    def bits(self) -> int:
+        """Width in bits, 2 to 32."""
+        return self.grid.bits
+
+    @property
+    def quant_min(self) -> int:
+        """Smallest integer used."""
+        return self.grid.quant_min
+
+    @property
+    def quant_max(self) -> int:
+        """Largest integer used."""
+        return self.grid.quant_max
+
+    @property
+    def granularity(self) -> Granularity:
+        """``PerTensor()`` or ``PerChannel(axis)``."""
+        return self.grid.granularity
+
+    @property
+    def scheme(self) -> Scheme:
+        """How the levels lie around zero."""
+        return self.grid.scheme
+
+    @property
+    def levels(self) -> Levels:
+        """What a threshold method takes."""
+        return self.grid.levels
+
+    def same_grid(self, other: OnGrid) -> bool:
+        """Whether equal integers mean equal values on both, given equal scales."""
+        return self.grid == other.grid

@@ -1,4 +1,4 @@
-"""What kind of quantisation a tensor has, as a set of flags.
+"""What kind of quantization a tensor has, as a set of flags.
 
 The seven properties are those of the PPQ document (*Tensor Quantization Config*). Most of the
 128 subsets are impossible; :meth:`QuantPolicy.check` says why.
@@ -7,13 +7,45 @@ The seven properties are those of the PPQ document (*Tensor Quantization Config*
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
+from typing import TypeAlias
 
-from intact.config.granularity import Granularity, PerChannel
 from intact.errors import ConfigError, nearest
 
 
+@dataclass(frozen=True)
+class PerTensor:
+    """One scale and one offset for the whole tensor, both of shape ``[]``."""
+
+    @property
+    def axis(self) -> None:
+        """Always ``None``: what the functions of ``numerics.affine`` take as ``axis``."""
+        return None
+
+
+@dataclass(frozen=True)
+class PerChannel:
+    """One scale and one offset for each index of ``axis``, both of shape ``[channels]``.
+
+    Raises:
+        ConfigError: If the axis is negative. An axis counted from the end would mean another
+            channel as soon as a dimension is added, so it has to be resolved before.
+    """
+
+    axis: int
+
+    def __post_init__(self) -> None:
+        if self.axis < 0:
+            raise ConfigError(
+                f"per-channel axis is {self.axis}", remedy="count the axis from 0, add the rank"
+            )
+
+
+Granularity: TypeAlias = PerTensor | PerChannel
+
+
 class QuantPolicy(enum.Flag):
-    """Properties of a quantisation; a usable policy names one of each pair.
+    """Properties of a quantization; a usable policy names one of each pair.
 
     >>> policy = QuantPolicy.PER_TENSOR | QuantPolicy.LINEAR | QuantPolicy.SYMMETRICAL
     >>> policy.check().spelled
@@ -29,7 +61,7 @@ class QuantPolicy(enum.Flag):
     POWER_OF_2 = enum.auto()
 
     def check(self) -> QuantPolicy:
-        """Return the policy unchanged if a tensor can be quantised that way.
+        """Return the policy unchanged if a tensor can be quantized that way.
 
         Raises:
             ConfigError: If both or neither of a pair are set, or two properties exclude each
@@ -71,7 +103,7 @@ _IMPOSSIBLE: tuple[tuple[QuantPolicy, str, str], ...] = (
     ),
     (
         QuantPolicy.EXPONENTIAL | QuantPolicy.POWER_OF_2,
-        "a power-of-two scale turns requantisation into a shift, which needs linear levels",
+        "a power-of-two scale turns requantization into a shift, which needs linear levels",
         "use LINEAR or drop POWER_OF_2",
     ),
 )

@@ -7,8 +7,7 @@ from typing import Self
 import numpy as np
 import numpy.typing as npt
 
-from intact.config.grid import FloatArray, Grid
-from intact.config.on_grid import OnGrid
+from intact.config.grid import FloatArray, Grid, OnGrid
 from intact.errors import ConfigError
 from intact.numerics.affine_params import QuantParams
 

@@ -1,19 +1,19 @@
-"""How one tensor end is quantised, following the PPQ document's *Tensor Quantization Config*.
+"""How one tensor end is quantized, following the PPQ document's *Tensor Quantization Config*.
 
-A config belongs to a (node, slot) and not to a tensor, because two consumers may quantise one
+A config belongs to a (node, slot) and not to a tensor, because two consumers may quantize one
 tensor differently. Configs that share one scale form a union-find: each reads scale and offset
 through its root, the *dominator*, and only the root can be written.
 """
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Hashable, Mapping
+from typing import TypeAlias, TypeVar
 
 import numpy.typing as npt
 
-from intact.config.granularity import Granularity, PerTensor
 from intact.config.grid import FloatArray, Grid, IntegerArray
-from intact.config.policy import QuantPolicy
+from intact.config.policy import Granularity, PerTensor, QuantPolicy
 from intact.config.shared_scale import SharedScale
 from intact.config.state import LEGAL_TRANSITIONS, MEANING, NEEDS_SCALE, QuantState, StateMeaning
 from intact.errors import ConfigError
@@ -24,7 +24,7 @@ JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, 
 
 
 class TensorQuantConfig(SharedScale):
-    """All that decides how one tensor end is quantised.
+    """All that decides how one tensor end is quantized.
 
     The grid (policy, rounding, bits, range, granularity) never changes: :meth:`replace` makes
     another config. State, scale and offset change through methods that check.
@@ -140,12 +140,12 @@ class TensorQuantConfig(SharedScale):
         """Return from DEQUANTIZED to the state before it.
 
         Raises:
-            ConfigError: If the config is not dequantised.
+            ConfigError: If the config is not dequantized.
         """
         if self._state is not QuantState.DEQUANTIZED:
             raise ConfigError(
                 f"state is {self._state.name}, not DEQUANTIZED",
-                remedy="requantize only what was dequantised",
+                remedy="requantize only what was dequantized",
             )
         # A config created in DEQUANTIZED has no history.
         self._state = self._remembered or QuantState.INITIAL
@@ -177,7 +177,7 @@ class TensorQuantConfig(SharedScale):
 
         Raises:
             ConfigError: If spacing or granularity differ, or a config that would keep
-                quantising (any state but OVERLAPPED) is on another grid.
+                quantizing (any state but OVERLAPPED) is on another grid.
         """
         root, follower = self.dominator, other.dominator
         if root is follower:
@@ -219,7 +219,7 @@ class TensorQuantConfig(SharedScale):
         return self.grid.dequantize(quantized, self._usable_params())
 
     def fake_quantize(self, values: FloatArray) -> FloatArray:
-        """Quantise and dequantise: the float32 values that survive the grid.
+        """Quantize and dequantize: the float32 values that survive the grid.
 
         Raises:
             ConfigError: If the state is INITIAL or PASSIVE_INIT, or there is no scale.
@@ -314,3 +314,22 @@ def _check_sharing(grid: Grid, follower: TensorQuantConfig) -> None:
             f"the scale of one on {grid.bits} bits {grid.quant_min}..{grid.quant_max}",
             remedy="give both the same grid, or move the follower to OVERLAPPED first",
         )
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+def copy_configs(configs: Mapping[Key, TensorQuantConfig]) -> dict[Key, TensorQuantConfig]:
+    """Copy configs and their ties, so that a pass can change its own copies.
+
+    A dominator that is not among ``configs`` is copied too; its followers keep it alive.
+    A config listed under two keys stays one config under two keys.
+    """
+    twins: dict[int, TensorQuantConfig] = {}
+    for config in configs.values():
+        for member in (config.dominator, config):
+            if id(member) not in twins:
+                twins[id(member)] = member.copy()
+                if member.dominator is not member:
+                    twins[id(member.dominator)].adopt(twins[id(member)])
+    return {key: twins[id(config)] for key, config in configs.items()}

@@ -1,4 +1,4 @@
-"""Models as graphs: reading, normalising, asking.
+"""Models as graphs: reading, normalizing, asking.
 
 `normalize` brings a model into one form, a `Graph`, which answers who makes and who reads what;
 the functions of `intact.graph.ops` say what each input of a node is for.

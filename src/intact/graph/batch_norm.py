@@ -1,6 +1,6 @@
 """The memory of a folded BatchNormalization, kept with the node that absorbed it.
 
-Data-free methods (equalisation, bias correction) read the distribution of a layer's output from
+Data-free methods (equalization, bias correction) read the distribution of a layer's output from
 it: per channel, mean ``beta`` and standard deviation ``|gamma|`` (Nagel et al. 2019, "Data-Free
 Quantization Through Weight Equalization and Bias Correction"). It travels through files in the
 node's metadata.
@@ -75,5 +75,5 @@ def recall(node: ir.Node) -> BatchNorm | None:
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise ModelError(
             f"node {node.name!r}: metadata {METADATA_KEY!r} cannot be read",
-            remedy="normalise the original model again",
+            remedy="normalize the original model again",
         ) from error

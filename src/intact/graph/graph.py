@@ -1,8 +1,9 @@
-"""`Graph`: a read-only view of a normalised model, with the questions the other rooms ask."""
+"""`Graph`: a read-only view of a normalized model, with the questions the other rooms ask."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import hashlib
+from collections.abc import Iterable, Mapping
 from functools import cached_property
 from pathlib import Path
 from types import MappingProxyType
@@ -12,13 +13,94 @@ import onnx_ir as ir
 
 from intact.errors import ModelError, nearest
 from intact.graph.batch_norm import BatchNorm, recall
-from intact.graph.digest import model_digest
+from intact.graph.files.external import tensor_bytes
 from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
 from intact.graph.ops import is_constant
 from intact.graph.passes.widen import METADATA_KEY
 
+_GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
+
+
+def model_digest(model: ir.Model) -> str:
+    """Return the SHA-256 of a model as 64 hexadecimal digits."""
+    digest = _Digest()
+    digest.opsets(model.opset_imports)
+    digest.graph(model.graph)
+    for function in sorted(model.functions.values(), key=lambda each: repr(each.identifier())):
+        digest.text("function", *map(str, function.identifier()))
+        digest.opsets(function.opset_imports)
+        digest.text(*(value.name for value in function.inputs))
+        digest.text(*(value.name for value in function.outputs))
+        digest.nodes(function)
+    return digest.hexdigest()
+
+
+class _Digest:
+    """Feeds a hash with length-prefixed fields, so that no two models write the same bytes."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.sha256()
+        self.hexdigest = self._hash.hexdigest
+
+    def data(self, content: bytes | memoryview) -> None:
+        self._hash.update(len(content).to_bytes(8, "little"))
+        self._hash.update(content)
+
+    def text(self, *fields: str | None) -> None:
+        for field in fields:
+            self.data(b"\0" if field is None else b"\1" + field.encode("utf-8"))
+
+    def opsets(self, imports: dict[str, int]) -> None:
+        self.text("opsets", *(f"{domain}={imports[domain]}" for domain in sorted(imports)))
+
+    def graph(self, graph: ir.Graph) -> None:
+        self.text("inputs")
+        for value in graph.inputs:
+            self.text(value.name, str(value.dtype), str(value.shape))
+        self.text("outputs", *(value.name for value in graph.outputs))
+        self.text("initializers")
+        for name in sorted(graph.initializers):
+            self.text(name)
+            self.tensor(graph.initializers[name].const_value)
+        self.nodes(graph)
+
+    def nodes(self, nodes: Iterable[ir.Node]) -> None:
+        for node in nodes:
+            self.text("node", node.domain, node.op_type, node.overload, node.name)
+            self.text("reads", *(None if value is None else value.name for value in node.inputs))
+            self.text("writes", *(value.name for value in node.outputs))
+            for name in sorted(node.attributes):
+                self.attribute(node.attributes[name])
+
+    def attribute(self, attribute: ir.Attr) -> None:
+        self.text("attribute", attribute.name, str(attribute.type))
+        if attribute.type in _GRAPH_TYPES and not attribute.is_ref():
+            single = attribute.type is ir.AttributeType.GRAPH
+            graphs = (attribute.as_graph(),) if single else attribute.as_graphs()
+            for graph in graphs:
+                self.graph(graph)
+        elif attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
+            self.tensor(attribute.as_tensor())
+        else:
+            proto = ir.to_proto(attribute)
+            proto.doc_string = ""
+            self.data(proto.SerializeToString(deterministic=True))
+
+    def tensor(self, tensor: ir.TensorProtocol | None) -> None:
+        if tensor is None:
+            self.text(None)
+            return
+        self.text(str(tensor.dtype), str(tuple(tensor.shape.numpy())))
+        if tensor.dtype is ir.DataType.STRING:
+            for item in tensor.numpy().flatten():
+                self.data(bytes(item))
+        else:
+            self.data(tensor_bytes(tensor))
+
+
 IMPLICIT_SLOT = -1
+
 """The slot of a consumer that reads a value only inside its body (If, Loop, Scan)."""
 
 _FLOATS = {
@@ -29,11 +111,12 @@ _FLOATS = {
 }
 
 Consumer = tuple[ir.Node, int]
+
 """A node and the input slot at which it reads a value."""
 
 
 class Graph:
-    """A normalised model: every node and value of the main graph has a name of its own.
+    """A normalized model: every node and value of the main graph has a name of its own.
 
     The view keeps what it computed, so the model must not be changed under it; take `clone` and
     change that one's model before anything else is asked of it.
@@ -67,7 +150,7 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[ir.Value, ...]:
-        """The graph inputs that a caller feeds, without initialisers, in the model's order."""
+        """The graph inputs that a caller feeds, without initializers, in the model's order."""
         inputs = self._model.graph.inputs
         return tuple(value for value in inputs if not value.is_initializer())
 
@@ -78,7 +161,7 @@ class Graph:
 
     @cached_property
     def values(self) -> tuple[ir.Value, ...]:
-        """Graph inputs, initialisers, then node outputs in topological order; each once."""
+        """Graph inputs, initializers, then node outputs in topological order; each once."""
         graph = self._model.graph
         results = (value for node in self._nodes for value in node.outputs if _is_present(value))
         return tuple(dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)))
@@ -90,7 +173,7 @@ class Graph:
 
     @property
     def widened(self) -> tuple[str, ...]:
-        """The element types that normalisation turned into float32: FLOAT16, BFLOAT16 or none."""
+        """The element types that normalization turned into float32: FLOAT16, BFLOAT16 or none."""
         types = self._model.metadata_props.get(METADATA_KEY, "")
         return tuple(types.split(",")) if types else ()
 
@@ -165,10 +248,10 @@ class Graph:
 
     @classmethod
     def load(cls, path: str | Path) -> Graph:
-        """Read a model that was normalised before it was saved.
+        """Read a model that was normalized before it was saved.
 
         Raises:
-            ModelError: The file cannot be read, or was not normalised.
+            ModelError: The file cannot be read, or was not normalized.
         """
         return cls(load_model(path))
 
@@ -193,7 +276,7 @@ class Graph:
         return {value: tuple(readers) for value, readers in found.items()}
 
 
-_NORMALIZE = "normalise it first"
+_NORMALIZE = "normalize it first"
 
 
 def _is_present(value: ir.Value) -> bool:

@@ -1,4 +1,4 @@
-"""Normalisation: one shape of graph for everything that comes after."""
+"""Normalization: one shape of graph for everything that comes after."""
 
 from __future__ import annotations
 
@@ -13,15 +13,16 @@ from intact.errors import ModelError
 from intact.graph.files.load import load_model
 from intact.graph.graph import Graph
 from intact.graph.passes import library
-from intact.graph.passes.binary_sums import write_sums_as_adds
-from intact.graph.passes.dense_gemm import join_dense_layers
-from intact.graph.passes.filled_weights import MOST_FILLED, fill_weights
-from intact.graph.passes.fold_batch_norm import fold_batch_norms
-from intact.graph.passes.fold_scale import fold_scales
-from intact.graph.passes.global_pool import pool_spatial_means
+from intact.graph.passes.canonical import (
+    MOST_FILLED,
+    fill_weights,
+    pool_spatial_means,
+    write_sums_as_adds,
+)
+from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
+from intact.graph.passes.gemm import join_dense_layers, plain_gemms
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
-from intact.graph.passes.plain_gemm import plain_gemms
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
 
@@ -38,7 +39,7 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     """Bring a model into the form that the rest of `intact` works on.
 
     Afterwards every node and value has a name of its own (the model's where it had one), constants
-    are initialisers, shapes and types are known as far as they can be, what is constant is
+    are initializers, shapes and types are known as far as they can be, what is constant is
     computed, no-ops are gone, BatchNormalization and other constants by channel are part of the
     convolution before them, a dense layer is one Gemm, a Sum of two an Add, and a mean over all
     spatial axes a GlobalAveragePool. What was float16 or bfloat16 computes in float32

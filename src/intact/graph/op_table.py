@@ -1,6 +1,6 @@
 """The op table: what every standard ONNX operator does with each of its inputs.
 
-One row an operator. A row says which inputs carry the tensors that a quantiser works on (data,
+One row an operator. A row says which inputs carry the tensors that a quantizer works on (data,
 weight, bias) and which only steer the operator (shapes, indices, parameters), and whether the
 operator hands out nothing but values it was given. Input positions are those of opset 11 and
 later; they did not move since then, inputs were only added at the end.
@@ -26,13 +26,13 @@ class Role(enum.StrEnum):
     BIAS = "bias"
     """The constant added to the accumulator."""
     SHAPE = "shape"
-    """A shape, an index, a size, a condition or a resize factor: never quantised."""
+    """A shape, an index, a size, a condition or a resize factor: never quantized."""
     PARAMETER = "parameter"
     """A constant that steers the operator: clip bounds, pad value, slope, norm scale."""
 
 
 class OpKind(enum.StrEnum):
-    """What an operator does, as coarsely as quantisation needs to know it."""
+    """What an operator does, as coarsely as quantization needs to know it."""
 
     COMPUTE = "compute"
     """Multiplies and accumulates: has a weight, or two data inputs."""
@@ -45,7 +45,7 @@ class OpKind(enum.StrEnum):
     REDUCE = "reduce"
     """Reduces or accumulates along axes."""
     NORMALIZATION = "normalization"
-    """Normalises by statistics, stored or computed."""
+    """Normalizes by statistics, stored or computed."""
     JOIN = "join"
     """Puts values of several inputs side by side, unchanged."""
     MOVE = "move"
@@ -114,7 +114,7 @@ _ROWS: tuple[tuple[str, OpSpec], ...] = (
     ),
     ("Clip", OpSpec(OpKind.ACTIVATION, (DATA, PARAMETER, PARAMETER))),
     ("PRelu", OpSpec(OpKind.ACTIVATION, (DATA, DATA))),
-    # Pools, reductions, normalisations.
+    # Pools, reductions, normalizations.
     ("MaxPool GlobalMaxPool", replace(_POOL, moves_values=True)),
     ("AveragePool GlobalAveragePool LpPool GlobalLpPool", _POOL),
     (

@@ -32,7 +32,7 @@ def op_spec(node: ir.Node) -> OpSpec | None:
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is fixed in the model: an initialiser that the caller cannot replace."""
+    """Whether a value is fixed in the model: an initializer that the caller cannot replace."""
     if value is None or value.const_value is None or value.is_graph_input():
         return False
     producer = value.producer()

@@ -1,4 +1,4 @@
-"""Shape-or-index closure: the values that must never be quantised.
+"""Shape-or-index closure: the values that must never be quantized.
 
 Integers, booleans and strings are shapes or indices by type. A float is one when everything that
 becomes of it ends in shapes or indices (a resize factor computed in float, the scores of a

@@ -1,4 +1,4 @@
-"""Linear quantisation: real = (code - zero_point) * scale.
+"""Linear quantization: real = (code - zero_point) * scale.
 
 The arithmetic is that of ONNX QuantizeLinear and DequantizeLinear: divide, round, and only then
 add the zero point, saturate. Scales are float32 because every runtime stores them so.
@@ -121,7 +121,7 @@ def fake_quantize(
     rounding: Rounding = Rounding.HALF_EVEN,
     axis: int | None = None,
 ) -> npt.NDArray[np.float32]:
-    """Quantise and dequantise: bit for bit ``dequantize(quantize(values))``, without the integers.
+    """Quantize and dequantize: bit for bit ``dequantize(quantize(values))``, without the integers.
 
     Arguments and errors are those of :func:`quantize`.
     """
@@ -151,7 +151,7 @@ def _clipped_steps(
     values = np.asarray(values)
     if values.dtype not in (np.float32, np.float64):
         raise ConfigError(
-            f"cannot quantise values of {values.dtype}", remedy="convert them to float32"
+            f"cannot quantize values of {values.dtype}", remedy="convert them to float32"
         )
     _refuse_nan(values)
     factor, zero = _broadcast_params(values.shape, scale, zero_point, axis)

@@ -74,7 +74,7 @@ class ChannelErrorSums:
 
     @property
     def sqnr_db(self) -> float:
-        """Signal to quantisation noise in dB; infinite without noise.
+        """Signal to quantization noise in dB; infinite without noise.
 
         NaN before anything was added, and where a value is NaN or infinite.
         """

@@ -13,7 +13,7 @@ from intact.numerics.affine_params import QuantParams, params_from_range, range_
 
 @dataclass(frozen=True)
 class Quantization:
-    """One tensor's quantisation, said in both ways.
+    """One tensor's quantization, said in both ways.
 
     Attributes:
         scale: float32.

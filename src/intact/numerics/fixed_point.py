@@ -1,6 +1,6 @@
 """Multiplication by a real number with integers only: an int32 multiplier and a shift.
 
-Vectorised: every argument broadcasts. The elementary steps are those of
+Vectorized: every argument broadcasts. The elementary steps are those of
 :mod:`intact.numerics.fixed_point_kernel`; what is made of real numbers beforehand is TFLite's
 ``QuantizeMultiplier``.
 """
@@ -94,7 +94,7 @@ def multiply_by_quantized_multiplier(
     single: bool = False,
     rounding: Rounding = Rounding.HALF_AWAY_FROM_ZERO,
 ) -> Integers:
-    """Multiply int32 values by quantised multipliers; the three broadcast.
+    """Multiply int32 values by quantized multipliers; the three broadcast.
 
     Args:
         value: int32 values of any integer type.

@@ -1,4 +1,4 @@
-"""Fixed-point arithmetic, element by element, and the compiled loops of requantisation.
+"""Fixed-point arithmetic, element by element, and the compiled loops of requantization.
 
 The elementary functions are written with operators that NumPy arrays and compiled scalars share:
 called from Python they take int64 arrays, and the loops below compile the same definitions. The
@@ -67,7 +67,7 @@ def rounding_divide_by_pot(value: Any, exponent: Any) -> Any:
 def shift_right_half_up(value: Any, exponent: Any) -> Any:
     """Return ``value / 2**exponent``, rounded half up; ``exponent`` is 0 to 62.
 
-    The optimised x86 kernels end so, and CMSIS-NN's power-of-two kernels.
+    The optimized x86 kernels end so, and CMSIS-NN's power-of-two kernels.
     """
     return (value + ((1 << exponent) >> 1)) >> exponent
 

@@ -1,4 +1,4 @@
-"""Logarithmic quantisation, as NNIE and MQBench define it: the codes are exponents.
+"""Logarithmic quantization, as NNIE and MQBench define it: the codes are exponents.
 
 Code 0 stands for 0; code ``k`` of ``1..quant_max`` for ``scale * 2**(k / 16)``, and ``-k`` for its
 negative. Neighbouring levels differ by 2**(1/16), about 4.4 %, at every magnitude.

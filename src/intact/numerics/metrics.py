@@ -29,7 +29,7 @@ def max_abs(reference: FloatArray, actual: FloatArray) -> float:
 
 
 def sqnr_db(reference: FloatArray, actual: FloatArray) -> float:
-    """Return the signal to quantisation noise ratio in decibels.
+    """Return the signal to quantization noise ratio in decibels.
 
     ``10 log10(sum(reference^2) / sum((reference - actual)^2))``: infinite if the two are equal,
     minus infinity if only the reference is all zero.

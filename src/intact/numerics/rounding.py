@@ -43,7 +43,7 @@ def round_to_integer(values: npt.NDArray[FloatT], mode: Rounding) -> npt.NDArray
     """Round every element to an integer, exactly, and keep the dtype.
 
     ``floor(x + 0.5)`` would be wrong: 0.49999997 + 0.5 is 1.0 in float32, and near 2**23 the sum
-    itself is rounded. Here ``x - rint(x)`` is exact, so that a tie is recognised exactly.
+    itself is rounded. Here ``x - rint(x)`` is exact, so that a tie is recognized exactly.
 
     Args:
         values: Any shape, float32 or float64. Infinities and NaN are returned as they are.

@@ -43,7 +43,7 @@ one down, any other down."""
 
 @dataclass(frozen=True, eq=False)
 class SimulatedQuantize:
-    """The parameters of one edge; calling it quantises data.
+    """The parameters of one edge; calling it quantizes data.
 
     With both types float nothing is done to the data. With an integer ``in_dtype`` the data are
     integers times ``in_scale`` that were summed in that type: what leaves it wraps round. With an
@@ -117,7 +117,7 @@ class SimulatedQuantize:
             ConfigError: The data are not float32, or have another number of channels.
         """
         if data.dtype != np.float32:
-            raise ConfigError(f"cannot quantise {data.dtype}", remedy="convert it to float32")
+            raise ConfigError(f"cannot quantize {data.dtype}", remedy="convert it to float32")
         if self.changes_nothing and out is None:
             return data
         result = np.empty(data.shape, np.float32) if out is None else out
@@ -207,7 +207,7 @@ def simulated_quantize(
     zero_point: npt.ArrayLike = 0,
     axis: int | None = None,
 ) -> FloatArray:
-    """Quantise data as the document defines it; see `SimulatedQuantize` for the arguments.
+    """Quantize data as the document defines it; see `SimulatedQuantize` for the arguments.
 
     >>> data = np.float32([0.3, 0.26, 9.0])
     >>> simulated_quantize(data, 1.0, 0.25, -7, 7, "float32", "int4").tolist()

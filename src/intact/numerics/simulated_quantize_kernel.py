@@ -3,7 +3,7 @@
 The data are rows of ``inner`` elements that share a scale; the scales repeat. The loops are written
 so that they compile to vector instructions: one array, which nothing can alias; its own index from
 0 on, which cannot be negative; no branches. In place 0.2 ns an element, as fast as memory is read
-and written (Xeon with AVX2; 1.7 where the loop was not vectorised).
+and written (Xeon with AVX2; 1.7 where the loop was not vectorized).
 """
 
 from __future__ import annotations

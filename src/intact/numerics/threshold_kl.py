@@ -22,11 +22,11 @@ _FINE = 24
 
 
 def kl_range(distribution: Distribution, levels: Levels, *, bins: float) -> tuple[float, float]:
-    """Return the threshold whose quantised distribution diverges least from the original.
+    """Return the threshold whose quantized distribution diverges least from the original.
 
     The magnitudes are brought into linear bins over ``0..maximum``. For a candidate that keeps
     the first ``i`` bins, the reference is those bins with everything beyond added to the last;
-    the quantised one merges the ``i`` bins (without what lies beyond) into as many groups as there
+    the quantized one merges the ``i`` bins (without what lies beyond) into as many groups as there
     are magnitude codes and spreads each group over its non-empty bins.
 
     There must be more bins than groups: with as many, every group is one bin, nothing diverges at
@@ -77,7 +77,7 @@ def divergences(
 ) -> npt.NDArray[np.float64]:
     """Return the divergence, in nats, of each candidate number of kept bins.
 
-    With P the reference, Q the quantised distribution, S and n the mass and number of non-empty
+    With P the reference, Q the quantized distribution, S and n the mass and number of non-empty
     bins of a group, sum(P log P) is a prefix sum over the bins and sum(P log Q) a sum over the
     groups, since Q is constant (S / n) inside one: the cost is ``groups`` logarithms a candidate.
 
@@ -120,12 +120,12 @@ def _divergences(
     group_filled[:, -1] += (last_bin == 0.0) & (beyond > 0.0)
 
     with np.errstate(divide="ignore", invalid="ignore"):
-        log_quantised = np.log(group_mass / group_filled)
-        inner = np.where(group_mass > 0.0, group_mass * log_quantised, 0.0).sum(axis=1)
-        outer = np.where(beyond > 0.0, beyond * log_quantised[:, -1], 0.0)
+        log_quantized = np.log(group_mass / group_filled)
+        inner = np.where(group_mass > 0.0, group_mass * log_quantized, 0.0).sum(axis=1)
+        outer = np.where(beyond > 0.0, beyond * log_quantized[:, -1], 0.0)
         reference = sums.entropy[kept] - _x_log_x(last_bin) + _x_log_x(last_bin + beyond)
         result = (reference - inner - outer) / total - np.log(total) + np.log(kept_mass)
-    # Nothing kept, or mass where the quantised distribution has none: infinitely far.
+    # Nothing kept, or mass where the quantized distribution has none: infinitely far.
     return np.where(np.isfinite(result), result, np.inf)
 
 

@@ -3,7 +3,7 @@
 It differs from :mod:`intact.numerics.threshold_kl` in what it measures. The histogram has a fixed
 number of bins of ``absmax / (bins - 1)``; the first one is left out, with exact zeros and all that
 is near them; groups have fractional edges, and a bin that an edge cuts belongs to both in shares;
-what is kept is not normalised again; a bin that the quantised distribution leaves empty costs 1.
+what is kept is not normalized again; a bin that the quantized distribution leaves empty costs 1.
 
 Source: Tengine 1.5, ``tools/quantize`` (``threshold_distribution``): 2048 bins, 128 groups at
 8 bits, threshold ``(bin + 0.5) * absmax / 2048``.
@@ -26,7 +26,7 @@ _MOST_GROUPS = 1024
 """Beyond 11 bits the tries, whose number grows with its square, would take minutes; clipping gains
 nothing there."""
 _EMPTY_BIN = 1.0
-"""What a bin costs that the quantised distribution leaves empty: as much as leaving all out."""
+"""What a bin costs that the quantized distribution leaves empty: as much as leaving all out."""
 
 
 def kl_stepwise_range(
@@ -91,7 +91,7 @@ def least_divergent(shares: Any, groups: int) -> int:
 def _divergence(shares: Any, groups: int, kept: int, beyond: float) -> float:
     """Return ``sum(P log(P / Q))`` over the kept bins."""
     width = kept / groups
-    quantised = np.zeros(kept)
+    quantized = np.zeros(kept)
     for group in range(groups):
         start, stop = group * width, min((group + 1) * width, float(kept))
         first, last = int(np.floor(start)), min(int(np.ceil(stop)), kept)
@@ -105,13 +105,13 @@ def _divergence(shares: Any, groups: int, kept: int, beyond: float) -> float:
             for bin_ in range(first, last):
                 if shares[bin_] != 0.0:
                     overlap = min(stop, bin_ + 1.0) - max(start, float(bin_))
-                    quantised[bin_] += mass / filled * overlap
+                    quantized[bin_] += mass / filled * overlap
     result = 0.0
     for bin_ in range(kept):
         reference = shares[bin_] + (beyond if bin_ == kept - 1 else 0.0)
         if reference > 0.0:
-            if quantised[bin_] == 0.0:
+            if quantized[bin_] == 0.0:
                 result += _EMPTY_BIN
             else:
-                result += reference * np.log(reference / quantised[bin_])
+                result += reference * np.log(reference / quantized[bin_])
     return result

@@ -79,7 +79,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 schemes=_AROUND_ZERO,
                 function=kl_range,
                 source="Migacz, 8-bit Inference with TensorRT, 2017",
-                summary="least divergence of the quantised from the original distribution",
+                summary="least divergence of the quantized from the original distribution",
                 options=MappingProxyType({"bins": 8192.0}),
             ),
             ThresholdMethod(

@@ -1,8 +1,7 @@
-"""The plan: what is quantised, how, and why, before anything is applied."""
+"""The plan: what is quantized, how, and why, before anything is applied."""
 
 from intact.plan.annotate import annotate
 from intact.plan.build import build_plan
-from intact.plan.ends import Direction, TensorEnd
 from intact.plan.fuse import fuse
 from intact.plan.overrides import Overrides
 from intact.plan.plan_file import load_plan, plan_to_json, save_plan
@@ -12,9 +11,11 @@ from intact.plan.quantized_graph import (
     READ_SOURCE,
     Codes,
     Decision,
+    Direction,
     Note,
     NoteKind,
     QuantizedGraph,
+    TensorEnd,
     quantizes,
 )
 from intact.plan.tie import tie

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -14,33 +15,111 @@ from intact.graph import (
     constant_array,
     data_slots,
     input_role,
+    input_value,
+    is_constant,
     output_channel_axis,
     shape_or_index_values,
     weight_slot,
 )
-from intact.plan.ends import Direction, TensorEnd
 from intact.plan.overrides import Overrides
-from intact.plan.quantized_graph import Decision, QuantizedGraph
+from intact.plan.quantized_graph import Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.topology import adds_to_products, decide, hands_out_float
-from intact.plan.unsigned import unsigned_values
-from intact.targets import OpRule, Target, TensorScheme
+from intact.targets import OpRule, ScaleRule, Target, TensorScheme, Unsigned
+
+
+def unsigned_values(
+    graph: Graph, target: Target, decisions: Mapping[str, Decision]
+) -> frozenset[str]:
+    """Return the names of the values that get unsigned codes.
+
+    Values whose scales the target ties have to agree: if one needs a sign, all have one.
+
+    Args:
+        graph: A normalized graph.
+        target: Says behind which operators, and which scales it ties.
+        decisions: Which nodes are quantized, by name.
+    """
+    signed: frozenset[str] = frozenset()
+    while True:
+        found = _without_sign(graph, target.unsigned, signed)
+        torn = frozenset(
+            name
+            for node in graph.nodes
+            if found and decisions[str(node.name)].quantized
+            for name in _torn(node, target, found)
+        )
+        if not torn:
+            return found
+        signed |= torn
+
+
+def _without_sign(graph: Graph, unsigned: Unsigned, signed: frozenset[str]) -> frozenset[str]:
+    """Return the values that hold nothing negative, but for some.
+
+    Nodes come in topological order, so what lies upstream of a node is known when its turn comes:
+    asking its inputs is the search.
+    """
+    found: set[str] = set()
+    for node in graph.nodes if unsigned.after else ():
+        if _is_never_negative(node, unsigned) or _passes_on(node, unsigned, found):
+            found.update({str(output.name) for output in node.outputs} - signed)
+    return frozenset(found)
+
+
+def _is_never_negative(node: ir.Node, unsigned: Unsigned) -> bool:
+    if node.domain != "" or node.op_type not in unsigned.after:
+        return False
+    if node.op_type != "Clip":
+        return True
+    low = constant_array(input_value(node, 1))
+    return low is not None and bool((low >= 0).all())
+
+
+def _passes_on(node: ir.Node, unsigned: Unsigned, found: set[str]) -> bool:
+    if node.domain != "" or node.op_type not in unsigned.through:
+        return False
+    values = [node.inputs[slot] for slot in data_slots(node)]
+    return bool(values) and all(
+        value is not None and (str(value.name) in found or _is_constant_without_sign(value))
+        for value in values
+    )
+
+
+def _is_constant_without_sign(value: ir.Value) -> bool:
+    array = constant_array(value) if is_constant(value) else None
+    return array is not None and bool((array >= 0).all())
+
+
+def _torn(node: ir.Node, target: Target, found: frozenset[str]) -> frozenset[str]:
+    """Return the unsigned ones of values that a node ties to one with a sign."""
+    rule = target.rule_for(node)
+    if rule is None or rule.scales is ScaleRule.FREE:
+        return frozenset()
+    inputs = [node.inputs[slot] for slot in data_slots(node)]
+    outputs = list(node.outputs)
+    tied = {
+        ScaleRule.UNIFY_INPUTS: inputs,
+        ScaleRule.UNIFY_ALL: inputs + outputs,
+    }.get(rule.scales, inputs[:1] + outputs)
+    names = {str(value.name) for value in tied if value is not None}
+    return frozenset() if names <= found else frozenset(names & found)
 
 
 def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
     """Decide the topology and give every end of every node a config without scale.
 
     Args:
-        graph: A normalised graph.
+        graph: A normalized graph.
         target: The hardware.
         overrides: What the user asks for on top.
 
     Returns:
         The plan before fusing, tying and calibrating. Ends of float nodes are FP32, ends that
-        carry shapes or indices SOI, int32 biases PASSIVE_INIT, quantised ends INITIAL.
+        carry shapes or indices SOI, int32 biases PASSIVE_INIT, quantized ends INITIAL.
 
     Raises:
-        UsageError: An override names nothing in the graph, or a place that is not quantised.
+        UsageError: An override names nothing in the graph, or a place that is not quantized.
     """
     overrides = overrides or Overrides()
     overrides.check(graph)
@@ -62,7 +141,7 @@ class _Schemes:
     unsigned: frozenset[str]
 
     def of_activation(self, rule: OpRule, value: ir.Value | None) -> TensorScheme:
-        """Return how one activation is quantised."""
+        """Return how one activation is quantized."""
         unsigned = value is not None and str(value.name) in self.unsigned
         return self.target.activation_scheme(rule, unsigned=unsigned)
 
@@ -172,7 +251,7 @@ def _output_config(
 def _check_places(
     overrides: Overrides, graph: Graph, configs: dict[TensorEnd, TensorQuantConfig]
 ) -> None:
-    """Refuse a width for a place where nothing is quantised, instead of ignoring it."""
+    """Refuse a width for a place where nothing is quantized, instead of ignoring it."""
     used: set[str] = set()
     for node in graph.nodes if overrides.bits else ():
         weight = weight_slot(node)
@@ -187,7 +266,7 @@ def _check_places(
     for place in overrides.bits:
         if place not in used:
             raise UsageError(
-                f"--bits {place!r}: nothing is quantised there on this target",
-                remedy="name a quantised node, its weight, input or output; "
+                f"--bits {place!r}: nothing is quantized there on this target",
+                remedy="name a quantized node, its weight, input or output; "
                 "`intact inspect` lists the nodes",
             )

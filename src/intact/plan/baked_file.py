@@ -21,8 +21,7 @@ from numpy.lib import format as npy
 from intact.config import StateMeaning, TensorQuantConfig
 from intact.errors import IntactError, PlanError
 from intact.graph import Graph
-from intact.plan.ends import Direction, TensorEnd
-from intact.plan.quantized_graph import Codes
+from intact.plan.quantized_graph import Codes, Direction, TensorEnd
 
 _LIST = "ends"
 _TYPES = frozenset(np.dtype(name) for name in ("i1", "u1", "i2", "u2", "i4"))

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from intact.graph import Graph
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from intact.config import QuantState, TensorQuantConfig
+from intact.graph import Graph, moves_values
 from intact.plan.annotate import annotate
 from intact.plan.fuse import fuse
 from intact.plan.overrides import Overrides
-from intact.plan.quantized_graph import QuantizedGraph
+from intact.plan.quantized_graph import Decision, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.tie import tie
 from intact.plan.widths import width_notes
 from intact.targets import Target
@@ -29,3 +34,99 @@ def structured(plan: QuantizedGraph) -> QuantizedGraph:
     All of this asks of widths only what their grids have in common (``same_grid``).
     """
     return tie(fuse(plan.with_notes(width_notes(plan))))
+
+
+_FLOAT = (QuantState.FP32, QuantState.SOI)
+
+
+def complete(
+    plan: QuantizedGraph, target: Target, overrides: Overrides | None = None
+) -> QuantizedGraph:
+    """Plan the nodes that a quantized model left float, as a target computes them.
+
+    What the model says stays as it is: the nodes that it quantizes with all their ends, and every
+    scale. Where a tensor that it quantizes is now needed at another end, that end takes its scale.
+
+    Args:
+        plan: A plan that was read; it is not changed.
+        target: The hardware that decides about the rest.
+        overrides: What the user asks for on top; nothing of it reaches what was read.
+
+    Returns:
+        A plan to be calibrated: new ends are INITIAL or PASSIVE_INIT.
+
+    Raises:
+        UsageError: An override names nothing in the graph.
+    """
+    ours, read = annotate(plan.graph, target, overrides), plan.copy()
+    configs: dict[TensorEnd, TensorQuantConfig] = {}
+    decisions: dict[str, Decision] = {}
+    for end, config in read.configs.items():
+        is_said = read.decisions[end.node].quantized or config.state not in _FLOAT
+        configs[end] = config if is_said else ours.configs[end]
+    for name, decision in read.decisions.items():
+        decisions[name] = decision if decision.quantized else ours.decisions[name]
+    merged = replace(
+        read,
+        target=target,
+        configs=configs,
+        decisions=decisions,
+        provenance={**read.provenance, "source": "quantized model, completed"},
+    )
+    for value in plan.graph.values:
+        _keep_moved(merged, value)
+        _join_neighbours(merged, value)
+    return tie(fuse(merged.with_notes(width_notes(merged))))
+
+
+def _keep_moved(plan: QuantizedGraph, value: ir.Value) -> None:
+    """Let what only moves codes that the model has scales for keep them."""
+    node, slot = value.producer(), value.index() or 0
+    if node is None or not moves_values(node):
+        return
+    source = plan.input_config(node, 0).dominator
+    if plan.output_config(node, slot).state is QuantState.INITIAL and _is_said(source):
+        plan.configs[TensorEnd.output(str(node.name), slot)] = _follower(source)
+
+
+def _join_neighbours(plan: QuantizedGraph, value: ir.Value) -> None:
+    """Let new ends of a tensor take the scale with which the model quantizes it."""
+    producer = plan.producer_config(value)
+    readers = [config for _, _, config in plan.consumer_configs(value)]
+    said = [config for config in readers if _is_said(config)]
+    if producer is not None and _is_said(producer):
+        _overlap(producer, [config for config in readers if config.state is QuantState.INITIAL])
+        return
+    if not said:
+        return
+    root = said[0].dominator
+    node, slot = value.producer(), value.index()
+    if node is not None and producer is not None and producer.state is QuantState.INITIAL:
+        plan.configs[TensorEnd.output(str(node.name), slot or 0)] = _follower(root)
+        same = [config for config in said if config.dominator is root]
+        _overlap(root, [*same, *(c for c in readers if c.state is QuantState.INITIAL)])
+        return
+    for reader, at, config in plan.consumer_configs(value):
+        if config.state is QuantState.INITIAL:
+            is_baked = said[0].state is QuantState.BAKED
+            plan.configs[TensorEnd.input(str(reader.name), at)] = _follower(root, is_baked=is_baked)
+
+
+def _is_said(config: TensorQuantConfig) -> bool:
+    return quantizes(config) and config.params is not None
+
+
+def _follower(root: TensorQuantConfig, *, is_baked: bool = False) -> TensorQuantConfig:
+    """Return a config on the grid of a root, under it."""
+    config = TensorQuantConfig.on_grid(root.grid, observer=root.observer)
+    root.dominate(config)
+    config.transition(QuantState.ACTIVATED)
+    if is_baked:
+        config.transition(QuantState.BAKED)
+    return config
+
+
+def _overlap(master: TensorQuantConfig, configs: list[TensorQuantConfig]) -> None:
+    for config in configs:
+        config.transition(QuantState.OVERLAPPED)
+        master.dominate(config)

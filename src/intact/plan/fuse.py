@@ -19,7 +19,7 @@ def fuse(plan: QuantizedGraph) -> QuantizedGraph:
 
     Inside a fused chain (Conv-Relu, Conv-Add-Relu, Swish ...) only the last output exists on
     the hardware, so the ends before it are OVERLAPPED and dominated by it. An input that
-    quantises on the same grid as its producer, or as another reader before it, is redundant and
+    quantizes on the same grid as its producer, or as another reader before it, is redundant and
     is OVERLAPPED too. Source: PPQ document, on graph fusion and joint fixed point.
 
     Returns:

@@ -236,7 +236,7 @@ class ScaleTable:
         """Refuse a table for another model.
 
         Args:
-            names: All tensors of the model as it was read; normalising drops some.
+            names: All tensors of the model as it was read; normalizing drops some.
 
         Raises:
             DataError: The table has names that are not among them; the first one with the nearest.

@@ -20,10 +20,10 @@ class NodeReport:
         node: Its name.
         op_type: Its operator.
         quantized: It computes with integers.
-        activation_bits: Bits of its output, or of its first quantised input; None for float.
+        activation_bits: Bits of its output, or of its first quantized input; None for float.
         weight_bits: Bits of its weight; None where it has none or it is float.
         fused_into: The node whose output stands for its own on the hardware; "" if none.
-        reason: Why it is quantised or not.
+        reason: Why it is quantized or not.
     """
 
     node: str
@@ -42,8 +42,8 @@ class Inspection:
     Attributes:
         target: Name of the target.
         nodes: All nodes in topological order.
-        by_type: Counts by op type, (quantised, float).
-        notes: What a user should know before quantising.
+        by_type: Counts by op type, (quantized, float).
+        notes: What a user should know before quantizing.
     """
 
     target: str
@@ -87,7 +87,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
 
 
 def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:
-    """Return the width of the output as it is stored, or else of the first quantised input."""
+    """Return the width of the output as it is stored, or else of the first quantized input."""
     configs = [plan.output_config(node), *(plan.input_config(node, k) for k in data_slots(node))]
     quantized = (c for c in configs if quantizes(c) or c.state is QuantState.OVERLAPPED)
     return next((config.dominator.bits for config in quantized), None)

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from intact.errors import UsageError, nearest
 from intact.graph import Graph
-from intact.plan.ends import Direction, TensorEnd
+from intact.plan.quantized_graph import Direction, TensorEnd
 
 _PART = re.compile(r"(?P<node>.+)\.(weight|(input|output)(\[\d+\])?)", re.DOTALL)
 
@@ -25,7 +25,7 @@ class Overrides:
         weight_bits: Bit-width of all weights; None leaves the target's.
         activation_bits: Bit-width of all activations; None leaves the target's.
         widths: Bit-widths of single ends, as a search chooses them: they precede ``bits``, and
-            mean nothing at ends that are not quantised.
+            mean nothing at ends that are not quantized.
     """
 
     keep_float: tuple[str, ...] = ()

@@ -7,9 +7,10 @@ Scales are float32; JSON carries their shortest decimal form, which reads back t
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from types import MappingProxyType
+from typing import Any, TypeAlias
 
 import msgspec
 import numpy as np
@@ -28,21 +29,60 @@ from intact.config import (
 from intact.errors import IntactError, PlanError
 from intact.graph import Graph
 from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
-from intact.plan.ends import TensorEnd
-from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph
+from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
-from intact.plan.versions import PLAN_VERSION, Document, migrate
 from intact.targets import target_from_json, target_to_json
 
+PLAN_VERSION = 2
+
+"""The version that is written."""
+
+Document: TypeAlias = dict[str, Any]
+
+"""A plan as decoded JSON."""
+
+
+def migrate(document: Document, version: int) -> Document:
+    """Return a document of the newest version.
+
+    Args:
+        document: As it was read; it is changed.
+        version: Its version.
+
+    Raises:
+        PlanError: The version is unknown: of a newer intact, or of none.
+    """
+    if version > PLAN_VERSION:
+        raise PlanError(
+            f"plan version {version} is newer than this intact, which reads up to {PLAN_VERSION}",
+            remedy="update intact",
+        )
+    if version < 1:
+        raise PlanError(f"there is no plan version {version}", remedy="quantize again")
+    for older in range(version, PLAN_VERSION):
+        document = _TO_THE_NEXT[older](document)
+        document["version"] = older + 1
+    return document
+
+
+def _without_weights(document: Document) -> Document:
+    """Version 1 had no integers beside the plan."""
+    return {**document, "weights": ""}
+
+
+_TO_THE_NEXT: Mapping[int, Callable[[Document], Document]] = MappingProxyType({1: _without_weights})
+
 WEIGHTS = "weights.npz"
+
 """The file beside the plan with the integers that it keeps; only where there are any."""
 
 _MAX_BYTES = 1 << 30
+
 _UNQUANTIZED = (QuantState.FP32, QuantState.SOI)
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One config as it stands in the file; ends that are never quantised have only a state.
+    """One config as it stands in the file; ends that are never quantized have only a state.
 
     ``before`` is the state that a DEQUANTIZED config goes back to.
     """
@@ -121,7 +161,7 @@ def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
 
     Args:
         path: The file; integers that the plan keeps are read from ``weights.npz`` beside it.
-        graph: The normalised model that lies beside it.
+        graph: The normalized model that lies beside it.
 
     Raises:
         PlanError: A file is missing, damaged, of a newer version or of another model.
@@ -205,7 +245,7 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
 
 
 def _is_plain(config: TensorQuantConfig) -> bool:
-    """Tell whether a config says nothing but that its end is not quantised."""
+    """Tell whether a config says nothing but that its end is not quantized."""
     return (
         config.state in _UNQUANTIZED
         and config.same_grid(unquantized(config.state))
@@ -240,7 +280,7 @@ def _configs(records: list[_Record]) -> dict[TensorEnd, TensorQuantConfig]:
         master, follower = configs[record.follows], configs[record.end]
         if record.state in NEEDS_SCALE:
             master.dominate(follower)
-        else:  # what does not quantise now may be on another grid
+        else:  # what does not quantize now may be on another grid
             master.adopt(follower)
     return {TensorEnd.parse(end): config for end, config in configs.items()}
 

@@ -1,4 +1,4 @@
-"""Quantisation points: what the states and dominators mean for the data that flows.
+"""Quantization points: what the states and dominators mean for the data that flows.
 
 Executors and formats do not interpret configs on their own; they read these points.
 """
@@ -15,25 +15,24 @@ import onnx_ir as ir
 from intact.config import MEANING, StateMeaning, TensorQuantConfig
 from intact.errors import PlanError
 from intact.graph import is_constant, moves_values
-from intact.plan.ends import TensorEnd
-from intact.plan.quantized_graph import Codes, QuantizedGraph, quantizes
+from intact.plan.quantized_graph import Codes, QuantizedGraph, TensorEnd, quantizes
 
 
 @dataclass(frozen=True)
 class QuantPoint:
-    """A place where data is quantised.
+    """A place where data is quantized.
 
     Attributes:
-        value: The value that is quantised.
+        value: The value that is quantized.
         config: How; scale and offset are read through its dominator.
-        end: The end whose config quantises: it names the point.
-        readers: The (node, slot) pairs that read the quantised data.
-        at_output: The producer hands out quantised data, so every reader and a graph output
-            sees it; otherwise only ``readers`` do, and what they quantise is what the producer
+        end: The end whose config quantizes: it names the point.
+        readers: The (node, slot) pairs that read the quantized data.
+        at_output: The producer hands out quantized data, so every reader and a graph output
+            sees it; otherwise only ``readers`` do, and what they quantize is what the producer
             hands out.
         is_passed_on: The data is on the grid already: the producer moves codes of its input,
             which share the scale.
-        baked: The integers of a constant that are stored in the plan; None where quantising the
+        baked: The integers of a constant that are stored in the plan; None where quantizing the
             constant gives them.
     """
 
@@ -98,7 +97,7 @@ def refuse_unready(plan: QuantizedGraph) -> None:
 
 
 _Grids: TypeAlias = dict[tuple[ir.Node, int], TensorQuantConfig]
-"""The dominator of the data that a node reads at a slot, where that is quantised."""
+"""The dominator of the data that a node reads at a slot, where that is quantized."""
 
 
 def _points_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator[QuantPoint]:

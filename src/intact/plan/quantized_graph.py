@@ -1,4 +1,4 @@
-"""``QuantizedGraph``: a normalised float graph, a target and the decision about each tensor end."""
+"""``QuantizedGraph``: a normalized float graph, a target and the decision about each tensor end."""
 
 from __future__ import annotations
 
@@ -12,19 +12,76 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig, copy_configs
+from intact.errors import PlanError
 from intact.graph import IMPLICIT_SLOT, Graph
-from intact.plan.ends import TensorEnd
 from intact.targets import Target
 
+
+class Direction(StrEnum):
+    """Whether an end is where a node reads a tensor or where it writes one."""
+
+    INPUT = "input"
+    OUTPUT = "output"
+
+
+@dataclass(frozen=True, order=True)
+class TensorEnd:
+    """One input or output slot of one node.
+
+    Configs belong to ends and not to tensors, because two consumers may quantize the same
+    tensor differently (PPQ document, "Tensor Quantization Config").
+
+    >>> str(TensorEnd("conv1", Direction.INPUT, 0))
+    'conv1.input[0]'
+    >>> TensorEnd.parse("block/conv.1.output[0]").node
+    'block/conv.1'
+    """
+
+    node: str
+    direction: Direction
+    slot: int
+
+    @staticmethod
+    def input(node: str, slot: int) -> TensorEnd:
+        """Return the end where ``node`` reads its input ``slot``."""
+        return TensorEnd(node, Direction.INPUT, slot)
+
+    @staticmethod
+    def output(node: str, slot: int = 0) -> TensorEnd:
+        """Return the end where ``node`` writes its output ``slot``."""
+        return TensorEnd(node, Direction.OUTPUT, slot)
+
+    @staticmethod
+    def parse(text: str) -> TensorEnd:
+        """Read the form that ``str`` writes.
+
+        Raises:
+            PlanError: The text is not of the form ``NODE.input[K]`` or ``NODE.output[K]``.
+        """
+        for direction in Direction:
+            head, mark, tail = text.rpartition(f".{direction}[")
+            if mark and head and tail.endswith("]") and tail[:-1].isdecimal():
+                return TensorEnd(head, direction, int(tail[:-1]))
+        raise PlanError(
+            f"{text!r} does not name a tensor end", remedy="write NODE.input[K] or NODE.output[K]"
+        )
+
+    def __str__(self) -> str:
+        return f"{self.node}.{self.direction}[{self.slot}]"
+
+
 Codes: TypeAlias = npt.NDArray[np.integer[Any]]
+
 """Integers of a constant; those of 4 bits in an 8-bit type."""
 
 
 READ_FROM = "read_from"
+
 """Key of ``provenance`` where a plan was read from a file with a layout of its own: its format."""
 
 READ_SOURCE = "quantized model"
-"""``provenance["source"]`` of a plan that was read from a quantised model and not changed since."""
+
+"""``provenance["source"]`` of a plan that was read from a quantized model and not changed since."""
 
 
 @dataclass(frozen=True)
@@ -69,14 +126,14 @@ class QuantizedGraph:
     between configs. The float graph is never modified.
 
     Attributes:
-        graph: The normalised float model.
+        graph: The normalized float model.
         target: The hardware described.
         configs: The config of every tensor end of every node.
-        decisions: For each node name, whether it is quantised and the reason.
+        decisions: For each node name, whether it is quantized and the reason.
         notes: What happened on the way that a user should know.
         provenance: Strings that name what the plan came from (method, statistics hash ...).
         baked: The integers of constants whose ends are BAKED or PASSIVE_BAKED, by the end that
-            names their quantisation point. They hold as they are, whatever quantising the float
+            names their quantization point. They hold as they are, whatever quantizing the float
             constant would give. Arrays are shared between copies and never written.
     """
 

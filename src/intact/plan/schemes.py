@@ -70,7 +70,7 @@ def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantCon
 
 
 def unquantized(state: QuantState) -> TensorQuantConfig:
-    """Return the config of an end that is never quantised (FP32 or SOI)."""
+    """Return the config of an end that is never quantized (FP32 or SOI)."""
     return TensorQuantConfig(
         policy=make_policy(PerTensor(), symmetric=True),
         rounding=Rounding.HALF_EVEN,

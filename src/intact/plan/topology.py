@@ -1,10 +1,10 @@
-"""Which nodes are quantised: HAGO's topology rules, with a reason for every node.
+"""Which nodes are quantized: HAGO's topology rules, with a reason for every node.
 
 Source: the TVM document and its sources (facts, "HAGO, Topology"). In topological order: an op
-without integer description stays float; an op that also has a float description is quantised
-only if one of its sources is; all others are quantised. Added to that, where the target asks:
+without integer description stays float; an op that also has a float description is quantized
+only if one of its sources is; all others are quantized. Added to that, where the target asks:
 an op with a float description whose consumers are all float stays float, since it would only
-buy a quantiser and its error.
+buy a quantizer and its error.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _ASKED = "kept float as asked (--keep-float "
 
 
 def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Decision]:
-    """Decide for every node of the graph whether it is quantised.
+    """Decide for every node of the graph whether it is quantized.
 
     Returns:
         The decision by node name, in topological order.
@@ -46,7 +46,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
 def hands_out_float(
     node: ir.Node, graph: Graph, rule: OpRule, decisions: dict[str, Decision]
 ) -> bool:
-    """Tell whether a quantised node hands its result on as float.
+    """Tell whether a quantized node hands its result on as float.
 
     It does where it has no integer result, and where it has both and no consumer wants integers.
     """
@@ -99,7 +99,7 @@ def _decide_node(
             False, f"the model computes its bias, and target {target.name} adds integers only"
         )
     if rule.float and not _has_quantized_source(node, decisions):
-        return Decision(False, "none of its inputs comes from a quantised node")
+        return Decision(False, "none of its inputs comes from a quantized node")
     return Decision(True, f"target {target.name} computes {node.op_type} with integers")
 
 
@@ -156,7 +156,7 @@ def _has_quantized_consumer(node: ir.Node, graph: Graph, decisions: dict[str, De
 
 
 def _prune(graph: Graph, target: Target, decisions: dict[str, Decision]) -> None:
-    """Set back to float what no quantised node reads, from the outputs upwards."""
+    """Set back to float what no quantized node reads, from the outputs upwards."""
     for node in reversed(graph.nodes):
         if not decisions[str(node.name)].quantized:
             continue

@@ -7,8 +7,14 @@ from typing import TypeAlias
 
 from intact.config import TensorQuantConfig
 from intact.graph import Role, input_role
-from intact.plan.ends import Direction, TensorEnd
-from intact.plan.quantized_graph import Note, NoteKind, QuantizedGraph, quantizes
+from intact.plan.quantized_graph import (
+    Direction,
+    Note,
+    NoteKind,
+    QuantizedGraph,
+    TensorEnd,
+    quantizes,
+)
 from intact.targets import DType, OpRule, Target
 
 Missing: TypeAlias = tuple[str, DType]

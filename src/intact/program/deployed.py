@@ -5,7 +5,7 @@ from __future__ import annotations
 from intact.plan import READ_FROM, QuantizedGraph
 from intact.program.lower import lower
 from intact.program.passes.layout import Layout
-from intact.program.passes.signed import signed
+from intact.program.passes.signedness import signed
 from intact.program.program import Program
 
 

@@ -1,6 +1,6 @@
 """``Program``: a plan taken apart into steps between tensors of codes.
 
-The plan says how each tensor end is quantised; a program says what is computed, in order, on which
+The plan says how each tensor end is quantized; a program says what is computed, in order, on which
 integers. The integer engine runs it, and formats for integer hardware write it.
 """
 
@@ -75,7 +75,7 @@ class Tensor:
         data: The codes (of ``encoding.dtype``) or floats of a constant, as stored; None for an
             activation.
         value: Name of the float model's tensor that it stands for, "" if there is none.
-        end: The quantisation point of the plan, where it has one.
+        end: The quantization point of the plan, where it has one.
         permutation: Axis ``k`` of this tensor is axis ``permutation[k]`` of ``value``; None where
             they lie alike.
         plain: Type of what is not encoded: float32, or that of indices and conditions.
@@ -145,8 +145,8 @@ class Program:
         inputs: What the caller feeds, by the model's input names.
         outputs: What the caller gets, by the model's output names.
         steps: In topological order.
-        in_float: Nodes that the plan quantises and that are computed in float between a dequantise
-            and a quantise all the same, with the reason.
+        in_float: Nodes that the plan quantizes and that are computed in float between a dequantize
+            and a quantize all the same, with the reason.
     """
 
     inputs: Mapping[str, Tensor]

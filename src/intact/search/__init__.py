@@ -1,1 +1,1 @@
-"""Searching for the best strategy: which tensors are quantised, and with how many bits."""
+"""Searching for the best strategy: which tensors are quantized, and with how many bits."""

@@ -4,17 +4,79 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from typing import Protocol
 
 from intact.errors import SearchError
-from intact.search.budget import Budget
-from intact.search.front import best, front, nearest
+from intact.search.goals import Budget
+from intact.search.measuring.objective import KINDS
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Goal, Sampler, State, Trial
 from intact.search.workers.pool import Pool
+
+
+def front(trials: Iterable[Trial], samples: int) -> list[Trial]:
+    """Return the trials that no other is both as cheap and as good as, and better in one of them.
+
+    Args:
+        trials: In any order; only those on all samples count.
+        samples: How many all samples are.
+
+    Returns:
+        By rising cost, and so by rising score. Of several with the same cost and score the first.
+    """
+    whole = [trial for trial in trials if _counts(trial, samples)]
+    whole.sort(key=lambda trial: (trial.cost, -trial.score, trial.number))
+    found: list[Trial] = []
+    for trial in whole:
+        if not found or trial.score > found[-1].score:
+            found.append(trial)
+    return found
+
+
+def best(trials: Iterable[Trial], goal: Goal, samples: int) -> Trial | None:
+    """Return the best trial that holds the limits; the first of equals, None where none does."""
+    accepted = (trial for trial in trials if _counts(trial, samples) and goal.accepts(trial))
+    return max(
+        accepted,
+        key=lambda trial: (goal.rank(trial.score, trial.cost), -trial.number),
+        default=None,
+    )
+
+
+@dataclass(frozen=True)
+class Nearest:
+    """How near a search came to limits that it did not reach.
+
+    Attributes:
+        affordable: The highest score within the limit of cost, at any cost where there is none.
+        good: The lowest cost that reaches the limit of the score; None where none reaches it.
+        cheapest: The lowest cost at any score.
+    """
+
+    affordable: Trial | None
+    good: Trial | None
+    cheapest: Trial | None
+
+
+def nearest(trials: Iterable[Trial], goal: Goal, samples: int) -> Nearest:
+    """Return how near the trials came to the limits of a goal."""
+    whole = front(trials, samples)
+    limit = math.inf if goal.max_cost is None else goal.max_cost
+    least = -math.inf if goal.min_score is None else goal.min_score
+    affordable = [trial for trial in whole if trial.cost <= limit]
+    good = [trial for trial in whole if trial.score >= least]
+    return Nearest(
+        affordable=affordable[-1] if affordable else None,
+        good=good[0] if good else None,
+        cheapest=whole[0] if whole else None,
+    )
+
+
+def _counts(trial: Trial, samples: int) -> bool:
+    return trial.counts(samples) and not math.isnan(trial.score) and not math.isnan(trial.cost)
 
 
 class Record(Protocol):
@@ -269,3 +331,31 @@ def _nothing_found(
         f"at a cost of {near.affordable.cost:g}{dearer}",
         remedy="allow a larger drop, more --budget, or more of the model in float",
     )
+
+
+def remarks(
+    standing: Standing, best: Trial, base: Trial | None, kind: str, max_drop: float | None
+) -> Iterator[str]:
+    """Yield one line for each thing that may surprise.
+
+    Args:
+        standing: The search when it ended.
+        best: What it found, confirmed.
+        base: The trial of the widest integers everywhere.
+        kind: Of the objective, by its name in ``KINDS``.
+        max_drop: What the user allows to be lost.
+    """
+    row = KINDS[kind]
+    step = row.highest / standing.samples
+    if row.is_count and max_drop is not None and max_drop < 2 * step:
+        yield (
+            f"one of the {standing.samples} samples is {step:.2g} points: a drop of {max_drop:g} "
+            "hangs on single samples; give more --samples, or an objective like kl"
+        )
+    if base is not None and not standing.goal.accepts(base):
+        yield "the widest integers alone do not hold the limits"
+    if base is not None and best.cost >= base.cost and standing.goal.max_cost is None:
+        yield "nothing that is cheaper than the widest integers holds the limits"
+    lost = [trial for trial in standing.trials if trial.measured.state is State.FAILED]
+    if lost:
+        yield f"{len(lost)} trial(s) failed, the first: {lost[0].measured.reason}"

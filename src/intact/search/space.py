@@ -9,7 +9,7 @@ affair.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
 from functools import cached_property
@@ -28,17 +28,53 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
-from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
+from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
+from intact.plan.inference import declared_signatures, factor_slots
 from intact.plan.topology import sole_reader
-from intact.search.limits import widest
-from intact.targets import Target
+from intact.targets import OpRule, Target, TensorScheme
+
+_WIDEST_CODES = 16
+
+"""An int32 is a sum; what is stored between operators is at most int16."""
+
+
+def widest(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> int:
+    """Return the largest width that every end of a group can have."""
+    return min(_widest_at(plan, end) for end in ends)
+
+
+def _widest_at(plan: QuantizedGraph, end: TensorEnd) -> int:
+    node = plan.graph.node(end.node)
+    rule = plan.target.rule_for(node)
+    if rule is None:
+        return plan.configs[end].bits
+    signatures = declared_signatures(node, rule, plan.target)
+    slots = factor_slots(node)
+    if end.direction is Direction.OUTPUT:
+        declared = [each.outputs[0] for each in signatures]
+    elif end.slot in slots:
+        declared = [each.inputs[slots.index(end.slot)] for each in signatures]
+    else:
+        declared = []
+    widths = [dtype.bits for dtype in declared if not dtype.is_float]
+    own = _scheme(plan, rule, end).bits
+    return max([own, *(bits for bits in widths if bits <= _WIDEST_CODES)])
+
+
+def _scheme(plan: QuantizedGraph, rule: OpRule, end: TensorEnd) -> TensorScheme:
+    node = plan.graph.node(end.node)
+    is_weight = end.direction is Direction.INPUT and input_role(node, end.slot) is Role.WEIGHT
+    return plan.target.weight_scheme(rule) if is_weight else plan.target.activation_scheme(rule)
+
 
 FLOAT = 32
+
 """The choice of a group that stays float: the bits of float32."""
 
 NARROWEST = 4
 
 Candidate: TypeAlias = tuple[int, ...]
+
 """One choice (bits, or ``FLOAT``) for each group of a space, in their order."""
 
 
@@ -99,7 +135,7 @@ class Space:
         """Return the choices that a target leaves.
 
         Args:
-            graph: A normalised graph.
+            graph: A normalized graph.
             target: The hardware.
             overrides: Nodes kept float and widths that are no choice.
             widths: Only these; None allows every width from 4 up. Where none of them is possible
@@ -198,7 +234,7 @@ class Space:
         """Return the width of every end of a candidate.
 
         The ends of a group that stays float have its widest integers: some of them may still be
-        quantised, on behalf of other nodes.
+        quantized, on behalf of other nodes.
         """
         return {
             end: group.default if bits == FLOAT else bits
@@ -260,7 +296,7 @@ def _choices(limit: int, widths: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _weighted_chains(plan: QuantizedGraph) -> dict[str, tuple[str, ...]]:
-    """Return each quantised node with a constant weight, and what is fused behind it."""
+    """Return each quantized node with a constant weight, and what is fused behind it."""
     chains = {}
     for node in plan.graph.nodes:
         weights = [
@@ -304,3 +340,33 @@ def _producers(
         if end.direction == "output" and end.node not in claimed and not moves_values(node):
             found[end.node] = None
     return tuple(found)
+
+
+def deployable(
+    space: Space,
+    *,
+    weight_bits: Collection[int],
+    activation_bits: Collection[int],
+    floats: bool,
+) -> Space:
+    """Return a space with only those choices that the formats of a deployment can express.
+
+    A target says what its operators compute, a format what its files can hold: one for integers
+    alone has no float operators, one for a runtime that knows int8 only no codes of 4 bits.
+
+    Args:
+        space: What target and graph allow.
+        weight_bits: Widths that weights may have.
+        activation_bits: Widths that activations may have.
+        floats: Whether operators may stay float.
+
+    Returns:
+        A space in which a group that is left without any choice keeps the target's own width.
+    """
+
+    def left(group: Group) -> tuple[int, ...]:
+        widths = weight_bits if group.kind is Kind.WEIGHT else activation_bits
+        found = (bits for bits in group.choices if (floats if bits == FLOAT else bits in widths))
+        return tuple(found) or (group.default,)
+
+    return space.restricted({index: left(group) for index, group in enumerate(space.groups)})

@@ -1,4 +1,4 @@
-"""A strategy: which nodes and edges are quantised, with how many bits and which thresholds.
+"""A strategy: which nodes and edges are quantized, with how many bits and which thresholds.
 
 Source: the TVM document (HAGO), "Log Format". A plan with scales becomes a strategy, and a strategy
 the same plan again, bit for bit and without data; ``thresholds`` has the formula.
@@ -6,41 +6,106 @@ the same plan again, bit for bit and without data; ``thresholds`` has the formul
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from intact.calibrate.assign import activate
 from intact.calibrate.scales.bias import assign_biases
 from intact.calibrate.scales.roles import is_fixed
-from intact.config import MEANING, StateMeaning
+from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig
 from intact.errors import ConfigError, PlanError
-from intact.graph import Graph, Role
+from intact.graph import Graph, Role, constant_array, input_role
 from intact.numerics.affine_params import QuantParams
-from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan
+from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
 from intact.plan.topology import decide, kept_as_asked
-from intact.search.thresholds import (
-    WIDEST_CODES,
-    Threshold,
-    has_integers,
-    params_from_threshold,
-    role_at,
-    scale_owners,
-    sign_bit,
-    threshold_of,
-)
 from intact.targets import Target
 
+Threshold: TypeAlias = float | list[float]
+
+"""One number, or one for each channel."""
+
+WIDEST_CODES = 16
+
+"""Wider integers are sums: their scale follows, and their width is the target's affair."""
+
+
+def has_integers(config: TensorQuantConfig) -> bool:
+    """Tell whether integers are at an end, its own or those of the end that governs it."""
+    return MEANING[config.state] in (StateMeaning.QUANTIZES, StateMeaning.GOVERNED)
+
+
+def scale_owners(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:
+    """Yield every config that owns a scale, but for biases, whose scales follow."""
+    for end, config in plan.configs.items():
+        is_bias = config.bits > WIDEST_CODES and role_at(plan, end) is Role.BIAS
+        is_float = config.state in (QuantState.FP32, QuantState.SOI)
+        if config.dominator is config and not is_bias and not is_float:
+            yield end, config
+
+
+def role_at(plan: QuantizedGraph, end: TensorEnd) -> Role:
+    """Return what is read at an end; DATA for what is written."""
+    is_input = end.direction is Direction.INPUT
+    return input_role(plan.graph.node(end.node), end.slot) if is_input else Role.DATA
+
+
+def sign_bit(config: TensorQuantConfig) -> int:
+    """Return 1 for symmetric codes of both signs, else 0."""
+    return int(config.grid.symmetric and config.quant_min < 0)
+
+
+def threshold_of(config: TensorQuantConfig, params: QuantParams) -> Threshold:
+    """Return the threshold that stands for the scale of a config."""
+    found = params.scale.astype(np.float64) * 2.0 ** (config.bits - sign_bit(config))
+    threshold: Threshold = found.tolist()
+    return threshold
+
+
+def params_from_threshold(
+    plan: QuantizedGraph,
+    end: TensorEnd,
+    threshold: Threshold,
+    zero_point: int | list[int] | None,
+) -> QuantParams:
+    """Return scale and zero point that a threshold stands for at an end that owns a scale.
+
+    Args:
+        plan: With or without scales.
+        end: Where.
+        threshold: Positive.
+        zero_point: Shaped like it; None for zeros.
+
+    Raises:
+        ConfigError: They do not fit the grid there or the channels of the weight, or the scale is
+            no positive finite float32.
+    """
+    config = plan.configs[end]
+    exact: npt.NDArray[np.float64] = np.asarray(threshold, np.float64)
+    with np.errstate(over="ignore", under="ignore"):  # what leaves float32 is refused below
+        scale = (exact / 2.0 ** (config.bits - sign_bit(config))).astype(np.float32)
+    axis = config.grid.axis
+    if axis is not None:
+        array = constant_array(plan.graph.node(end.node).inputs[end.slot])
+        shape = () if array is None else array.shape
+        if scale.shape != shape[axis : axis + 1]:
+            raise ConfigError(f"{scale.size} numbers for a weight of shape {list(shape)}")
+    offset = None if zero_point is None else np.asarray(zero_point).astype(np.int64)
+    return config.grid.check_params(scale, offset)
+
+
 Code: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
+
 Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Which parts of the model are quantised.
+    """Which parts of the model are quantized.
 
     Attributes:
         node_conds: For every node by its name: whether it computes with integers.
@@ -66,10 +131,10 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All that makes a plan of a model and a target.
 
     Attributes:
-        model_hash: Of the normalised float model.
-        topology: What is quantised.
+        model_hash: Of the normalized float model.
+        topology: What is quantized.
         bits: The width at every end that is; an int32 bias has 32.
-        thresholds: By the end that names a quantisation point, for every scale but those of
+        thresholds: By the end that names a quantization point, for every scale but those of
             biases, which are the product of those of input and weight: one number, or one for
             each channel.
         zero_points: Likewise, where codes are unsigned or asymmetric: there the sign bit is 0,
@@ -92,7 +157,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             plan: With scales, made from a float model.
 
         Raises:
-            PlanError: An end has no scale yet, or the plan holds integers of a quantised model.
+            PlanError: An end has no scale yet, or the plan holds integers of a quantized model.
         """
         for end, config in plan.configs.items():
             if MEANING[config.state] in (StateMeaning.REFUSED, StateMeaning.BAKED):
@@ -134,7 +199,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         It equals that plan but for its notes and for what its provenance says of statistics.
 
         Args:
-            graph: The normalised model.
+            graph: The normalized model.
             target: The hardware.
             overrides: What else the user asked for.
 
@@ -215,7 +280,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         for name, decision in plan.decisions.items():
             if decision.quantized != self.topology.node_conds[name]:
                 raise PlanError(
-                    f"the strategy quantises {name!r}, which stays float here: {decision.reason}",
+                    f"the strategy quantizes {name!r}, which stays float here: {decision.reason}",
                     remedy=_REMEDY,
                 )
 

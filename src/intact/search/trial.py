@@ -26,7 +26,7 @@ class Executor(StrEnum):
     """What computed a result."""
 
     SIMULATE = "simulate"
-    """Float32 between quantisers: the same numbers wherever float32 is provably exact."""
+    """Float32 between quantizers: the same numbers wherever float32 is provably exact."""
     INTEGER = "integer"
     """The integer engine."""
 

@@ -69,7 +69,7 @@ class Functions(enum.StrEnum):
     """How a curved function (softmax, sigmoid, tanh ...) of codes is computed."""
 
     FLOAT32 = "float32"
-    """In float32 from the dequantised code, or a table of that; rounded to the output's code."""
+    """In float32 from the dequantized code, or a table of that; rounded to the output's code."""
     FIXED_POINT = "fixed_point"
     """In fixed point throughout, as gemmlowp does: no float in the kernel."""
 
@@ -119,7 +119,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         multiplier_bits: Bits behind the point that fixed-point multipliers are rounded to, half to
             even (8 in XNNPACK's leaky relu and conversions between codes); None keeps the 31 of
             the mantissa.
-        reciprocal_scale: A float is quantised by multiplying it with the float32 reciprocal of
+        reciprocal_scale: A float is quantized by multiplying it with the float32 reciprocal of
             the scale, not by dividing it by the scale; a float result of products is scaled by
             the reciprocal of the product of both reciprocals.
         fused_bias: A float bias is added to a float result by a fused multiply-add: scaling and

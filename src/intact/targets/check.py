@@ -10,8 +10,13 @@ from intact.errors import TargetError, nearest
 from intact.graph import OPS
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
-from intact.targets.check_arithmetic import check_arithmetic
-from intact.targets.check_rules import check_fusions, check_ops, check_rules, nearest_operator
+from intact.targets.check_rules import (
+    check_arithmetic,
+    check_fusions,
+    check_ops,
+    check_rules,
+    nearest_operator,
+)
 from intact.targets.check_scheme import check_activation, check_bias, check_scheme
 from intact.targets.rules import IN_PLACE
 from intact.targets.schema import FORMAT, Target

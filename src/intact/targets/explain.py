@@ -20,10 +20,15 @@ from intact.targets.schema import Target
 from intact.targets.wording import plain, quoted, rule_label
 
 _COMPLAINT = re.compile(r"^(?P<what>.*?)(?: - at `(?P<path>[^`]*)`)?$", re.DOTALL)
+
 _UNKNOWN_KEY = re.compile(r"^Object contains unknown field `(?P<key>.*)`$", re.DOTALL)
+
 _MISSING_KEY = re.compile(r"^Object missing required field `(?P<key>.*)`$", re.DOTALL)
+
 _BAD_CHOICE = re.compile(r"^Invalid enum value '(?P<value>.*)'$", re.DOTALL)
+
 _WRONG_TYPE = re.compile(r"^Expected `(?P<wanted>.*)`, got `(?P<given>.*)`$", re.DOTALL)
+
 _STEP = re.compile(r"\.([^.\[\]]+)|\[(\d+|\.\.\.)\]")
 
 _TOML_TYPES = {"int": "integer", "str": "string", "bool": "true or false", "object": "table"}

@@ -17,9 +17,8 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.targets.check import check
-from intact.targets.complete import complete
 from intact.targets.explain import to_target
-from intact.targets.merge import Table, merge
+from intact.targets.merge import Table, complete, merge
 from intact.targets.schema import Target
 from intact.targets.wording import plain, printable, quoted
 

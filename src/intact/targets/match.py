@@ -3,19 +3,67 @@
 from __future__ import annotations
 
 import functools
+import math
 from typing import TypeAlias
 
 import numpy as np
 import onnx
 import onnx_ir as ir
 
-from intact.graph import data_slots, input_value, is_constant, weight_slot
-from intact.targets.means import averaged_elements
+from intact.graph import constant_array, data_slots, input_value, is_constant, weight_slot
 from intact.targets.rules import AttributeItem, AttributeValue, Condition, Groups
+
+
+def averaged_elements(node: ir.Node) -> int | None:
+    """Return of how many elements every output of a pool or mean is made.
+
+    None for other nodes, where a length is not known, and where windows at the rim hold fewer.
+    """
+    match node.op_type:
+        case "AveragePool":
+            return _window(node)
+        case "GlobalAveragePool":
+            return _lengths(node, None)
+        case "ReduceMean":
+            axes = _axes(node)
+            return None if axes is None else _lengths(node, axes)
+    return None
+
+
+def _window(node: ir.Node) -> int | None:
+    attributes = node.attributes
+    if "kernel_shape" not in attributes or attributes.get_int("ceil_mode", 0) == 1:
+        return None
+    pads = attributes["pads"].as_ints() if "pads" in attributes else ()
+    is_padded = any(pads) or (attributes.get_string("auto_pad", "NOTSET") or "NOTSET")[:4] == "SAME"
+    if is_padded and attributes.get_int("count_include_pad", 0) != 1:
+        return None
+    return math.prod(attributes["kernel_shape"].as_ints())
+
+
+def _axes(node: ir.Node) -> tuple[int, ...] | None:
+    if "axes" in node.attributes:
+        return tuple(node.attributes["axes"].as_ints())
+    array = constant_array(input_value(node, 1))
+    return None if array is None else tuple(int(axis) for axis in array.reshape(-1))
+
+
+def _lengths(node: ir.Node, axes: tuple[int, ...] | None) -> int | None:
+    """Return the product of the lengths along some axes, or behind the channels."""
+    value = input_value(node, 0)
+    if value is None or value.shape is None:
+        return None
+    rank = len(value.shape)
+    chosen = range(2, rank) if axes is None else [axis % rank for axis in axes if axis < rank]
+    sizes = [value.shape[axis] for axis in chosen]
+    known = [size for size in sizes if isinstance(size, int)]
+    return math.prod(known) if len(known) == len(sizes) else None
+
 
 _Actual: TypeAlias = bool | int | float | str | tuple[int, ...] | None
 
 _DEFAULT_ALONG_EVERY_AXIS = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
+
 """List attributes whose default the operator schemas give only in prose."""
 
 

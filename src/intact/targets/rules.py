@@ -30,7 +30,7 @@ class ScaleRule(enum.StrEnum):
     """Which scales of an operator the hardware keeps equal."""
 
     FREE = "free"
-    """None: the operator requantises."""
+    """None: the operator requantizes."""
     OUTPUT_FOLLOWS_INPUT = "output_follows_input"
     """The output has the scale of the first data input."""
     INPUT_FOLLOWS_OUTPUT = "input_follows_output"
@@ -100,7 +100,7 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         when: Which of their nodes; all of them if left out.
         quantize: Whether they compute with integers.
         reason: Why not; shown to the user, required when ``quantize`` is false.
-        float: The operator has a float form too, so it is quantised only behind a quantised
+        float: The operator has a float form too, so it is quantized only behind a quantized
             source (HAGO's topology rule).
         float_output: The integer form can hand out its result as float32.
         inputs: Data types taken, data inputs first, then the weight; empty for those of
@@ -113,9 +113,9 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         fixed_output: Prescribed output parameters.
         activation: What to replace in the target's ``[activation]``.
         weight: What to replace in the target's ``[weight]``.
-        quantize_inputs: Where quantisers sit: ``"all"``, ``"data"`` (the weight stays float) or
+        quantize_inputs: Where quantizers sit: ``"all"``, ``"data"`` (the weight stays float) or
             a list of input slots. An input that a fusion merges into its producer has none in
-            any case, so "quantise only the residual input of Add" is a Conv-Add fusion.
+            any case, so "quantize only the residual input of Add" is a Conv-Add fusion.
         cost: Relative cost of the integer form.
     """
 
@@ -138,11 +138,11 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def quantizes_weight(self) -> bool:
-        """Whether a weight is quantised when the rule does not list slots."""
+        """Whether a weight is quantized when the rule does not list slots."""
         return self.quantize_inputs != "data"
 
     def quantizes_input(self, slot: int) -> bool:
-        """Whether a data input has a quantiser; with a list of slots, also for a weight."""
+        """Whether a data input has a quantizer; with a list of slots, also for a weight."""
         return isinstance(self.quantize_inputs, str) or slot in self.quantize_inputs
 
 

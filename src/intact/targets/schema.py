@@ -10,15 +10,16 @@ import onnx_ir as ir
 
 from intact.targets.arithmetic import Arithmetic
 from intact.targets.match import matches
-from intact.targets.rules import Fusion, OpRule
+from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, TensorScheme
 
 FORMAT = 1
+
 """Version of the file format."""
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the quantised part of a graph is delimited.
+    """How the quantized part of a graph is delimited.
 
     Attributes:
         prune_without_consumer: An operator that could run in float stays float when nothing
@@ -84,7 +85,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         rules: ``[[op]]`` entries; an operator without any stays float.
         fusions: ``[[fusion]]`` entries.
         unsigned: Which activations have unsigned codes; none if left out.
-        topology: Where the quantised part begins and ends.
+        topology: Where the quantized part begins and ends.
         calibration: Default methods.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
@@ -122,7 +123,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return any(op_type in rule.ops and rule.quantize for rule in self.rules)
 
     def activation_scheme(self, rule: OpRule, *, unsigned: bool = False) -> TensorScheme:
-        """Return how the activations of a rule's operators are quantised.
+        """Return how the activations of a rule's operators are quantized.
 
         Args:
             rule: The rule.
@@ -132,7 +133,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return scheme.unsigned() if unsigned else scheme
 
     def weight_scheme(self, rule: OpRule) -> TensorScheme:
-        """Return how the weights of a rule's operators are quantised."""
+        """Return how the weights of a rule's operators are quantized."""
         return self.weight.overridden(rule.weight)
 
     def arithmetic_for(self, op_type: str) -> Arithmetic:
@@ -148,3 +149,26 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         if rule is not None and rule.cost is not None and not dtype.is_float:
             return rule.cost
         return self.cost.get(f"{op_type}.{dtype}", 1.0)
+
+
+def without_in_place(target: Target) -> Target:
+    """Return a target in which no operator works in place: no scale is passed back to an input.
+
+    Operators that only move codes keep one scale for input and output; it is the input's then.
+    """
+    rules = tuple(_apart(rule) for rule in target.rules)
+    topology = msgspec.structs.replace(target.topology, in_place=False)
+    return msgspec.structs.replace(target, rules=rules, topology=topology)
+
+
+def _apart(rule: OpRule) -> OpRule:
+    scales = _INSTEAD.get(rule.scales)
+    if scales is None:
+        return rule
+    return msgspec.structs.replace(rule, scales=scales, max_consumers=None)
+
+
+_INSTEAD = {
+    ScaleRule.INPUT_FOLLOWS_OUTPUT: ScaleRule.FREE,
+    ScaleRule.EITHER_FOLLOWS: ScaleRule.OUTPUT_FOLLOWS_INPUT,
+}

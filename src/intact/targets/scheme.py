@@ -1,4 +1,4 @@
-"""Data types and how a target quantises activations, weights and biases."""
+"""Data types and how a target quantizes activations, weights and biases."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 
 
 class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a kind of tensor is quantised.
+    """How a kind of tensor is quantized.
 
     In a file ``bits``, ``quant_min`` and ``quant_max`` may be left out: they follow from
     ``dtype`` and ``bits``. Of a ``float32`` scheme nothing but ``dtype`` is written.

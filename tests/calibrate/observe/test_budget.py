@@ -18,10 +18,10 @@ from intact.calibrate import collect as collecting
 from intact.calibrate.collect import collect
 from intact.calibrate.observe.budget import COUNTS_BYTES, Schedule, known_sizes, schedule
 from intact.calibrate.observe.observer import Observer
+from intact.data.batching import Batch
+from intact.data.sources import open_samples
 from intact.errors import CalibrationError, UsageError
 from intact.graph import Graph, normalize
-from intact.samples.batching import Batch
-from intact.samples.opening import open_samples
 from tests.calibrate.observe.test_padding import NAMES, REAL, TOKENS, tokens_net
 from tests.calibrate.test_collect import needed
 from tests.images import Images
@@ -183,7 +183,7 @@ def test_peak_memory_stays_near_the_limit(tmp_path: Path) -> None:
         import numpy as np
         from intact.calibrate.collect import collect
         from intact.graph import normalize
-        from intact.samples.opening import open_samples
+        from intact.data.sources import open_samples
         from tests.models import ModelBuilder
 
         b = ModelBuilder()

@@ -15,13 +15,13 @@ from intact.calibrate.collect import collect
 from intact.calibrate.observe.observer import Observer
 from intact.calibrate.observe.padding import Padding, SequenceAxes
 from intact.calibrate.statistics import TensorStatistics
+from intact.data.sources import open_samples
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
 from intact.errors import DataError
 from intact.graph import Graph, normalize
 from intact.numerics.histogram import accumulate, new_workspace
 from intact.numerics.metrics import sqnr_db
-from intact.run.float import FloatModel
-from intact.run.simulate import Simulator
-from intact.samples.opening import open_samples
 from intact.targets import Target
 from tests.calibrate.scales.test_masked import (
     ALL_INTEGER,

@@ -26,7 +26,7 @@ MODEL_NAMES = ("residual", "depthwise", "detector", "transformer")
 
 
 def named(plan: QuantizedGraph) -> dict[str, QuantPoint]:
-    """The quantised tensors of a plan, biases left out."""
+    """The quantized tensors of a plan, biases left out."""
     points = (p for p in quantization_points(plan) if not is_bias(p))
     return {str(point.value.name): point for point in points}
 
@@ -153,7 +153,7 @@ def test_only_what_is_not_given_is_calibrated() -> None:
 
 def statistics_of(plan: QuantizedGraph, feeds: Any) -> Statistics:
     from intact.calibrate.collect import collect
-    from intact.samples.opening import open_samples
+    from intact.data.sources import open_samples
 
     return collect(plan.graph, open_samples(feeds, plan.graph), required_tensors(plan), threads=1)
 
@@ -261,7 +261,7 @@ def test_a_prescribed_scale_holds_against_the_table(tmp_path: Path) -> None:
     assert "to a prescribed one (first: 'y')" in str(other.notes[0])
 
 
-def test_names_that_are_not_quantised_are_counted_in_a_note() -> None:
+def test_names_that_are_not_quantized_are_counted_in_a_note() -> None:
     plan = planned(residual_net())
     bias = next(p for p in quantization_points(plan) if is_bias(p))
     scales = {name: GivenScale.of(0.5) for name, p in named(plan).items() if not p.is_constant}

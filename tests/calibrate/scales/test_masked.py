@@ -12,9 +12,17 @@ from hypothesis import strategies as st
 from onnx import TensorProto
 
 from intact.calibrate.scales import masked
-from intact.calibrate.scales.attention import attention_values, softmax_factors
-from intact.calibrate.scales.masked import ALONE, NEGLIGIBLE, MaskConstants, trim
+from intact.calibrate.scales.masked import (
+    ALONE,
+    NEGLIGIBLE,
+    MaskConstants,
+    attention_values,
+    softmax_factors,
+    trim,
+)
 from intact.calibrate.statistics import TensorStatistics
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
 from intact.errors import CalibrationError
 from intact.graph import normalize
 from intact.numerics.distribution import Distribution
@@ -22,8 +30,6 @@ from intact.numerics.histogram import accumulate, new_workspace
 from intact.numerics.metrics import sqnr_db
 from intact.numerics.thresholds import METHODS
 from intact.plan import NoteKind, QuantizedGraph
-from intact.run.float import FloatModel
-from intact.run.simulate import Simulator
 from intact.targets import Target, load_target
 from tests.models import ModelBuilder
 from tests.plans import HEADER, Arrays, calibrate, own_target, planned

@@ -10,10 +10,10 @@ import pytest
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
+from intact.data.sources import open_samples
 from intact.numerics.decimals import six_decimals
 from intact.plan import NoteKind, QuantizedGraph, quantization_points
 from intact.plan.given_scales import GivenScale, ScaleTable
-from intact.samples.opening import open_samples
 from tests.models import ModelBuilder, residual_net
 from tests.plans import calibrated, config, conv, image, own_target, planned
 

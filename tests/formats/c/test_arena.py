@@ -7,7 +7,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.formats.c.arena import ALIGNMENT, Arena, Buffer, plan_arena
+from intact.formats.c.storage import ALIGNMENT, Arena, Buffer, plan_arena
 
 
 @st.composite

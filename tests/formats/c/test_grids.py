@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.formats.c.grids import Grid, broadcast_strides, contiguous, grid
+from intact.errors import Unsupported
 from intact.formats.c.library import AXES
-from intact.formats.c.refusal import Refusal
+from intact.formats.c.moves import Grid, broadcast_strides, contiguous, grid
 
 
 def visited(cells: Grid, operand: int) -> Iterator[int]:
@@ -67,5 +67,5 @@ def test_broadcast_strides(target: Sequence[int], data: st.DataObject) -> None:
 
 def test_too_many_axes_are_refused() -> None:
     lengths = [2] * (AXES + 2)
-    with pytest.raises(Refusal, match="axes"):
+    with pytest.raises(Unsupported, match="axes"):
         grid(lengths, [[3**at for at in range(len(lengths))], contiguous(lengths)])

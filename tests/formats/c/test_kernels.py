@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from intact.config import Rounding
-from intact.formats.c.runtime import CRuntime
+from intact.engines.integer import IntegerEngine
+from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.program import Program
-from intact.run.integer import IntegerEngine
 from intact.targets import Requantize, ScalePrecision, ZeroPointOrder
 from tests.formats.c import cases, window_cases
 

@@ -9,7 +9,8 @@ import pytest
 
 import intact
 from intact import demo
-from intact.formats.c.runtime import CRuntime
+from intact.engines.integer import IntegerEngine
+from intact.formats.c.run import CRuntime
 from intact.formats.c.write import CProgram, write_c
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
@@ -17,7 +18,6 @@ from intact.program import Program
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
 from intact.program.passes.layout import Layout
-from intact.run.integer import IntegerEngine
 from tests.formats.c import cases
 from tests.formats.c.test_kernels import SANITIZED, STRICT
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intact.errors import DataError, ExportError, MissingExtraError
-from intact.formats.c.runtime import CRuntime
+from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.program import operations as ops
 from tests.formats.c import cases

@@ -10,8 +10,8 @@ import pytest
 from hypothesis import strategies as st
 
 from intact.config import Rounding
-from intact.formats.c import scaling
-from intact.formats.c.refusal import Refusal
+from intact.errors import Unsupported
+from intact.formats.c import kinds as scaling
 from intact.targets import Arithmetic, Requantize, ScalePrecision
 
 KINDS = [Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE, Requantize.SHIFT]
@@ -38,7 +38,7 @@ def test_what_leaves_32_bits_on_the_left_is_nothing() -> None:
 
 def test_what_is_no_number_is_refused() -> None:
     arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE)
-    with pytest.raises(Refusal, match="not finite"):
+    with pytest.raises(Unsupported, match="not finite"):
         scaling.fixed_point(arithmetic, math.inf)
-    with pytest.raises(Refusal, match="power of two"):
+    with pytest.raises(Unsupported, match="power of two"):
         scaling.right_shift(0.3)

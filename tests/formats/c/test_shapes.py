@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
-from intact.formats.c.shapes import OpenShapes, static_shapes
+from intact.engines.integer import IntegerEngine
+from intact.formats.c.files import OpenShapes, static_shapes
 from intact.program import Program
 from intact.program import operations as ops
-from intact.run.integer import IntegerEngine
 from tests.formats.c import cases, window_cases
 from tests.program.one_step import int8, one_step
 

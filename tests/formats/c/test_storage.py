@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from intact.formats.c.runtime import CRuntime
-from intact.formats.c.shapes import static_shapes
+from intact.engines.integer import IntegerEngine
+from intact.formats.c.files import static_shapes
+from intact.formats.c.run import CRuntime
 from intact.formats.c.storage import Places, plan_places
 from intact.formats.c.write import write_c
 from intact.program import Program, Step, Tensor
 from intact.program import operations as ops
 from intact.program.operations import Binary
-from intact.run.integer import IntegerEngine
 from tests.formats.c import cases
 from tests.formats.c.random_programs import ENCODING, random_program
 from tests.formats.c.test_kernels import SANITIZED

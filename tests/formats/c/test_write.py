@@ -14,13 +14,13 @@ import numpy as np
 import pytest
 
 from intact.config import Rounding
+from intact.engines.integer import IntegerEngine
 from intact.errors import ExportError
-from intact.formats.c.runtime import CRuntime
+from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.program import Program, Tensor
 from intact.program import operations as ops
 from intact.program.operations import Binary, Unary
-from intact.run.integer import IntegerEngine
 from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
 from tests.formats.c import cases, window_cases
 from tests.formats.c.random_programs import random_program

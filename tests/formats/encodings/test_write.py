@@ -98,13 +98,13 @@ def test_a_tensor_on_two_grids_is_named() -> None:
     overrides = intact.Overrides(bits={"second.input": 4})
     plan = calibrated(model, "onnxruntime", overrides)
     assert random_inputs(model)
-    with pytest.raises(ExportError, match="'x': it is quantised in several ways"):
+    with pytest.raises(ExportError, match="'x': it is quantized in several ways"):
         write_encodings(plan)
 
 
 @pytest.mark.parametrize("target", [*TARGETS, "openvino"])
 def test_a_table_calibrates_another_plan(target: str, tmp_path: Path) -> None:
-    """The whole way: written by one quantisation, taken by the next instead of samples."""
+    """The whole way: written by one quantization, taken by the next instead of samples."""
     model, data, formats = demo.model_path(), demo.calibration_path(), ["encodings"]
     first = intact.quantize(
         model, data, target=target, formats=formats, output=tmp_path / "a", threads=1

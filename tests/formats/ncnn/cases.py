@@ -11,7 +11,7 @@ import numpy.typing as npt
 import onnx
 
 from intact.formats.ncnn.model import NcnnModel
-from intact.formats.ncnn.runtime import NcnnRuntime
+from intact.formats.ncnn.run import NcnnRuntime
 from tests.models import ModelBuilder
 
 Build = Callable[[ModelBuilder, str], str]

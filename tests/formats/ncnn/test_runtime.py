@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intact.errors import ExportError, MissingExtraError
-from intact.formats.ncnn.runtime import NcnnRuntime, ncnn_version
+from intact.formats.ncnn.run import NcnnRuntime, ncnn_version
 from intact.formats.ncnn.write import write_ncnn
 from tests.formats.ncnn.cases import build_case
 from tests.plans import calibrated, planned

@@ -9,12 +9,11 @@ import onnx
 import pytest
 
 from intact.errors import ExportError, PlanError
-from intact.exporting import FormatName, export
-from intact.formats.exported import WrittenFiles
-from intact.formats.format import Io
+from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.ncnn.draft import Layer
 from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.write import write_ncnn
+from intact.formats.registry import FormatName, export
 from intact.plan import Overrides, QuantizedGraph
 from tests.formats.ncnn.cases import outputs_of
 from tests.models import MODELS, ModelBuilder, random_inputs, run_model
@@ -134,7 +133,7 @@ def test_an_output_that_is_an_input_is_a_blob_of_its_own() -> None:
 
 
 def planned_float(model: onnx.ModelProto) -> QuantizedGraph:
-    """A plan of a model that has no products: nothing is quantised."""
+    """A plan of a model that has no products: nothing is quantized."""
     return planned(model, "ncnn")
 
 

@@ -12,12 +12,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from intact.config import Rounding
-from intact.formats.onnx_integer.runtime import OnnxIntegerRuntime
+from intact.engines.integer import IntegerEngine
+from intact.formats.onnx_integer.run import OnnxIntegerRuntime
 from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.program import Array, Program
 from intact.program import operations as ops
 from intact.program.operations import Binary
-from intact.run.integer import IntegerEngine
 from intact.targets import Arithmetic, Functions, Overflow, Requantize, ScalePrecision
 from intact.targets import ZeroPointOrder as Order
 from tests.formats.c import cases, window_cases

@@ -10,16 +10,15 @@ import pytest
 from onnx import TensorProto
 
 from intact.config import Rounding
+from intact.engines.integer import IntegerEngine
 from intact.errors import ExportError
-from intact.formats.exported import WrittenFiles
-from intact.formats.format import Io
+from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.onnx_integer.format import ONNX_INTEGER, ONNX_INTEGER_FILE
-from intact.formats.onnx_integer.runtime import OnnxIntegerRuntime
+from intact.formats.onnx_integer.run import OnnxIntegerRuntime
 from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.program import Encoding
 from intact.program import operations as ops
 from intact.program.realize import integer_program
-from intact.run.integer import IntegerEngine
 from intact.targets import Arithmetic, Requantize, ZeroPointOrder, load_target
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned

@@ -1,4 +1,4 @@
-"""Quantised models by hand, in the shapes that other quantisers write, and the check of reading."""
+"""Quantized models by hand, in the shapes that other quantizers write, and the check of reading."""
 
 from __future__ import annotations
 
@@ -31,14 +31,14 @@ class PairBuilder(ModelBuilder):
     def quantize(
         self, x: str, scale: npt.ArrayLike, zero: Any, *, out: str | None = None, **more: Any
     ) -> str:
-        """Quantise a value; ``zero`` has the type of the codes, None leaves it out."""
+        """Quantize a value; ``zero`` has the type of the codes, None leaves it out."""
         inputs = [x, *self._parameters(scale, zero)]
         return self.node("QuantizeLinear", *inputs, out=out, domain=self.domain, **more)
 
     def dequantize(
         self, codes: str, scale: npt.ArrayLike, zero: Any, *, out: str | None = None, **more: Any
     ) -> str:
-        """Dequantise codes."""
+        """Dequantize codes."""
         inputs = [codes, *self._parameters(scale, zero)]
         return self.node("DequantizeLinear", *inputs, out=out, domain=self.domain, **more)
 
@@ -51,7 +51,7 @@ class PairBuilder(ModelBuilder):
         out: str | None = None,
         **more: Any,
     ) -> str:
-        """Quantise and dequantise a value; the builder's zero point where none is given."""
+        """Quantize and dequantize a value; the builder's zero point where none is given."""
         zero = self.zero if isinstance(zero, str) else zero
         return self.dequantize(self.quantize(x, scale, zero, **more), scale, zero, out=out, **more)
 
@@ -99,7 +99,7 @@ def proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def session(model: onnx.ModelProto | ir.Model) -> ort.InferenceSession:
-    """A session as users open one: with every optimisation."""
+    """A session as users open one: with every optimization."""
     source = model if isinstance(model, onnx.ModelProto) else proto(model)
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4

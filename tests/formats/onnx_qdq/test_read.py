@@ -1,4 +1,4 @@
-"""What a quantised model says is what its plan says, and ONNX Runtime gives the same bits again."""
+"""What a quantized model says is what its plan says, and ONNX Runtime gives the same bits again."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ I8 = np.int8(0)
 
 
 def like_onnxruntime(opset: int = 17) -> PairBuilder:
-    """u8 activations, s8 weights per channel, int32 biases: what its own quantiser writes."""
+    """u8 activations, s8 weights per channel, int32 biases: what its own quantizer writes."""
     b = PairBuilder(opset)
     x = b.pair(image(b), 0.03, np.uint8(128))
     x = b.node("Conv", x, b.stored((5, 4, 3, 3)), b.bias(5, 0.03), name="first")
@@ -60,7 +60,7 @@ def like_pytorch(opset: int = 17) -> PairBuilder:
 
 
 def like_aimet(opset: int = 13) -> PairBuilder:
-    """Symmetric int8 everywhere; the Relu before its quantiser."""
+    """Symmetric int8 everywhere; the Relu before its quantizer."""
     b = PairBuilder(opset)
     x = b.pair(image(b), 0.03, I8)
     scale, zero = b.random.uniform(0.002, 0.02, 4).astype(np.float32), np.zeros(4, np.int8)
@@ -98,7 +98,7 @@ SHAPES: dict[str, Callable[[int], PairBuilder]] = {
 
 @pytest.mark.parametrize("opset", [13, 19, 21, 23])
 @pytest.mark.parametrize("shape", SHAPES)
-def test_the_shapes_of_other_quantisers(shape: str, opset: int) -> None:
+def test_the_shapes_of_other_quantizers(shape: str, opset: int) -> None:
     model = SHAPES[shape](opset).build()
     plan, exported = assert_exact(model)
     assert is_quantized(load_model(model))
@@ -257,7 +257,7 @@ def test_a_file_is_read(tmp_path: Any) -> None:
 
 
 @pytest.mark.parametrize("name", sorted(MODELS))
-def test_float_models_are_not_quantised(name: str) -> None:
+def test_float_models_are_not_quantized(name: str) -> None:
     assert not is_quantized(load_model(MODELS[name].build(17)))
 
 

@@ -1,4 +1,4 @@
-"""Quantised models that a plan cannot hold are refused in one line that names the node."""
+"""Quantized models that a plan cannot hold are refused in one line that names the node."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def attribute_of(name: str, value: Any) -> Callable[[PairBuilder], None]:
     return build
 
 
-def quantised_integers(b: PairBuilder) -> None:
+def quantized_integers(b: PairBuilder) -> None:
     weight = b.constant(np.zeros((4, 4), np.int32))
     codes = b.quantize(weight, 0.1, np.int8(0), name="culprit")
     b.node("MatMul", b.pair(b.input("x", ["n", 4])), b.dequantize(codes, 0.1, np.int8(0)), out="y")
@@ -160,8 +160,8 @@ def softmax_of_another_opset(b: PairBuilder) -> None:
 
 
 CASES: tuple[tuple[Callable[[PairBuilder], None], int, str], ...] = (
-    (dynamic, 17, "quantised dynamically"),
-    (integer_product, 17, "quantised dynamically"),
+    (dynamic, 17, "quantized dynamically"),
+    (integer_product, 17, "quantized dynamically"),
     (computed_scale, 17, "is computed by the model"),
     (by_block, 21, "one scale a block"),
     (float8, 19, "codes are of type float8"),
@@ -181,7 +181,7 @@ CASES: tuple[tuple[Callable[[PairBuilder], None], int, str], ...] = (
     (attribute_of("block_size", 0.5), 21, "block_size is no integer"),
     (attribute_of("output_dtype", 99), 23, "output_dtype is 99"),
     (attribute_of("output_dtype", 10), 23, "it gives float16"),
-    (quantised_integers, 17, "cannot quantise values of int32"),
+    (quantized_integers, 17, "cannot quantize values of int32"),
     (too_few_inputs, 17, "1 inputs and 1 outputs"),
     (channels_last, 17, "channels_last is not 0"),
     (softmax_of_another_opset, 17, "the Softmax of opset 11"),
@@ -200,17 +200,17 @@ def test_what_cannot_be_read(build: Callable[[PairBuilder], None], opset: int, r
 
 
 def test_a_float_model_is_refused() -> None:
-    with pytest.raises(ModelError, match="not quantised"):
+    with pytest.raises(ModelError, match="not quantized"):
         read(residual_net())
 
 
-def test_a_pair_that_leads_nowhere_is_no_quantisation() -> None:
+def test_a_pair_that_leads_nowhere_is_no_quantization() -> None:
     b = PairBuilder()
     x = start(b)
     b.pair(x, 0.1, Z)
     b.node("Relu", x, out="y")
     b.output("y")
-    with pytest.raises(ModelError, match="not quantised"):
+    with pytest.raises(ModelError, match="not quantized"):
         read(b.build())
 
 

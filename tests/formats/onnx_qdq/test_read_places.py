@@ -66,7 +66,7 @@ def also_handed_out_as_float(b: PairBuilder) -> tuple[str, ...]:
     return "y", x
 
 
-def handed_out_quantised_and_read_as_float(b: PairBuilder) -> tuple[str, ...]:
+def handed_out_quantized_and_read_as_float(b: PairBuilder) -> tuple[str, ...]:
     x, codes = branches(b)
     b.dequantize(codes, 0.05, b.zero, out="y")
     return "y", b.node("Neg", x, out="z")
@@ -83,13 +83,13 @@ def two_scales_of_one_tensor(b: PairBuilder) -> tuple[str, ...]:
 
 
 def the_same_pair_twice(b: PairBuilder) -> tuple[str, ...]:
-    """Two quantisers of one tensor with equal parameters, as tools with one each reader write."""
+    """Two quantizers of one tensor with equal parameters, as tools with one each reader write."""
     x, codes = branches(b)
     again = b.pair(x, 0.05, b.zero)
     return (b.node("Mul", b.dequantize(codes, 0.05, b.zero), again, out="y", name="mul"),)
 
 
-def the_same_initialisers_twice(b: PairBuilder) -> tuple[str, ...]:
+def the_same_initializers_twice(b: PairBuilder) -> tuple[str, ...]:
     x = b.node("Exp", image(b), name="exp")
     names = [b.constant(np.float32(0.05)), b.constant(np.asarray(b.zero))]
     left, right = (
@@ -106,7 +106,7 @@ def one_pair_after_the_same(b: PairBuilder) -> tuple[str, ...]:
 
 
 def one_pair_after_another(b: PairBuilder) -> tuple[str, ...]:
-    """Requantised: both scales hold."""
+    """Requantized: both scales hold."""
     _, codes = branches(b)
     return (
         b.node("Neg", b.pair(b.dequantize(codes, 0.05, b.zero), 0.11, b.zero), out="y", name="neg"),
@@ -114,7 +114,7 @@ def one_pair_after_another(b: PairBuilder) -> tuple[str, ...]:
 
 
 def into_a_body(b: PairBuilder) -> tuple[str, ...]:
-    """An If whose branches read a quantised tensor that others read as it is."""
+    """An If whose branches read a quantized tensor that others read as it is."""
     x, codes = branches(b)
     read_inside = b.dequantize(codes, 0.05, b.zero)
     condition = b.node("Greater", b.node("ReduceMax", x, keepdims=0), b.scalar(1.0))
@@ -144,12 +144,12 @@ def moved_weight(b: PairBuilder) -> tuple[str, ...]:
     return (b.pair(b.node("MatMul", b.pair(b.input("x", ["n", 8])), weight), out="y"),)
 
 
-def requantised_constant(b: PairBuilder) -> tuple[str, ...]:
+def requantized_constant(b: PairBuilder) -> tuple[str, ...]:
     weight = b.pair(b.stored((8, 3), axis=None), 0.02, I8)
     return (b.pair(b.node("MatMul", b.pair(b.input("x", ["n", 8])), weight), out="y"),)
 
 
-def gemm_twice_quantised(b: PairBuilder) -> tuple[str, ...]:
+def gemm_twice_quantized(b: PairBuilder) -> tuple[str, ...]:
     weight = b.stored((8, 3), axis=1)
     x = b.node("Gemm", b.pair(b.input("x", ["n", 8])), weight, b.bias(3), name="gemm")
     return (b.pair(b.pair(x, 0.01, b.zero), 0.013, b.zero, out="y"),)
@@ -161,7 +161,7 @@ def shared_weight(b: PairBuilder) -> tuple[str, ...]:
     return b.pair(left, out="y"), b.pair(right, 0.03, b.zero, out="z")
 
 
-def shape_of_a_quantised_tensor(b: PairBuilder) -> tuple[str, ...]:
+def shape_of_a_quantized_tensor(b: PairBuilder) -> tuple[str, ...]:
     x = b.pair(image(b))
     return (b.node("Reshape", b.node("Neg", x), b.node("Shape", x), out="y"),)
 
@@ -179,7 +179,7 @@ def clipped(b: PairBuilder) -> tuple[str, ...]:
 
 
 def float_weight_between_pairs(b: PairBuilder) -> tuple[str, ...]:
-    """ONNX Runtime quantises such a weight on its own: that is what the model computes."""
+    """ONNX Runtime quantizes such a weight on its own: that is what the model computes."""
     x = b.node("Conv", b.pair(image(b)), b.weight(3, 4, 3, 3), b.weight(3), name="conv")
     return (b.pair(x, 0.02, out="y"),)
 
@@ -190,20 +190,20 @@ PLACES: tuple[Callable[[PairBuilder], tuple[str, ...]], ...] = (
     several_readers,
     also_read_as_float,
     also_handed_out_as_float,
-    handed_out_quantised_and_read_as_float,
+    handed_out_quantized_and_read_as_float,
     input_handed_out,
     two_scales_of_one_tensor,
     the_same_pair_twice,
-    the_same_initialisers_twice,
+    the_same_initializers_twice,
     one_pair_after_the_same,
     one_pair_after_another,
     into_a_body,
     constant_beside_data,
     stored_constant_handed_out,
     moved_weight,
-    gemm_twice_quantised,
+    gemm_twice_quantized,
     shared_weight,
-    shape_of_a_quantised_tensor,
+    shape_of_a_quantized_tensor,
     saturated_by_relu,
     clipped,
     float_weight_between_pairs,
@@ -220,9 +220,9 @@ def test_wherever_pairs_stand(place: Callable[[PairBuilder], tuple[str, ...]], z
     assert sum(1 for _ in quantization_points(again)) == sum(1 for _ in quantization_points(plan))
 
 
-def test_a_requantised_constant_is_stored_as_its_last_integers() -> None:
+def test_a_requantized_constant_is_stored_as_its_last_integers() -> None:
     b = PairBuilder()
-    model = finish(b, *requantised_constant(b))
+    model = finish(b, *requantized_constant(b))
     plan = read(model)
     assert_same_outputs(model, write_qdq(plan).model)
     ((end, codes),) = plan.baked.items()
@@ -239,7 +239,7 @@ def identities(plan: QuantizedGraph) -> int:
     [
         (several_readers, 0),
         (the_same_pair_twice, 0),
-        (the_same_initialisers_twice, 0),
+        (the_same_initializers_twice, 0),
         (one_pair_after_the_same, 0),
         (also_read_as_float, 0),
         (one_pair_after_another, 1),
@@ -255,7 +255,7 @@ def test_identities_only_where_a_plan_has_no_end(
     assert identities(read(finish(b, *place(b)))) == expected
 
 
-def test_both_scales_of_a_requantised_tensor_are_points() -> None:
+def test_both_scales_of_a_requantized_tensor_are_points() -> None:
     b = PairBuilder()
     plan = read(finish(b, *one_pair_after_another(b)))
     scales = [float(p.config.scale or 0) for p in quantization_points(plan)]

@@ -1,4 +1,4 @@
-"""Models of ONNX Runtime's own quantiser, in both its forms, read and written bit for bit."""
+"""Models of ONNX Runtime's own quantizer, in both its forms, read and written bit for bit."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from onnxruntime.quantization import (
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
-from intact.formats.onnx_qdq.reading.qoperators import QOPERATORS
-from intact.formats.onnx_qdq.runtime import float_leftovers
+from intact.data.sources import open_samples
+from intact.formats.onnx_qdq.reading.expand import QOPERATORS
+from intact.formats.onnx_qdq.run import float_leftovers
 from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.verification import verify_qdq
 from intact.plan import Decision, Overrides, QuantizedGraph, quantization_points
-from intact.plan.complete import complete
-from intact.samples.opening import open_samples
+from intact.plan.build import complete
 from intact.targets import load_target
-from intact.verification import verify_qdq
 from tests.formats.onnx_qdq.pairs import (
     PairBuilder,
     assert_exact,
@@ -85,7 +85,7 @@ def quantized(
     exclude: tuple[str, ...] = (),
     contributed: bool = False,
 ) -> onnx.ModelProto:
-    """A test model as ONNX Runtime quantises it, perhaps with pairs of its own domain."""
+    """A test model as ONNX Runtime quantizes it, perhaps with pairs of its own domain."""
     model = SOURCES[source](opset)
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "float.onnx", Path(folder) / "quantized.onnx"
@@ -127,7 +127,7 @@ def test_pairs_of_the_runtimes_own_domain(activations: QuantType) -> None:
     assert set(exported.model.opset_imports) == {""}
 
 
-def test_the_table_covers_what_the_quantiser_writes() -> None:
+def test_the_table_covers_what_the_quantizer_writes() -> None:
     model = quantized("operators", QuantFormat.QOperator)
     found = {(node.domain, node.op_type) for node in model.graph.node}
     missing = set(QOPERATORS) - found
@@ -278,7 +278,7 @@ def test_overrides_do_not_reach_what_was_read() -> None:
 
 
 def tensors_next_to_read_ones(b: PairBuilder) -> onnx.ModelProto:
-    """A weight, an input and results, each quantised for one reader and float for another."""
+    """A weight, an input and results, each quantized for one reader and float for another."""
     weight = b.constant(b.random.integers(-99, 99, (4, 4, 1, 1)).astype(np.int8), "w_quantized")
     stored = b.dequantize(weight, np.float32(0.01), np.int8(0))
     x = b.input("x", ["n", 4, 6, 6])

@@ -7,10 +7,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.verification import verify_qdq
 from intact.plan import QuantizedGraph, TensorEnd
-from intact.verification import verify_qdq
 from tests.models import ModelBuilder
 from tests.plans import config, own_target, planned
 

@@ -1,4 +1,4 @@
-"""What the plan keeps float between quantisers, ONNX Runtime computes in float."""
+"""What the plan keeps float between quantizers, ONNX Runtime computes in float."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.engines.simulate import Simulator
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.shield import _exact_codes
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.plan import Overrides, QuantizedGraph
-from intact.run.simulate import Simulator
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrate, planned
 
@@ -77,7 +77,7 @@ def test_a_product_kept_float_is_computed_in_float(op_type: str, bias: bool, rel
     model = between_quantizers(op_type, bias=bias, relu=relu)
     plan = kept_float(model)
     assert not plan.decisions["middle"].quantized
-    # Quantised behind the plan's back, a tenth or more of the integers come out differently.
+    # Quantized behind the plan's back, a tenth or more of the integers come out differently.
     assert worst_share(plan, dict(random_inputs(model, batch=8, seed=3))) < 2e-3
 
 

@@ -10,8 +10,10 @@ import onnx_ir as ir
 import onnxruntime as ort
 import pytest
 
+from intact.engines.cpu import detect_cpu
+from intact.engines.simulate import Simulator
 from intact.errors import ExportError
-from intact.formats.onnx_qdq.runtime import QdqRuntime, float_leftovers
+from intact.formats.onnx_qdq.run import QdqRuntime, float_leftovers
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.plan import (
     NoteKind,
@@ -21,8 +23,6 @@ from intact.plan import (
     plan_to_json,
     quantization_points,
 )
-from intact.run.cpu import detect_cpu
-from intact.run.simulate import Simulator
 from tests.models import MODELS, ModelBuilder, control_flow, random_inputs, residual_net
 from tests.plans import Arrays, calibrated, config, own_target, planned
 
@@ -232,7 +232,7 @@ def test_a_weight_that_is_data_too_is_stored_for_both(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("shown", [["z"], ["z", "y"]])
-def test_a_narrower_reader_requantises_the_producers_integers(
+def test_a_narrower_reader_requantizes_the_producers_integers(
     tmp_path: Path, shown: list[str]
 ) -> None:
     b = conv()
@@ -255,7 +255,7 @@ def test_a_narrower_reader_requantises_the_producers_integers(
     assert compare(plan, exported, feeds)[1] <= 1
 
 
-def test_bodies_read_the_quantised_value() -> None:
+def test_bodies_read_the_quantized_value() -> None:
     plan = calibrated(control_flow())
     exported = write_qdq(plan)
     (branching,) = [node for node in exported.model.graph if node.op_type == "If"]
@@ -266,7 +266,7 @@ def test_bodies_read_the_quantised_value() -> None:
     assert source.producer().op_type == "DequantizeLinear"  # type: ignore[union-attr]
 
 
-def test_a_loop_body_reads_the_quantised_value(tmp_path: Path) -> None:
+def test_a_loop_body_reads_the_quantized_value(tmp_path: Path) -> None:
     b = conv()
     b.outputs.clear()
     info = onnx.helper.make_tensor_value_info

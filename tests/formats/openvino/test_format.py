@@ -10,11 +10,11 @@ import onnx_ir as ir
 import pytest
 
 from intact.errors import ExportError, PlanError
-from intact.exporting import FORMATS, FormatName
-from intact.formats.format import Io
+from intact.formats.base.format import Io
 from intact.formats.openvino import format as table
 from intact.formats.openvino.intermediate import BIN_FILE, XML_FILE, intermediate_files
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel, write_openvino
+from intact.formats.registry import FORMATS, FormatName
 from intact.plan import Overrides, QuantizedGraph
 from intact.targets import load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net

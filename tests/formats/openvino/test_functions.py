@@ -8,7 +8,7 @@ import pytest
 from onnx import TensorProto, helper
 
 from intact.errors import ExportError
-from intact.formats.openvino.functions import inline_functions
+from intact.formats.openvino.write import inline_functions
 
 IMPORTS = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
 

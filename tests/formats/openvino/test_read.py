@@ -13,14 +13,13 @@ import pytest
 from onnx import helper, numpy_helper
 
 from intact.config import QuantState
+from intact.engines.simulate import Simulator
 from intact.errors import ModelError
 from intact.formats.openvino.fake_quantize import DOMAIN
-from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
-from intact.formats.openvino.reading.parameters import Parameters
+from intact.formats.openvino.read import Parameters, is_fake_quantized, read_fake_quantize
 from intact.formats.openvino.write import write_openvino
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Overrides, QuantizedGraph, QuantPoint, quantization_points
-from intact.run.simulate import Simulator
 from intact.targets import load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 from tests.plans import calibrated, config
@@ -108,7 +107,7 @@ def test_an_add_inside_a_convolution_is_one_again() -> None:
 
 
 class Others(ModelBuilder):
-    """Writes quantisers as NNCF does: four inputs of their own each."""
+    """Writes quantizers as NNCF does: four inputs of their own each."""
 
     def quantizer(
         self,
@@ -134,7 +133,7 @@ class Others(ModelBuilder):
 
 
 def small(**given: Any) -> onnx.ModelProto:
-    """A convolution between two quantisers, of which the first is given."""
+    """A convolution between two quantizers, of which the first is given."""
     b = Others()
     low, high = given.pop("low", -1.28), given.pop("high", 1.27)
     x = b.quantizer(b.input("image", ["batch", 2, 4, 4]), low, high, **given)
@@ -226,7 +225,7 @@ def test_only_8_bits_may_be_fewer_in_truth() -> None:
     assert wide.narrowed(np.array([1])) is wide
 
 
-def test_quantised_twice_in_a_row_and_several_ways() -> None:
+def test_quantized_twice_in_a_row_and_several_ways() -> None:
     b = Others()
     x = b.input("image", ["batch", 2, 4, 4])
     y = b.node("Relu", x, name="relu")
@@ -259,7 +258,7 @@ def test_quantised_twice_in_a_row_and_several_ways() -> None:
         np.testing.assert_allclose(found[name], -array, atol=1e-6)
 
 
-def test_a_quantised_output_and_a_quantised_constant_output() -> None:
+def test_a_quantized_output_and_a_quantized_constant_output() -> None:
     b = Others()
     x = b.quantizer(b.input("image", ["batch", 4]), 0, 2.55, out="y")
     b.quantizer(b.constant(np.array([0.011, 0.5], np.float32)), -1.28, 1.27, out="k")
@@ -333,7 +332,7 @@ def test_refusals(model: Callable[[], onnx.ModelProto], message: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def test_a_quantiser_in_a_body_is_refused() -> None:
+def test_a_quantizer_in_a_body_is_refused() -> None:
     b = Others()
     x = b.input("image", ["batch", 4])
     body = helper.make_graph(
@@ -364,7 +363,7 @@ def test_a_quantiser_in_a_body_is_refused() -> None:
         read_fake_quantize(b.build(), OPENVINO)
 
 
-def test_which_models_are_fake_quantised(tmp_path: Path) -> None:
+def test_which_models_are_fake_quantized(tmp_path: Path) -> None:
     assert is_fake_quantized(ir.from_proto(small()))
     assert not is_fake_quantized(ir.from_proto(residual_net(17)))
     path = tmp_path / "model.onnx"

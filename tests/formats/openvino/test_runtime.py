@@ -10,12 +10,7 @@ import pytest
 from intact.errors import DataError, ExportError
 from intact.formats.openvino import process
 from intact.formats.openvino.process import LIMIT, OpenVinoProcess, store, stored
-from intact.formats.openvino.runtime import (
-    ExecutedNode,
-    OpenVinoRuntime,
-    differences,
-    openvino_version,
-)
+from intact.formats.openvino.run import ExecutedNode, OpenVinoRuntime, differences, openvino_version
 from intact.formats.openvino.write import write_openvino
 from tests.models import ModelBuilder
 from tests.plans import calibrated
@@ -23,7 +18,7 @@ from tests.plans import calibrated
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A residual block with quantisers, of which a name is odd."""
+    """A residual block with quantizers, of which a name is odd."""
     b = ModelBuilder()
     x = b.node("Relu", b.conv(b.input("image", ["batch", 3, 6, 6]), 3, 8), out="trunk/0:é")
     y = b.node("Relu", b.conv(x, 8, 8))  # a convolution adds nothing in place to what it reads

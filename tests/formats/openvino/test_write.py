@@ -10,11 +10,11 @@ import onnx
 import onnx_ir as ir
 import pytest
 
+from intact.engines.simulate import Simulator
 from intact.errors import ExportError, PlanError
 from intact.formats.openvino.fake_quantize import DOMAIN, quantizer, refusal
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
 from intact.plan import Overrides, QuantizedGraph, quantization_points
-from intact.run.simulate import Simulator
 from intact.targets import Target, load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 from tests.plans import Arrays, calibrated, config, conv, image, own_target, planned
@@ -142,7 +142,7 @@ def test_a_symmetric_range_without_its_lowest_code_has_255_levels(tmp_path: Path
     assert {count for name, count in levels.items() if name.endswith("_on_grid")} == {255}
 
 
-def test_only_the_residual_of_an_add_is_quantised() -> None:
+def test_only_the_residual_of_an_add_is_quantized() -> None:
     exported = write_openvino(calibrated(residual_net(17), "openvino"))
     add = next(node for node in exported.model.graph if node.op_type == "Add")
     makers = sorted(value.producer().op_type for value in add.inputs)  # type: ignore[union-attr]
@@ -311,7 +311,7 @@ def test_weights_of_7_bits_without_a_sign_are_stored_as_8(tmp_path: Path, runtim
     assert (codes.min(), codes.max()) == (0, 127)
 
 
-def test_a_quantised_output_that_is_read_inside_too() -> None:
+def test_a_quantized_output_that_is_read_inside_too() -> None:
     b = ModelBuilder()
     left, right = conv(b, image(b), "one"), conv(b, b.input("other", ["batch", 4, 8, 8]), "two")
     b.node("Add", left, right, out="sum", name="add")
@@ -392,7 +392,7 @@ def test_scales_along_an_axis_of_an_unknown_rank_are_refused() -> None:
     assert refusal(point) == "one scale a channel of a tensor of unknown rank"
 
 
-def test_a_reader_with_its_own_grid_reads_the_quantised_output() -> None:
+def test_a_reader_with_its_own_grid_reads_the_quantized_output() -> None:
     b = ModelBuilder()
     b.node("Relu", conv(b, image(b), "one"), out="r")
     conv(b, "r", "coarse")

@@ -11,8 +11,7 @@ import pytest
 import intact
 from intact.config import QuantState
 from intact.errors import ExportError
-from intact.formats.exported import WrittenFiles
-from intact.formats.format import Io
+from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.tengine.format import MODEL_FILE, TENGINE
 from intact.formats.tengine.read import parse_table
 from intact.formats.tengine.write import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
@@ -177,7 +176,7 @@ def test_several_ways_are_refused() -> None:
         b.output(name)
     model = b.build()
     plan = calibrated(model, "tengine", Overrides(bits={"two.input[0]": 6}))
-    with pytest.raises(ExportError, match="'image': it is quantised in several ways"):
+    with pytest.raises(ExportError, match="'image': it is quantized in several ways"):
         write_tables(plan)
 
 

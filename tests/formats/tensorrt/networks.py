@@ -7,9 +7,9 @@ import onnx
 
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
+from intact.data.sources import open_samples
 from intact.plan import QuantizedGraph
 from intact.plan.given_scales import GivenScale, ScaleTable
-from intact.samples.opening import open_samples
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import planned
 

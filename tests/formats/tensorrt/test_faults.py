@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from intact.errors import ExportError, PlanError
-from intact.exporting import FORMATS, FormatName
-from intact.formats.format import Io
+from intact.formats.base.format import Io
+from intact.formats.registry import FORMATS, FormatName
 from intact.plan import Overrides
 from intact.targets import Target, load_target
 from tests.models import MODELS, ModelBuilder

@@ -12,8 +12,7 @@ from intact import demo
 from intact.errors import DataError
 from intact.formats.scales import read_scales
 from intact.formats.tensorrt.read import parse_cache, parse_ranges
-from intact.formats.tensorrt.scales import activation_scales
-from intact.formats.tensorrt.tables import calibration_cache, clip_ranges
+from intact.formats.tensorrt.tables import activation_scales, calibration_cache, clip_ranges
 from intact.formats.tensorrt.write import CACHE_FILE, RANGES_FILE, written_tables
 from intact.plan import QuantizedGraph
 from intact.plan.given_scales import ScaleTable
@@ -125,7 +124,7 @@ def activation_bits(plan: QuantizedGraph) -> dict[str, bytes]:
 
 @pytest.mark.parametrize("file", [CACHE_FILE, RANGES_FILE])
 def test_a_table_calibrates_another_plan(file: str, tmp_path: Path) -> None:
-    """The whole way: written by one quantisation, taken by the next instead of samples."""
+    """The whole way: written by one quantization, taken by the next instead of samples."""
     model, data = demo.model_path(), demo.calibration_path()
     first = intact.quantize(model, data, target="tensorrt", output=tmp_path / "a", threads=1)
     table = str(tmp_path / "a" / file)

@@ -15,18 +15,18 @@ from hypothesis import strategies as st
 
 import intact
 from intact import demo
+from intact.engines.simulate import Simulator
 from intact.errors import PlanError, TargetError
-from intact.exporting import FORMATS, FormatName
-from intact.formats.format import Io
-from intact.formats.onnx_qdq import constants
-from intact.formats.onnx_qdq.runtime import QdqRuntime
+from intact.flow.result import Result
+from intact.formats.base.format import Io
+from intact.formats.onnx_qdq import write as constants
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.registry import FORMATS, FormatName
 from intact.formats.tensorrt.tables import calibration_cache, clip_ranges, version_number
 from intact.formats.tensorrt.write import CACHE_FILE, MODEL_FILE, RANGES_FILE, TensorRtModel
 from intact.graph import constant_array
 from intact.plan import QuantizedGraph, quantization_points
-from intact.result import Result
-from intact.run.simulate import Simulator
 from intact.targets import load_target
 from tests.formats.tensorrt.networks import SCALES, planned_with, residual
 from tests.models import MODELS, ModelBuilder, random_inputs

@@ -1,4 +1,4 @@
-"""A whole small model as a program, quantised at its ends: for tests."""
+"""A whole small model as a program, quantized at its ends: for tests."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.program.one_step import int8
 
 
 def classifier(batch: int | None = None) -> Program:
-    """Float input, quantise, convolution, reshape, product, softmax, dequantise, float output."""
+    """Float input, quantize, convolution, reshape, product, softmax, dequantize, float output."""
     weights = np.random.default_rng(0).integers(-127, 128, (10, 3 * 3 * 4)).astype(np.int8)
     kernel = np.random.default_rng(1).integers(-127, 128, (4, 3, 3, 2)).astype(np.int8)
     scale, narrow = int8(0.003), int8(1 / 256, -128)

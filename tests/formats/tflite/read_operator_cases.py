@@ -128,7 +128,7 @@ def binaries(b: FileBuilder) -> list[int]:
 
 
 def float_ports(b: FileBuilder) -> list[int]:
-    """Floats in and out, quantised inside."""
+    """Floats in and out, quantized inside."""
     x = b.input((1, 6, 6, 2), "float32")
     x = b.op("QUANTIZE", [x], b.tensor((1, 6, 6, 2), scale=0.05, zero=3), "QuantizeOptions")
     x = conv(b, x, (1, 3, 3, 4), stride=2, fused=RELU)
@@ -239,7 +239,7 @@ def computed_places(b: FileBuilder) -> list[int]:
 
 
 def half_floats(b: FileBuilder) -> list[int]:
-    """A float convolution whose weights are stored in 16 bits, quantised behind."""
+    """A float convolution whose weights are stored in 16 bits, quantized behind."""
     x = b.input((1, 4, 4, 3), "float32")
     stored = b.tensor((2, 3, 3, 3), "float16", data=b.random.standard_normal((2, 3, 3, 3)))
     weight = b.op("DEQUANTIZE", [stored], b.tensor((2, 3, 3, 3), "float32"), "DequantizeOptions")

@@ -52,7 +52,7 @@ class FileBuilder:
         axis: int = 0,
         name: str | None = None,
     ) -> int:
-        """Add a tensor; ``scale`` None means that it is not quantised."""
+        """Add a tensor; ``scale`` None means that it is not quantized."""
         tensor = schema.TensorT()
         tensor.name = f"t{len(self.graph.tensors)}" if name is None else name
         tensor.shape, tensor.type = list(shape), TYPES[kind]

@@ -11,8 +11,10 @@ import pytest
 
 pytest.importorskip("ai_edge_litert")
 
-from intact.formats.format import Io
-from intact.formats.tflite.runtime import Kernels, TfliteRuntime
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
+from intact.formats.base.format import Io
+from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
@@ -20,8 +22,6 @@ from intact.program.lower import lower
 from intact.program.operations import FullyConnected
 from intact.program.passes.integer_io import integer_io
 from intact.program.passes.layout import Layout
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
 from tests.formats.tflite.cases import real
 from tests.formats.tflite.files import model_of, operators_of
 from tests.images import Images, Preprocessing

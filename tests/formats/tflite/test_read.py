@@ -9,16 +9,16 @@ import numpy as np
 import pytest
 
 from intact.config import QuantState, Rounding
+from intact.engines.integer.engine import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.errors import ModelError
 from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
 from intact.graph import Graph, save_model
 from intact.plan import READ_FROM, QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
-from intact.plan.complete import complete
+from intact.plan.build import complete
 from intact.plan.inspection import inspect_plan
 from intact.program import Array
 from intact.program.lower import lower
-from intact.run.integer.engine import IntegerEngine
-from intact.run.simulate import Simulator
 from intact.targets import load_target
 from tests.formats.tflite.read_cases import CASES, build
 from tests.formats.tflite.read_layers import RELU6, conv

@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from intact.engines.integer.engine import IntegerEngine
 from intact.formats.tflite.read import TfliteModel, read_tflite_model
 from intact.graph import moves_values
 from intact.program import Array, Program
 from intact.program.lower import lower
-from intact.run.integer.engine import IntegerEngine
 from intact.targets import load_target
 from tests.formats.tflite.read_cases import CASES, build
 from tests.formats.tflite.small_files import random_feeds, reference

@@ -13,8 +13,8 @@ import pytest
 from intact.errors import ModelError
 from intact.formats.tflite.read import read_tflite
 from intact.formats.tflite.reading.canvas import fresh_name
+from intact.formats.tflite.reading.decode import Wire
 from intact.formats.tflite.reading.parameters import Parameters
-from intact.formats.tflite.reading.wire import Wire
 from intact.targets import load_target
 from tests.formats.tflite.read_cases import build
 from tests.formats.tflite.small_files import FileBuilder
@@ -183,7 +183,7 @@ def test_integers_that_grow_take_no_memory(name: str) -> None:
     assert peak < len(data) + (1 << 22)
 
 
-def test_a_quantiser_for_each_of_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_quantizer_for_each_of_many_readers(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each scale of one input is looked up, not compared with all before it."""
     compared = 0
     equals = Parameters.equals

@@ -7,10 +7,10 @@ from random import Random
 import numpy as np
 import pytest
 
+from intact.engines.integer.engine import IntegerEngine
 from intact.formats.tflite.read import read_tflite
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
-from intact.run.integer.engine import IntegerEngine
 from intact.targets import load_target
 from tests.formats.tflite.read_layers import SAME, some_scales
 from tests.formats.tflite.small_files import FileBuilder, random_feeds, reference

@@ -230,10 +230,10 @@ def test_inputs_of_a_kind_that_is_not_read() -> None:
     assert "an input: tensor 't0' is int16" in _refusal(b.build(_sixteen_bits(b)))
 
 
-def test_a_float_model_is_not_quantised() -> None:
+def test_a_float_model_is_not_quantized() -> None:
     b = FileBuilder()
     out = b.op("TANH", [b.input(SHAPE, "float32")], b.tensor(SHAPE, "float32"))
-    assert "the model is not quantised" in _refusal(b.build(out))
+    assert "the model is not quantized" in _refusal(b.build(out))
 
 
 def test_nearly_equal_scales_are_one() -> None:

@@ -10,8 +10,8 @@ import pytest
 pytest.importorskip("ai_edge_litert")
 
 from intact.errors import DataError, ExportError, MissingExtraError
-from intact.formats.format import Io
-from intact.formats.tflite.runtime import Kernels, Port, TfliteRuntime, litert_version
+from intact.formats.base.format import Io
+from intact.formats.tflite.run import Kernels, Port, TfliteRuntime, litert_version
 from intact.formats.tflite.write import program_to_tflite, write_tflite
 from intact.program import Program, Tensor
 from intact.program.operations import Reshape

@@ -12,8 +12,8 @@ pytest.importorskip("ai_edge_litert")
 from ai_edge_litert import schema_py_generated as schema
 
 from intact.errors import MissingExtraError
-from intact.formats.format import Io
-from intact.formats.tflite.runtime import Kernels, TfliteRuntime
+from intact.formats.base.format import Io
+from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.write import program_to_tflite, write_tflite
 from intact.program import Program, Tensor
 from intact.program.operations import (

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from intact.config import Rounding
-from intact.formats.tvm.runtime import TvmRuntime
+from intact.engines.integer import IntegerEngine
+from intact.formats.tvm.run import TvmRuntime
 from intact.formats.tvm.write import write_tvm
 from intact.program import Program
 from intact.program import operations as ops
-from intact.run.integer import IntegerEngine
 from intact.targets import Overflow, Requantize
 from tests.formats.c import cases, window_cases
 from tests.program.one_step import int8, int32, one_step

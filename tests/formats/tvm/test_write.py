@@ -11,10 +11,9 @@ import numpy as np
 import pytest
 
 from intact.errors import ExportError
-from intact.formats.exported import WrittenFiles
-from intact.formats.format import Io
+from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.tvm.format import TVM, TVM_FILES
-from intact.formats.tvm.script import Script, number_text
+from intact.formats.tvm.operators import Script, number_text
 from intact.formats.tvm.write import TvmModule, write_tvm
 from intact.program.realize import Value, integer_program
 from tests.models import ModelBuilder

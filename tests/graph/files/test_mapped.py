@@ -11,7 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import pytest
 
-from intact.graph.files.mapped import MappedFile, MappedTensor, tensor_bytes
+from intact.graph.files.external import MappedFile, MappedTensor, tensor_bytes
 
 
 def mapped(path: Path, array: np.ndarray, dtype: ir.DataType, *, before: int = 0) -> MappedTensor:

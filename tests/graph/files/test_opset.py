@@ -53,7 +53,7 @@ def test_nodes_that_become_others_keep_their_names_and_values() -> None:
 
 
 @pytest.mark.parametrize("name", LIGHT_MODELS)
-def test_the_onnx_packages_own_models_normalise(name: str) -> None:
+def test_the_onnx_packages_own_models_normalize(name: str) -> None:
     source = onnx.load(LIGHT / f"light_{name}.onnx")
     assert source.opset_import[0].version < 11
     graph = normalize(LIGHT / f"light_{name}.onnx")

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from intact.errors import ModelError
 from intact.graph import load_model
 from intact.graph.files import load
-from intact.graph.files.wire import frame_weights, read_without_weights
+from intact.graph.files.protobuf import frame_weights, read_without_weights
 from tests import models
 
 

@@ -27,7 +27,7 @@ def test_matmul_and_bias_become_one_gemm(bias_first: bool, shape: tuple[int, ...
     assert_same_results(b.build(), graph)
 
 
-def test_a_normalisation_behind_it_is_folded_too() -> None:
+def test_a_normalization_behind_it_is_folded_too() -> None:
     b = ModelBuilder()
     x = b.node("MatMul", b.input("x", ["batch", 4]), b.weight(4, 6))
     b.batch_norm(b.node("Add", x, b.weight(6)), 6, out="y")

@@ -1,4 +1,4 @@
-"""Weights made by ConstantOfShape are constants after normalisation."""
+"""Weights made by ConstantOfShape are constants after normalization."""
 
 from __future__ import annotations
 

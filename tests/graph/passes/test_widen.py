@@ -13,7 +13,7 @@ from onnx import TensorProto, helper, numpy_helper
 from intact.errors import ModelError
 from intact.graph import Graph, normalize
 from intact.graph.files import load
-from intact.graph.files.mapped import MappedTensor
+from intact.graph.files.external import MappedTensor
 from tests import models
 from tests.half import halved
 from tests.models import ModelBuilder

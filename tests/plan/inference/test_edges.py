@@ -1,4 +1,4 @@
-"""What the quantiser on each edge is given."""
+"""What the quantizer on each edge is given."""
 
 from __future__ import annotations
 
@@ -182,7 +182,7 @@ def test_bits_need_not_be_those_of_the_type() -> None:
     assert edge(plan, "first.input[1]").out_dtype is DType.INT8
 
 
-def test_a_second_quantiser_takes_the_codes_of_the_first() -> None:
+def test_a_second_quantizer_takes_the_codes_of_the_first() -> None:
     plan = calibrated(residual(), "tflite", Overrides(bits={"second.input": 4}))
     found = edge(plan, "second.input[0]")
     assert exact(found.in_scale) == scale_at(plan, "relu.output[0]")

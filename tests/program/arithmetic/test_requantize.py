@@ -1,4 +1,4 @@
-"""Requantisation against exact rationals and the definitions of the numbers' own types."""
+"""Requantization against exact rationals and the definitions of the numbers' own types."""
 
 from __future__ import annotations
 

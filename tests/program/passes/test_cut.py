@@ -1,8 +1,8 @@
 from __future__ import annotations
 
+from intact.formats.tflite.verify import one_op_programs
 from intact.program import Program, Step, Tensor
 from intact.program.operations import Binary, Elementwise, Function, Split, Unary
-from intact.program.passes.cut import one_op_programs
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Requantize
 from tests.program.one_step import int8

@@ -41,7 +41,7 @@ DEQUANTIZE = step("d", Dequantize(), [QY], Y)
 PLAIN = Program({"x": X}, {"y": Y}, (QUANTIZE, step("t", TANH, [QX], QY), DEQUANTIZE))
 
 
-def test_quantise_and_dequantise_at_the_ends_are_left_out() -> None:
+def test_quantize_and_dequantize_at_the_ends_are_left_out() -> None:
     found = integer_io(PLAIN)
     assert [each.name for each in found.steps] == ["t"]
     assert found.inputs == {"x": QX}
@@ -61,7 +61,7 @@ def test_it_can_be_done_twice() -> None:
     assert [each.name for each in twice.steps] == ["t"]
 
 
-def test_two_equal_quantisers_become_one_input() -> None:
+def test_two_equal_quantizers_become_one_input() -> None:
     again = tensor("again", int8(0.1, 3))
     add = step("a", Elementwise(Binary.ADD), [QX, again], QY)
     steps = (QUANTIZE, step("q2", Quantize(), [X], again), add, DEQUANTIZE)
@@ -70,7 +70,7 @@ def test_two_equal_quantisers_become_one_input() -> None:
     assert found.steps[0].inputs == (QX, QX)
 
 
-def test_a_dequantise_that_others_read_stays() -> None:
+def test_a_dequantize_that_others_read_stays() -> None:
     late = step("t2", TANH, [Y], tensor("z"))
     back = step("q3", Quantize(), [tensor("z")], tensor("qz", A))
     end = step("d3", Dequantize(), [tensor("qz", A)], tensor("z_out"))
@@ -80,7 +80,7 @@ def test_a_dequantise_that_others_read_stays() -> None:
     assert {name: each.name for name, each in found.outputs.items()} == {"y": "qy", "z": "qz"}
 
 
-def test_an_input_handed_on_after_quantisation() -> None:
+def test_an_input_handed_on_after_quantization() -> None:
     out = tensor("out")
     steps = (QUANTIZE, step("d", Dequantize(), [QX], out))
     found = integer_io(Program({"x": X}, {"out": out}, steps))
@@ -111,7 +111,7 @@ OTHER = step("q2", Quantize(), [X], tensor("qx2", B))
             Program({"x": X}, {"y": Y}, (*PLAIN.steps, MOVED)),
             r"input 'x' is read as floats by 'm'",
         ),
-        (Program({"x": X}, {"y": Y}, (*PLAIN.steps, OTHER)), r"input 'x' is quantised in two ways"),
+        (Program({"x": X}, {"y": Y}, (*PLAIN.steps, OTHER)), r"input 'x' is quantized in two ways"),
         (Program({"x": X}, {"y": Y, "x2": X}, PLAIN.steps), r"input 'x' is an output too"),
         (
             Program(

@@ -5,18 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from intact.engines.integer import IntegerEngine
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower
 from intact.program.operations import Dequantize, Function, Quantize, Requantize, Softmax, Unary
-from intact.program.passes.signed import signed
-from intact.run.integer import IntegerEngine
+from intact.program.passes.signedness import signed
 from intact.targets import load_target
 from tests.models import ModelBuilder
 
 IMPORTED = (1 / 255, 0)
-"""What ONNX Runtime's quantiser gives numbers from 0 to 1 as uint8."""
+"""What ONNX Runtime's quantizer gives numbers from 0 to 1 as uint8."""
 
 
 def plan_of(op_type: str, target: str, scale: float, zero_point: int) -> QuantizedGraph:
@@ -67,7 +67,7 @@ def test_another_function_is_left_alone() -> None:
 @pytest.mark.parametrize("op_type", ["Softmax", "Sigmoid", "Tanh"])
 def test_the_file_keeps_the_scale_and_has_the_engines_bits(op_type: str) -> None:
     pytest.importorskip("ai_edge_litert")
-    from intact.formats.tflite.runtime import TfliteRuntime
+    from intact.formats.tflite.run import TfliteRuntime
     from intact.formats.tflite.write import write_tflite
     from intact.program.passes.integer_io import integer_io
 

@@ -4,7 +4,7 @@ import numpy as np
 
 from intact.program import Encoding, Program, Tensor
 from intact.program.operations import Binary, Elementwise, Quantize
-from intact.program.passes.signed import signed
+from intact.program.passes.signedness import signed
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Requantize
 from tests.program.one_step import int8, one_step, uint8
@@ -68,7 +68,7 @@ def test_steps_keep_sharing_their_tensors() -> None:
     assert [t.encoding.zero_point for t in found.tensors() if t.encoding] == [-125, -124, -123]
 
 
-def test_quantisers_take_the_new_codes() -> None:
+def test_quantizers_take_the_new_codes() -> None:
     program = one_step(Quantize(), ARITHMETIC, [((5,), None)], [((5,), uint8(0.1, 128))])
     encoding = signed(program).outputs["out0"].encoding
     assert encoding is not None

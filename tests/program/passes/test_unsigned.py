@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from intact.engines.integer import IntegerEngine
 from intact.program import Program
 from intact.program.lower import lower
 from intact.program.operations import Convolution
-from intact.program.passes.unsigned import unsigned_inputs
-from intact.run.integer import IntegerEngine
+from intact.program.passes.signedness import unsigned_inputs
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrated
 

@@ -66,7 +66,7 @@ def test_ends_are_integers_or_floats() -> None:
     assert [value.dtype for value in (*graph.inputs, *graph.outputs)] == [np.float32] * 2
 
 
-def test_requantising_in_float_is_refused_step_by_step() -> None:
+def test_requantizing_in_float_is_refused_step_by_step() -> None:
     plan = plan_for("onnxruntime")
     with pytest.raises(ExportError, match="float32") as caught:
         realize(integer_program(plan))

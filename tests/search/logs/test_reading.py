@@ -14,7 +14,7 @@ import pytest
 import intact.search.logs.log as log_module
 from intact.errors import DataError, IntactError, OutputError, SearchError, UsageError
 from intact.plan import TensorEnd
-from intact.search.logs import reading
+from intact.search.logs import line as reading
 from intact.search.logs.log import Entry, Log, choose, read_log
 from intact.search.trial import Goal, State, Trial
 from tests.search.logs.lines import (

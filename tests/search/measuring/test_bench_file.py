@@ -11,9 +11,9 @@ import msgspec
 import numpy as np
 import pytest
 
+from intact.data.metric import Metric
 from intact.errors import DataError, UsageError
 from intact.plan import Overrides, TensorEnd
-from intact.samples.metric import Metric
 from intact.search.measuring.bench import Bench
 from intact.search.measuring.evaluator import Evaluator
 from intact.search.measuring.objective import Objective

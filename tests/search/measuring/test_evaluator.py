@@ -11,18 +11,17 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from intact.data.metric import Metric
+from intact.engines.integer import IntegerEngine
+from intact.engines.simulate import Simulator
 from intact.errors import DataError, PlanError, UsageError
 from intact.numerics.metrics import ErrorSums, top_k
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
-from intact.run.integer import IntegerEngine
-from intact.run.simulate import Simulator
-from intact.samples.metric import Metric
 from intact.search.measuring import evaluator as evaluating
 from intact.search.measuring.bench import Bench
-from intact.search.measuring.evaluator import Evaluator
+from intact.search.measuring.evaluator import Evaluator, Scoring
 from intact.search.measuring.objective import Objective
-from intact.search.measuring.scoring import Scoring
 from intact.search.trial import Ask, Measured, State
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.search.benches import bench_of, some_samples

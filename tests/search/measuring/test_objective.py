@@ -9,14 +9,17 @@ import numpy.typing as npt
 import pytest
 from scipy.special import softmax
 
+from intact.data.metric import Metric, OutputRecord
 from intact.errors import DataError, UsageError
 from intact.numerics.metrics import agreement, cosine, top_k
-from intact.samples.metric import Metric, OutputRecord
-from intact.search.measuring.kinds import KINDS, Arrays, Seen, float_pairs
 from intact.search.measuring.objective import (
+    KINDS,
+    Arrays,
     Objective,
+    Seen,
     are_probabilities,
     default_kind,
+    float_pairs,
     has_classes,
 )
 

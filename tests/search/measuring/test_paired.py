@@ -10,8 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.search.measuring.paired import Pairs, _chances
-from intact.search.measuring.stopping import ERROR, Tally, can_reach
+from intact.search.measuring.stopping import ERROR, Pairs, Tally, _chances, can_reach
 
 LOOKS = (32, 64, 128, 256)
 

@@ -121,7 +121,7 @@ def sometimes_failing(count: int = 8) -> Landscape:
 
 
 def infinite() -> Landscape:
-    """Return a landscape of signal-to-noise ratios: infinite where nothing is quantised."""
+    """Return a landscape of signal-to-noise ratios: infinite where nothing is quantized."""
     whole = mixed(5, 3)
 
     def score(candidate: Candidate) -> float:

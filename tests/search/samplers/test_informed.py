@@ -9,7 +9,7 @@ import math
 import pytest
 
 from intact.errors import MissingExtraError, UsageError
-from intact.search.front import front
+from intact.search.loop import front
 from intact.search.samplers import SAMPLERS, make_sampler
 from intact.search.samplers.annealing import Annealing, Energy, moved
 from intact.search.samplers.greedy import Greedy

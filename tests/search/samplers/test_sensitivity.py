@@ -11,9 +11,8 @@ import numpy as np
 import pytest
 
 from intact.search.cost import CostModel, Term
-from intact.search.samplers.damage import Damage, rounding_power
-from intact.search.samplers.quieter import quieter
-from intact.search.samplers.sensitivity import Sensitivity
+from intact.search.samplers.sensitivity import Sensitivity, quieter
+from intact.search.samplers.soundings import Damage, rounding_power
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.trial import Ask, Goal, Measured, State, Trial
 from tests.search.samplers.landscapes import space_of

@@ -14,10 +14,9 @@ from intact.errors import MissingExtraError, ModelError, UsageError
 from intact.search.trial import Ask, Measured, State
 from intact.search.workers import make, ray_
 from intact.search.workers.crew import Crew
-from intact.search.workers.inline import Inline
 from intact.search.workers.make import MOST_WORKERS, cores, make_pool
 from intact.search.workers.messages import WorkerError
-from intact.search.workers.pool import Pool
+from intact.search.workers.pool import Inline, Pool
 from intact.search.workers.processes import ProcessSite
 from tests.search.workers.fakes import (
     BUG,

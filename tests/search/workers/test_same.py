@@ -12,9 +12,9 @@ import pytest
 from intact import demo
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import collect
+from intact.data.sources import open_samples
 from intact.errors import UsageError
 from intact.graph import normalize
-from intact.samples.opening import open_samples
 from intact.search.measuring.bench import Bench
 from intact.search.plans import required
 from intact.search.space import Space

@@ -6,17 +6,20 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from intact.calibrate.observe.observed import Observed
+from intact.calibrate.observe.layout import Observed
 from intact.calibrate.observe.observer import Observer
 from intact.calibrate.observe.padding import Padding
 from intact.calibrate.statistics import Statistics, TensorStatistics
+from intact.data.batching import Batch
+from intact.data.mask import RealPositions
 from intact.numerics.histogram import Accumulator, SampleStatistics
-from intact.samples.batching import Batch
-from intact.samples.mask import RealPositions
 
 _GATHERED = 64
+
 """Batches gathered by a thread before they are folded in."""
+
 _NO_COUNTS = np.zeros(0, np.int64)
+
 """Stands in for a tensor's counts while they are in the accumulator."""
 
 

@@ -12,13 +12,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.observe.layout import Layout, Shape, find_layout
-from intact.calibrate.observe.observed import Observed
+from intact.calibrate.observe.layout import Layout, Observed, Shape, find_layout
+from intact.data.batching import Batch
+from intact.engines.session import make_session, run_bound, run_session
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.graph.edit import Editor
-from intact.run.session import make_session, run_bound, run_session
-from intact.samples.batching import Batch
 
 
 class Observer:

@@ -8,12 +8,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.observe.layout import Layout, Shape
-from intact.calibrate.observe.observed import Observed
-from intact.calibrate.scales.attention import attention_values, softmax_factors
-from intact.calibrate.scales.masked import MASKED_BEYOND
+from intact.calibrate.observe.layout import Layout, Observed, Shape
+from intact.calibrate.scales.masked import MASKED_BEYOND, attention_values, softmax_factors
+from intact.data.mask import RealPositions
 from intact.graph import Graph, OpKind, Role, input_role, op_spec
-from intact.samples.mask import RealPositions
 
 _Dim = int | str | None
 """A declared size: a number, the name of a free one, or not told."""

@@ -154,7 +154,7 @@ def _make_room(
 
 
 def _is_settled(weight: TensorQuantConfig) -> bool:
-    """Tell whether a weight's scale came from outside: a table, or a quantised model."""
+    """Tell whether a weight's scale came from outside: a table, or a quantized model."""
     return weight.observer == GIVEN or is_fixed(weight)
 
 
@@ -184,5 +184,5 @@ def _note(node: ir.Node, channels: int, *, is_given: bool) -> Note:
         NoteKind.BIAS_OVERFLOW,
         str(node.name),
         overflow + "their weight scale was raised",
-        "equalise the layer or keep it float if its accuracy matters",
+        "equalize the layer or keep it float if its accuracy matters",
     )

@@ -42,7 +42,7 @@ class Settled:
 
 
 def settle(points: Iterable[QuantPoint], table: ScaleTable | None) -> Settled:
-    """Hold a table against the quantisation points of a plan; nothing is written yet.
+    """Hold a table against the quantization points of a plan; nothing is written yet.
 
     Ends that share a scale take that of the tensor that owns it. Where the owner has none, or
     several tensors own it together (the inputs of a Concat, say), the largest one given holds:
@@ -51,7 +51,7 @@ def settle(points: Iterable[QuantPoint], table: ScaleTable | None) -> Settled:
 
     Returns:
         What is given, with notes that count the tensors whose scale gave way to another, the
-        names that this plan does not quantise, and what the table's reader left out.
+        names that this plan does not quantize, and what the table's reader left out.
 
     Raises:
         CalibrationError: A scale does not fit the place where it is used; tensor and table are
@@ -125,7 +125,7 @@ def _notes(table: ScaleTable, used: set[str], gave_way: list[str]) -> Iterator[N
     if unused:
         yield _note(
             f"{table.name}: {len(unused)} of {len(table.scales)} scales are not used, their "
-            "tensors are biases or are not quantised on this target, or normalising removed them "
+            "tensors are biases or are not quantized on this target, or normalizing removed them "
             f"(first: {unused[0]!r})"
         )
     for reason, count in table.ignored.items():

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import numpy as np
@@ -10,14 +11,17 @@ import numpy.typing as npt
 
 from intact.calibrate.method import Method
 from intact.calibrate.scales.masked import MaskConstants
-from intact.calibrate.scales.roles import refuse_not_finite
+from intact.calibrate.scales.roles import is_parameter, refuse_not_finite
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, TensorQuantConfig
 from intact.numerics.affine_params import PowerOfTwo, QuantParams, params_from_range
+from intact.numerics.decimals import SMALLEST, six_decimals
 from intact.numerics.distribution import Distribution
 from intact.numerics.logarithmic import scale_from_threshold
 from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
-from intact.plan import QuantPoint
+from intact.plan import Note, NoteKind, QuantPoint
+from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range
+from intact.targets import ScalePrecision
 
 
 class Found(NamedTuple):
@@ -45,7 +49,7 @@ def range_of(
     """Return the range of an activation, or of a constant that is none of a layer's parameters.
 
     Args:
-        point: Where it is quantised.
+        point: Where it is quantized.
         statistics: Of its tensor, unless that is constant.
         method: Chooses the range.
         factors: How tensors come out at a Softmax (see `MaskConstants`).
@@ -86,7 +90,7 @@ def weight_params(point: QuantPoint, method: Method, *, truncates: bool) -> Quan
     """Return the scale and offset of a weight.
 
     Args:
-        point: Where it is quantised.
+        point: Where it is quantized.
         method: Chooses the range.
         truncates: The zero point is cut off to an integer (`TensorScheme.truncated_zero_point`).
 
@@ -119,3 +123,80 @@ def params_of(
         truncated_zero_point=truncates,
     )
     return grid.check_params(params.scale, params.zero_point)
+
+
+@dataclass
+class TiedRanges:
+    """The ranges of one group, gathered in the order of the plan's points.
+
+    Attributes:
+        root: The group's dominator.
+    """
+
+    root: TensorQuantConfig
+    _follows: str = Follows.MASTER
+    _bits: list[int] = field(default_factory=list)
+    _ranges: list[Range] = field(default_factory=list)
+
+    def add(self, config: TensorQuantConfig, found: Range) -> None:
+        """Take in the range of an end of the group."""
+        at = len(self._bits)
+        if config is self.root:
+            at = 0
+        else:
+            self._follows = str(config.detail["follows"])
+        self._bits.insert(at, config.bits)
+        self._ranges.insert(at, found)
+
+    def common(self) -> Range:
+        """Return the range of the root that holds for all (``threshold_rectify``)."""
+        return THRESHOLD_RECTIFY[self._follows](self._bits, self._ranges)[0]
+
+
+def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> list[Note]:
+    """Round the scales of activations in place, zero points stay; weights are not stored so.
+
+    With ``decimal6`` a scale becomes the float32 that is read from its text of six decimals. One
+    that would be read as 0 becomes the smallest that is not: its tensor uses few of the codes, but
+    all its values have one.
+
+    Args:
+        points: Those of a plan; each has its scale.
+        precision: Of the target's arithmetic.
+
+    Returns:
+        A note, if scales were raised.
+    """
+    if precision is not ScalePrecision.DECIMAL6:
+        return []
+    raised: list[str] = []
+    seen: set[int] = set()
+    for point in points:
+        root = point.config.dominator
+        if is_parameter(point) or id(root) in seen or root.params is None:
+            continue
+        seen.add(id(root))
+        if _store(root):
+            raised.append(str(point.value.name))
+    if not raised:
+        return []
+    return [
+        Note(
+            NoteKind.CALIBRATION,
+            "",
+            f"the scales of {len(raised)} tensor(s) are 0 in six decimals, which is how they are "
+            f"stored, and were raised to 0.000001 (first: {raised[0]!r})",
+            "scale the model's values up there if their accuracy matters",
+        )
+    ]
+
+
+def _store(config: TensorQuantConfig) -> bool:
+    """Round one scale; return whether it had to be raised."""
+    params = config.params
+    if params is None:
+        return False
+    stored = six_decimals(params.scale)
+    is_raised = bool((stored == 0).any())
+    config.set_params(np.maximum(stored, SMALLEST), params.zero_point)
+    return is_raised

@@ -1,4 +1,4 @@
-"""What a quantisation point asks of a calibration."""
+"""What a quantization point asks of a calibration."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from intact.config import TensorQuantConfig
 from intact.errors import CalibrationError
 from intact.graph import Role, input_role
 from intact.plan import QuantPoint
-from intact.plan.rectify import THRESHOLD_RECTIFY, Follows
+from intact.plan.tie import THRESHOLD_RECTIFY, Follows
 
 
 def point_role(point: QuantPoint) -> Role:

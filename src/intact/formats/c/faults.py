@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from intact.errors import ExportError
-from intact.formats.c.refusal import Refusal
+from intact.errors import ExportError, Unsupported
 from intact.program import Program, Step
 from intact.program.operations import FloatNodes
 
@@ -23,11 +22,11 @@ class Faults:
     def __bool__(self) -> bool:
         return bool(self._places)
 
-    def add(self, place: str, refusal: Refusal) -> None:
+    def add(self, place: str, refusal: Unsupported) -> None:
         """Remember what is refused about a place."""
         self._places.setdefault((refusal.reason, refusal.remedy), []).append(place)
 
-    def add_step(self, step: Step, refusal: Refusal) -> None:
+    def add_step(self, step: Step, refusal: Unsupported) -> None:
         """Remember why a step is refused.
 
         Of nodes in float the plan's own reason is told; conversions and moves around them follow
@@ -36,7 +35,11 @@ class Faults:
         if isinstance(step.operation, FloatNodes):
             for node in step.nodes or (step.name,):
                 reason = self._program.in_float.get(node)
-                own = Refusal(f"{refusal.reason}: {reason}", refusal.remedy) if reason else refusal
+                own = (
+                    Unsupported(f"{refusal.reason}: {reason}", refusal.remedy)
+                    if reason
+                    else refusal
+                )
                 self.add(repr(node), own)
         elif not (self._has_floats and _touches_floats(step)):
             self.add(repr(step.name), refusal)

@@ -7,8 +7,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import ExportError
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import INTEGERS_ALONE, Format, Io, read_files
+from intact.formats.base.format import (
+    INTEGERS_ALONE,
+    Exported,
+    Format,
+    Io,
+    WrittenFiles,
+    read_files,
+)
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program.deployed import deployed_program
 from intact.program.passes.integer_io import integer_io

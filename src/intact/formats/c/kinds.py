@@ -5,14 +5,23 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+import numpy as np
+import numpy.typing as npt
+
 from intact.config import Rounding
-from intact.formats.c.refusal import Refusal
+from intact.errors import ConfigError, Unsupported
+from intact.numerics.fixed_point import (
+    power_of_two_exponent,
+    quantize_multiplier,
+    saturate_single,
+)
+from intact.program import Array, Encoding
 from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
 
 
 @dataclass(frozen=True)
 class Kind:
-    """One way to requantise.
+    """One way to requantize.
 
     Attributes:
         name: Ends the names of the functions that do it.
@@ -30,15 +39,15 @@ class Kind:
 
 
 def kind_of(arithmetic: Arithmetic) -> Kind:
-    """Return how a step requantises.
+    """Return how a step requantizes.
 
     Raises:
-        Refusal: C for microcontrollers does not compute so.
+        Unsupported: C for microcontrollers does not compute so.
     """
     if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
-        raise Refusal("pairs of products saturate", "choose a target whose sums do not")
+        raise Unsupported("pairs of products saturate", "choose a target whose sums do not")
     if arithmetic.accumulator_overflow is Overflow.WRAP and arithmetic.accumulator_bits != 32:
-        raise Refusal(
+        raise Unsupported(
             f"sums wrap at {arithmetic.accumulator_bits} bits, in C at 32",
             "choose a target with accumulator_bits = 32",
         )
@@ -48,13 +57,13 @@ def kind_of(arithmetic: Arithmetic) -> Kind:
         return _SINGLE
     if arithmetic.requantize is Requantize.SHIFT:
         if arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
-            raise Refusal(
+            raise Unsupported(
                 "the zero point is added before rounding",
                 "choose a target with zero_point = after_rounding",
             )
         return SHIFTS[arithmetic.rounding]
-    raise Refusal(
-        f"results are requantised with {arithmetic.requantize}",
+    raise Unsupported(
+        f"results are requantized with {arithmetic.requantize}",
         "choose a target that does so in integers, such as one with fixed_point_double",
     )
 
@@ -94,6 +103,7 @@ def _shift(name: str, words: str, nudge: str) -> Kind:
 
 
 _EVEN = _shift("shift_even", "half to even", "half - 1 + ((value >> shift) & 1)")
+
 SHIFTS = {
     Rounding.HALF_UP: _shift("shift", "half up", "half"),
     Rounding.HALF_AWAY_FROM_ZERO: _shift("shift_away", "half away from zero", "half - (value < 0)"),
@@ -103,6 +113,7 @@ SHIFTS = {
     Rounding.HALF_TOWARD_ZERO: _shift("shift_zero", "half to zero", "half - (value >= 0)"),
     Rounding.UP: _shift("shift_up", "up", "2 * half - 1"),
 }
+
 """Ways to round a shift."""
 
 
@@ -115,6 +126,7 @@ def _tie(name: str, words: str, is_up: str) -> Kind:
 
 
 _TO_EVEN = _tie("even", "half to even", "floor % 2 != 0")
+
 DIVISIONS = {
     Rounding.HALF_UP: _division("up", "half up", "2 * rest >= count"),
     Rounding.HALF_AWAY_FROM_ZERO: _tie("away", "half away from zero", "sum >= 0"),
@@ -124,9 +136,46 @@ DIVISIONS = {
     Rounding.HALF_TOWARD_ZERO: _tie("zero", "half to zero", "sum < 0"),
     Rounding.UP: _division("ceiling", "up", "rest > 0"),
 }
+
 """Ways to round the quotient of a sum and a count."""
 
 _REQUANTISING = (_DOUBLE, _DOUBLE_HALF_UP, _SINGLE, *SHIFTS.values())
 
 KINDS = {kind.name: kind for kind in (*_REQUANTISING, *DIVISIONS.values())}
+
 """By name."""
+
+
+def fixed_point(arithmetic: Arithmetic, real: npt.ArrayLike) -> tuple[Array, Array]:
+    """Return multipliers (Q31) and shifts (positive is left), int32 of the shape of ``real``.
+
+    Raises:
+        Unsupported: A number is not finite.
+    """
+    try:
+        multiplier, shift = quantize_multiplier(real)
+    except ConfigError as error:
+        raise Unsupported(str(error), "mend the scales") from error
+    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+        multiplier, shift = saturate_single(multiplier, shift)
+    gone = shift > 31  # every bit has left on the left
+    multiplier, shift = np.where(gone, 0, multiplier), np.where(gone, 0, shift)
+    return multiplier.astype(np.int32), shift.astype(np.int32)
+
+
+def right_shift(real: npt.ArrayLike) -> Array:
+    """Return shifts (positive is right), int32 of the shape of ``real``.
+
+    Raises:
+        Unsupported: A number is no power of two.
+    """
+    try:
+        exponent = power_of_two_exponent(real)
+    except ConfigError as error:
+        raise Unsupported(str(error), "use power-of-two scales, or another target") from error
+    return np.clip(-exponent, -32, 62).astype(np.int32)
+
+
+def zero_point(encoding: Encoding) -> int:
+    """Return the zero point of a tensor that has one."""
+    return int(encoding.zero_point.flat[0])

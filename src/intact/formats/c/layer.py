@@ -4,19 +4,95 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from intact.formats.c.constants import Constants
+from intact.errors import Unsupported
 from intact.formats.c.kinds import Kind, kind_of
 from intact.formats.c.library import AXES, Library
 from intact.formats.c.names import Identifiers, comment, identifier
-from intact.formats.c.refusal import Refusal
 from intact.formats.c.storage import Places
 from intact.program import Encoding, Step, Tensor
 from intact.program.passes.inference import Lengths
+
+_TYPES = {
+    np.dtype(np.int8): "int8_t",
+    np.dtype(np.int16): "int16_t",
+    np.dtype(np.int32): "int32_t",
+}
+
+_WORTH_SHARING = 64
+
+"""Bytes below which a layer has an array of its own, for the reader's sake."""
+
+_WIDTH = 100
+
+"""Columns of a line of numbers."""
+
+
+class Constants:
+    """Collects arrays.
+
+    Args:
+        identifiers: Gives their names.
+
+    Attributes:
+        flash: Bytes of all arrays.
+    """
+
+    def __init__(self, identifiers: Identifiers) -> None:
+        self.flash = 0
+        self._identifiers = identifiers
+        self._names: dict[tuple[str, bytes], str] = {}
+        self._texts: list[str] = []
+
+    def add(self, array: npt.NDArray[Any], name: str, suffix: str, note: str) -> str:
+        """Return the identifier of an array of these numbers: new, or of a large one that is equal.
+
+        Args:
+            array: int8, int16 or int32, any shape, not empty.
+            name: Of the layer or tensor that it belongs to.
+            suffix: What it is, as the end of an identifier.
+            note: What it is, for a comment.
+        """
+        array = np.ascontiguousarray(array)
+        key = (array.dtype.str, array.tobytes())
+        if array.nbytes >= _WORTH_SHARING and key in self._names:
+            return self._names[key]
+        known = self._names[key] = self._identifiers.unique(name, suffix)
+        self.flash += array.nbytes
+        self._texts.append(
+            f"/* {comment(note)} */\n"
+            f"static const {_TYPES[array.dtype]} {known}[{array.size}] = {{\n"
+            f"{_number_lines(array)}\n}};\n"
+        )
+        return known
+
+    def text(self) -> str:
+        """Return the definitions of all arrays in the order in which they were added."""
+        return "\n".join(self._texts)
+
+
+def _number_lines(array: npt.NDArray[Any]) -> str:
+    """Return numbers in lines of equal columns."""
+    flat = array.reshape(-1)
+    low, high = int(flat.min()), int(flat.max())
+    columns = max(len(_literal(low)), len(_literal(high)))
+    per_line = max(1, (_WIDTH - 4) // (columns + 2))
+    if array.dtype == np.int8:
+        known = np.array([f"{code:>{columns}}" for code in range(-128, 128)])
+        texts = known[flat.astype(np.int64) + 128].tolist()
+    else:
+        texts = [f"{_literal(code):>{columns}}" for code in flat.tolist()]
+    lines = (texts[at : at + per_line] for at in range(0, len(texts), per_line))
+    return "\n".join(f"    {', '.join(line)}," for line in lines)
+
+
+def _literal(code: int) -> str:
+    """Return a number as C writes it: there is no literal of the smallest int32."""
+    return "INT32_MIN" if code == -(2**31) else str(code)
 
 
 class Sources:
@@ -69,7 +145,7 @@ class Layer:
         return self._sources.shapes
 
     def kind(self) -> Kind:
-        """Return how the step requantises; a Refusal where C does not."""
+        """Return how the step requantizes; a Unsupported where C does not."""
         return kind_of(self.step.arithmetic)
 
     def shape(self, tensor: Tensor) -> Lengths:
@@ -84,7 +160,7 @@ class Layer:
         """Return an input that must be there."""
         tensor = self.step.inputs[slot] if slot < len(self.step.inputs) else None
         if tensor is None:
-            raise Refusal(f"input {slot} is missing", "give the node that input")
+            raise Unsupported(f"input {slot} is missing", "give the node that input")
         return tensor
 
     def optional(self, slot: int) -> Tensor | None:
@@ -146,24 +222,27 @@ class Layer:
 
 
 Write: TypeAlias = Callable[[Layer], None]
-"""Writes one layer, or raises a Refusal."""
+
+"""Writes one layer, or raises a Unsupported."""
 
 
 def encoding_of(tensor: Tensor) -> Encoding:
     """Return the encoding of an int8 tensor with one scale.
 
     Raises:
-        Refusal: It is of another type, or has a scale for each channel.
+        Unsupported: It is of another type, or has a scale for each channel.
     """
     encoding = tensor.encoding
     if encoding is None:
         if tensor.dtype.kind != "f":
-            raise Refusal(f"{tensor.name!r} is {tensor.dtype}", "cut the model behind it")
-        raise Refusal(f"{tensor.name!r} is float", "quantise what makes and reads it")
+            raise Unsupported(f"{tensor.name!r} is {tensor.dtype}", "cut the model behind it")
+        raise Unsupported(f"{tensor.name!r} is float", "quantize what makes and reads it")
     if encoding.dtype != np.int8:
-        raise Refusal(f"{tensor.name!r} is {encoding.dtype}", "use a target with int8 activations")
+        raise Unsupported(
+            f"{tensor.name!r} is {encoding.dtype}", "use a target with int8 activations"
+        )
     if encoding.scale.size != 1 or encoding.zero_point.size != 1:
-        raise Refusal(f"{tensor.name!r} has a scale for each channel", "use one for the tensor")
+        raise Unsupported(f"{tensor.name!r} has a scale for each channel", "use one for the tensor")
     return encoding
 
 
@@ -183,7 +262,7 @@ def image_of(lengths: Sequence[int]) -> tuple[int, int, int, int]:
     if len(lengths) == 3:
         return lengths[0], 1, lengths[1], lengths[2]
     if len(lengths) != 4:
-        raise Refusal(f"it has {len(lengths) - 2} spatial axes", "C holds one or two")
+        raise Unsupported(f"it has {len(lengths) - 2} spatial axes", "C holds one or two")
     return lengths[0], lengths[1], lengths[2], lengths[3]
 
 

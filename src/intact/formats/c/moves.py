@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-from intact.formats.c.grids import Grid, broadcast_strides, contiguous, grid
-from intact.formats.c.refusal import Refusal
+from intact.errors import Unsupported
+from intact.formats.c.library import AXES
 from intact.program import Step
 from intact.program.operations import (
     Concat,
@@ -23,6 +24,87 @@ from intact.program.operations import (
     Transpose,
 )
 from intact.program.passes.inference import Lengths
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Rows of a grid, and a run of elements in each row.
+
+    Attributes:
+        lengths: By axis of the rows, at most `AXES`.
+        strides: For each operand, by axis of the rows, in elements.
+        length: Elements of a row.
+        steps: For each operand, the distance between neighbours of a row.
+    """
+
+    lengths: tuple[int, ...]
+    strides: tuple[tuple[int, ...], ...]
+    length: int
+    steps: tuple[int, ...]
+
+    @property
+    def rows(self) -> int:
+        """How many rows there are."""
+        return math.prod(self.lengths)
+
+    @property
+    def is_run(self) -> bool:
+        """Whether every operand is one unbroken run."""
+        return not self.lengths and all(step == 1 for step in self.steps)
+
+
+def contiguous(lengths: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of a tensor that lies without gaps, in elements.
+
+    >>> contiguous((2, 3, 4))
+    (12, 4, 1)
+    """
+    return tuple(math.prod(lengths[axis + 1 :]) for axis in range(len(lengths)))
+
+
+def broadcast_strides(lengths: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    """Return the strides of an operand that is broadcast: 0 where its length is 1.
+
+    >>> broadcast_strides((3, 1), (2, 3, 4))
+    (0, 1, 0)
+    """
+    padded = (1,) * (len(target) - len(lengths)) + tuple(lengths)
+    strides = contiguous(padded)
+    return tuple(
+        0 if length == 1 else stride for length, stride in zip(padded, strides, strict=True)
+    )
+
+
+def grid(lengths: Sequence[int], operands: Sequence[Sequence[int]]) -> Grid:
+    """Return a grid with the strides of its operands, neighbouring axes joined where they can be.
+
+    Raises:
+        Unsupported: More axes are left than the kernels have.
+    """
+    axes = [
+        (length, tuple(operand[axis] for operand in operands))
+        for axis, length in enumerate(lengths)
+        if length != 1
+    ]
+    joined: list[tuple[int, tuple[int, ...]]] = []
+    for length, strides in axes:
+        if joined and _continues(joined[-1][1], length, strides):
+            joined[-1] = (joined[-1][0] * length, strides)
+        else:
+            joined.append((length, strides))
+    *outer, (length, steps) = joined or [(1, (1,) * len(operands))]
+    if len(outer) > AXES:
+        raise Unsupported(f"it takes {len(outer) + 1} axes to say which elements move", "use fewer")
+    return Grid(
+        tuple(each for each, _ in outer),
+        tuple(tuple(strides[at] for _, strides in outer) for at in range(len(operands))),
+        length,
+        steps,
+    )
+
+
+def _continues(outer: Sequence[int], length: int, inner: Sequence[int]) -> bool:
+    return all(far == length * near for far, near in zip(outer, inner, strict=True))
 
 
 @dataclass(frozen=True)
@@ -48,11 +130,11 @@ def moves_of(step: Step, shapes: Mapping[str, Lengths]) -> list[Move]:
     """Return what a step moves; elements of the outputs that no move reaches are zero points.
 
     Raises:
-        Refusal: The operation does more than move, or does it in a way that kernels cannot.
+        Unsupported: The operation does more than move, or does it in a way that kernels cannot.
     """
     make = _MOVES.get(type(step.operation))
     if make is None:
-        raise Refusal("it does more than move elements", "")
+        raise Unsupported("it does more than move elements", "")
     ins = [() if tensor is None else shapes[tensor.name] for tensor in step.inputs]
     return make(step.operation, ins, [shapes[tensor.name] for tensor in step.outputs])
 
@@ -63,7 +145,7 @@ def view_of(step: Step, slot: int, shapes: Mapping[str, Lengths]) -> int | None:
         return None
     try:
         moves = [move for move in moves_of(step, shapes) if move.target == slot]
-    except Refusal:
+    except Unsupported:
         return None
     if len(moves) != 1 or not moves[0].grid.is_run or moves[0].output_start:
         return None
@@ -120,7 +202,7 @@ def _concat(operation: Concat, ins: _Shapes, outs: _Shapes) -> list[Move]:
 
 def _pad(operation: Pad, ins: _Shapes, outs: _Shapes) -> list[Move]:
     if any(count < 0 for pair in operation.pads for count in pair):
-        raise Refusal("a pad is negative", "cut with a Slice")
+        raise Unsupported("a pad is negative", "cut with a Slice")
     strides = contiguous(outs[0])
     start = sum(
         before * stride for (before, _), stride in zip(operation.pads, strides, strict=True)
@@ -173,4 +255,5 @@ _MOVES: dict[type, Callable[[Any, _Shapes, _Shapes], list[Move]]] = {
 }
 
 MOVING = tuple(_MOVES)
+
 """The operations."""

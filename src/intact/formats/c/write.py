@@ -11,14 +11,21 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from intact.errors import Unsupported
 from intact.formats.c.faults import Faults
-from intact.formats.c.files import data_file, header_file, origin, source_file
+from intact.formats.c.files import (
+    OpenShapes,
+    data_file,
+    header_file,
+    origin,
+    shape_text,
+    source_file,
+    static_shapes,
+)
 from intact.formats.c.layer import Layer, Sources, encoding_of
 from intact.formats.c.layers.table import is_held, no_kernel, write_layer
 from intact.formats.c.names import Identifiers, identifier
 from intact.formats.c.ports import Port, ports_of
-from intact.formats.c.refusal import Refusal
-from intact.formats.c.shapes import OpenShapes, shape_text, static_shapes
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
 from intact.program import Program
@@ -113,7 +120,7 @@ def _shapes(program: Program) -> dict[str, Lengths]:
     except OpenShapes as wrong:
         faults = Faults(program)
         for name, reason in wrong.tensors.items():
-            faults.add(f"tensor {name!r}", Refusal(reason, "fix all axes but the batch"))
+            faults.add(f"tensor {name!r}", Unsupported(reason, "fix all axes but the batch"))
         for step in program.steps:
             if not is_held(step):
                 faults.add_step(step, no_kernel(step))
@@ -131,13 +138,13 @@ def _write_steps(program: Program, sources: Sources) -> None:
         for name, tensor in ends.items():
             try:
                 encoding_of(tensor)
-            except Refusal as refusal:
+            except Unsupported as refusal:
                 faults.add(f"{what} {name!r}", refusal)
     for number, step in enumerate(program.steps):
         layer, mark = Layer(number, step, sources), len(sources.calls)
         try:
             write_layer(layer)
-        except Refusal as refusal:
+        except Unsupported as refusal:
             faults.add_step(step, refusal)
         else:
             _say(layer, number, sources, mark)

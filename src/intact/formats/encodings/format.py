@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from intact.formats.base.format import Exported, Format, Io, WrittenFiles, read_files
 from intact.formats.encodings.write import write_encodings
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import Format, Io, read_files
 from intact.plan import QuantizedGraph
 
 ENCODINGS_FILE = "model.encodings"

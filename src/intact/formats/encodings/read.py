@@ -29,7 +29,7 @@ from typing import Any, TypeAlias
 
 import msgspec
 
-from intact.errors import DataError, IntactError
+from intact.errors import DataError, IntactError, Unsupported
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
 
 _Entry: TypeAlias = tuple[str, str | None, msgspec.Raw]
@@ -37,10 +37,6 @@ _Entry: TypeAlias = tuple[str, str | None, msgspec.Raw]
 _SECTIONS = ("activation_encodings", "param_encodings", "encodings")
 _REMEDY = "give encodings of version 0.6.1, 1.0.0 or 2.0.0"
 _ENC_TYPES = "give PER_TENSOR or PER_CHANNEL"
-
-
-class _UnsupportedError(Exception):
-    """An entry that is no scale of integers; the text says what it is. It is left out."""
 
 
 class _File(msgspec.Struct):
@@ -105,7 +101,7 @@ def parse_encodings(data: bytes, source: str) -> ScaleTable:
     for place, name, raw in _entries(file):
         try:
             found.append((place, *parse(name, raw)))
-        except _UnsupportedError as reason:
+        except Unsupported as reason:
             left_out[str(reason)] += 1
         except (IntactError, msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise DataError(f"{source}: {place}: {error}") from error
@@ -126,7 +122,7 @@ def _parse_0(name: str | None, raw: msgspec.Raw) -> tuple[str, GivenScale]:
         raise DataError("version 0 has encodings by tensor name, this is a list")
     encodings = msgspec.json.decode(raw, type=list[_Encoding0])
     if not encodings:
-        raise _UnsupportedError("empty")
+        raise Unsupported("empty")
     _refuse_float(encodings[0].dtype)
     bits = encodings[0].bitwidth
     if any((each.bitwidth, each.dtype) != (bits, encodings[0].dtype) for each in encodings):
@@ -161,9 +157,9 @@ def _parse_1(name: str | None, raw: msgspec.Raw) -> tuple[str, GivenScale]:
     if encoding.enc_type not in {"PER_TENSOR", "PER_CHANNEL"}:
         if encoding.enc_type not in {"PER_BLOCK", "LPBQ"}:
             raise DataError(f"enc_type is {encoding.enc_type!r}", remedy=_ENC_TYPES)
-        raise _UnsupportedError("per-block scales")
+        raise Unsupported("per-block scales")
     if any(encoding.zero_point_shift):
-        raise _UnsupportedError("fractional zero points")
+        raise Unsupported("fractional zero points")
     per_tensor = encoding.enc_type == "PER_TENSOR" and len(encoding.scale) == 1
     scale = encoding.scale[0] if per_tensor else encoding.scale
     given = _given(scale, encoding.offset, encoding.bw, signed=encoding.is_sym)
@@ -191,7 +187,7 @@ def _parse_2(name: str | None, raw: msgspec.Raw) -> tuple[str, GivenScale]:
     kind = encoding.output_dtype
     _refuse_float(kind)
     if encoding.block_size is not None or isinstance(encoding.y_scale, dict):
-        raise _UnsupportedError("per-block scales")
+        raise Unsupported("per-block scales")
     digits = kind.removeprefix("u").removeprefix("int")
     if not kind.removeprefix("u").startswith("int") or not digits.isdecimal():
         raise DataError(f"output_dtype is {kind!r}", remedy="give int8 or uint8, for instance")
@@ -217,13 +213,13 @@ def _refuse_name(name: str | None) -> None:
 
 def _refuse_float(dtype: str) -> None:
     if dtype.lower().startswith("float"):
-        raise _UnsupportedError("floating-point types")
+        raise Unsupported("floating-point types")
 
 
 def _whole(number: float) -> int:
     """Return a zero point; AIMET writes whole ones as floats in places."""
     if not float(number).is_integer():
-        raise _UnsupportedError("fractional zero points")
+        raise Unsupported("fractional zero points")
     return int(number)
 
 

@@ -28,7 +28,7 @@ def write_encodings(plan: QuantizedGraph) -> bytes:
 
     Raises:
         PlanError: An end has no scale yet.
-        ExportError: Tensors that are quantised in several ways, or on logarithmic levels; all are
+        ExportError: Tensors that are quantized in several ways, or on logarithmic levels; all are
             listed.
     """
     refuse_unready(plan)
@@ -43,7 +43,7 @@ def write_encodings(plan: QuantizedGraph) -> bytes:
             continue
         encodings = _encodings(point)
         if found[point.is_constant].setdefault(name, encodings) != encodings:
-            refused[name] = "it is quantised in several ways"
+            refused[name] = "it is quantized in several ways"
     if refused:
         listed = [f"{name!r}: {reason}" for name, reason in refused.items()]
         raise ExportError(

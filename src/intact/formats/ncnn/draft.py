@@ -11,8 +11,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.ncnn.names import Words
-from intact.formats.ncnn.shapes import Parameter, RefusedError, Sample, lengths, present
+from intact.formats.ncnn.shapes import Parameter, Sample, lengths, present
 from intact.graph import constant_array, is_constant
 
 
@@ -86,18 +87,18 @@ class Draft:
         """Return the blob of an input that is computed.
 
         Raises:
-            RefusedError: It is a constant, or absent.
+            Unsupported: It is a constant, or absent.
         """
         value = present(node, slot)
         if is_constant(value):
-            raise RefusedError(f"its input {slot} is a constant")
+            raise Unsupported(f"its input {slot} is a constant")
         return self.blob(value)
 
     def constant(self, value: ir.Value, shape: Sample) -> str:
         """Return the blob of a constant in some shape, which is stored where first asked for."""
         array = constant_array(value)
         if array is None or array.dtype != np.float32:
-            raise RefusedError(f"{value.name!r} is no constant of float32")
+            raise Unsupported(f"{value.name!r} is no constant of float32")
         key = value, shape
         if key not in self._constants:
             blob = self._blob_names.unique(str(value.name))

@@ -4,8 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import EIGHT_BITS, UP_TO_EIGHT_BITS, Expressible, Format, Io, read_files
+from intact.formats.base.format import (
+    EIGHT_BITS,
+    UP_TO_EIGHT_BITS,
+    Exported,
+    Expressible,
+    Format,
+    Io,
+    WrittenFiles,
+    read_files,
+)
 from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.write import write_ncnn
 from intact.plan import QuantizedGraph

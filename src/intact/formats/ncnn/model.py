@@ -77,20 +77,20 @@ def notes_of(ends: Mapping[str, str], wide: Sequence[str]) -> Iterator[Note]:
             wide[0],
             f"{len(wide)} convolution(s) can have sums beyond {WINOGRAD_LIMIT}, from where ncnn's "
             "int8 Winograd kernels wrap",
-            "set opt.use_winograd_convolution = false, or quantise for --target ncnn-winograd",
+            "set opt.use_winograd_convolution = false, or quantize for --target ncnn-winograd",
         )
 
 
 def not_expressible(point: QuantPoint, products: frozenset[str]) -> str:
-    """Return why a quantisation point cannot be had in ncnn; "" if it can.
+    """Return why a quantization point cannot be had in ncnn; "" if it can.
 
     Args:
         point: The point.
-        products: Operators whose operands ncnn quantises.
+        products: Operators whose operands ncnn quantizes.
     """
     is_operand = all(node.op_type in products and slot <= 1 for node, slot in point.readers)
     if point.at_output or not is_operand:
-        return "ncnn quantises inputs and weights of convolutions and dense layers, nothing else"
+        return "ncnn quantizes inputs and weights of convolutions and dense layers, nothing else"
     config = point.config
     span = f"{config.quant_min}..{config.quant_max}"
     if config.grid.exponential or not config.grid.symmetric or config.quant_min >= 0:

@@ -11,6 +11,8 @@ from typing import TypeAlias
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
+
 Parameter: TypeAlias = int | float | tuple[int, ...] | tuple[float, ...]
 Sample: TypeAlias = tuple[int, ...]
 """The shape of one sample: that of the value without its batch."""
@@ -18,19 +20,15 @@ Sample: TypeAlias = tuple[int, ...]
 _MOST_AXES = 4
 
 
-class RefusedError(Exception):
-    """A node that ncnn cannot hold; the text says why."""
-
-
 def present(node: ir.Node, slot: int) -> ir.Value:
     """Return an input.
 
     Raises:
-        RefusedError: It is absent.
+        Unsupported: It is absent.
     """
     value = node.inputs[slot] if slot < len(node.inputs) else None
     if value is None:
-        raise RefusedError(f"its input {slot} is absent")
+        raise Unsupported(f"its input {slot} is absent")
     return value
 
 
@@ -38,10 +36,10 @@ def rank_of(value: ir.Value) -> int:
     """Return the number of axes, batch included.
 
     Raises:
-        RefusedError: It is not known.
+        Unsupported: It is not known.
     """
     if value.shape is None:
-        raise RefusedError(f"the shape of {value.name!r} is not known")
+        raise Unsupported(f"the shape of {value.name!r} is not known")
     return len(value.shape)
 
 
@@ -49,12 +47,12 @@ def sample(value: ir.Value) -> Sample:
     """Return the shape of one sample of an activation.
 
     Raises:
-        RefusedError: A length is not known, or as `known_lengths` says.
+        Unsupported: A length is not known, or as `known_lengths` says.
     """
     shape = known_lengths(value)
     known = tuple(size for size in shape if size is not None)
     if len(known) != len(shape):
-        raise RefusedError(f"a length of {value.name!r} is not known")
+        raise Unsupported(f"a length of {value.name!r} is not known")
     return known
 
 
@@ -62,15 +60,15 @@ def known_lengths(value: ir.Value) -> tuple[int | None, ...]:
     """Return the shape of one sample of an activation, None for what the model leaves open.
 
     Raises:
-        RefusedError: The batch is fixed at more than one sample, or there are more axes than a
+        Unsupported: The batch is fixed at more than one sample, or there are more axes than a
             blob has.
     """
     rank = rank_of(value)
     shape = [size if isinstance(size, int) else None for size in value.shape or ()]
     if not 2 <= rank <= _MOST_AXES + 1:
-        raise RefusedError(f"{value.name!r} has {rank} axes; a batch and 1 to 4 more can be held")
+        raise Unsupported(f"{value.name!r} has {rank} axes; a batch and 1 to 4 more can be held")
     if shape[0] not in (None, 1):
-        raise RefusedError(
+        raise Unsupported(
             f"{value.name!r} holds {shape[0]} samples, ncnn takes one; export with an open batch"
         )
     return tuple(shape[1:])
@@ -80,11 +78,11 @@ def lengths(shape: Sample) -> dict[int, Parameter]:
     """Return the parameters that say a shape: ``w``, ``h``, ``d`` and ``c``, the last axis first.
 
     Raises:
-        RefusedError: There are more than four axes, or none.
+        Unsupported: There are more than four axes, or none.
     """
     numbers = {1: (0,), 2: (1, 0), 3: (2, 1, 0), 4: (2, 11, 1, 0)}
     if len(shape) not in numbers:
-        raise RefusedError(f"a sample with {len(shape)} axes cannot be held")
+        raise Unsupported(f"a sample with {len(shape)} axes cannot be held")
     return dict(sorted(zip(numbers[len(shape)], shape, strict=True)))
 
 

@@ -32,7 +32,7 @@ _REMEDY = "give a table as ncnn2table wrote"
 
 
 class TableEntry(NamedTuple):
-    """One quantised layer: reciprocals of its scales."""
+    """One quantized layer: reciprocals of its scales."""
 
     layer: str
     weights: npt.NDArray[np.float32]

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import ExportError
+from intact.errors import ExportError, Unsupported
 from intact.formats.ncnn.draft import Draft, Layer, Write
 from intact.formats.ncnn.layers import elementwise, moving, pooling, products
 from intact.formats.ncnn.layers.products import Product, Scales, reciprocals
@@ -24,13 +24,12 @@ from intact.formats.ncnn.model import (
     not_expressible,
     notes_of,
 )
-from intact.formats.ncnn.shapes import RefusedError, known_lengths, lengths, sample
+from intact.formats.ncnn.shapes import known_lengths, lengths, sample
 from intact.formats.ncnn.table import TableEntry, table_text
 from intact.graph import input_value, is_constant, shape_or_index_values
 from intact.plan import QuantizedGraph, refuse_unready
-from intact.program.lowering.attributes import bounds_of
-from intact.program.lowering.builder import Untranslatable
-from intact.program.lowering.chains import Points
+from intact.program.lower.attributes import bounds_of
+from intact.program.lower.chains import Points
 from intact.program.operations import Bounds
 
 _MAGIC = 7767517
@@ -42,7 +41,7 @@ _PRODUCTS = {
 }
 _WRITERS: Mapping[str, Write] = {**elementwise.TABLE, **pooling.TABLE, **moving.TABLE}
 _REMEDY = (
-    "quantise for --target ncnn with its 8-bit activations, or keep what it quantises otherwise "
+    "quantize for --target ncnn with its 8-bit activations, or keep what it quantizes otherwise "
     "float with --keep-float; what it has no layer for in float either must leave the model"
 )
 
@@ -130,19 +129,19 @@ class _Writer:
     def _listing(self, name: str) -> Iterator[None]:
         try:
             yield
-        except RefusedError as reason:
+        except Unsupported as reason:
             self.refused.setdefault(repr(name), str(reason))
 
     def _input(self, value: ir.Value) -> None:
         if value.dtype is not ir.DataType.FLOAT:
-            raise RefusedError("an input that is not float32")
+            raise Unsupported("an input that is not float32")
         is_open = None in known_lengths(value)
         shape = {} if is_open else lengths(sample(value))  # if open, the caller's holds
         self.draft.emit("Input", str(value.name), [], [self.draft.blob(value)], shape)
 
     def _node(self, node: ir.Node) -> None:
         if node.domain != "":
-            raise RefusedError(f"ncnn has no layer for {node.op_type} of domain {node.domain!r}")
+            raise Unsupported(f"ncnn has no layer for {node.op_type} of domain {node.domain!r}")
         if node.op_type == "MatMul" and not is_constant(input_value(node, 1)):
             moving.product_of_activations(self.draft, node)
         elif node.op_type in _PRODUCTS:
@@ -150,7 +149,7 @@ class _Writer:
         elif node.op_type in _WRITERS:
             _WRITERS[node.op_type](self.draft, node)
         else:
-            raise RefusedError(f"ncnn has no layer for {node.op_type}")
+            raise Unsupported(f"ncnn has no layer for {node.op_type}")
 
     def _product(self, node: ir.Node) -> None:
         scales = self._scales(node)
@@ -170,7 +169,7 @@ class _Writer:
         if data is None and weight is None:
             return None
         if data is None or weight is None:
-            raise RefusedError("its operands are not both quantised where it reads them")
+            raise Unsupported("its operands are not both quantized where it reads them")
         return Scales(data, weight)
 
     def _activation(self, node: ir.Node) -> tuple[ir.Node, Bounds] | None:
@@ -185,7 +184,7 @@ class _Writer:
             return None
         try:
             bounds = bounds_of(readers[0][0])
-        except Untranslatable:
+        except Unsupported:
             return None
         if bounds is None or not bounds.low <= bounds.high:
             return None

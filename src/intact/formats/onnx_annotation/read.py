@@ -1,6 +1,6 @@
 """Reading the scales that a float ONNX model carries itself.
 
-``GraphProto.quantization_annotation`` names, for a tensor, the initialisers that hold its
+``GraphProto.quantization_annotation`` names, for a tensor, the initializers that hold its
 ``SCALE_TENSOR`` and ``ZERO_POINT_TENSOR`` (onnx.proto). As in QuantizeLinear the type of the zero
 point is that of the integers, and there is none for uint8 with zero point 0.
 """
@@ -28,7 +28,7 @@ def scales_of_model(model: ir.Model) -> ScaleTable | None:
     """Return the scales that a model's annotations give; None where it has none.
 
     Args:
-        model: As `load_model` gives it: normalising removes the tensors that hold the scales,
+        model: As `load_model` gives it: normalizing removes the tensors that hold the scales,
             since no node reads them.
 
     Raises:

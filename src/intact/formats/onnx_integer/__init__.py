@@ -1,1 +1,1 @@
-"""A plan as plain ONNX operators on integers: HAGO's realisation, for any runtime."""
+"""A plan as plain ONNX operators on integers: HAGO's realization, for any runtime."""

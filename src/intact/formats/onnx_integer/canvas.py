@@ -1,4 +1,4 @@
-"""An ONNX graph as it is drawn: nodes between values, constants as initialisers."""
+"""An ONNX graph as it is drawn: nodes between values, constants as initializers."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ class Canvas:
         return self._values[value.name]
 
     def value(self, value: Value) -> ir.Value:
-        """Return the ONNX value of one of the graph, which an initialiser holds if it is fixed."""
+        """Return the ONNX value of one of the graph, which an initializer holds if it is fixed."""
         if value.data is not None:
             return self.array(value.data, value.name)
         return self._values[value.name]
 
     def array(self, data: npt.ArrayLike, name: str) -> ir.Value:
-        """Return an initialiser; one for each name."""
+        """Return an initializer; one for each name."""
         if name not in self.initializers:
             array = np.ascontiguousarray(data) if np.ndim(data) else np.asarray(data)
             held = ir.Value(name=name, const_value=ir.tensor(array, name=name))

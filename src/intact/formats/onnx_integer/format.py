@@ -6,8 +6,14 @@ from pathlib import Path
 
 import numpy as np
 
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import INTEGERS_ALONE, Format, Io, read_files
+from intact.formats.base.format import (
+    INTEGERS_ALONE,
+    Exported,
+    Format,
+    Io,
+    WrittenFiles,
+    read_files,
+)
 from intact.formats.onnx_integer.write import write_onnx_integer
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program import Program

@@ -7,15 +7,14 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact.errors import PlanError
-from intact.formats.exported import Exported
-from intact.formats.format import Format, Io
+from intact.formats.base.format import Exported, Format, Io
 from intact.formats.onnx_qdq.write import QDQ_FILE, write_qdq
 from intact.graph import load_model
 from intact.plan import Note, QuantizedGraph
 
 
 def write_float_weights(plan: QuantizedGraph) -> tuple[ir.Model, list[Note]]:
-    """Write a plan for runtimes that quantise weights themselves, with what a user should know."""
+    """Write a plan for runtimes that quantize weights themselves, with what a user should know."""
     written = write_qdq(plan, float_weights=True)
     return written.model, written.notes
 

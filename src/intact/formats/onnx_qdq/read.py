@@ -1,7 +1,7 @@
-"""A quantised ONNX model as a plan that keeps what it says: scales, types and integers.
+"""A quantized ONNX model as a plan that keeps what it says: scales, types and integers.
 
 Both forms of ONNX Runtime are read: pairs of QuantizeLinear and DequantizeLinear (QDQ), as other
-quantisers and exporters write them too, and operators on codes (QOperator). Written again, the
+quantizers and exporters write them too, and operators on codes (QOperator). Written again, the
 plan gives a model that computes bit for bit the same.
 """
 
@@ -12,11 +12,10 @@ from pathlib import Path
 import onnx
 import onnx_ir as ir
 
-from intact.formats.onnx_qdq.reading.expand import expand_qoperators
+from intact.formats.base.read_points import plan_of
+from intact.formats.onnx_qdq.reading.expand import DYNAMIC, QOPERATORS, expand_qoperators
 from intact.formats.onnx_qdq.reading.parameters import is_dequantize, is_quantize
-from intact.formats.onnx_qdq.reading.qoperators import DYNAMIC, QOPERATORS
 from intact.formats.onnx_qdq.reading.strip import strip_pairs
-from intact.formats.read_points import plan_of
 from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
@@ -26,9 +25,9 @@ from intact.targets import Target
 
 
 def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) -> QuantizedGraph:
-    """Read a quantised model.
+    """Read a quantized model.
 
-    The float model of the plan is the source without its quantisers; its constants are the numbers
+    The float model of the plan is the source without its quantizers; its constants are the numbers
     that the stored integers stand for. Unlike ``normalize``, nothing is folded into anything else,
     because the model's scales belong to its tensors as they are.
 
@@ -37,13 +36,13 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
         target: The hardware that the plan is for; what the model says stays, wherever it differs.
 
     Returns:
-        A calibrated plan. Ends that the model quantises are ACTIVATED (constants BAKED or
+        A calibrated plan. Ends that the model quantizes are ACTIVATED (constants BAKED or
         PASSIVE_BAKED, with their integers), with ``detail["fixed"]`` on those that own a scale;
         inside an operator and the activation behind it they are OVERLAPPED; all others are FP32
         or SOI.
 
     Raises:
-        ModelError: The model cannot be read, is not quantised, or is so in a way that a plan
+        ModelError: The model cannot be read, is not quantized, or is so in a way that a plan
             cannot hold (dynamically, by block, to float8); the node is named.
     """
     model = load_model(source)

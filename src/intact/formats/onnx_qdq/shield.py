@@ -1,6 +1,6 @@
-"""Products that the plan leaves in float, kept from being quantised by the runtime.
+"""Products that the plan leaves in float, kept from being quantized by the runtime.
 
-ONNX Runtime quantises the float weight and bias of a Conv, ConvTranspose or Gemm that stands
+ONNX Runtime quantizes the float weight and bias of a Conv, ConvTranspose or Gemm that stands
 between a DequantizeLinear and a QuantizeLinear (its `WeightBiasQuantization`), with one scale
 for the whole weight: a node kept float on purpose would compute with integers, or lose accuracy
 for nothing. It leaves alone what has a bias that is no plain constant, so such a node gets its
@@ -31,7 +31,7 @@ _SINCE_OPSET = 13
 
 
 def shield_float_products(plan: QuantizedGraph, editor: Editor) -> None:
-    """Give the float products between quantisers a bias that the runtime does not touch.
+    """Give the float products between quantizers a bias that the runtime does not touch.
 
     Nothing to do for targets that add float biases: their runtimes take no integers there, and
     below opset 13, where weights per channel, and with them such plans, do not exist either.

@@ -1,29 +1,28 @@
 """A plan as ONNX with QuantizeLinear and DequantizeLinear.
 
-Pairs sit exactly at the plan's quantisation points, so ONNX Runtime fuses
+Pairs sit exactly at the plan's quantization points, so ONNX Runtime fuses
 ``DequantizeLinear -> op -> QuantizeLinear`` into its integer kernels. Weights and biases are
-stored as integers, or as floats for runtimes that quantise weights themselves. An activation that
+stored as integers, or as floats for runtimes that quantize weights themselves. An activation that
 saturation performs anyway (a Relu before a range that starts at 0, a Clip(0, 6) before one that
 ends at 6) is left out, since the runtime would run it in float.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
 
-from intact.config import Rounding, TensorQuantConfig
-from intact.errors import ExportError
-from intact.formats.onnx_qdq.constants import stored_codes, stored_on_grid
+from intact.config import QuantState, Rounding, TensorQuantConfig
+from intact.errors import ExportError, ModelError
 from intact.formats.onnx_qdq.containers import Container, container_for
-from intact.formats.onnx_qdq.opset import raise_opset
-from intact.formats.onnx_qdq.saturation import is_saturation
 from intact.formats.onnx_qdq.shield import shield_float_products
-from intact.graph import save_model
+from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
+from intact.graph.files.opset import convert_opset
 from intact.plan import (
     Note,
     NoteKind,
@@ -34,10 +33,115 @@ from intact.plan import (
     refuse_unready,
 )
 
+
+def raise_opset(model: ir.Model, opset: int) -> ir.Model:
+    """Return the model at ``opset`` or newer; the same object where it is new enough.
+
+    Raises:
+        ExportError: The model cannot be converted.
+    """
+    if model.opset_imports[""] >= opset:
+        return model
+    try:
+        return convert_opset(model, opset)
+    except ModelError as error:
+        raise ExportError(
+            f"the plan's types need opset {opset}; the model {error}",
+            remedy="export the float model with a newer opset",
+        ) from error
+
+
+_COMPUTED_AT_ONCE = 1 << 24
+
+"""Bytes of a float constant beyond which it is computed when it is written, one at a time."""
+
+
+def stored_codes(point: QuantPoint, container: Container) -> ir.TensorProtocol:
+    """Return the integers of a constant."""
+
+    def codes() -> ir.TensorProtocol:
+        return ir.tensor(point.constant_codes().astype(container.numpy))
+
+    return _computed(point, codes, container.data_type)
+
+
+def stored_on_grid(point: QuantPoint) -> ir.TensorProtocol:
+    """Return the floats that the integers of a constant stand for.
+
+    Dividing them by the scale and rounding gives the integers back, as float32 rounds by much
+    less than half a step.
+    """
+
+    def floats() -> ir.TensorProtocol:
+        return ir.tensor(point.config.dequantize(point.constant_codes()).astype(np.float32))
+
+    return _computed(point, floats, ir.DataType.FLOAT)
+
+
+def _computed(
+    point: QuantPoint, compute: Callable[[], ir.TensorProtocol], data_type: ir.DataType
+) -> ir.TensorProtocol:
+    """Return what is computed of a constant; of a large one only when it is written."""
+    source = point.value.const_value
+    if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
+        return compute()
+    return ir.LazyTensor(compute, data_type, ir.Shape(source.shape.numpy()))
+
+
+def is_saturation(plan: QuantizedGraph, node: ir.Node, config: TensorQuantConfig) -> bool:
+    """Tell whether quantizing without the node gives the same integers.
+
+    True for a Relu or Clip that is fused to its producer, whose result is not quantized on its
+    own, and whose bounds land on the ends of the integer range: what lies beyond a bound saturates
+    to the same code.
+
+    Args:
+        plan: The plan.
+        node: The producer of the quantized value.
+        config: The config of its output.
+    """
+    bounds = _saturation_bounds(node)
+    if bounds is None or not _is_fused(plan, node):
+        return False
+    axis = config.granularity.axis
+    scales = 1 if config.scale is None else config.scale.size
+    shape = () if axis is None else (1,) * axis + (scales,)
+    low, high = (config.quantize(np.full(shape, bound, np.float32)) for bound in bounds)
+    return bool((low == config.quant_min).all() and (high == config.quant_max).all())
+
+
+def _is_fused(plan: QuantizedGraph, node: ir.Node) -> bool:
+    """Tell whether a node computes inside the one before it.
+
+    Between two pairs it does not: without it they would touch, and ONNX Runtime makes one of them.
+    """
+    value = node.inputs[0]
+    producer = None if value is None else plan.producer_config(value)
+    states = {plan.input_config(node, 0).state, None if producer is None else producer.state}
+    return states == {QuantState.OVERLAPPED}
+
+
+def _saturation_bounds(node: ir.Node) -> tuple[float, float] | None:
+    if node.domain != "" or node.op_type not in {"Relu", "Clip"}:
+        return None
+    if node.op_type == "Relu":
+        return 0.0, np.inf
+    found = []
+    for slot, default in ((1, -np.inf), (2, np.inf)):
+        value = input_value(node, slot)
+        array = constant_array(value)
+        if value is not None and array is None:
+            return None
+        found.append(default if array is None else float(array.reshape(())))
+    return found[0], found[1]
+
+
 QDQ_FILE = "model.int8.onnx"
+
 """What the model is called in a result's folder."""
 
 _ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
+
 """What QuantizeLinear does, under both its names."""
 
 
@@ -47,7 +151,7 @@ class QdqModel:
 
     Attributes:
         model: The ONNX model.
-        codes: For each quantised activation, the name of the value that carries its integers.
+        codes: For each quantized activation, the name of the value that carries its integers.
         notes: What a user should know about this export.
     """
 
@@ -218,7 +322,7 @@ class _Writer:
         )
 
     def drop_saturations(self, plan: QuantizedGraph, points: list[QuantPoint]) -> None:
-        """Take out fused activations whose work the saturation of their quantiser does."""
+        """Take out fused activations whose work the saturation of their quantizer does."""
         for point in points:
             node = point.value.producer()
             if node is None or not point.at_output or not is_saturation(plan, node, point.config):

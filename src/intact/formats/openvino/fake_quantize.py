@@ -1,4 +1,4 @@
-"""OpenVINO's FakeQuantize: the form in which it takes a quantiser.
+"""OpenVINO's FakeQuantize: the form in which it takes a quantizer.
 
 ``FakeQuantize(x, low, high, low, high, levels)`` moves ``x`` to the nearest of ``levels`` numbers
 between ``low`` and ``high``, which stand for the smallest and the largest code.
@@ -89,7 +89,7 @@ def refusal(point: QuantPoint) -> str | None:
 
 
 def is_plain(point: QuantPoint) -> bool:
-    """Tell whether a constant is written as the floats that it stands for, without a quantiser."""
+    """Tell whether a constant is written as the floats that it stands for, without a quantizer."""
     return point.is_constant and point.config.bits > MOST_BITS
 
 

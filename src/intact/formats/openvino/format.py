@@ -5,8 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.errors import PlanError
-from intact.formats.exported import Exported
-from intact.formats.format import Expressible, Format, Io, read_files
+from intact.formats.base.format import Exported, Expressible, Format, Io, read_files
 from intact.formats.openvino.intermediate import (
     BIN_FILE,
     XML_FILE,

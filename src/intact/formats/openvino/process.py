@@ -21,7 +21,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ExportError
-from intact.formats.openvino.runtime import ExecutedNode
+from intact.formats.openvino.run import ExecutedNode
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from intact.errors import IntactError
 from intact.formats.openvino.process import DONE, FAILED, FEEDS, JOB, READY, RESULTS, store, stored
-from intact.formats.openvino.runtime import OpenVinoRuntime
+from intact.formats.openvino.run import OpenVinoRuntime
 
 
 def main(folder: Path) -> None:

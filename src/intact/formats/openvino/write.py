@@ -1,19 +1,21 @@
 """A plan as ONNX with FakeQuantize, which OpenVINO reads and runs with integers.
 
-A FakeQuantize in domain ``org.openvinotoolkit`` sits at each quantisation point of the plan.
+A FakeQuantize in domain ``org.openvinotoolkit`` sits at each quantization point of the plan.
 Weights are stored as the floats that their codes stand for: clamped to their range, and rounded to
-those codes again by any quantiser; biases are floats.
+those codes again by any quantizer; biases are floats.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
 import onnx_ir as ir
+from onnx_ir.passes import common
 
+from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.openvino.fake_quantize import (
     DOMAIN,
@@ -22,12 +24,11 @@ from intact.formats.openvino.fake_quantize import (
     quantizer,
     refusal,
 )
-from intact.formats.openvino.functions import inline_functions
-from intact.formats.openvino.notes import export_notes
-from intact.graph import save_model
+from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
 from intact.plan import (
     Note,
+    NoteKind,
     QuantizedGraph,
     QuantPoint,
     TensorEnd,
@@ -35,10 +36,158 @@ from intact.plan import (
     refuse_unready,
 )
 
+_ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
+
+"""What FakeQuantize does on a CPU, under both its names."""
+
+_INTEGER_LEVELS = frozenset({15, 16, 255, 256})
+
+"""Of activations; with others OpenVINO computes in float."""
+
+
+def export_notes(points: list[QuantPoint]) -> list[Note]:
+    """Say what OpenVINO does otherwise than the plan, and what it does in float.
+
+    Args:
+        points: The quantization points of a plan, all of which can be expressed.
+    """
+    texts = (_rounding(points), _half_unsigned(points), _floats(points), _biases(points))
+    return [Note(NoteKind.EXPORT, "", text) for text in texts if text]
+
+
+def _rounding(points: list[QuantPoint]) -> str:
+    odd = [
+        point
+        for point in points
+        if not (point.is_constant or point.is_passed_on) and point.config.rounding not in _ROUNDINGS
+    ]
+    if not odd:
+        return ""
+    return (
+        f"FakeQuantize rounds ties to even, the plan {odd[0].config.rounding}: ties of "
+        f"{len(odd)} activation(s) come out differently (first: {odd[0].end})"
+    )
+
+
+def _half_unsigned(points: list[QuantPoint]) -> str:
+    found = [point for point in points if _is_half_unsigned(point)]
+    if not found:
+        return ""
+    return (
+        f"{len(found)} weight(s) have no sign: OpenVINO computes with integers there in its own "
+        f"model.xml, and in float in the ONNX model (first: {found[0].end})"
+    )
+
+
+def _floats(points: list[QuantPoint]) -> str:
+    found = [point for point in points if not _is_integer(point)]
+    if not found:
+        return ""
+    return (
+        f"OpenVINO computes in float around {len(found)} tensor(s): it has integer kernels for "
+        "activations of 8 and of 4 bits with one scale, and for weights of up to 8 bits, 7 "
+        f"without a sign (first: {found[0].end})"
+    )
+
+
+def _biases(points: list[QuantPoint]) -> str:
+    found = [point for point in points if is_plain(point)]
+    if not found:
+        return ""
+    return (
+        f"{len(found)} integer bias(es) are written as the floats they stand for "
+        f"(first: {found[0].end})"
+    )
+
+
+def _is_integer(point: QuantPoint) -> bool:
+    """Tell whether OpenVINO computes with the codes of a point, in its own files at least."""
+    config = point.config
+    if not point.is_constant:
+        return quantizer(point).levels in _INTEGER_LEVELS and config.granularity.axis is None
+    if not _is_weight(point):
+        return True
+    return config.bits <= 8 and (config.quant_min < 0 or _is_half_unsigned(point))
+
+
+def _is_half_unsigned(point: QuantPoint) -> bool:
+    """Tell whether a weight's codes without a sign fit int8, less their zero point too.
+
+    OpenVINO subtracts it from the integers in its own files, and computes in float where they stand
+    behind a FakeQuantize.
+    """
+    return _is_weight(point) and point.config.quant_min >= 0 and point.config.quant_max <= 127
+
+
+def _is_weight(point: QuantPoint) -> bool:
+    return point.is_constant and any(
+        input_role(node, slot) is Role.WEIGHT for node, slot in point.readers
+    )
+
+
+_MOST_NODES = 1 << 16
+
+"""What calls may become. Functions that call the next one twice double with each of them."""
+
+_Sizes = dict[ir.OperatorIdentifier, int]
+
+
+def inline_functions(model: ir.Model) -> None:
+    """Replace every call of a model's own functions by the function's nodes, in place.
+
+    Raises:
+        ExportError: Functions call each other in a circle, or too often.
+    """
+    if not model.functions:
+        return
+    sizes: _Sizes = {}
+    for identifier in model.functions:
+        _measure(identifier, model.functions, sizes)
+    if _size(model.graph.all_nodes(), sizes) > _MOST_NODES:
+        raise _refusal(f"they become more than {_MOST_NODES} nodes")
+    common.InlinePass()(model)
+
+
+def _measure(
+    first: ir.OperatorIdentifier,
+    functions: Mapping[ir.OperatorIdentifier, ir.Function],
+    sizes: _Sizes,
+) -> None:
+    """Find of how many nodes a function and those that it calls consist, without recursion."""
+    waiting, opened = [first], set[ir.OperatorIdentifier]()
+    while waiting:
+        identifier = waiting[-1]
+        if identifier in sizes:
+            waiting.pop()
+            continue
+        nodes = list(functions[identifier].all_nodes())
+        called = {node.op_identifier() for node in nodes} & functions.keys()
+        missing = [each for each in called if each not in sizes]
+        if not missing:
+            sizes[identifier] = min(_size(nodes, sizes), _MOST_NODES + 1)
+        elif identifier in opened:
+            raise _refusal("they call each other in a circle")
+        opened.add(identifier)
+        waiting += missing
+
+
+def _size(nodes: Iterable[ir.Node], sizes: _Sizes) -> int:
+    return sum(sizes.get(node.op_identifier(), 1) for node in nodes)
+
+
+def _refusal(reason: str) -> ExportError:
+    return ExportError(
+        f"the model's own functions cannot be put where they are called: {reason}",
+        remedy="export the float model without functions",
+    )
+
+
 ONNX_FILE = "model.fq.onnx"
+
 """What the ONNX model is called in a result's folder."""
 
 _COMPUTED_AT_ONCE = 1 << 24
+
 """Bytes of a constant beyond which its floats are computed one constant at a time."""
 
 
@@ -48,7 +197,7 @@ class OpenVinoModel:
 
     Attributes:
         model: The ONNX model.
-        codes: For each quantised activation, the name of its FakeQuantize's output.
+        codes: For each quantized activation, the name of its FakeQuantize's output.
         notes: What a user should know about this export.
         ir_files: OpenVINO's own files by name; none where it is not installed.
     """
@@ -99,7 +248,7 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
 
 
 class _Writer:
-    """Adds the quantisers of one model."""
+    """Adds the quantizers of one model."""
 
     def __init__(self, editor: Editor) -> None:
         self.editor = editor
@@ -108,7 +257,7 @@ class _Writer:
         self._ends: dict[tuple[int, bool], tuple[ir.Value, ir.Value]] = {}
 
     def activation(self, point: QuantPoint) -> None:
-        """Put a quantiser behind the producer, or before those who read its result."""
+        """Put a quantizer behind the producer, or before those who read its result."""
         value = self.editor.value(str(point.value.name))
         base = str(value.name) if point.at_output else f"{value.name}_{point.end.node}"
         result = self._quantized(point, value, base)

@@ -5,8 +5,15 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.errors import ExportError
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import EIGHT_BITS, Expressible, Format, Io, read_files
+from intact.formats.base.format import (
+    EIGHT_BITS,
+    Exported,
+    Expressible,
+    Format,
+    Io,
+    WrittenFiles,
+    read_files,
+)
 from intact.formats.tengine.tmfile.write import write_int8
 from intact.formats.tengine.write import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
 from intact.numerics.thresholds import METHODS
@@ -16,7 +23,7 @@ from intact.plan.given_scales import GIVEN
 MODEL_FILE = "model.int8.tmfile"
 _NAME = "tengine"
 _OTHERWISE = (
-    "the plan computes as target {} does; Tengine requantises in float32, rounds half away from "
+    "the plan computes as target {} does; Tengine requantizes in float32, rounds half away from "
     "zero and limits codes to +-127, so that its results may differ, and verify cannot tell"
 )
 _REMEDY = "quantize for target tengine"

@@ -3,7 +3,7 @@ r"""Reading Tengine's tables of scales.
 ``table_minmax.scale`` (and those of the KL and ACIQ searches) has a line ``"%s %f %d\n"`` for each
 activation: name, scale, zero point. ``scale_weight.txt`` and ``scale_bias.txt`` have a line for
 each constant: name, then ``"%8.8f "`` for each channel. The two are told apart line by line: a zero
-point has no decimal point, the scale of a channel has one. Tengine quantises with the number that
+point has no decimal point, the scale of a channel has one. Tengine quantizes with the number that
 it reads back from the text, so what counts is the float32 nearest to those decimals.
 
 Activations are int8 with zero point 0. A table in which some zero point is not 0 comes from
@@ -46,7 +46,7 @@ def parse_table(data: bytes, source: str) -> ScaleTable:
         text = data.decode("utf-8")
     except UnicodeDecodeError as error:
         raise DataError(
-            f"{source}: not a text file", remedy="give a table as Tengine's quantisation tool wrote"
+            f"{source}: not a text file", remedy="give a table as Tengine's quantization tool wrote"
         ) from error
     refuse_too_many(source, text.count("\n"))
     lines = [_parsed(line, f"line {k}", source) for k, line in _lines(text)]
@@ -74,7 +74,7 @@ def _parsed(line: str, place: str, source: str) -> _Line:
         raise DataError(
             f"{source}: {place}: neither 'name scale zero_point' nor 'name scale scale ...': "
             f"{line[:60]!r}",
-            remedy="give a table as Tengine's quantisation tool wrote",
+            remedy="give a table as Tengine's quantization tool wrote",
         )
     return _Line(place, " ".join(words[:first]), channels, None)
 

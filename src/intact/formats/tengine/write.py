@@ -1,8 +1,8 @@
-r"""A plan as the tables that Tengine's quantisation tool writes and reads.
+r"""A plan as the tables that Tengine's quantization tool writes and reads.
 
 ``table_<method>.scale`` has a line ``"%s %f %d\n"`` for each activation: name, scale, zero point.
 ``scale_weight.txt`` and ``scale_bias.txt`` have for each weight and bias its name, a space, and
-``"%8.8f "`` for each channel. Tengine quantises activations with the scales that it reads back;
+``"%8.8f "`` for each channel. Tengine quantizes activations with the scales that it reads back;
 a target with ``scale_precision = "decimal6"`` has just these, for others a note says what is lost.
 
 A table is int8's or uint8's: codes of both kinds, and int8 ones with zero points, are told as the
@@ -48,7 +48,7 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
 
     Raises:
         PlanError: An end has no scale yet.
-        ExportError: What the tables cannot say: tensors that are quantised in several ways, by
+        ExportError: What the tables cannot say: tensors that are quantized in several ways, by
             channel, on other than 8 linear bits, or whose name has a space; all are listed.
     """
     refuse_unready(plan)
@@ -67,7 +67,7 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
 
 
 def _activations(plan: QuantizedGraph) -> dict[str, list[TensorQuantConfig]]:
-    """Return how each float tensor that is computed or fed is quantised, in the graph's order.
+    """Return how each float tensor that is computed or fed is quantized, in the graph's order.
 
     What a fusion leaves out between its operators is listed with the scale of its result.
     """
@@ -106,7 +106,7 @@ def _refuse(
     refused: dict[str, str] = {}
     for name, configs in activations.items():
         if len(configs) > 1:
-            refused[name] = "it is quantised in several ways"
+            refused[name] = "it is quantized in several ways"
         for config in configs[:1]:
             if config.granularity.axis is not None:
                 refused[name] = "it has a scale for each channel"
@@ -119,7 +119,7 @@ def _refuse(
             _refuse_grid(name, config, refused)
         other = seen.setdefault(name, config)
         if other is not config and not np.array_equal(_scales(other), _scales(config)):
-            refused[name] = "it is quantised in several ways"
+            refused[name] = "it is quantized in several ways"
     for name in (*activations, *seen):
         if any(character.isspace() for character in name):
             refused[name] = "its name has a space, up to which Tengine reads it"

@@ -8,8 +8,7 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact.errors import PlanError
-from intact.formats.exported import Exported
-from intact.formats.format import EIGHT_BITS, Expressible, Format, Io, read_files
+from intact.formats.base.format import EIGHT_BITS, Exported, Expressible, Format, Io, read_files
 from intact.formats.tensorrt.write import (
     CACHE_FILE,
     MODEL_FILE,

@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import msgspec
 
 from intact.errors import DataError, IntactError
-from intact.formats.tensorrt.scales import LARGEST_CODE
+from intact.formats.tensorrt.tables import LARGEST_CODE
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
 
 CACHE_START = b"TRT-"

@@ -1,33 +1,116 @@
 """A plan as TensorRT takes it: the model with Quantize layers, a calibration cache, ranges.
 
-The model quantises explicitly. Its weights are floats with a pair of Quantize and Dequantize behind
+The model quantizes explicitly. Its weights are floats with a pair of Quantize and Dequantize behind
 them: TensorRT 8 asks for FP32 weights (developer guide, "Quantized Weights") and refuses int8
 constants (onnxruntime issue 11535), TensorRT 10 takes both. The floats lie on the grid, so that
-TensorRT's own quantiser gives exactly the integers of the plan. Biases are floats.
+TensorRT's own quantizer gives exactly the integers of the plan. Biases are floats.
 
 Cache and ranges serve the older way, up to TensorRT 10: the float model, with the ranges beside it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 
-from intact.formats.tensorrt.faults import refuse_inexpressible
-from intact.formats.tensorrt.opsets import first_release
-from intact.formats.tensorrt.scales import activation_scales
-from intact.formats.tensorrt.tables import calibration_cache, clip_ranges
+from intact.errors import ExportError
+from intact.formats.tensorrt.tables import activation_scales, calibration_cache, clip_ranges
 from intact.graph import save_model
-from intact.plan import Note, NoteKind, QuantizedGraph, refuse_unready
+from intact.plan import (
+    Note,
+    NoteKind,
+    QuantizedGraph,
+    QuantPoint,
+    quantization_points,
+    refuse_unready,
+)
+
+_BITS = 8
+
+_WIDEST_DATA = 16
+
+"""Bits; wider codes are those of biases."""
+
+
+def refuse_inexpressible(plan: QuantizedGraph) -> None:
+    """Refuse a calibrated plan that TensorRT cannot compute.
+
+    Raises:
+        ExportError: With all reasons listed.
+    """
+    reasons: dict[str, list[str]] = {}
+    for point in quantization_points(plan):
+        for reason in _reasons(point):
+            reasons.setdefault(reason, []).append(str(point.end))
+    if reasons:
+        told = [f"{reason} ({', '.join(ends)})" for reason, ends in reasons.items()]
+        listed = [f"{end}: {reason}" for reason, ends in reasons.items() for end in ends]
+        raise ExportError(
+            f"TensorRT has no form for {'; '.join(told)}",
+            remedy="quantize with --target tensorrt, and 8 bits throughout",
+            listed=listed,
+        )
+
+
+def _reasons(point: QuantPoint) -> Iterator[str]:
+    config, params = point.config, point.config.params
+    if point.is_constant and config.bits > _WIDEST_DATA:
+        yield "biases as integers, it adds floats"
+        return
+    if config.grid.exponential:
+        yield "logarithmic levels"
+        return
+    if config.bits != _BITS:
+        yield f"{config.bits} bits, it computes with 8"
+    if config.quant_min >= 0:
+        yield "unsigned codes"
+    elif params is not None and np.any(params.zero_point):
+        yield "zero points other than 0"
+    if config.granularity.axis is not None:
+        if not point.is_constant:
+            yield "activations with one scale a channel"
+        elif any(_is_transposed_convolution(node) for node, _ in point.readers):
+            yield "weights of a ConvTranspose with one scale a channel"
+
+
+def _is_transposed_convolution(node: ir.Node) -> bool:
+    return node.domain == "" and node.op_type == "ConvTranspose"
+
+
+OLDEST = 9
+
+NEWEST = 24
+
+PER_CHANNEL = 13
+
+"""QuantizeLinear has an axis from here on."""
+
+_SINCE = ((13, "8.0"), (17, "8.5"), (19, "9.2"), (NEWEST, "10.15"))
+
+"""Newest opset of a release. Between two releases named, an earlier one may suffice."""
+
+
+def first_release(opset: int) -> str | None:
+    """Return the first of the releases named that reads an opset, None if none does.
+
+    >>> first_release(17), first_release(18), first_release(26)
+    ('8.5', '9.2', None)
+    """
+    return next((release for newest, release in _SINCE if opset <= newest), None)
+
 
 MODEL_FILE = "model.tensorrt.onnx"
+
 CACHE_FILE = "model.tensorrt.cache"
+
 RANGES_FILE = "model_clip_ranges.json"
 
 _COMMON_OPSET = 17
+
 """What TensorRT 8.5 and 8.6 read."""
 
 

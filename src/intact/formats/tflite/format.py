@@ -5,8 +5,16 @@ from __future__ import annotations
 from pathlib import Path
 
 from intact.errors import ModelError, PlanError
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import EIGHT_BITS, UP_TO_EIGHT_BITS, Expressible, Format, Io, read_files
+from intact.formats.base.format import (
+    EIGHT_BITS,
+    UP_TO_EIGHT_BITS,
+    Exported,
+    Expressible,
+    Format,
+    Io,
+    WrittenFiles,
+    read_files,
+)
 from intact.formats.tflite.reading.decode import open_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph

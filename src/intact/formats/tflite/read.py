@@ -1,24 +1,242 @@
-"""A quantised ``.tflite`` file, made by others, as a plan that keeps what it says.
+"""A quantized ``.tflite`` file, made by others, as a plan that keeps what it says.
 
-Source: the TFLite schema and LiteRT's documentation of its quantisation specification.
+Source: the TFLite schema and LiteRT's documentation of its quantization specification.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact.formats.tflite.reading.assemble import assemble
-from intact.formats.tflite.reading.configure import configure
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from intact.config import QuantState, TensorQuantConfig
+from intact.errors import ConfigError, ModelError
+from intact.formats.base.binary import clipped
+from intact.formats.tflite.reading.canvas import Operand
 from intact.formats.tflite.reading.decode import is_tflite, open_tflite
-from intact.formats.tflite.reading.draft import Draft
+from intact.formats.tflite.reading.draft import BATCH, DATA_TYPES, Draft
 from intact.formats.tflite.reading.file import Signature
 from intact.formats.tflite.reading.layouts import Layout, channels_first, inverse
 from intact.formats.tflite.reading.operators import draw
+from intact.formats.tflite.reading.parameters import Parameters
 from intact.formats.tflite.reading.schema import Element
-from intact.plan import READ_FROM, READ_SOURCE, QuantizedGraph
+from intact.graph import (
+    Graph,
+    Role,
+    input_role,
+    is_constant,
+    moves_values,
+    shape_or_index_values,
+)
+from intact.graph.files.quiet import quiet
+from intact.graph.passes import library
+from intact.plan import READ_FROM, READ_SOURCE, Decision, QuantizedGraph, TensorEnd
+from intact.plan.schemes import unquantized
 from intact.targets import Target
+
+_IR_VERSION = 9
+
+
+def assemble(draft: Draft) -> Graph:
+    """Return the float graph.
+
+    Raises:
+        ModelError: Shapes of the file contradict each other.
+    """
+    outputs = _outputs(draft)
+    draft.name_rest()
+    graph = ir.Graph(
+        draft.inputs,
+        outputs,
+        nodes=draft.nodes,
+        initializers=draft.constants,
+        opset_imports={"": draft.opset},
+        name="main_graph",
+    )
+    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name=draft.file.description[:200])
+    library.remove_unused(model)
+    _check_shapes(model, draft)
+    return Graph(model)
+
+
+def _outputs(draft: Draft) -> list[ir.Value]:
+    """Return the values of the graph's outputs; a second use of one is a copy."""
+    names: dict[int, list[str]] = {}  # that the signature has for one tensor, the last first
+    for name, index in draft.file.signature.outputs.items():
+        if name not in draft.taken:
+            names.setdefault(index, []).insert(0, name)
+    outputs: dict[ir.Value, None] = {}
+    for index in draft.file.outputs:
+        source = draft.alias.get(index, index)
+        operand = draft.operand(source)
+        value = operand.value
+        if value.producer() is None or value in outputs:
+            copy = draft.moved("Identity", [operand], None, operand.shape)
+            value = copy.value
+            called = names.get(index) or [f"{operand.value.name}/output"]
+            value.name = draft.fresh(called.pop())
+            draft.shapes[value] = operand.shape
+        element = draft.tensor(index).element
+        value.type = ir.TensorType(DATA_TYPES.get(element, ir.DataType.FLOAT))
+        outputs[value] = None
+    return list(outputs)
+
+
+def _check_shapes(model: ir.Model, draft: Draft) -> None:
+    try:
+        with quiet():
+            common.ShapeInferencePass(check_type=True, strict_mode=True)(model)
+    except Exception as error:  # onnx raises its own kinds
+        reason = " ".join(str(error).split())[:300]
+        raise ModelError(f"{draft.file.source}: its shapes do not fit: {reason}") from error
+    for value, wanted in draft.shapes.items():
+        if value.producer() is None or value.graph is None:
+            continue
+        found = value.shape
+        lengths = [None if found is None else found[k] for k in range(len(found or ()))]
+        known = [length if isinstance(length, int) else None for length in lengths]
+        expected: list[int | str] = list(wanted)
+        if draft.batch:
+            expected[0] = BATCH
+        if found is not None and (
+            len(known) != len(expected)
+            or any(k is not None and k != w for k, w in zip(known, expected, strict=True))
+        ):
+            raise ModelError(
+                f"{draft.file.source}: tensor {clipped(repr(value.name))} of shape {list(wanted)}"
+                f" is computed as {found}",
+                remedy="the file contradicts itself: convert the model again",
+            )
+        value.shape = ir.Shape(expected)
+
+
+def configure(graph: Graph, target: Target, draft: Draft) -> QuantizedGraph:
+    """Return the plan of a float graph that was read.
+
+    Raises:
+        ModelError: Nothing in it is quantized.
+    """
+    if not draft.writes and not any(each.parameters for each in draft.reads.values()):
+        raise ModelError(
+            f"{draft.file.source}: the model is not quantized",
+            remedy="quantize the model that it was converted from",
+        )
+    try:
+        return _Configurer(graph, target, draft).run()
+    except ConfigError as error:
+        raise ModelError(f"{draft.file.source}: {clipped(str(error))}") from error
+
+
+class _Configurer:
+    """Makes configs in topological order, so that those who follow find whom they follow."""
+
+    def __init__(self, graph: Graph, target: Target, draft: Draft) -> None:
+        self._plan = QuantizedGraph(graph, target, {}, {})
+        self._graph = graph
+        self._reads, self._writes = draft.reads, draft.writes
+        self._shapes = shape_or_index_values(graph)
+        self._known: dict[tuple[ir.Value, Hashable], TensorQuantConfig] = {}
+
+    def run(self) -> QuantizedGraph:
+        """Configure every end of every node."""
+        for node in self._graph.nodes:
+            for slot, value in enumerate(node.inputs):
+                if value is not None:
+                    end = TensorEnd.input(str(node.name), slot)
+                    self._plan.configs[end] = self._input(node, slot, value, end)
+            for slot, value in enumerate(node.outputs):
+                end = TensorEnd.output(str(node.name), slot)
+                self._plan.configs[end] = self._output(node, value)
+        self._overlap_chains()
+        for node in self._graph.nodes:
+            self._plan.decisions[str(node.name)] = self._decision(node)
+        return self._plan
+
+    def _input(
+        self, node: ir.Node, slot: int, value: ir.Value, end: TensorEnd
+    ) -> TensorQuantConfig:
+        operand = self._reads.get((node, slot))
+        if input_role(node, slot) is Role.SHAPE or str(value.name) in self._shapes:
+            return unquantized(QuantState.SOI)
+        if operand is None or operand.parameters is None:
+            return unquantized(QuantState.FP32)
+        producer = self._plan.producer_config(value)
+        if producer is not None:
+            config = operand.parameters.config(QuantState.OVERLAPPED)
+            producer.dominator.dominate(config)
+            return config
+        return self._at_reader(node, slot, operand, operand.parameters, end)
+
+    def _at_reader(
+        self,
+        node: ir.Node,
+        slot: int,
+        operand: Operand,
+        parameters: Parameters,
+        end: TensorEnd,
+    ) -> TensorQuantConfig:
+        """Return the config of a constant or a graph input; readers alike share one scale."""
+        state = QuantState.ACTIVATED
+        if is_constant(operand.value):
+            is_bias = input_role(node, slot) is Role.BIAS
+            state = QuantState.PASSIVE_BAKED if is_bias else QuantState.BAKED
+        config = parameters.config(state)
+        root = self._known.setdefault((operand.value, parameters.key), config)
+        if root is not config:
+            root.dominate(config)
+            return config
+        if operand.codes is not None:
+            self._plan.baked[end] = operand.codes
+        return config
+
+    def _output(self, node: ir.Node, value: ir.Value) -> TensorQuantConfig:
+        parameters = self._writes.get(value)
+        if parameters is None:
+            is_shape = str(value.name) in self._shapes
+            return unquantized(QuantState.SOI if is_shape else QuantState.FP32)
+        config = parameters.config(QuantState.ACTIVATED)
+        source = self._reads.get((node, 0))
+        if moves_values(node) and source is not None and parameters.equals(source.parameters):
+            self._plan.input_config(node, 0).dominator.dominate(config)
+        return config
+
+    def _overlap_chains(self) -> None:
+        """Let the ends inside a chain of nodes be governed by its last output."""
+        for node in reversed(self._graph.nodes):
+            value = node.outputs[0]
+            if value in self._writes or value.is_graph_output() or len(node.outputs) > 1:
+                continue
+            readers = self._graph.consumers(value)
+            if not readers or any(reader in self._reads for reader in readers):
+                continue  # a float that others of the file read
+            last = self._plan.output_config(readers[0][0]).dominator
+            if last.params is None or {id(reader) for reader, _ in readers} != {id(readers[0][0])}:
+                continue
+            ends = [TensorEnd.output(str(node.name))]
+            ends += [TensorEnd.input(str(reader.name), slot) for reader, slot in readers]
+            for end in ends:
+                inner = TensorQuantConfig.on_grid(last.grid, observer=last.observer)
+                inner.transition(QuantState.OVERLAPPED)
+                last.dominate(inner)
+                self._plan.configs[end] = inner
+
+    def _decision(self, node: ir.Node) -> Decision:
+        if all(str(value.name) in self._shapes for value in node.outputs):
+            return Decision(False, "computes shapes or indices only")
+        name = str(node.name)
+        for slot, value in enumerate(node.inputs):
+            config = self._plan.configs.get(TensorEnd.input(name, slot))
+            if config is None or input_role(node, slot) not in (Role.DATA, Role.WEIGHT):
+                continue
+            if config.state is QuantState.FP32 and value is not None:
+                return Decision(False, f"the model leaves its input {value.name!r} float")
+        if self._plan.output_config(node).state is QuantState.FP32:
+            return Decision(False, "the model leaves its output float")
+        return Decision(True, "quantized by the model that was read")
+
 
 __all__ = [
     "TensorPlace",
@@ -67,12 +285,12 @@ class TfliteModel:
 
 
 def read_tflite(source: str | Path | bytes, target: Target) -> QuantizedGraph:
-    """Read a quantised TFLite model.
+    """Read a quantized TFLite model.
 
     The float model of the plan is in ONNX, with channels first inside; its inputs and outputs have
     the layout of the file, and are called as in its signature (as its tensors where it has none).
     An input or output that is int8 in the file is float here
-    and quantised with the file's scale. The batch of one that files have is left open if nothing
+    and quantized with the file's scale. The batch of one that files have is left open if nothing
     in the model mixes samples.
 
     Args:
@@ -80,19 +298,19 @@ def read_tflite(source: str | Path | bytes, target: Target) -> QuantizedGraph:
         target: The hardware that the plan is for; what the model says stays, wherever it differs.
 
     Returns:
-        A calibrated plan. Ends that the model quantises are ACTIVATED (constants BAKED or
+        A calibrated plan. Ends that the model quantizes are ACTIVATED (constants BAKED or
         PASSIVE_BAKED, with their integers), with ``detail["fixed"]``; between the nodes that one
         operator stands for they are OVERLAPPED; all others are FP32 or SOI.
 
     Raises:
-        ModelError: The file is damaged or not quantised, or some of its operators cannot be read:
+        ModelError: The file is damaged or not quantized, or some of its operators cannot be read:
             all of those are listed, with the reason.
     """
     return read_tflite_model(source, target).plan
 
 
 def read_tflite_model(source: str | Path | bytes, target: Target) -> TfliteModel:
-    """Read a quantised TFLite model, and where each tensor of the file is in the plan.
+    """Read a quantized TFLite model, and where each tensor of the file is in the plan.
 
     Raises:
         ModelError: See `read_tflite`.

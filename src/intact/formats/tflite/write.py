@@ -4,35 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from typing import NamedTuple
 
-from intact.errors import ExportError
-from intact.formats.format import Io
+from intact.errors import ExportError, Unsupported
+from intact.formats.base.format import Io
 from intact.formats.tflite.writing.bounds import add_rescaled
-from intact.formats.tflite.writing.draft import Draft, RefusedError
+from intact.formats.tflite.writing.draft import Draft
 from intact.formats.tflite.writing.flatbuffer import serialize
-from intact.formats.tflite.writing.refusals import open_axes, refusals_of
-from intact.formats.tflite.writing.scale_rules import moves_codes
+from intact.formats.tflite.writing.rules import moves_codes, open_axes, refusals_of
 from intact.formats.tflite.writing.table import WRITERS
 from intact.program import Program, Step, Tensor
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
 
 _KEEP_FLOAT = (
-    "keep them float with --keep-float, or quantise for --target tflite; cut from the model what "
+    "keep them float with --keep-float, or quantize for --target tflite; cut from the model what "
     "TFLite has no operator for in float either"
 )
 _FIX = "fix them, for instance with `python -m onnxruntime.tools.make_dynamic_shape_fixed`"
 
 _DESCRIPTION = "Written by intact"
-
-
-class Refusal(NamedTuple):
-    """A step that TFLite cannot hold, and why; the remedy where it is no common one."""
-
-    step: str
-    reason: str
-    remedy: str = ""
 
 
 def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
@@ -43,7 +33,7 @@ def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
     change.
 
     Args:
-        program: What to write; its float inputs and outputs are quantised by steps of its own.
+        program: What to write; its float inputs and outputs are quantized by steps of its own.
         io: Whether those steps are kept.
 
     Raises:
@@ -67,12 +57,12 @@ def program_to_tflite(program: Program) -> bytes:
     return serialize(draft, program.inputs, program.outputs, _DESCRIPTION)
 
 
-def tflite_refusals(program: Program) -> tuple[Refusal, ...]:
+def tflite_refusals(program: Program) -> tuple[Unsupported, ...]:
     """Return everything that keeps a program from being written, in the order of its steps."""
     return _drafted(program)[1]
 
 
-def _error(refused: Collection[Refusal], ends: str = "") -> ExportError:
+def _error(refused: Collection[Unsupported], ends: str = "") -> ExportError:
     """Return the error that tells of all refusals, and of what is wrong at the ends."""
     if not refused:
         return ExportError(ends)
@@ -80,42 +70,44 @@ def _error(refused: Collection[Refusal], ends: str = "") -> ExportError:
     return ExportError(
         f"TFLite cannot hold {'; '.join(_listed(refused))}{also}",
         remedy=next((each.remedy for each in refused if each.remedy), _KEEP_FLOAT),
-        listed=[*(f"{each.step}: {each.reason}" for each in refused), *([ends] if ends else [])],
+        listed=[*(f"{each.node}: {each.reason}" for each in refused), *([ends] if ends else [])],
     )
 
 
-def _listed(refused: Iterable[Refusal]) -> list[str]:
+def _listed(refused: Iterable[Unsupported]) -> list[str]:
     """Return all refusals, those of one reason together."""
     steps: dict[str, list[str]] = {}
     for each in refused:
-        steps.setdefault(each.reason, []).append(repr(each.step))
+        steps.setdefault(each.reason, []).append(repr(each.node))
     return [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in steps.items()]
 
 
-def _drafted(program: Program) -> tuple[Draft, tuple[Refusal, ...]]:
+def _drafted(program: Program) -> tuple[Draft, tuple[Unsupported, ...]]:
     draft = Draft((tensor.name for tensor in program.tensors()), open_lengths(program))
-    refused: list[Refusal] = []
+    refused: list[Unsupported] = []
     for name, tensor in program.inputs.items():
         draft.mention(tensor)
         if None in tensor.shape[1:]:
             shown = open_axes(tensor)
             refused.append(
-                Refusal(name, f"input [{shown}] has open axes, only the first may be", _FIX)
+                Unsupported(
+                    f"input [{shown}] has open axes, only the first may be", _FIX, node=name
+                )
             )
     for step in () if refused else program.steps:  # open axes would be refused all the way down
         reasons = list(refusals_of(step))
         if not reasons:
             try:
                 _write(step, draft)
-            except RefusedError as error:
+            except Unsupported as error:
                 reasons.append(str(error))
-        refused += [Refusal(step.name, reason) for reason in dict.fromkeys(reasons)]
+        refused += [Unsupported(reason, node=step.name) for reason in dict.fromkeys(reasons)]
     return draft, tuple(refused)
 
 
 def _write(step: Step, draft: Draft) -> None:
     if type(step.operation) not in WRITERS:
-        raise RefusedError(f"TFLite has no operator for {type(step.operation).__name__}")
+        raise Unsupported(f"TFLite has no operator for {type(step.operation).__name__}")
     if moves_codes(step.operation):
         step = _rescaled_first(step, draft)
     WRITERS[type(step.operation)](step.operation, step, draft)

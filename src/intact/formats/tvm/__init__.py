@@ -1,1 +1,1 @@
-"""A plan as a Relax module on integers for TVM: HAGO's realisation."""
+"""A plan as a Relax module on integers for TVM: HAGO's realization."""

@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intact.formats.exported import Exported, WrittenFiles
-from intact.formats.format import INTEGERS_ALONE, Format, Io, read_files
+from intact.formats.base.format import (
+    INTEGERS_ALONE,
+    Exported,
+    Format,
+    Io,
+    WrittenFiles,
+    read_files,
+)
 from intact.formats.tvm.write import TvmModule, write_tvm
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program.realize import integer_program

@@ -14,8 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ExportError
-from intact.formats.tvm.operators import say
-from intact.formats.tvm.script import Script, tensor_text
+from intact.formats.tvm.operators import Script, say, tensor_text
 from intact.program import Program, Tensor
 from intact.program.realize import IntegerGraph, realize
 

@@ -2,26 +2,73 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
+import numpy as np
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 
 from intact.errors import ModelError
-from intact.graph.files.external import map_external, refuse_bad_places
-from intact.graph.files.mapped import MappedFile, MappedTensor
+from intact.graph.files.checks import refuse_unsound
+from intact.graph.files.external import MappedFile, MappedTensor, map_external, refuse_bad_places
 from intact.graph.files.opset import modernize
+from intact.graph.files.protobuf import Span, read_without_weights
 from intact.graph.files.quiet import quiet
-from intact.graph.files.sound import refuse_unsound
-from intact.graph.files.sparse import dense_initializers
 from intact.graph.files.tensors import all_nodes, own_tensors
-from intact.graph.files.wire import Span, read_without_weights
 from intact.graph.passes.library import sort_nodes
 
+_MOST_ELEMENTS = 1 << 28
+
+"""Elements of a dense tensor; sparse ones may stand for any number in a few bytes."""
+
+
+def dense_initializers(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    """Return the model with its sparse initializers dense; the same object if it has none.
+
+    Raises:
+        ModelError: One is malformed, or too large to be written out.
+    """
+    if not proto.graph.sparse_initializer:
+        return proto
+    dense = onnx.ModelProto()
+    dense.CopyFrom(proto)
+    for sparse in dense.graph.sparse_initializer:
+        try:
+            dense.graph.initializer.append(_dense(sparse))
+        except (ValueError, IndexError, TypeError) as error:
+            raise ModelError(
+                f"{where}: sparse initializer {sparse.values.name!r} cannot be read: {error}",
+                remedy="export the model with dense weights",
+            ) from error
+    del dense.graph.sparse_initializer[:]
+    return dense
+
+
+def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
+    """Write one out: indices are positions in the flat tensor, or one row of axes a value."""
+    shape = tuple(sparse.dims)
+    size = math.prod(shape)
+    if min(shape, default=0) < 0 or size > _MOST_ELEMENTS:
+        raise ValueError(f"its shape is {list(shape)}")
+    values = numpy_helper.to_array(sparse.values)
+    indices = numpy_helper.to_array(sparse.indices)
+    if indices.ndim == 2:
+        indices = np.ravel_multi_index(tuple(indices.T), shape)
+    if indices.shape != values.shape or (indices < 0).any():
+        raise ValueError("indices and values do not match")
+    flat = np.zeros(size, values.dtype)
+    flat[indices] = values
+    return numpy_helper.from_array(flat.reshape(shape), sparse.values.name)
+
+
 MAP_FROM = 1 << 28
+
 """Bytes of an ``.onnx`` file from which its weights stay in it, mapped into memory pages."""
 
 _MAPPED_WEIGHT = 1 << 20
+
 """Bytes from which a weight of such a file stays there."""
 
 _Weights = dict[str, MappedTensor]

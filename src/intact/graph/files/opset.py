@@ -25,7 +25,7 @@ TABLE_OPSET = 11
 """Before opset 11 Pad, Clip and others kept as attributes what the op table reads as inputs."""
 
 CONVERTED_OPSET = 13
-"""What older models are brought to: quantised weights by channel need it anyway."""
+"""What older models are brought to: quantized weights by channel need it anyway."""
 
 _IR_VERSIONS = {13: 7, 21: 10}
 """The IR version that each opset appeared with (ONNX Versioning document)."""

@@ -12,9 +12,9 @@ import onnx
 import onnx_ir as ir
 
 from intact.errors import OutputError
-from intact.graph.files.mapped import MappedTensor, tensor_bytes
+from intact.graph.files.external import MappedTensor, tensor_bytes
+from intact.graph.files.protobuf import frame_weights
 from intact.graph.files.tensors import weight_bytes
-from intact.graph.files.wire import frame_weights
 
 LARGEST_FILE = 2**31 - 2**20
 """Bytes of weights above which they go to a file of their own (protobuf ends at 2 GiB)."""
@@ -87,7 +87,7 @@ def in_place(model: ir.Model) -> tuple[bytes, Path] | None:
 def weights_as_inputs(
     model: ir.Model, *, larger_than: int = _EXTERNAL_FROM
 ) -> tuple[onnx.ModelProto, list[ir.Value]]:
-    """Return a model for libraries that look at types only, and the large initialisers it lacks.
+    """Return a model for libraries that look at types only, and the large initializers it lacks.
 
     Those are inputs of their type and shape there.
     """
@@ -108,7 +108,7 @@ def weights_as_inputs(
 def detach_weights(
     model: ir.Model, *, larger_than: int
 ) -> tuple[ir.Model, list[ir.TensorProtocol]]:
-    """Return a copy of a model without its large initialisers, and those in its order."""
+    """Return a copy of a model without its large initializers, and those in its order."""
     detached = model.clone()
     weights = []
     for name, value in tuple(detached.graph.initializers.items()):
@@ -152,7 +152,7 @@ def _write_beside(model: ir.Model, path: Path) -> None:
 
 
 def external_header(tensor: ir.TensorProtocol, location: str, offset: int) -> onnx.TensorProto:
-    """Return the initialiser of a tensor whose numbers are in a file."""
+    """Return the initializer of a tensor whose numbers are in a file."""
     proto = _header(tensor)
     proto.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", tensor.nbytes)):

@@ -1,4 +1,4 @@
-"""The tensors of a whole model: of initialisers and attributes, bodies and functions included."""
+"""The tensors of a whole model: of initializers and attributes, bodies and functions included."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """Return the size of all initialisers, bodies' included."""
+    """Return the size of all initializers, bodies' included."""
     return sum(
         value.const_value.nbytes
         for graph in model.graphs()

@@ -1,4 +1,4 @@
-"""The passes of normalisation, one a file.
+"""The passes of normalization, one a file.
 
 Contract: a pass changes the model it is given, in place, and returns how much it changed (a count,
 or whether at all). It keeps the opset, the graph inputs and outputs in name and order, and what

@@ -23,7 +23,7 @@ _KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
 
 
 def lift_constants(model: ir.Model) -> bool:
-    """Turn Constant nodes into initialisers, and initialisers that are also inputs into constants.
+    """Turn Constant nodes into initializers, and initializers that are also inputs into constants.
 
     Old exporters list every weight as a graph input with a default; only real inputs stay inputs.
 
@@ -40,7 +40,7 @@ def lift_constants(model: ir.Model) -> bool:
         own_tensors(model)
     modified |= common.RemoveInitializersFromInputsPass()(model).modified
     if modified and model.ir_version < 4:
-        model.ir_version = 4  # before 4 every initialiser had to be an input as well
+        model.ir_version = 4  # before 4 every initializer had to be an input as well
     return modified
 
 
@@ -63,7 +63,7 @@ def infer_shapes(model: ir.Model) -> bool:
 
 
 def remove_unused(model: ir.Model) -> bool:
-    """Remove nodes, initialisers and optional outputs that lead to no graph output."""
+    """Remove nodes, initializers and optional outputs that lead to no graph output."""
     with quiet():
         modified = common.RemoveUnusedNodesPass()(model).modified
         while _release_captured(model):
@@ -118,7 +118,7 @@ def apply_rules(model: ir.Model) -> bool:
 def drop_library_metadata(model: ir.Model) -> None:
     """Remove the notes that libraries leave on nodes and values.
 
-    Those of onnxscript, and the quantisation annotations that onnx-ir keeps: the tensors which they
+    Those of onnxscript, and the quantization annotations that onnx-ir keeps: the tensors which they
     name are gone, as no node reads them.
     """
     for node in ir.traversal.RecursiveGraphIterator(model.graph):

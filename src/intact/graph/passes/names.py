@@ -107,7 +107,7 @@ def _name_new_values(model: ir.Model) -> None:
 def _register_stray_constants(graph: ir.Graph) -> None:
     """Give back their place to constants that a rule replaced under the same name.
 
-    Two applications of one rule can name their new initialisers alike; the later one then takes
+    Two applications of one rule can name their new initializers alike; the later one then takes
     the place of the first, which nodes still read.
     """
     for node in ir.traversal.RecursiveGraphIterator(graph):

@@ -31,7 +31,7 @@ def unique_node_name(graph: ir.Graph, wanted: str) -> str:
 
 
 def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
-    """Add an initialiser under a name that no value of the graph has."""
+    """Add an initializer under a name that no value of the graph has."""
     tensor = ir.tensor(array, name=name)
     value = ir.Value(
         name=name,

@@ -1,4 +1,4 @@
-"""The rewrite rules of onnxscript that normalisation uses, two of them narrowed.
+"""The rewrite rules of onnxscript that normalization uses, two of them narrowed.
 
 Left out, after reading them, are rules that need a newer opset (Slice pairs to Split), that take
 1 + 1e-9 for 1 (no-op rules match with a tolerance; ours are in `no_ops`), that can change results

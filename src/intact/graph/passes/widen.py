@@ -14,7 +14,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.graph.files.mapped import MappedTensor
+from intact.graph.files.external import MappedTensor
 from intact.graph.files.tensors import all_nodes, change_tensors
 from intact.graph.passes.replace import unique_node_name, unique_value_name
 

@@ -4,17 +4,20 @@ Source: the TVM document (HAGO), "Scale Inference" and "Data Type Assignment". A
 not known here gets a function with `infers_scale` and `infers_dtype`.
 """
 
-from intact.plan.inference.dtypes import (
+from intact.plan.inference.edges import EdgeTypes, infer_edges
+from intact.plan.inference.rules import (
     DTYPE_INFERENCES,
+    SCALE_INFERENCES,
     DTypeInference,
+    ScaleInference,
     declared_signatures,
     factor_slots,
     infer_dtype,
+    infer_scale,
     infer_signature,
     infers_dtype,
+    infers_scale,
 )
-from intact.plan.inference.edges import EdgeTypes, infer_edges
-from intact.plan.inference.scales import SCALE_INFERENCES, ScaleInference, infer_scale, infers_scale
 
 __all__ = [
     "DTYPE_INFERENCES",

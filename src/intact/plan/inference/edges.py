@@ -1,6 +1,6 @@
-"""What the quantiser on each edge is given: HAGO's ``in_scale``, ``in_dtype`` and ``out_dtype``.
+"""What the quantizer on each edge is given: HAGO's ``in_scale``, ``in_dtype`` and ``out_dtype``.
 
-A value travels from its producer's sums (or moved codes) to the codes that a quantisation point
+A value travels from its producer's sums (or moved codes) to the codes that a quantization point
 makes of it. Ends that a fusion hides hold sums: those of the Conv in Conv-Relu arrive at the
 point behind the Relu.
 """
@@ -14,26 +14,26 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import Role, bias_slot, input_role, weight_slot
-from intact.plan.ends import TensorEnd
-from intact.plan.inference.dtypes import (
+from intact.plan.inference.rules import (
+    Scale,
     declared_signatures,
     factor_slots,
     infer_dtype,
+    infer_scale,
     infer_signature,
 )
-from intact.plan.inference.scales import Scale, infer_scale
 from intact.plan.points import QuantPoint, quantization_points, refuse_unready
-from intact.plan.quantized_graph import QuantizedGraph, quantizes
+from intact.plan.quantized_graph import QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import adds_to_products
 from intact.targets import DType
 
 
 @dataclass(frozen=True)
 class EdgeTypes:
-    """What reaches a quantisation point, and what leaves it.
+    """What reaches a quantization point, and what leaves it.
 
     Attributes:
-        in_scale: What one step of the producer's integers means, before they are requantised;
+        in_scale: What one step of the producer's integers means, before they are requantized;
             float64, ``[]`` or of a shape that broadcasts against the value. None where floats
             arrive: model inputs, constants, results of float nodes and of operators whose result
             is no integer of one scale.
@@ -58,7 +58,7 @@ _FLOAT = _Result()
 
 
 def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
-    """Return the types of every edge that is quantised, by the end that names its point.
+    """Return the types of every edge that is quantized, by the end that names its point.
 
     Args:
         plan: Has its scales.
@@ -75,7 +75,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
     for point in quantization_points(plan):
         producer = point.value.producer()
         made = _FLOAT if producer is None else results.get(str(producer.name), _FLOAT)
-        # A second quantiser of a value takes what the first made of it.
+        # A second quantizer of a value takes what the first made of it.
         arriving = made if point.at_output else handed_out.get(point.value, made)
         out = _code_dtype(plan, point)
         if point.at_output:
@@ -85,7 +85,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
 
 
 def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) -> _Result:
-    """Infer what a node computes, before that is requantised."""
+    """Infer what a node computes, before that is requantized."""
     rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
     slots = factor_slots(node)
     if rule is None or not slots or _adds_floats(plan, node):

@@ -3,7 +3,7 @@
 A number becomes ``round(number * codes / (high - low) - low * codes / (high - low))`` codes above
 the lowest, with the multiplication and the addition fused, in float32 throughout. The offset need
 not be whole, and the number may be counted in a unit of its own, by which the ends are divided
-then: the scale of what was not dequantised. Measured with openvino 2026.4.1: no code of some ten
+then: the scale of what was not dequantized. Measured with openvino 2026.4.1: no code of some ten
 million differs.
 """
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
+from intact.config import Rounding
 from intact.numerics.fixed_point import (
     INT32_MAX,
     Integers,
@@ -16,14 +18,18 @@ from intact.numerics.fixed_point import (
     rounding_divide_by_pot,
 )
 from intact.numerics.fixed_point_functions import inverse_square_root, logistic, tanh
-from intact.program import Encoding
+from intact.program import Array, Encoding
 from intact.program.operations import Unary
+from intact.targets import Arithmetic, Requantize
 
 _Curve: TypeAlias = Callable[[Integers, Encoding, Encoding], "Integers | None"]
 
 _INTEGER_BITS = 4
+
 """Of the argument of logistic and tanh."""
+
 _RSQRT_BITS = 20
+
 """Bits that an inverse root is shifted left by until it is on the output's scale."""
 
 
@@ -165,3 +171,20 @@ def fraction_bits(scale: float) -> int | None:
     """
     fraction, exponent = math.frexp(scale)
     return 1 - exponent if fraction == 0.5 and 0 <= 1 - exponent <= 8 else None
+
+
+def multiply_fixed(
+    arithmetic: Arithmetic, values: Array, multiplier: npt.ArrayLike, exponent: npt.ArrayLike
+) -> Array:
+    """Return ``values * multiplier * 2**(exponent - 31)``, rounded as the arithmetic rounds.
+
+    Double rounding knows two second roundings: half up, and half away from zero for all others.
+    """
+    half_up = arithmetic.rounding is Rounding.HALF_UP
+    return multiply_by_quantized_multiplier(
+        values,
+        multiplier,
+        exponent,
+        single=arithmetic.requantize is Requantize.FIXED_POINT_SINGLE,
+        rounding=Rounding.HALF_UP if half_up else Rounding.HALF_AWAY_FROM_ZERO,
+    )

@@ -1,4 +1,4 @@
-"""Leaving out the quantise at the inputs and the dequantise at the outputs."""
+"""Leaving out the quantize at the inputs and the dequantize at the outputs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def integer_io(program: Program, names: Collection[str] | None = None) -> Progra
         names: Inputs and outputs that are made integers; None takes all.
 
     Raises:
-        ExportError: An input that something reads as floats or through two quantisers that
+        ExportError: An input that something reads as floats or through two quantizers that
             differ, or an output that is computed in float; all are named.
     """
     wrong: list[str] = []
@@ -86,7 +86,7 @@ def _why_not(tensor: Tensor, readers: list[Step], program: Program) -> str:
         return "is an output too, as floats"
     encodings = [step.outputs[0].encoding for step in readers]
     if any(first is None or not first.same_as(encodings[0]) for first in encodings):
-        return "is quantised in two ways"
+        return "is quantized in two ways"
     return ""
 
 

@@ -87,3 +87,14 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
             tuple(name for step in run for name in step.nodes),
         )
     ]
+
+
+def without_unused(program: Program) -> Program:
+    """Return the program without steps that lead to no output."""
+    wanted = {tensor.name for tensor in program.outputs.values()}
+    kept: list[Step] = []
+    for step in reversed(program.steps):
+        if any(tensor.name in wanted for tensor in step.outputs):
+            kept.append(step)
+            wanted |= {tensor.name for tensor in step.inputs if tensor is not None}
+    return program.with_steps(tuple(reversed(kept)))

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from intact.program.lowering.forms import moved_last, permuted
+from intact.program.lower.forms import moved_last, permuted
 from intact.program.operations import (
     Dequantize,
     Elementwise,
@@ -122,7 +122,7 @@ class _Mover:
         return self._as_it_is(tensor) if view.is_plain else self._moved_codes(view)
 
     def _moved_codes(self, view: View) -> Tensor:
-        """Store a view; of floats that are codes just dequantised, move the codes instead."""
+        """Store a view; of floats that are codes just dequantized, move the codes instead."""
         key = (view.stored.name, view.order)
         if key in self._moved:
             return self._moved[key]

@@ -8,7 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 
-from intact.program.lowering.forms import permuted
+from intact.program.lower.forms import permuted
 from intact.program.operations import (
     Concat,
     Dequantize,

@@ -1,4 +1,4 @@
-"""One step as it is realised: its operands with the axes wanted, its results put down.
+"""One step as it is realized: its operands with the axes wanted, its results put down.
 
 Transposes of the program move nothing here: each tensor remembers which of its axes lies where, and
 a node is drawn only where an operation needs another order.
@@ -12,10 +12,10 @@ from typing import TypeAlias
 
 import numpy as np
 
+from intact.errors import Unsupported
 from intact.program.program import Array, Encoding, Shape, Step, Tensor
-from intact.program.realize.draft import Draft
+from intact.program.realize.builder import Draft
 from intact.program.realize.graph import Op, Order, Value
-from intact.program.realize.refusal import Refusal
 
 
 @dataclass(frozen=True)
@@ -68,19 +68,21 @@ class Part:
         """Return an input that must be there."""
         found = self.step.inputs[slot] if slot < len(self.step.inputs) else None
         if found is None:
-            raise Refusal(f"input {slot} is missing", "give the node that input")
+            raise Unsupported(f"input {slot} is missing", "give the node that input")
         return found
 
     def encoding(self, tensor: Tensor) -> Encoding:
         """Return the encoding of a tensor of codes with one scale.
 
         Raises:
-            Refusal: It is float, or has scales by channel.
+            Unsupported: It is float, or has scales by channel.
         """
         if tensor.encoding is None:
-            raise Refusal(f"{tensor.name!r} is {tensor.dtype}", "quantise what makes and reads it")
+            raise Unsupported(
+                f"{tensor.name!r} is {tensor.dtype}", "quantize what makes and reads it"
+            )
         if tensor.encoding.axis is not None:
-            raise Refusal(f"{tensor.name!r} has a scale for each channel", "use one scale")
+            raise Unsupported(f"{tensor.name!r} has a scale for each channel", "use one scale")
         return tensor.encoding
 
     def order(self, slot: int) -> Order:
@@ -134,7 +136,7 @@ class Part:
 
 
 Realize: TypeAlias = Callable[[Part], None]
-"""Realises one step, or raises a Refusal."""
+"""Realizes one step, or raises a Unsupported."""
 
 
 def plain(rank: int) -> Order:
@@ -162,10 +164,10 @@ def open_product(shape: Shape) -> tuple[int, ...]:
     """Return a shape for a Reshape, with -1 for its open length.
 
     Raises:
-        Refusal: Several lengths are open.
+        Unsupported: Several lengths are open.
     """
     if sum(length is None for length in shape) > 1:
-        raise Refusal("several of its axes have open lengths", "fix all axes but the batch")
+        raise Unsupported("several of its axes have open lengths", "fix all axes but the batch")
     return tuple(-1 if length is None else int(length) for length in shape)
 
 
@@ -173,10 +175,10 @@ def known(length: int | None) -> int:
     """Return a length that is known.
 
     Raises:
-        Refusal: It is open.
+        Unsupported: It is open.
     """
     if length is None:
-        raise Refusal("the length of an axis is open", "fix all axes but the batch")
+        raise Unsupported("the length of an axis is open", "fix all axes but the batch")
     return int(length)
 
 

@@ -8,6 +8,7 @@ from typing import cast
 import msgspec
 import numpy as np
 
+from intact.errors import Unsupported
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
 from intact.program.arithmetic.functions import function_of_codes
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
@@ -20,16 +21,10 @@ from intact.program.operations import (
     Requantize,
 )
 from intact.program.program import Array, Encoding
-from intact.program.realize.draft import Draft
+from intact.program.realize.builder import Draft
 from intact.program.realize.graph import Order, Value
 from intact.program.realize.part import Part, Realize, plain, type_range
-from intact.program.realize.refusal import Refusal
-from intact.program.realize.requantizing import (
-    multiply_fixed,
-    refuse_floats,
-    requantized,
-    steps_of,
-)
+from intact.program.realize.requantize import multiply_fixed, refuse_floats, requantized, steps_of
 from intact.targets import Arithmetic, ScalePrecision
 from intact.targets import Requantize as Method
 
@@ -53,7 +48,7 @@ def recoded(
 
 
 def requantize(part: Part) -> None:
-    """Realise a change of scale."""
+    """Realize a change of scale."""
     source, target = part.encoding(part.tensor(0)), part.encoding(part.output)
     order = part.order(0)
     part.give(recoded(part, part.read(0, order), source, target), order)
@@ -84,12 +79,12 @@ def _operand(part: Part, slot: int, order: Order) -> Value:
 
 
 def elementwise(part: Part) -> None:
-    """Realise an operation on two operands."""
+    """Realize an operation on two operands."""
     operation, arithmetic = cast(Elementwise, part.step.operation), part.step.arithmetic
     encodings = [part.encoding(part.tensor(slot)) for slot in range(2)]
     output, kind, draft = part.encoding(part.output), operation.kind, part.draft
     if kind is Binary.DIV:
-        raise Refusal("there is no division of codes", "leave the node out of the integer part")
+        raise Unsupported("there is no division of codes", "leave the node out of the integer part")
     values, order = operands(part)
     if kind in (Binary.MINIMUM, Binary.MAXIMUM):
         sides = [recoded(part, v, e, output) for v, e in zip(values, encodings, strict=True)]
@@ -157,7 +152,7 @@ def _aligned(
     finer = min(exponents)
     left = [exponent - finer for exponent in exponents]
     if max(left) > 62:
-        raise Refusal("its operands' scales are too far apart", "quantise them to nearer ones")
+        raise Unsupported("its operands' scales are too far apart", "quantize them to nearer ones")
     sides = [draft.mul(value, 1 << bits) for value, bits in zip(steps, left, strict=True)]
     return sides, 2.0**finer
 
@@ -195,11 +190,11 @@ def _common_exponent(
 
 
 def function(part: Part) -> None:
-    """Realise a function of codes: a table with an entry for each."""
+    """Realize a function of codes: a table with an entry for each."""
     operation = cast(Function, part.step.operation)
     source, output = part.encoding(part.tensor(0)), part.encoding(part.output)
     if source.dtype.itemsize > _WIDEST_TABLE:
-        raise Refusal(f"it is a function of {source.dtype}", "quantise its input to 16 bits")
+        raise Unsupported(f"it is a function of {source.dtype}", "quantize its input to 16 bits")
     low, high = type_range(source)
     codes = np.arange(low, high + 1, dtype=np.int64)
     table = function_of_codes(operation, part.step.arithmetic, codes, source, output)
@@ -209,7 +204,7 @@ def function(part: Part) -> None:
 
 
 def prelu(part: Part) -> None:
-    """Realise a slope below 0: both sides are computed, and one is taken."""
+    """Realize a slope below 0: both sides are computed, and one is taken."""
     arithmetic, draft = part.step.arithmetic, part.draft
     refuse_floats(arithmetic)
     data, slopes = (part.encoding(part.tensor(slot)) for slot in range(2))

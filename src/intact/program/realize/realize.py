@@ -5,23 +5,97 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
+from intact.config import Rounding
+from intact.errors import ExportError, Unsupported
+from intact.plan import QuantizedGraph
+from intact.program.lower import lower
 from intact.program.operations import Dequantize, FloatNodes, Quantize
-from intact.program.program import Program, Step, Tensor
-from intact.program.realize import (
-    moving,
-    pointwise,
-    products,
-    resizing,
-    softmax,
-    spatial,
-    transposed,
-)
-from intact.program.realize.draft import Draft
-from intact.program.realize.ends import dequantized, quantized
-from intact.program.realize.graph import IntegerGraph, Place, Value
+from intact.program.passes.integer_io import integer_io
+from intact.program.passes.signedness import signed
+from intact.program.program import Encoding, Program, Step, Tensor
+from intact.program.realize import moves as moving
+from intact.program.realize import pointwise, products, resizing, softmax, spatial, transposed
+from intact.program.realize.builder import Draft
+from intact.program.realize.faults import Faults, follows_from_floats
+from intact.program.realize.graph import IntegerGraph, Op, Place, Value
 from intact.program.realize.part import Held, Part, Realize, Tensors, plain
-from intact.program.realize.refusal import Faults, Refusal, follows_from_floats
+from intact.targets import Arithmetic, ZeroPointOrder
+
+_FLOAT = np.dtype(np.float32)
+
+
+def quantized(draft: Draft, floats: Value, encoding: Encoding, arithmetic: Arithmetic) -> Value:
+    """Return floats as codes; what is no number becomes the lowest code."""
+    scale, zero = np.float32(encoding.scale.item()), int(encoding.zero_point.item())
+    if arithmetic.reciprocal_scale:
+        steps = _float(draft, Op.MUL, floats, np.float32(1) / scale)
+    else:
+        steps = _float(draft, Op.DIVIDE, floats, scale)
+    if arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING and zero:
+        steps, zero = _float(draft, Op.ADD, steps, zero), 0
+    nearest = _rounded(draft, steps, encoding.rounding)
+    # Clamped as floats: what leaves an integer's range cannot be cast.
+    low, high = encoding.quant_min - zero, encoding.quant_max - zero
+    bottom = _number(draft, low)
+    is_number = _is(draft, Op.GREATER, nearest, bottom)
+    shape = nearest.shape
+    not_below = draft.emit(Op.CHOOSE, [is_number, nearest, bottom], _FLOAT, shape, (0, 0))
+    limited = _float(draft, Op.MINIMUM, not_below, high)
+    codes = draft.emit(Op.CAST, [limited], np.int32, shape, (low, high))
+    return draft.cast(draft.add(codes, zero), encoding.dtype)
+
+
+def dequantized(draft: Draft, codes: Value, encoding: Encoding) -> Value:
+    """Return codes as floats."""
+    steps = draft.sub(draft.wide(codes), int(encoding.zero_point.item()))
+    floats = draft.emit(Op.CAST, [steps], _FLOAT, steps.shape, (0, 0))
+    return _float(draft, Op.MUL, floats, encoding.scale.item())
+
+
+def _rounded(draft: Draft, steps: Value, rounding: Rounding) -> Value:
+    """Return floats rounded: `Op.ROUND` is half to even, and only ties are moved.
+
+    A tie is recognized exactly: ``x - round(x)`` has no rounding error.
+    """
+    if rounding is Rounding.UP:
+        return draft.emit(Op.CEIL, [steps], _FLOAT, steps.shape, (0, 0))
+    nearest = draft.emit(Op.ROUND, [steps], _FLOAT, steps.shape, (0, 0))
+    if rounding in (Rounding.HALF_EVEN, Rounding.NEAREST):
+        return nearest
+    rest = _float(draft, Op.SUB, steps, nearest)
+
+    def tie(size: float, side: Op | None = None) -> Value:
+        """Return 1 where the rest is of this size, and the number on this side of 0."""
+        found = _is(draft, Op.EQUAL, rest, _number(draft, size))
+        if side is not None:
+            lies = _is(draft, side, steps, _number(draft, 0))
+            found = _is(draft, Op.BOTH, found, lies)
+        return draft.emit(Op.CAST, [found], _FLOAT, found.shape, (0, 1))
+
+    if rounding is Rounding.HALF_UP:
+        return _float(draft, Op.ADD, nearest, tie(0.5))
+    if rounding is Rounding.HALF_DOWN:
+        return _float(draft, Op.SUB, nearest, tie(-0.5))
+    away = rounding is Rounding.HALF_AWAY_FROM_ZERO
+    up, down = (Op.GREATER, Op.LESS) if away else (Op.LESS, Op.GREATER)
+    raised = _float(draft, Op.ADD, nearest, tie(0.5, up))
+    return _float(draft, Op.SUB, raised, tie(-0.5, down))
+
+
+def _number(draft: Draft, number: npt.ArrayLike) -> Value:
+    return draft.constant(np.asarray(number, _FLOAT))
+
+
+def _float(draft: Draft, op: Op, first: Value, second: Value | npt.ArrayLike) -> Value:
+    operand = second if isinstance(second, Value) else _number(draft, second)
+    return draft.emit(op, [first, operand], _FLOAT, first.shape, (0, 0))
+
+
+def _is(draft: Draft, op: Op, first: Value, second: Value) -> Value:
+    return draft.emit(op, [first, second], np.bool_, first.shape, (0, 1))
+
 
 _TABLE: dict[type, Realize] = {
     **moving.TABLE,
@@ -37,7 +111,7 @@ _TABLE: dict[type, Realize] = {
 def realize(program: Program, reasons: Mapping[str, str] | None = None) -> IntegerGraph:
     """Return a program as a graph of integer operations; it is not changed.
 
-    Floats may stand at the ends alone: an input that is quantised, an output that is dequantised.
+    Floats may stand at the ends alone: an input that is quantized, an output that is dequantized.
 
     Args:
         program: With codes of any type; its inputs and outputs are the graph's, with axes as they
@@ -59,7 +133,7 @@ def realize(program: Program, reasons: Mapping[str, str] | None = None) -> Integ
         draft.stem = step.name
         try:
             _step(Part(step, draft, tensors), starts, ends)
-        except Refusal as refusal:
+        except Unsupported as refusal:
             if not follows_from_floats(program, step):
                 faults.add_step(step, refusal)
             _assume(step, draft, tensors)
@@ -102,26 +176,26 @@ def _step(part: Part, starts: set[str], ends: set[str]) -> None:
     elif isinstance(step.operation, Dequantize):
         _dequantize(part, ends)
     elif isinstance(step.operation, FloatNodes):
-        raise Refusal(
-            "it computes in float", "quantise it, or cut the model there and compute it apart"
+        raise Unsupported(
+            "it computes in float", "quantize it, or cut the model there and compute it apart"
         )
     elif type(step.operation) in _TABLE:
         _TABLE[type(step.operation)](part)
     else:
         kind = type(step.operation).__name__
-        raise Refusal(f"{kind} is not taken apart into integer operations", "leave it out")
+        raise Unsupported(f"{kind} is not taken apart into integer operations", "leave it out")
 
 
 def _quantize(part: Part, starts: set[str]) -> None:
     if part.tensor(0).name not in starts:
-        raise Refusal(f"{part.tensor(0).name!r} is float", "quantise what makes it")
+        raise Unsupported(f"{part.tensor(0).name!r} is float", "quantize what makes it")
     encoding = part.encoding(part.output)
     part.give(quantized(part.draft, part.read(0), encoding, part.step.arithmetic))
 
 
 def _dequantize(part: Part, ends: set[str]) -> None:
     if part.output.name not in ends:
-        raise Refusal(f"{part.output.name!r} is float", "quantise what reads it")
+        raise Unsupported(f"{part.output.name!r} is float", "quantize what reads it")
     part.give(dequantized(part.draft, part.read(0), part.encoding(part.tensor(0))))
 
 
@@ -130,3 +204,27 @@ def _assume(step: Step, draft: Draft, tensors: Tensors) -> None:
     for tensor in step.outputs:
         value = _input(draft.unique(tensor.name), tensor)
         tensors.held[tensor.name] = Held(value, plain(len(tensor.shape)))
+
+
+def integer_program(plan: QuantizedGraph, *, float_ends: bool = False) -> Program:
+    """Return the steps of a plan that integers alone compute.
+
+    Args:
+        plan: A calibrated plan; not changed.
+        float_ends: Keep the quantize at inputs and the dequantize at outputs.
+
+    Raises:
+        ExportError: Nodes compute in float, or ends cannot be integers; all are listed.
+        PlanError: See `lower`.
+    """
+    program = signed(lower(plan))
+    if any(isinstance(step.operation, FloatNodes) for step in program.steps):
+        decisions = plan.decisions.items()
+        realize(program, {name: each.reason for name, each in decisions if not each.quantized})
+    if float_ends:
+        return program
+    try:
+        return integer_io(program)
+    except ExportError:
+        realize(program)  # which tells of every step that computes otherwise than with integers
+        raise

@@ -7,14 +7,14 @@ from typing import cast
 import numpy as np
 
 from intact.config import Rounding
+from intact.errors import Unsupported
 from intact.program.operations import Resize, ResizeMode
 from intact.program.program import Array
 from intact.program.realize.graph import Value
-from intact.program.realize.moving import taken
+from intact.program.realize.moves import taken
 from intact.program.realize.part import Part, Realize, channels_first, known
 from intact.program.realize.pointwise import recoded
-from intact.program.realize.refusal import Refusal
-from intact.program.realize.requantizing import quotient, refuse_floats
+from intact.program.realize.requantize import quotient, refuse_floats
 from intact.targets import Requantize
 
 _BITS = 10
@@ -22,7 +22,7 @@ _BITS = 10
 
 
 def resize(part: Part) -> None:
-    """Realise a Resize of data with its channels anywhere."""
+    """Realize a Resize of data with its channels anywhere."""
     operation = cast(Resize, part.step.operation)
     source, target = part.encoding(part.tensor(0)), part.encoding(part.output)
     order = channels_first(part.rank(0))
@@ -41,7 +41,7 @@ def _linear(part: Part, operation: Resize, data: Value) -> Value:
     arithmetic, draft = part.step.arithmetic, part.draft
     refuse_floats(arithmetic)
     if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
-        raise Refusal("it interpolates with weights of floats", "resize to the nearest")
+        raise Unsupported("it interpolates with weights of floats", "resize to the nearest")
     encoding = part.encoding(part.tensor(0))
     for axis, size in enumerate(operation.sizes, 2):
         first, second, weights = _positions(operation, known(data.shape[axis]), size)

@@ -12,6 +12,7 @@ from typing import cast
 import numpy as np
 
 from intact.config import Rounding
+from intact.errors import Unsupported
 from intact.numerics.fixed_point import (
     INT32_MAX,
     INT32_MIN,
@@ -23,11 +24,10 @@ from intact.numerics.fixed_point_functions import constant, exp_on_negative_valu
 from intact.program.arithmetic.fixed_functions import fraction_bits, input_multiplier
 from intact.program.operations import Softmax
 from intact.program.program import Encoding
-from intact.program.realize.draft import Draft
+from intact.program.realize.builder import Draft
 from intact.program.realize.graph import Op, Value
 from intact.program.realize.part import Part, Realize, known
-from intact.program.realize.refusal import Refusal
-from intact.program.realize.requantizing import high_product, quotient, zero_point
+from intact.program.realize.requantize import high_product, quotient, zero_point
 from intact.targets import Functions
 
 _DIFFERENCE_BITS = 5
@@ -39,14 +39,14 @@ _ONE = 1 << (31 - _SUM_BITS)
 
 
 def softmax(part: Part) -> None:
-    """Realise a Softmax of 8-bit codes."""
+    """Realize a Softmax of 8-bit codes."""
     operation, draft = cast(Softmax, part.step.operation), part.draft
     source, output = part.encoding(part.tensor(0)), part.encoding(part.output)
     fraction = fraction_bits(float(output.scale))
     fixed = part.step.arithmetic.functions is Functions.FIXED_POINT and not operation.log
     eight_bits = (source.dtype.itemsize, output.dtype.itemsize) == (1, 1)
     if not fixed or fraction is None or not eight_bits:
-        raise Refusal(
+        raise Unsupported(
             "its exponentials are added up in floats", "cut the model before it, or leave it out"
         )
     order = part.order(0)
@@ -61,7 +61,7 @@ def softmax(part: Part) -> None:
     terms = np.asarray(rounding_divide_by_pot(table, _SUM_BITS), np.int32)
     term = draft.take(terms, below, "terms")
     if length * _ONE > np.iinfo(np.int32).max:
-        raise Refusal(f"it adds {length} exponentials", "use at most 4095")
+        raise Unsupported(f"it adds {length} exponentials", "use at most 4095")
     total = draft.emit(
         Op.SUM, [term], term.dtype, row, (_ONE, length * _ONE), axes=(axis,), keep=True
     )

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 import numpy as np
 
+from intact.errors import Unsupported
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import Pool, PoolKind, Reduce, Reduction
@@ -15,8 +16,7 @@ from intact.program.program import Array, Encoding, Shape
 from intact.program.realize.graph import Op, Value, Window
 from intact.program.realize.part import Part, Realize, channels_first, known
 from intact.program.realize.pointwise import recoded
-from intact.program.realize.refusal import Refusal
-from intact.program.realize.requantizing import (
+from intact.program.realize.requantize import (
     multiply_fixed,
     quotient,
     refuse_floats,
@@ -27,13 +27,13 @@ from intact.targets import Requantize, ZeroPointOrder
 
 
 def pool(part: Part) -> None:
-    """Realise a pool."""
+    """Realize a pool."""
     operation = cast(Pool, part.step.operation)
     source, target = part.encoding(part.tensor(0)), part.encoding(part.output)
     order = channels_first(part.rank(0))
     data = part.read(0, order)
     if source.dtype.itemsize != 1:
-        raise Refusal(f"it pools {source.dtype}", "quantise its input to 8 bits")
+        raise Unsupported(f"it pools {source.dtype}", "quantize its input to 8 bits")
     ones = (1,) * len(operation.kernel)
     window = Window(operation.kernel, operation.strides, operation.pads, ones)
     shape = _pooled(data.shape, operation)
@@ -105,7 +105,7 @@ def _mean_of_codes(
 
 
 def reduce(part: Part) -> None:
-    """Realise a reduction over axes."""
+    """Realize a reduction over axes."""
     operation, draft = cast(Reduce, part.step.operation), part.draft
     source, target = part.encoding(part.tensor(0)), part.encoding(part.output)
     order = part.order(0)
@@ -123,7 +123,7 @@ def reduce(part: Part) -> None:
     options: dict[str, Any] = {"axes": places, "keep": operation.keep_dims}
     if operation.kind in (Reduction.MAX, Reduction.MIN):
         if count == 0:
-            raise Refusal("it reduces no elements", "leave the node out")
+            raise Unsupported("it reduces no elements", "leave the node out")
         op = Op.LARGEST if operation.kind is Reduction.MAX else Op.SMALLEST
         found = draft.move(op, draft.wide(data), shape, **options)
         part.give(recoded(part, draft.cast(found, source.dtype), source, target), left)

@@ -8,13 +8,13 @@ import numpy as np
 
 from intact.program.operations import TransposedConvolution
 from intact.program.realize.graph import Op, Value, Window
-from intact.program.realize.layer import convolve, finish, weights_of
 from intact.program.realize.part import Part, Realize, channels_first, known, open_product
-from intact.program.realize.requantizing import zero_point
+from intact.program.realize.products import convolve, finish, weights_of
+from intact.program.realize.requantize import zero_point
 
 
 def transposed_convolution(part: Part) -> None:
-    """Realise a transposed convolution: one of data with zeros between, and a turned kernel."""
+    """Realize a transposed convolution: one of data with zeros between, and a turned kernel."""
     operation = cast(TransposedConvolution, part.step.operation)
     weights, rank = weights_of(part), part.rank(0)
     data = part.read(0, channels_first(rank))

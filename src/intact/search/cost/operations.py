@@ -9,14 +9,60 @@ from functools import partial
 import onnx_ir as ir
 
 from intact.config import QuantState
-from intact.graph import data_slots, op_spec, shape_or_index_values
+from intact.graph import OpKind, data_slots, op_spec, shape_or_index_values
 from intact.plan import TensorEnd
 from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.search.cost.model import Choice, Term
-from intact.search.cost.shapes import Shapes
-from intact.search.cost.structure import Structure
-from intact.search.cost.work import elements, is_product, products
+from intact.search.cost.structure import Shapes, Structure
 from intact.targets import DType
+
+_SAME_MEMORY = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+"""Operators that give another shape to what is there."""
+
+
+def is_product(node: ir.Node) -> bool:
+    """Tell whether a node multiplies and accumulates."""
+    spec = op_spec(node)
+    return spec is not None and spec.kind is OpKind.COMPUTE
+
+
+def products(node: ir.Node, shapes: Shapes) -> int:
+    """Return the MACs of a node that multiplies and accumulates.
+
+    Raises:
+        DataError: A shape depends on the sample, and there is none.
+    """
+    if node.op_type == "ConvTranspose":
+        kernel = shapes.of(node.inputs[1])
+        return math.prod(shapes.of(node.inputs[0])) * math.prod(kernel[1:])
+    outputs = math.prod(shapes.of(node.outputs[0]))
+    if node.op_type in {"Conv", "DeformConv"}:
+        return outputs * math.prod(shapes.of(node.inputs[1])[1:])
+    first = shapes.of(node.inputs[0])
+    transposed = node.op_type == "Gemm" and node.attributes.get_int("transA", 0) != 0
+    return outputs * first[-2 if transposed else -1]
+
+
+def elements(node: ir.Node, shapes: Shapes) -> int:
+    """Return the elements that a node without products goes through.
+
+    A pool with a kernel reads one for each output element and place of the kernel, a global pool
+    and a reduction all of their input; other operators make their outputs, and those that only
+    give another shape do nothing.
+
+    Raises:
+        DataError: A shape depends on the sample, and there is none.
+    """
+    spec = op_spec(node)
+    if node.op_type in _SAME_MEMORY:
+        return 0
+    kernel = node.attributes.get_ints("kernel_shape", None)
+    if spec is not None and spec.kind is OpKind.POOL and kernel is not None:
+        return math.prod(shapes.of(node.outputs[0])) * math.prod(kernel)
+    if spec is not None and spec.kind in {OpKind.POOL, OpKind.REDUCE}:
+        return math.prod(shapes.of(node.inputs[0]))
+    return sum(math.prod(shapes.of(value)) for value in node.outputs if value.name)
 
 
 def bit_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:

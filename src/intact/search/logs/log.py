@@ -9,17 +9,27 @@ from __future__ import annotations
 import contextlib
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
 from typing import Self
 
 import msgspec
 
-from intact.errors import DataError, OutputError, UsageError
-from intact.search.logs.line import Entry, Skimmed, trial_of
-from intact.search.logs.reading import LONGEST_LINE, choose, read_log, whole_lines
+from intact.errors import DataError, IntactError, OutputError, UsageError
+from intact.search.logs.line import (
+    LONGEST_LINE,
+    Entry,
+    Skimmed,
+    choose,
+    read_log,
+    trial_of,
+    whole_lines,
+)
 from intact.search.logs.settings import LogSettings
+from intact.search.plans import Planner
+from intact.search.space import Candidate
 from intact.search.strategy import Strategy
 from intact.search.trial import Trial
 
@@ -240,10 +250,50 @@ def _lock(file: io.FileIO, path: Path) -> None:
 
 
 def _make_durable(folder: Path) -> None:
-    """Let the name of a new file survive a failure of power, where folders can be synchronised."""
+    """Let the name of a new file survive a failure of power, where folders can be synchronized."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
             os.fsync(handle)
         finally:
             os.close(handle)
+
+
+@dataclass
+class Recorded:
+    """Writes trials into a log, each with the strategy that its candidate stands for.
+
+    Attributes:
+        log: None keeps nothing.
+        planner: Makes the plans that strategies are of.
+    """
+
+    log: Log | None
+    planner: Planner
+
+    @property
+    def trials(self) -> Sequence[Trial]:
+        """Those of the run that is resumed."""
+        return () if self.log is None else self.log.trials
+
+    @property
+    def confirmed(self) -> Mapping[int, Trial]:
+        """Those that were run again already, by number."""
+        return {} if self.log is None else self.log.confirmed
+
+    def append(self, trial: Trial) -> None:
+        """Write one trial; it is durable when this returns."""
+        if self.log is not None:
+            self.log.append(trial, self._strategy(trial.candidate))
+
+    def confirm(self, trial: Trial) -> None:
+        """Write that a trial was run again, to give what the hardware computes."""
+        if self.log is not None:
+            self.log.confirm(trial, self._strategy(trial.candidate))
+
+    def _strategy(self, candidate: Candidate) -> Strategy | None:
+        """Return the strategy of a candidate; None where no plan can be made, as the trial says."""
+        try:
+            return Strategy.of(self.planner.plan(candidate))
+        except IntactError:
+            return None

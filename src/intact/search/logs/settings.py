@@ -25,7 +25,7 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     Attributes:
         intact: Version of the package.
-        model: Hash of the normalised model.
+        model: Hash of the normalized model.
         target: Name of the hardware.
         target_hash: SHA-256 of its description.
         groups: SHA-256 of the choice space: groups, their choices, what the user overrode.

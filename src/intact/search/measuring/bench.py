@@ -14,13 +14,13 @@ import numpy.typing as npt
 
 from intact.calibrate.assign import Method
 from intact.calibrate.statistics import Statistics
+from intact.data.labels import Reference
+from intact.data.stream import Samples
 from intact.errors import DataError, UsageError
-from intact.samples.labels import Reference
-from intact.samples.stream import Samples
 from intact.search.measuring.chunks import Chunk, chunks_of, portions, read_samples
-from intact.search.measuring.kinds import Seen
 from intact.search.measuring.objective import (
     Objective,
+    Seen,
     are_probabilities,
     default_kind,
     has_classes,

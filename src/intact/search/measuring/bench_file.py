@@ -1,6 +1,6 @@
 """A bench in a folder: for worker processes, on this machine and on others.
 
-Nothing in it is pickled. ``model.onnx`` is the normalised model, ``statistics.npz`` the statistics,
+Nothing in it is pickled. ``model.onnx`` is the normalized model, ``statistics.npz`` the statistics,
 ``NAME.npy`` the samples and the float outputs of all chunks one after the other, mapped into memory
 when they are read, and ``bench.json`` the rest.
 """
@@ -17,13 +17,13 @@ import numpy.typing as npt
 
 from intact.calibrate.assign import Method
 from intact.calibrate.statistics import Statistics
+from intact.data.archive import map_npy
+from intact.data.functions import import_function
+from intact.data.labels import Reference
+from intact.data.metric import Metric
 from intact.errors import DataError, IntactError, UsageError
 from intact.graph import Graph
 from intact.plan import Overrides, TensorEnd, build_plan
-from intact.samples.archive import map_npy
-from intact.samples.functions import import_function
-from intact.samples.labels import Reference
-from intact.samples.metric import Metric
 from intact.search.measuring.bench import Bench
 from intact.search.measuring.chunks import Chunk
 from intact.search.measuring.objective import Objective

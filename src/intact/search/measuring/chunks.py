@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from intact.data.batching import real_samples
+from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.run.float import FloatModel
-from intact.samples.batching import real_samples
-from intact.samples.stream import Samples
-from intact.search.measuring.kinds import Arrays
+from intact.search.measuring.objective import Arrays
 
 
 @dataclass(frozen=True)

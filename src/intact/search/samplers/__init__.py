@@ -9,8 +9,7 @@ from typing import TypeAlias
 from intact.errors import UsageError, nearest
 from intact.search.samplers.annealing import Annealing
 from intact.search.samplers.base import Cost, WalkingSampler
-from intact.search.samplers.batched_greedy import BatchedGreedy
-from intact.search.samplers.greedy import Greedy
+from intact.search.samplers.greedy import BatchedGreedy, Greedy
 from intact.search.samplers.optuna_ import ParetoGenetic, TreeParzen
 from intact.search.samplers.random_draws import RandomDraws
 from intact.search.samplers.sensitivity import Sensitivity

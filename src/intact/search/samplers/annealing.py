@@ -40,7 +40,7 @@ DRAWS = 200
 
 @dataclass(frozen=True)
 class Energy:
-    """What is minimised, and the score that an energy asks for.
+    """What is minimized, and the score that an energy asks for.
 
     Attributes:
         goal: The limits.

@@ -62,7 +62,7 @@ class OptunaSampler(WalkingSampler):
 
     @abstractmethod
     def study(self) -> Any:
-        """Return an empty study of the algorithm, which minimises."""
+        """Return an empty study of the algorithm, which minimizes."""
 
     @abstractmethod
     def values(self, score: float, cost: float) -> list[float]:

@@ -10,7 +10,10 @@ and the relaxation is tight, as that of the local polytope in graphical models.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+import os
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TypeAlias
@@ -21,23 +24,51 @@ from scipy.optimize import Bounds, LinearConstraint, milp
 from scipy.sparse import coo_array
 
 from intact.search.cost import CostModel, Term
-from intact.search.samplers.quiet import nothing_printed
 from intact.search.space import Candidate
+
+_STDOUT = 1
+
+
+@contextmanager
+def nothing_printed() -> Iterator[None]:
+    """Send what compiled code prints to stdout nowhere while the block runs.
+
+    HiGHS prints lines of its own although its output is switched off (scipy 1.17); between a
+    program's own output they would break the JSON that scripts read.
+    """
+    try:
+        sys.stdout.flush()
+        kept = os.dup(_STDOUT)
+    except (AttributeError, OSError, ValueError):  # there is no stdout
+        yield
+        return
+    try:
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  it is no path of anybody's
+            os.dup2(nowhere.fileno(), _STDOUT)
+            yield
+    finally:
+        os.dup2(kept, _STDOUT)
+        os.close(kept)
+
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
 _COST_GAP, _DAMAGE_GAP = 2e-3, 5e-3
+
 """Relative to the best bound: most of the time goes into proving that a good candidate is the best.
 
 The damage is not known to one part in a hundred; costs are, and differ by small steps."""
 
 _NODES = 2000
+
 """A limit that does not depend on the machine, as one in seconds would."""
 
 _SECONDS = 60.0
+
 """Never reached by what the search asks; a solver that does not end would hold it up for good."""
 
 _SLACK = 1e-6
+
 """By what HiGHS may miss a limit, relative to it."""
 
 
@@ -121,7 +152,7 @@ class Program:
     def _solve(
         self, objective: Floats, limited: Floats, limit: float, gap: float
     ) -> Candidate | None:
-        """Minimise one sum under a limit of the other; numbers are brought near 1 for HiGHS."""
+        """Minimize one sum under a limit of the other; numbers are brought near 1 for HiGHS."""
         far = abs(limit) if math.isfinite(limit) else 0.0
         span = max(float(np.abs(limited).max()), far) or 1.0
         scale = float(np.abs(objective).max()) or 1.0

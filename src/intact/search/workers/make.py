@@ -6,8 +6,7 @@ import os
 
 from intact.errors import UsageError
 from intact.search.workers.crew import Crew
-from intact.search.workers.inline import Inline
-from intact.search.workers.pool import Measurer, Pool
+from intact.search.workers.pool import Inline, Measurer, Pool
 from intact.search.workers.processes import ProcessSite, Savable
 from intact.search.workers.ray_ import RaySite
 

@@ -1,4 +1,4 @@
-"""Quantised int8 files run by what Tengine's kernels compute, from nothing but the file.
+"""Quantized int8 files run by what Tengine's kernels compute, from nothing but the file.
 
 Convolution is that of its x86 kernels, the others are its reference kernels; floats are float32
 throughout, and ``round`` goes away from zero.
@@ -54,7 +54,7 @@ class Interpreter:
         return self.numbers(last)
 
     def numbers(self, index: int) -> Floats:
-        """Dequantise in float32."""
+        """Dequantize in float32."""
         return self.codes[index].astype(np.float32) * scale_of(self.file.tensors[index])
 
     def requantized(self, node: FileNode, numbers: Floats) -> Array:

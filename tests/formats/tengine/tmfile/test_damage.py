@@ -43,7 +43,7 @@ def test_every_word_may_be_anything() -> None:
             assert str(error).isprintable()  # noqa: PT017 - some are read
 
 
-def test_quantised_files_may_be_damaged_too() -> None:
+def test_quantized_files_may_be_damaged_too() -> None:
     data = write_int8(calibrated(FLOAT["residual"](17), "tengine"))
     random = Random(2)
     for _ in range(30):

@@ -1,4 +1,4 @@
-"""Plans to quantised Tengine files and back."""
+"""Plans to quantized Tengine files and back."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import onnx_ir as ir
 import pytest
 
 from intact.calibrate.assign import Method, assign
+from intact.engines.integer import IntegerEngine
 from intact.errors import ExportError, ModelError, PlanError
 from intact.formats.tengine.tmfile.decode import open_tmfile
 from intact.formats.tengine.tmfile.encode import encode
@@ -20,7 +21,6 @@ from intact.formats.tengine.tmfile.write import write_float, write_int8
 from intact.graph import normalize
 from intact.plan import QuantizedGraph, quantization_points
 from intact.program.lower import lower
-from intact.run.integer import IntegerEngine
 from tests.formats.tengine.tmfile.files import file_of
 from tests.formats.tengine.tmfile.interpreter import Interpreter
 from tests.formats.tengine.tmfile.networks import FLOAT, INTEGER, run
@@ -60,7 +60,7 @@ def test_codes_and_scales_are_those_of_the_plan(name: str, target: str) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", ["residual", "depthwise"])
-def test_the_float_model_of_a_quantised_file_has_the_weights_of_its_codes(
+def test_the_float_model_of_a_quantized_file_has_the_weights_of_its_codes(
     name: str, target: str
 ) -> None:
     model = FLOAT[name](17)
@@ -237,7 +237,7 @@ def test_zero_points_and_mixed_signs_are_refused() -> None:
 
 
 def test_a_float_file_is_not_read_as_integers() -> None:
-    with pytest.raises(ModelError, match="the model is not quantised"):
+    with pytest.raises(ModelError, match="the model is not quantized"):
         read_int8(write_float(normalize(chain("relu"))))
 
 

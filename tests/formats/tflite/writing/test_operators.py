@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 import numpy as np
 import pytest
 
-from intact.formats.tflite.runtime import Kernels, TfliteRuntime
+from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.write import program_to_tflite
 from intact.program import Array, Program
 from tests.formats.tflite.cases import CASES, FLOAT_ONLY, as_float, codes_for, real

@@ -13,7 +13,7 @@ pytest.importorskip("ai_edge_litert")
 
 
 from intact.errors import ExportError
-from intact.formats.tflite.runtime import Kernels, TfliteRuntime
+from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.write import program_to_tflite, tflite_refusals
 from intact.program import Encoding, Program, Tensor
 from intact.program.operations import (
@@ -193,7 +193,7 @@ def test_every_refusal_is_listed() -> None:
     first, second = REFUSED["softmax"][0], REFUSED["weight of -128"][0]
     steps = (replace(first.steps[0], name="one"), CONV.steps[0], second.steps[0])
     program = Program(first.inputs, first.outputs, steps)
-    assert [each.step for each in tflite_refusals(program)] == ["one", "step"]
+    assert [each.node for each in tflite_refusals(program)] == ["one", "step"]
     with pytest.raises(ExportError, match=r"'one': .*; 'step': .*-128\.\.-128"):
         program_to_tflite(program)
 

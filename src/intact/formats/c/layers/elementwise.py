@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from intact.formats.c.grids import broadcast_strides, contiguous, grid
+from intact.errors import Unsupported
+from intact.formats.c.kinds import fixed_point, right_shift, zero_point
 from intact.formats.c.layer import Layer, Write, encoding_of
 from intact.formats.c.layers.products import output_scale
-from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import fixed_point, right_shift, zero_point
+from intact.formats.c.moves import broadcast_strides, contiguous, grid
 from intact.program import Encoding
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import Binary, Elementwise, Requantize
@@ -31,7 +31,7 @@ def write_elementwise(layer: Layer) -> None:
     """Write a sum, difference, product, squared difference, minimum or maximum."""
     operation = layer.step.operation
     if not isinstance(operation, Elementwise) or operation.kind is Binary.DIV:
-        raise Refusal("there is no integer division", "leave it out of the part on chip")
+        raise Unsupported("there is no integer division", "leave it out of the part on chip")
     first, second, output = layer.input(0), layer.input(1), layer.output
     encodings = [encoding_of(tensor) for tensor in (first, second, output)]
     low, high = code_bounds(layer.step.arithmetic, encodings[2], operation.bounds)
@@ -71,7 +71,7 @@ def _scales(layer: Layer, kind: Binary, encodings: Sequence[Encoding]) -> dict[s
     first, second, output = encodings
     if kind in _EXTREMES:
         if not first.same_as(output) or not second.same_as(output):
-            raise Refusal("its operands have other scales than the result", "tie the scales")
+            raise Unsupported("its operands have other scales than the result", "tie the scales")
         return {}
     offsets = {
         "first_offset": -zero_point(first),
@@ -100,9 +100,9 @@ def _sum_scales(layer: Layer, kind: Binary, encodings: Sequence[Encoding]) -> di
 def _shifted(arithmetic: Arithmetic, sides: Sequence[Encoding]) -> tuple[dict[str, int], float]:
     """Return shares of twice the larger scale, which is the common one (TFLite's ADD)."""
     if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
-        raise Refusal("it adds with one rounding", "use a target with fixed_point_double")
+        raise Unsupported("it adds with one rounding", "use a target with fixed_point_double")
     if arithmetic.addition_shift > _WIDEST_SHIFT:
-        raise Refusal(f"its operands go left by {arithmetic.addition_shift} bits", "use fewer")
+        raise Unsupported(f"its operands go left by {arithmetic.addition_shift} bits", "use fewer")
     narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
     real = np.float32 if narrow else np.float64
     scales = [real(side.scale.item()) for side in sides]
@@ -126,7 +126,7 @@ def _aligned(sides: Sequence[Encoding]) -> tuple[dict[str, int], float]:
     finer = min(exponents)
     first, second = (exponent - finer for exponent in exponents)
     if max(first, second) > _FURTHEST:
-        raise Refusal(f"its operands' scales lie {max(first, second)} bits apart", "tie them")
+        raise Unsupported(f"its operands' scales lie {max(first, second)} bits apart", "tie them")
     return {"first_shift": first, "second_shift": second}, 2.0**finer
 
 

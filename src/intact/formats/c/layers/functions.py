@@ -7,10 +7,10 @@ import math
 import numpy as np
 import numpy.typing as npt
 
+from intact.errors import Unsupported
+from intact.formats.c.kinds import fixed_point, right_shift, zero_point
 from intact.formats.c.layer import Layer, Write, encoding_of
 from intact.formats.c.layers.elementwise import grid_fields
-from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import fixed_point, right_shift, zero_point
 from intact.numerics.fixed_point import (
     INT32_MAX,
     multiply_by_quantized_multiplier,
@@ -79,23 +79,25 @@ def write_softmax(layer: Layer) -> None:
     """Write a softmax, or its logarithm, in fixed point."""
     operation = layer.step.operation
     if not isinstance(operation, Softmax):
-        raise Refusal("it is no softmax", "")
+        raise Unsupported("it is no softmax", "")
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
     if layer.step.arithmetic.functions is not Functions.FIXED_POINT:
-        raise Refusal("its exponentials are floats", "use a target with functions = fixed_point")
+        raise Unsupported(
+            "its exponentials are floats", "use a target with functions = fixed_point"
+        )
     scale, offset = float(output.scale.item()), zero_point(output)
     fraction = fraction_bits(scale)
     if operation.log and (scale, offset) != (2.0**-4, 127):
-        raise Refusal(
+        raise Unsupported(
             f"its result is not on a scale of {2.0**-4} with zero point 127",
             "fix its output scale so",
         )
     if fraction is None:
-        raise Refusal("the scale of its result is no power of two up to 1", "fix it so")
+        raise Unsupported("the scale of its result is no power of two up to 1", "fix it so")
     shape = layer.shape(layer.input())
     axis = operation.axis % len(shape)
     if shape[axis] > _LONGEST_ROW:
-        raise Refusal(f"its rows have {shape[axis]} elements", f"C holds {_LONGEST_ROW}")
+        raise Unsupported(f"its rows have {shape[axis]} elements", f"C holds {_LONGEST_ROW}")
     differences, reach = _differences(source)
     params = layer.params(
         "softmax",

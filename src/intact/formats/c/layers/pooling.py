@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from intact.formats.c.grids import Grid, contiguous, grid
-from intact.formats.c.kinds import DIVISIONS, Kind
+from intact.errors import Unsupported
+from intact.formats.c.kinds import DIVISIONS, Kind, fixed_point, right_shift, zero_point
 from intact.formats.c.layer import Layer, Write, encoding_of, image_of, plane_of
 from intact.formats.c.layers.products import output_scale
-from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import fixed_point, right_shift, zero_point
+from intact.formats.c.moves import Grid, contiguous, grid
 from intact.program import Encoding
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import Pool, PoolKind, Reduce, Reduction
@@ -23,11 +22,11 @@ def write_pool(layer: Layer) -> None:
     """Write an average or a maximum of windows."""
     operation = layer.step.operation
     if not isinstance(operation, Pool):
-        raise Refusal("it is no pool", "")
+        raise Unsupported("it is no pool", "")
     layer.kind()  # refuses arithmetic in floats
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
     if not source.same_as(output):
-        raise Refusal("its result has another scale than its input", "tie the two")
+        raise Unsupported("its result has another scale than its input", "tie the two")
     batches, input_height, input_width, channels = image_of(layer.shape(layer.input()))
     _, output_height, output_width, _ = image_of(layer.shape(layer.output))
     kernel_height, kernel_width = plane_of(operation.kernel, 1)
@@ -35,7 +34,7 @@ def write_pool(layer: Layer) -> None:
     pad_top, pad_left = plane_of([before for before, _ in operation.pads], 0)
     low, high = code_bounds(layer.step.arithmetic, output, operation.bounds)
     if kernel_height * kernel_width > _MOST_SUMMED:
-        raise Refusal("its window is too large for sums of 32 bits", "reduce in two steps")
+        raise Unsupported("its window is too large for sums of 32 bits", "reduce in two steps")
     params = layer.params(
         "pool",
         {
@@ -82,7 +81,7 @@ def write_reduce(layer: Layer) -> None:
     """Write a mean, sum, maximum or minimum over axes."""
     operation = layer.step.operation
     if not isinstance(operation, Reduce):
-        raise Refusal("it is no reduction", "")
+        raise Unsupported("it is no reduction", "")
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
     kept, reduced = _grids(layer.shape(layer.input()), operation.axes)
     count = reduced.rows * reduced.length
@@ -101,12 +100,12 @@ def write_reduce(layer: Layer) -> None:
     pointers = layer.pointer(layer.input()), layer.pointer(layer.output)
     if operation.kind in (Reduction.MAX, Reduction.MIN):
         if not source.same_as(output):
-            raise Refusal("its result has another scale than its input", "tie the two")
+            raise Unsupported("its result has another scale than its input", "tie the two")
         name = "reduce_max" if operation.kind is Reduction.MAX else "reduce_min"
         layer.call(name, layer.params("reduce", fields), *pointers)
         return
     if not 0 < count <= _MOST_SUMMED:
-        raise Refusal(f"it sums {count} elements", "reduce some of the axes at a time")
+        raise Unsupported(f"it sums {count} elements", "reduce some of the axes at a time")
     scales, name, kind = _sum_or_mean(layer, operation.kind, count)
     fields |= {
         "input_offset": -zero_point(source),
@@ -145,7 +144,7 @@ def _sum_or_mean(
     kept = min(count.bit_length() - 1, 32, 31 + shift)
     shift -= kept
     if kind.name == "single" and shift < -31:
-        raise Refusal("its multiplier is too small", "reduce some of the axes at a time")
+        raise Unsupported("its multiplier is too small", "reduce some of the axes at a time")
     fields = {"output_multiplier": (multiplier << kept) // count, "output_shift": shift}
     return fields, "reduce_sum", kind
 
@@ -157,7 +156,7 @@ def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str,
         return {"output_shift": shift}, "reduce_sum", layer.kind()
     factor, divisor = 1 << max(-shift, 0), count << max(shift, 0)
     if count * 255 * factor >= 2**31 or divisor >= 2**30:
-        raise Refusal("its mean does not fit 32 bits", "give input and result nearer scales")
+        raise Unsupported("its mean does not fit 32 bits", "give input and result nearer scales")
     kind = DIVISIONS[layer.step.arithmetic.rounding]
     return {"factor": factor, "divisor": divisor}, "reduce_mean", kind
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from intact.formats.c.grids import broadcast_strides, grid
-from intact.formats.c.kinds import Kind
+from intact.errors import Unsupported
+from intact.formats.c.kinds import Kind, fixed_point, right_shift, zero_point
 from intact.formats.c.layer import Layer, Write, encoding_of, image_of, plane_of
-from intact.formats.c.refusal import Refusal
-from intact.formats.c.scaling import fixed_point, right_shift, zero_point
+from intact.formats.c.moves import broadcast_strides, grid
 from intact.program import Array, Tensor
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import (
@@ -26,9 +25,9 @@ def write_convolution(layer: Layer) -> None:
     """Write a convolution, depthwise or transposed or neither."""
     operation = layer.step.operation
     if not isinstance(operation, Convolution | TransposedConvolution):
-        raise Refusal("it is no convolution", "")
+        raise Unsupported("it is no convolution", "")
     if layer.step.inputs[RESIDUAL_SLOT:]:
-        raise Refusal(
+        raise Unsupported(
             "a tensor is added to its sums before they are rounded",
             "choose a target that adds by an operation of its own",
         )
@@ -79,7 +78,7 @@ def write_fully_connected(layer: Layer) -> None:
     """Write a fully connected layer."""
     operation = layer.step.operation
     if not isinstance(operation, FullyConnected):
-        raise Refusal("it is no fully connected layer", "")
+        raise Unsupported("it is no fully connected layer", "")
     kind, data, weights = layer.kind(), layer.input(0), _weights(layer)
     outputs, depth = weights.shape
     arrays, per_channel = _channel_arrays(layer, kind, full=False)
@@ -109,7 +108,7 @@ def write_batch_matmul(layer: Layer) -> None:
     """Write a product of two activations."""
     operation = layer.step.operation
     if not isinstance(operation, BatchMatMul):
-        raise Refusal("it is no product of activations", "")
+        raise Unsupported("it is no product of activations", "")
     kind, arithmetic = layer.kind(), layer.step.arithmetic
     first, second, output = layer.input(0), layer.input(1), layer.output
     (*a_lead, rows, depth), (*b_lead, _, columns) = layer.shape(first), layer.shape(second)
@@ -160,15 +159,17 @@ def output_scale(layer: Layer, kind: Kind, real: npt.ArrayLike) -> dict[str, int
 def _weights(layer: Layer) -> Array:
     tensor = layer.input(1)
     if tensor.data is None or tensor.encoding is None:
-        raise Refusal("its weights are computed", "keep the node float, or fold what makes them")
+        raise Unsupported(
+            "its weights are computed", "keep the node float, or fold what makes them"
+        )
     if tensor.encoding.dtype != np.int8 or np.any(tensor.encoding.zero_point):
-        raise Refusal(
+        raise Unsupported(
             f"the weights are {tensor.encoding.dtype} with a zero point",
             "use a target with symmetric int8 weights",
         )
     outputs, axis = len(tensor.data), tensor.encoding.axis
     if tensor.encoding.scale.size not in (1, outputs) or axis not in (0, None):
-        raise Refusal(f"the weights have scales along axis {axis}", "use one an output channel")
+        raise Unsupported(f"the weights have scales along axis {axis}", "use one an output channel")
     return tensor.data
 
 
@@ -199,13 +200,13 @@ def _channel_arrays(layer: Layer, kind: Kind, *, full: bool) -> tuple[list[str],
 
 def _scale(weight: Tensor) -> Array:
     if weight.encoding is None:
-        raise Refusal("its weights are float", "quantise them")
+        raise Unsupported("its weights are float", "quantize them")
     return weight.encoding.scale
 
 
 def _bias(layer: Layer, bias: Tensor) -> str:
     if bias.data is None or bias.encoding is None:
-        raise Refusal("its bias is computed or float", "quantise it, or add it by a node")
+        raise Unsupported("its bias is computed or float", "quantize it, or add it by a node")
     return layer.array(bias.data.astype(np.int32), "_bias", "bias")
 
 
@@ -219,7 +220,7 @@ def _bias_shift(layer: Layer, bias: Tensor | None) -> Array:
     )
     shift = -right_shift(bias.encoding.scale.astype(np.float64) / product)
     if np.any(shift < 0) or np.any(shift > 31):
-        raise Refusal("its bias is finer than the sums", "give the bias their scale")
+        raise Unsupported("its bias is finer than the sums", "give the bias their scale")
     return shift
 
 

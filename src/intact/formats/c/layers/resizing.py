@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
+from intact.errors import Unsupported
 from intact.formats.c.layer import Layer, Write, encoding_of, image_of
-from intact.formats.c.refusal import Refusal
 from intact.program.operations import Resize, ResizeMode
 
 _BITS = 10
@@ -17,10 +17,10 @@ def write_resize(layer: Layer) -> None:
     """Write a Resize over one or two axes."""
     operation = layer.step.operation
     if not isinstance(operation, Resize):
-        raise Refusal("it is no Resize", "")
+        raise Unsupported("it is no Resize", "")
     source, output = layer.input(), layer.output
     if not encoding_of(source).same_as(encoding_of(output)):
-        raise Refusal("its result has another scale than its input", "tie the two")
+        raise Unsupported("its result has another scale than its input", "tie the two")
     batches, input_height, input_width, channels = image_of(layer.shape(source))
     _, output_height, output_width, _ = image_of(layer.shape(output))
     params = layer.params(
@@ -48,7 +48,9 @@ def write_resize(layer: Layer) -> None:
         return
     kind = layer.kind()
     if kind.name == "single":
-        raise Refusal("it interpolates with one rounding", "use a target with fixed_point_double")
+        raise Unsupported(
+            "it interpolates with one rounding", "use a target with fixed_point_double"
+        )
     layer.call("resize_linear", params, *samples, *pointers, kind=kind)
 
 

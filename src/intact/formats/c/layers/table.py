@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from intact.errors import Unsupported
 from intact.formats.c.layer import Layer, Write
-from intact.formats.c.layers import elementwise, functions, moving, pooling, products, resizing
-from intact.formats.c.refusal import Refusal
+from intact.formats.c.layers import elementwise, functions, pooling, products, resizing
+from intact.formats.c.layers import moves as moving
 from intact.program import Step
 from intact.program.operations import Dequantize, FloatNodes, Quantize
 
@@ -31,17 +32,17 @@ def is_held(step: Step) -> bool:
     return WRITERS.get(type(step.operation), _refuse) is not _refuse
 
 
-def no_kernel(step: Step) -> Refusal:
+def no_kernel(step: Step) -> Unsupported:
     """Return why there is no kernel for a step's operation."""
     if isinstance(step.operation, FloatNodes | Quantize | Dequantize):
-        return Refusal(
+        return Unsupported(
             "it computes in float",
-            "quantise it, or cut the model there and compute it in code of your own",
+            "quantize it, or cut the model there and compute it in code of your own",
         )
     kind = type(step.operation).__name__
-    return Refusal(f"there is no C kernel for {kind}", "keep it out of the part on the chip")
+    return Unsupported(f"there is no C kernel for {kind}", "keep it out of the part on the chip")
 
 
 def write_layer(layer: Layer) -> None:
-    """Write one layer, or raise a Refusal."""
+    """Write one layer, or raise a Unsupported."""
     WRITERS.get(type(layer.step.operation), _refuse)(layer)

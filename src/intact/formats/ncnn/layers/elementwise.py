@@ -5,19 +5,11 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.ncnn.draft import Draft, Write, floats
-from intact.formats.ncnn.shapes import (
-    Parameter,
-    RefusedError,
-    Sample,
-    lengths,
-    present,
-    rank_of,
-    sample,
-)
+from intact.formats.ncnn.shapes import Parameter, Sample, lengths, present, rank_of, sample
 from intact.graph import constant_array, input_value
-from intact.program.lowering.attributes import bounds_of
-from intact.program.lowering.builder import Untranslatable
+from intact.program.lower.attributes import bounds_of
 
 _LARGEST = float(np.finfo(np.float32).max)
 
@@ -60,10 +52,10 @@ def clip(draft: Draft, node: ir.Node) -> None:
     """Clip."""
     try:
         bounds = bounds_of(node)
-    except Untranslatable as reason:
-        raise RefusedError(str(reason)) from None
+    except Unsupported as reason:
+        raise Unsupported(str(reason)) from None
     if bounds is None or not bounds.low <= bounds.high:
-        raise RefusedError("its bounds are not in order")
+        raise Unsupported("its bounds are not in order")
     low, high = (max(min(end, _LARGEST), -_LARGEST) for end in (bounds.low, bounds.high))
     draft.unary("Clip", node, {0: low, 1: high})
 
@@ -78,10 +70,10 @@ def prelu(draft: Draft, node: ir.Node) -> None:
     slope = constant_array(present(node, 1))
     rank, channels = rank_of(present(node, 0)), sample(present(node, 0))[0]
     if slope is None or slope.size not in (1, channels):
-        raise RefusedError("its slopes are not one constant, or one for each channel")
+        raise Unsupported("its slopes are not one constant, or one for each channel")
     along_channels = (channels, *(1,) * (rank - 2))
     if slope.size > 1 and slope.shape[-rank + 1 :] != along_channels:
-        raise RefusedError("its slopes do not run along the channels")
+        raise Unsupported("its slopes do not run along the channels")
     draft.unary("PReLU", node, {0: slope.size}, floats(slope))
 
 
@@ -112,7 +104,7 @@ def batch_normalization(draft: Draft, node: ir.Node) -> None:
     arrays = [constant_array(present(node, slot)) for slot in (1, 3, 4, 2)]
     known = [array for array in arrays if array is not None]
     if len(known) < len(arrays):
-        raise RefusedError("its statistics are computed")
+        raise Unsupported("its statistics are computed")
     epsilon = node.attributes.get_float("epsilon", 1e-5)
     data = b"".join(floats(array) for array in known)  # slope, mean, variance, bias
     draft.unary("BatchNorm", node, {0: known[0].size, 1: epsilon}, data)
@@ -123,21 +115,21 @@ def power(draft: Draft, node: ir.Node) -> None:
     exponent = constant_array(present(node, 1))
     kinds = {2.0: _SQUARE, 0.5: _ROOT}
     if exponent is None or exponent.size != 1 or float(exponent.item()) not in kinds:
-        raise RefusedError("it is neither a square nor a root")
+        raise Unsupported("it is neither a square nor a root")
     draft.unary("UnaryOp", node, {0: kinds[float(exponent.item())]})
 
 
 def binary(draft: Draft, node: ir.Node) -> None:
     """Add, Sub, Mul, Div, Max, Min of two operands that broadcast; a constant may be one."""
     if len(node.inputs) != 2:
-        raise RefusedError(f"it has {len(node.inputs)} operands")
+        raise Unsupported(f"it has {len(node.inputs)} operands")
     top = draft.blob(node.outputs[0])
     arrays = [constant_array(value) for value in node.inputs]
     for slot, number in ((1, _BINARY), (0, _REVERSED)):
         array = arrays[slot]
         if array is not None and array.size == 1 and node.op_type in number:
             if rank_of(present(node, 1 - slot)) < array.ndim:
-                raise RefusedError("its constant has more axes than its data")
+                raise Unsupported("its constant has more axes than its data")
             scalar: dict[int, Parameter] = {0: number[node.op_type], 1: 1, 2: float(array.item())}
             draft.emit("BinaryOp", str(node.name), [draft.read(node, 1 - slot)], [top], scalar)
             return
@@ -154,14 +146,14 @@ def _operand(draft: Draft, node: ir.Node, slot: int) -> str:
         return draft.constant(value, _without_batch(array.shape, axes))
     if rank_of(value) == axes + 1:
         return draft.read(node, slot)
-    raise RefusedError("its operands have different numbers of axes, so a batch meets no batch")
+    raise Unsupported("its operands have different numbers of axes, so a batch meets no batch")
 
 
 def _without_batch(shape: tuple[int, ...], axes: int) -> Sample:
     """Return the shape of a constant that broadcasts against a sample of so many axes."""
     if len(shape) > axes:
         if len(shape) > axes + 1 or shape[0] != 1:
-            raise RefusedError("its constant operand differs between samples")
+            raise Unsupported("its constant operand differs between samples")
         shape = shape[1:]
     found = (1,) * (axes - len(shape)) + tuple(shape)
     lengths(found)
@@ -174,7 +166,7 @@ def softmax(draft: Draft, node: ir.Node) -> None:
     axis = node.attributes.get_int("axis", -1) % rank
     opset = 13 if node.graph is None else node.graph.opset_imports.get("", 13)
     if axis == 0 or (opset < 13 and rank != 2):
-        raise RefusedError("it does not run along one axis of a sample")
+        raise Unsupported("it does not run along one axis of a sample")
     draft.unary("Softmax", node, {0: axis - 1, 1: 1})
 
 
@@ -185,9 +177,9 @@ def layer_normalization(draft: Draft, node: ir.Node) -> None:
     size = sample(present(node, 0))[axis - 1 :]
     gamma, beta = constant_array(present(node, 1)), constant_array(input_value(node, 2))
     if axis != rank - 1 or gamma is None or (input_value(node, 2) is not None and beta is None):
-        raise RefusedError("it runs over several axes, or its factors are computed")
+        raise Unsupported("it runs over several axes, or its factors are computed")
     if len([value for value in node.outputs if value.name]) > 1:
-        raise RefusedError("it hands out mean and deviation")
+        raise Unsupported("it hands out mean and deviation")
     factors = (gamma, np.zeros(1, np.float32) if beta is None else beta)
     data = b"".join(floats(np.broadcast_to(each.reshape(-1), size)) for each in factors)
     epsilon = node.attributes.get_float("epsilon", 1e-5)

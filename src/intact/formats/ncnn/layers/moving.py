@@ -4,19 +4,11 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.ncnn.draft import Draft, Write, reshape
-from intact.formats.ncnn.shapes import (
-    Parameter,
-    RefusedError,
-    lengths,
-    present,
-    rank_of,
-    same_size,
-    sample,
-)
+from intact.formats.ncnn.shapes import Parameter, lengths, present, rank_of, same_size, sample
 from intact.graph import constant_array, input_value
-from intact.program.lowering.attributes import integers
-from intact.program.lowering.builder import Untranslatable
+from intact.program.lower.attributes import integers
 
 _ORDERS = {
     2: "wh hw",
@@ -32,7 +24,7 @@ def flatten(draft: Draft, node: ir.Node) -> None:
     """Flatten behind the batch."""
     rank = rank_of(present(node, 0))
     if node.attributes.get_int("axis", 1) % rank != 1:
-        raise RefusedError("it does not flatten all behind the batch")
+        raise Unsupported("it does not flatten all behind the batch")
     draft.unary("Flatten", node)
 
 
@@ -41,7 +33,7 @@ def reshaped(draft: Draft, node: ir.Node) -> None:
     value, result = present(node, 0), node.outputs[0]
     before, after = sample(value), sample(result)
     if not same_size(before, after):
-        raise RefusedError("it moves values between samples")
+        raise Unsupported("it moves values between samples")
     reshape(draft, str(node.name), draft.read(node, 0), draft.blob(result), after)
 
 
@@ -50,7 +42,7 @@ def transpose(draft: Draft, node: ir.Node) -> None:
     rank = rank_of(present(node, 0))
     order = integers(node, "perm") or tuple(reversed(range(rank)))
     if order[0] != 0 or rank - 1 not in _ORDERS:
-        raise RefusedError(f"it moves the batch, or has more axes than a blob: {list(order)}")
+        raise Unsupported(f"it moves the batch, or has more axes than a blob: {list(order)}")
     names = {2: "hw", 3: "chw", 4: "cdhw"}[rank - 1]
     brought = "".join(names[axis - 1] for axis in reversed(order[1:]))
     draft.unary("Permute", node, {0: _ORDERS[rank - 1].split().index(brought)})
@@ -68,14 +60,14 @@ def sliced(draft: Draft, node: ir.Node) -> None:
     shape = sample(present(node, 0))
     starts, ends, axes, steps = _slice(node)
     if any(step != 1 for step in steps):
-        raise RefusedError("it takes every second element or so")
+        raise Unsupported("it takes every second element or so")
     inner = [axis % (len(shape) + 1) - 1 for axis in axes]
     if -1 in inner:
-        raise RefusedError("it takes some of the samples")
+        raise Unsupported("it takes some of the samples")
     ends_of = zip(inner, starts, ends, strict=True)
     ranges = [slice(start, end).indices(shape[axis])[:2] for axis, start, end in ends_of]
     if any(start >= stop for start, stop in ranges):
-        raise RefusedError("it takes nothing")
+        raise Unsupported("it takes nothing")
     first, last = (tuple(pair[k] for pair in ranges) for k in (0, 1))
     draft.unary("Crop", node, {9: first, 10: last, 11: tuple(inner)})
 
@@ -85,7 +77,7 @@ def gather(draft: Draft, node: ir.Node) -> None:
     value, result = present(node, 0), node.outputs[0]
     index = constant_array(present(node, 1))
     if index is None or index.size != 1:
-        raise RefusedError("it gathers by several indices, or computed ones")
+        raise Unsupported("it gathers by several indices, or computed ones")
     shape, axis = sample(value), _axis(node, value)
     start = int(index.item()) % shape[axis]
     bottom, top = draft.read(node, 0), draft.blob(result)
@@ -109,17 +101,17 @@ def pad(draft: Draft, node: ir.Node) -> None:
     mode = node.attributes.get_string("mode", "constant") or "constant"
     try:
         pads = integers(node, "pads", 1)
-    except Untranslatable as reason:
-        raise RefusedError(str(reason)) from None
+    except Unsupported as reason:
+        raise Unsupported(str(reason)) from None
     rank = len(shape) + 1
     if input_value(node, 3) is not None:
-        raise RefusedError("it names the axes that it pads")
+        raise Unsupported("it names the axes that it pads")
     if pads is None or len(pads) != 2 * rank or rank != 4 or mode not in _PAD_MODES:
-        raise RefusedError("only images are padded, by constants, edges or reflection")
+        raise Unsupported("only images are padded, by constants, edges or reflection")
     if min(pads) < 0 or pads[0] or pads[rank]:
-        raise RefusedError("it cuts off, or pads the batch")
+        raise Unsupported("it cuts off, or pads the batch")
     if mode != "constant" and (pads[1] or pads[rank + 1]):
-        raise RefusedError("it pads channels by more than constants")
+        raise Unsupported("it pads channels by more than constants")
     filled = constant_array(input_value(node, 2))
     number = node.attributes.get_float("value", 0.0) if filled is None else float(filled.item())
     (_, front, top, left), (_, behind, bottom, right) = pads[:4], pads[4:]
@@ -139,7 +131,7 @@ def product_of_activations(draft: Draft, node: ir.Node) -> None:
     """MatMul of two activations with equally many axes."""
     values = [present(node, slot) for slot in (0, 1)]
     if rank_of(values[0]) != rank_of(values[1]) or rank_of(values[0]) < 3:
-        raise RefusedError("its operands are no matrices with equally many axes")
+        raise Unsupported("its operands are no matrices with equally many axes")
     bottoms = [draft.read(node, slot) for slot in (0, 1)]
     draft.emit("MatMul", str(node.name), bottoms, [draft.blob(node.outputs[0])])
 
@@ -148,11 +140,11 @@ def _slice(node: ir.Node) -> tuple[tuple[int, ...], ...]:
     try:
         starts, ends = integers(node, "starts", 1), integers(node, "ends", 2)
         if starts is None or ends is None:
-            raise RefusedError("it has no ends")
+            raise Unsupported("it has no ends")
         axes = integers(node, "axes", 3) or tuple(range(len(starts)))
         steps = integers(node, "steps", 4) or (1,) * len(starts)
-    except Untranslatable as reason:
-        raise RefusedError(str(reason)) from None
+    except Unsupported as reason:
+        raise Unsupported(str(reason)) from None
     return starts, ends, axes, steps
 
 
@@ -160,7 +152,7 @@ def _axis(node: ir.Node, value: ir.Value) -> int:
     """Return the axis of a sample along which a node works."""
     axis = node.attributes.get_int("axis", 0) % rank_of(value)
     if axis == 0:
-        raise RefusedError("it works along the batch")
+        raise Unsupported("it works along the batch")
     lengths((1,) * (rank_of(value) - 1))
     return axis - 1
 

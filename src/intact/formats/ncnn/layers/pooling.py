@@ -6,19 +6,11 @@ from itertools import product
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.ncnn.draft import Draft, Write
-from intact.formats.ncnn.shapes import (
-    Parameter,
-    RefusedError,
-    known_lengths,
-    lengths,
-    present,
-    rank_of,
-    sample,
-)
+from intact.formats.ncnn.shapes import Parameter, known_lengths, lengths, present, rank_of, sample
 from intact.graph import constant_array, input_value
-from intact.program.lowering.attributes import integers, window_pads
-from intact.program.lowering.builder import Untranslatable
+from intact.program.lower.attributes import integers, window_pads
 
 _MAX, _AVERAGE = 0, 1
 _ROUND_UP, _ROUND_DOWN = 0, 1
@@ -45,7 +37,7 @@ def pool(kind: int) -> Write:
 
     def write(draft: Draft, node: ir.Node) -> None:
         if len([value for value in node.outputs if value.name]) > 1:
-            raise RefusedError("it hands out indices")
+            raise Unsupported("it hands out indices")
         draft.unary("Pooling", node, {0: kind, **_window(node, kind)})
 
     return write
@@ -65,20 +57,20 @@ def reduction(draft: Draft, node: ir.Node) -> None:
     rank = rank_of(present(node, 0))
     try:
         axes = integers(node, "axes", 1)
-    except Untranslatable as reason:
-        raise RefusedError(str(reason)) from None
+    except Unsupported as reason:
+        raise Unsupported(str(reason)) from None
     if not axes:
-        raise RefusedError("it reduces all axes, the batch too, or none")
+        raise Unsupported("it reduces all axes, the batch too, or none")
     positive = sorted(axis % rank for axis in axes)
     if 0 in positive:
-        raise RefusedError("it reduces the batch")
+        raise Unsupported("it reduces the batch")
     keeps = node.attributes.get_int("keepdims", 1) == 1
     if rank == 4 and positive == [2, 3] and node.op_type in ("ReduceMean", "ReduceMax"):
         kind = _AVERAGE if node.op_type == "ReduceMean" else _MAX
         _over_image(draft, node, kind, (1, 1) if keeps else ())
         return
     if len(positive) == rank - 1 and not keeps:
-        raise RefusedError("nothing but the batch is left of its axes")
+        raise Unsupported("nothing but the batch is left of its axes")
     parameters: dict[int, Parameter] = {0: _REDUCTIONS[node.op_type], 1: 0}
     parameters |= {3: tuple(axis - 1 for axis in positive), 4: int(keeps), 5: 1}
     draft.unary("Reduction", node, parameters)
@@ -87,10 +79,10 @@ def reduction(draft: Draft, node: ir.Node) -> None:
 def _over_image(draft: Draft, node: ir.Node, kind: int, ones: tuple[int, ...]) -> None:
     value, result = present(node, 0), node.outputs[0]
     if rank_of(value) != 4:
-        raise RefusedError("only pools of images are written")
+        raise Unsupported("only pools of images are written")
     channels = known_lengths(value)[0]
     if channels is None:
-        raise RefusedError(f"a length of {value.name!r} is not known")
+        raise Unsupported(f"a length of {value.name!r} is not known")
     bottom, top = draft.read(node, 0), draft.blob(result)
     vector = draft.inner(result) if ones else top
     draft.emit("Pooling", str(node.name), [bottom], [vector], {0: kind, 4: 1})
@@ -102,21 +94,21 @@ def _window(node: ir.Node, kind: int) -> dict[int, Parameter]:
     value = present(node, 0)
     kernel = integers(node, "kernel_shape")
     if kernel is None or rank_of(value) != 4 or len(kernel) != 2:
-        raise RefusedError("only pools of images are written")
+        raise Unsupported("only pools of images are written")
     strides, dilations = integers(node, "strides") or (1, 1), integers(node, "dilations") or (1, 1)
     if dilations != (1, 1):
-        raise RefusedError("its window is dilated")
+        raise Unsupported("its window is dilated")
     shape = (None, *known_lengths(value))
     try:
         (top, bottom), (left, right) = window_pads(node, shape, kernel, strides, dilations)
-    except Untranslatable as reason:
-        raise RefusedError(str(reason)) from None
+    except Unsupported as reason:
+        raise Unsupported(str(reason)) from None
     counts = node.attributes.get_int("count_include_pad", 0)
     up = node.attributes.get_int("ceil_mode", 0) == 1
     if up:
         _refuse_other_rounding(node, kernel, strides, ((top, bottom), (left, right)))
         if kind == _AVERAGE and counts:
-            raise RefusedError("it rounds its size up and counts pads")
+            raise Unsupported("it rounds its size up and counts pads")
     return {
         1: kernel[1],
         11: kernel[0],
@@ -145,7 +137,7 @@ def _refuse_other_rounding(
     for size, width, stride, (first, last) in sizes:
         windows = -(-(size + first + last - width) // stride) + 1
         if (windows - 1) * stride >= size + first:
-            raise RefusedError("its last window begins in the pads")
+            raise Unsupported("its last window begins in the pads")
 
 
 def resize(draft: Draft, node: ir.Node) -> None:
@@ -153,26 +145,26 @@ def resize(draft: Draft, node: ir.Node) -> None:
     value, result = present(node, 0), node.outputs[0]
     before, after = sample(value), sample(result)
     if len(before) != 3 or before[0] != after[0]:
-        raise RefusedError("it resizes other axes than those of an image")
+        raise Unsupported("it resizes other axes than those of an image")
     _refuse_odd_scales(node, before, after)
     mode = node.attributes.get_string("mode", "nearest")
     where = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
     sizes: dict[int, Parameter] = {3: after[1], 4: after[2]}
     if node.attributes.get_int("antialias", 0):
-        raise RefusedError("it smooths what it shrinks")
+        raise Unsupported("it smooths what it shrinks")
     if mode == "nearest":
         if any(new % old for old, new in zip(before, after, strict=True)):
-            raise RefusedError("it takes nearest samples by no whole factor")
+            raise Unsupported("it takes nearest samples by no whole factor")
         rounds = node.attributes.get_string("nearest_mode", "round_prefer_floor")
         if (where, rounds) not in _REPEATING:
-            raise RefusedError(f"it takes nearest samples by {where} and {rounds}")
+            raise Unsupported(f"it takes nearest samples by {where} and {rounds}")
         draft.unary("Interp", node, {0: _NEAREST, **sizes})
     elif mode == "linear" and where in ("half_pixel", "pytorch_half_pixel", "align_corners"):
         if 1 in after[1:] and where != "half_pixel":
-            raise RefusedError("it shrinks an axis to one sample")
+            raise Unsupported("it shrinks an axis to one sample")
         draft.unary("Interp", node, {0: _LINEAR, **sizes, 6: int(where == "align_corners")})
     else:
-        raise RefusedError(f"it resizes by mode {mode} and {where}")
+        raise Unsupported(f"it resizes by mode {mode} and {where}")
 
 
 def _refuse_odd_scales(node: ir.Node, before: tuple[int, ...], after: tuple[int, ...]) -> None:
@@ -184,7 +176,7 @@ def _refuse_odd_scales(node: ir.Node, before: tuple[int, ...], after: tuple[int,
     for axis, scale in zip(axes, scales.tolist(), strict=True):
         inner = axis % (len(before) + 1) - 1
         if inner >= 0 and abs(scale * before[inner] - after[inner]) > 1e-3:
-            raise RefusedError("its lengths are no whole multiples by its scales")
+            raise Unsupported("its lengths are no whole multiples by its scales")
 
 
 TABLE: dict[str, Write] = {

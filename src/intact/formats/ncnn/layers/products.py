@@ -14,20 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.ncnn.draft import Draft, Layer, floats
-from intact.formats.ncnn.shapes import (
-    Parameter,
-    RefusedError,
-    known_lengths,
-    lengths,
-    present,
-    rank_of,
-    sample,
-)
+from intact.formats.ncnn.shapes import Parameter, known_lengths, lengths, present, rank_of, sample
 from intact.graph import constant_array, input_value
 from intact.plan import QuantPoint
-from intact.program.lowering.attributes import integers, window_pads
-from intact.program.lowering.builder import Untranslatable
+from intact.program.lower.attributes import integers, window_pads
 from intact.program.operations import Bounds
 
 _INT8_TAG, _FLOAT_TAG = 0x000D4B38, 0
@@ -43,7 +35,7 @@ class Scales:
     """The codes of one layer.
 
     Attributes:
-        data: Where its input is quantised.
+        data: Where its input is quantized.
         weight: Where its weight is.
     """
 
@@ -72,10 +64,10 @@ def reciprocals(point: QuantPoint, count: int) -> npt.NDArray[np.float32]:
     """Return what ncnn multiplies by to get codes: ``1 / scale`` in float32, ``[count]``."""
     params = point.config.params
     if params is None:
-        raise RefusedError(f"{point.end} has no scale")
+        raise Unsupported(f"{point.end} has no scale")
     scale = np.asarray(params.scale, np.float32).reshape(-1)
     if scale.size not in (1, count):
-        raise RefusedError(f"its weight has {scale.size} scales, ncnn takes {count}")
+        raise Unsupported(f"its weight has {scale.size} scales, ncnn takes {count}")
     return np.broadcast_to(np.float32(1) / scale, (count,))
 
 
@@ -84,7 +76,7 @@ def convolution(draft: Draft, product: Product) -> Layer:
     node = product.node
     weight = _weight(node)
     if weight.ndim != 4:
-        raise RefusedError("only convolutions of images are written")
+        raise Unsupported("only convolutions of images are written")
     outputs, groups = weight.shape[0], node.attributes.get_int("group", 1) or 1
     parameters: dict[int, Parameter] = {0: outputs, **_window(node, weight.shape[2:])}
     parameters[_BIAS_TERM] = _has_bias(node)
@@ -95,7 +87,7 @@ def convolution(draft: Draft, product: Product) -> Layer:
     if product.scales is not None:
         parameters[_INT8_SCALE_TERM] = 2 if groups == 1 else 1
     if product.scales is not None and 1 < groups != outputs:
-        raise RefusedError(
+        raise Unsupported(
             "ncnn has one scale for each group, and here a group has several output channels"
         )
     parameters |= _activation(product.bounds)
@@ -110,9 +102,9 @@ def transposed_convolution(draft: Draft, product: Product) -> Layer:
     node = product.node
     weight = _weight(node)
     if weight.ndim != 4 or product.scales is not None:
-        raise RefusedError("ncnn has no int8 layer for it, and only images are written")
+        raise Unsupported("ncnn has no int8 layer for it, and only images are written")
     if integers(node, "output_shape") is not None or _auto_pad(node) not in {"NOTSET", "VALID"}:
-        raise RefusedError("its pads follow from an output shape")
+        raise Unsupported("its pads follow from an output shape")
     groups = node.attributes.get_int("group", 1) or 1
     inputs, per_group, *kernel = weight.shape
     apart = weight.reshape(groups, inputs // groups, per_group, *kernel).swapaxes(1, 2)
@@ -134,7 +126,7 @@ def dense(draft: Draft, product: Product) -> Layer:
     weight = _weight(node)
     rank = rank_of(present(node, 0))
     if weight.ndim != 2 or rank not in (2, 3):
-        raise RefusedError("only vectors, or rows of them, by a matrix are written")
+        raise Unsupported("only vectors, or rows of them, by a matrix are written")
     if node.op_type == "Gemm":
         _refuse_factors(node)
     transposed = node.attributes.get_int("transB", 0) != 1
@@ -157,13 +149,13 @@ def dense(draft: Draft, product: Product) -> Layer:
 def _refuse_factors(node: ir.Node) -> None:
     factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
     if factors != [1.0, 1.0] or node.attributes.get_int("transA", 0) == 1:
-        raise RefusedError("it has factors, or a transposed left operand")
+        raise Unsupported("it has factors, or a transposed left operand")
 
 
 def _weight(node: ir.Node) -> npt.NDArray[Any]:
     array = constant_array(input_value(node, 1))
     if array is None:
-        raise RefusedError("its weight is computed")
+        raise Unsupported("its weight is computed")
     return array
 
 
@@ -201,7 +193,7 @@ def _bias(node: ir.Node, outputs: int) -> bytes:
         or array.size not in (1, outputs)
         or (array.ndim and array.size != array.shape[-1])
     ):
-        raise RefusedError("its bias is not one constant for each output channel")
+        raise Unsupported("its bias is not one constant for each output channel")
     return floats(np.broadcast_to(array.reshape(-1), (outputs,)))
 
 
@@ -225,11 +217,11 @@ def _window(node: ir.Node, kernel: tuple[int, ...]) -> dict[int, Parameter]:
     shape = (None, *known_lengths(present(node, 0)))
     try:
         pads = window_pads(node, shape, kernel, strides, dilations)
-    except Untranslatable as reason:
-        raise RefusedError(str(reason)) from None
+    except Unsupported as reason:
+        raise Unsupported(str(reason)) from None
     (top, bottom), (left, right) = pads
     if min(top, bottom, left, right) < 0:
-        raise RefusedError("it has negative pads")
+        raise Unsupported("it has negative pads")
     return {
         1: int(kernel[1]),
         11: int(kernel[0]),

@@ -1,1 +1,1 @@
-"""The steps from a quantised ONNX model to a float one and what it says of its integers."""
+"""The steps from a quantized ONNX model to a float one and what it says of its integers."""

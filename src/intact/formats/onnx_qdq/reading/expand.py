@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+
 import numpy as np
 import onnx_ir as ir
 
@@ -13,11 +17,74 @@ from intact.formats.onnx_qdq.reading.parameters import (
     read_parameters,
     refusal,
 )
-from intact.formats.onnx_qdq.reading.qoperators import DYNAMIC, QOPERATORS, QOperator
 from intact.graph import constant_array, input_value, moves_values
 from intact.graph.passes.replace import add_constant, unique_value_name
 
+
+@dataclass(frozen=True)
+class QOperator:
+    """Where an operator on codes has its operands.
+
+    Attributes:
+        op_type: The float operator that it stands for.
+        operands: Positions of codes, scale and zero point, in the order of the float operator.
+        output: Positions of the output's scale and zero point.
+        bias: Position of the int32 bias, None where there is none.
+        variadic: The operands begin at ``operands[0]`` and repeat to the end.
+        dropped: Attributes that the float operator does not have, with their only value that
+            changes nothing; None where any value does.
+    """
+
+    op_type: str
+    operands: tuple[tuple[int, int, int], ...]
+    output: tuple[int, int]
+    bias: int | None = None
+    variadic: bool = False
+    dropped: Mapping[str, int | None] = field(default_factory=dict)
+
+
+_ONE, _TWO = ((0, 1, 2),), ((0, 1, 2), (3, 4, 5))
+
+_NCHW = MappingProxyType({"channels_last": 0})
+
+_MS = "com.microsoft"
+
+QOPERATORS: Mapping[tuple[str, str], QOperator] = MappingProxyType(
+    {
+        ("", "QLinearConv"): QOperator("Conv", _TWO, (6, 7), bias=8),
+        ("", "QLinearMatMul"): QOperator("MatMul", _TWO, (6, 7)),
+        (_MS, "QLinearConv"): QOperator("Conv", _TWO, (6, 7), bias=8, dropped=_NCHW),
+        (_MS, "QGemm"): QOperator("Gemm", _TWO, (7, 8), bias=6),
+        (_MS, "QLinearAdd"): QOperator("Add", _TWO, (6, 7)),
+        (_MS, "QLinearMul"): QOperator("Mul", _TWO, (6, 7)),
+        (_MS, "QLinearSigmoid"): QOperator("Sigmoid", _ONE, (3, 4)),
+        (_MS, "QLinearLeakyRelu"): QOperator("LeakyRelu", _ONE, (3, 4)),
+        (_MS, "QLinearSoftmax"): QOperator("Softmax", _ONE, (3, 4), dropped={"opset": None}),
+        (_MS, "QLinearConcat"): QOperator("Concat", ((2, 3, 4),), (0, 1), variadic=True),
+        (_MS, "QLinearAveragePool"): QOperator("AveragePool", _ONE, (3, 4), dropped=_NCHW),
+        (_MS, "QLinearGlobalAveragePool"): QOperator(
+            "GlobalAveragePool", _ONE, (3, 4), dropped=_NCHW
+        ),
+    }
+)
+
+"""The table, by domain and operator type."""
+
+DYNAMIC = frozenset(
+    {
+        "DynamicQuantizeLinear",
+        "DynamicQuantizeLSTM",
+        "DynamicQuantizeMatMul",
+        "ConvInteger",
+        "MatMulInteger",
+        "MatMulIntegerToFloat",
+    }
+)
+
+"""Operators of models whose activations are quantized anew for each input."""
+
 _OPSET_OF_FREE_SOFTMAX = 13
+
 """From this opset on, Softmax works along one axis; before, along it and all behind it."""
 
 
@@ -35,7 +102,7 @@ def expand_qoperators(model: ir.Model) -> None:
         if node.op_type in DYNAMIC:
             raise refusal(
                 node,
-                "the model is quantised dynamically, its activations have no fixed scales",
+                "the model is quantized dynamically, its activations have no fixed scales",
                 "quantize the float model",
             )
         if row is not None:
@@ -145,7 +212,7 @@ class _Expansion:
         return None
 
     def _bias(self, row: QOperator, slot: int) -> ir.Value:
-        """Dequantise the bias, whose scale is the product of those of input and weight."""
+        """Dequantize the bias, whose scale is the product of those of input and weight."""
         scales = [constant_array(self._input(operand[1])) for operand in row.operands]
         codes, alpha = self._input(slot), self._node.attributes.get("alpha")
         if scales[0] is None or scales[1] is None or codes is None:
@@ -188,7 +255,7 @@ class _Expansion:
         scale: ir.Value | None,
         zero_point: ir.Value | None,
     ) -> None:
-        """Let ``new``, quantised, stand for the codes ``old``."""
+        """Let ``new``, quantized, stand for the codes ``old``."""
         name, is_port = str(old.name), old.is_graph_output()
         stem = name.removesuffix("_quantized")
         old.name = None

@@ -27,7 +27,7 @@ READ = "read"
 """Stands as ``observer`` of a config that was read, in the place of a method's name."""
 
 ONLY_KNOWN = "only models whose integer operators intact knows can be read"
-_STATIC = "only static quantisation with one scale a tensor or channel is read"
+_STATIC = "only static quantization with one scale a tensor or channel is read"
 
 
 @dataclass(frozen=True, eq=False)

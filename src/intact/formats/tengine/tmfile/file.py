@@ -46,7 +46,7 @@ class FileTensor:
         kind: What it is for.
         element: Type of the elements.
         data: The elements of a constant; None for others.
-        quantization: None for what is not quantised.
+        quantization: None for what is not quantized.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""Tengine's model files as float models, and what quantised ones say of their tensors.
+"""Tengine's model files as float models, and what quantized ones say of their tensors.
 
 Source: see `layout`.
 """
@@ -28,7 +28,7 @@ _BITS = {Element.INT8: 8, Element.UINT8: 8}
 
 @dataclass(frozen=True, eq=False)
 class Int8Model:
-    """What a quantised file holds.
+    """What a quantized file holds.
 
     Attributes:
         model: What it computes, in float: constants are what their codes stand for.
@@ -46,7 +46,7 @@ def read_tmfile(source: str | Path | bytes) -> ir.Model:
 
     Tensors and nodes are called as in the file, so that Tengine's tables of scales fit; what one
     operator of Tengine takes several of ONNX for is named after it (``conv1/relu``). A batch of
-    one is left open if nothing in the model mixes samples. Constants of quantised files are what
+    one is left open if nothing in the model mixes samples. Constants of quantized files are what
     their codes stand for.
 
     Args:
@@ -60,15 +60,15 @@ def read_tmfile(source: str | Path | bytes) -> ir.Model:
 
 
 def read_int8(source: str | Path | bytes) -> Int8Model:
-    """Read a quantised Tengine model: a float model, and the scales that were given to it.
+    """Read a quantized Tengine model: a float model, and the scales that were given to it.
 
     Raises:
-        ModelError: As `read_tmfile`; or the model is not quantised, or a scale is impossible.
+        ModelError: As `read_tmfile`; or the model is not quantized, or a scale is impossible.
     """
     file = open_tmfile(source)
     if not file.is_quantized:
         raise ModelError(
-            f"{file.source}: the model is not quantised", remedy="quantize it: it is read as float"
+            f"{file.source}: the model is not quantized", remedy="quantize it: it is read as float"
         )
     model = float_model(file)
     names = {str(value.name) for value in _values(model)}

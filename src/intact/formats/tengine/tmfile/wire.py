@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.formats.binary import BinaryFile
+from intact.formats.base.binary import BinaryFile
 from intact.formats.tengine.tmfile.layout import NOTHING, TEXT, Record
 
 _LIST = 16

@@ -1,6 +1,6 @@
 """Models as ``.tmfile`` of version 2: in float, and a plan in integers.
 
-Source: see `layout`; what is quantised and how, from Tengine's quantisation tool: activations int8
+Source: see `layout`; what is quantized and how, from Tengine's quantization tool: activations int8
 (or uint8) with one scale a tensor, weights along their first axis, biases int32.
 """
 
@@ -11,12 +11,11 @@ from types import MappingProxyType
 
 import onnx_ir as ir
 
-from intact.errors import ExportError
+from intact.errors import ExportError, Unsupported
 from intact.formats.tengine.tmfile.encode import encode
 from intact.formats.tengine.tmfile.writing import moving, pointwise, pooling, products
 from intact.formats.tengine.tmfile.writing.common import Write
 from intact.formats.tengine.tmfile.writing.forms import FloatForm, Form, IntegerForm
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.sheet import Sheet
 from intact.graph import Graph, shape_or_index_values
 from intact.plan import QuantizedGraph, refuse_unready
@@ -42,7 +41,7 @@ def write_float(graph: Graph) -> bytes:
 
 
 def write_int8(plan: QuantizedGraph) -> bytes:
-    """Return a plan as the bytes of a quantised Tengine file; equal plans give equal bytes.
+    """Return a plan as the bytes of a quantized Tengine file; equal plans give equal bytes.
 
     Activations are int8, or uint8 if the plan's are unsigned; constants hold the plan's integers.
     Of what the plan fuses, Relu and Clip to 0 .. 6 go into the Conv before them; others are nodes
@@ -68,7 +67,7 @@ def _written(graph: Graph, form: Form, floats: Mapping[str, str], remedy: str) -
     for value in graph.inputs:
         try:
             sheet.add_input(value)
-        except Inexpressible as error:
+        except Unsupported as error:
             reasons.append((str(value.name), str(error)))
     done: set[ir.Node] = set()  # inside others, or computing shapes, which are written as they are
     shapes = shape_or_index_values(graph)
@@ -79,20 +78,20 @@ def _written(graph: Graph, form: Form, floats: Mapping[str, str], remedy: str) -
             continue
         try:
             if name in floats:
-                raise Inexpressible(floats[name])
+                raise Unsupported(floats[name])
             write = WRITERS.get(node.op_type) if node.domain == "" else None
             if write is None:
-                raise Inexpressible(f"it has no {node.op_type}")
+                raise Unsupported(f"it has no {node.op_type}")
             inner = products.fused_reader(sheet, node)
             write(sheet, node)
             if inner is not None:
                 done.add(inner)
-        except Inexpressible as error:
+        except Unsupported as error:
             reasons.append((name, str(error)))
     if not reasons:
         try:
             return encode(sheet.finished())
-        except Inexpressible as error:
+        except Unsupported as error:
             reasons.append(("outputs", str(error)))
     raise ExportError(
         f"Tengine cannot hold {'; '.join(_joined(reasons))}",

@@ -1,4 +1,4 @@
-"""Nodes, constants and names of the float graph, and notes of what is quantised where."""
+"""Nodes, constants and names of the float graph, and notes of what is quantized where."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Operand:
     Attributes:
         value: The value of the graph.
         shape: Its lengths in the file, in the order of its axes here.
-        parameters: How it is quantised; None for floats and for indices.
+        parameters: How it is quantized; None for floats and for indices.
         codes: The integers of a constant.
     """
 
@@ -45,9 +45,9 @@ class Canvas:
 
     Attributes:
         nodes: In topological order.
-        constants: The initialisers.
+        constants: The initializers.
         reads: What nodes read, where notes are needed, by node and slot.
-        writes: How outputs of nodes are quantised; an output that is not among them is float, or
+        writes: How outputs of nodes are quantized; an output that is not among them is float, or
             inside a chain of nodes whose last output is.
         opset: The version that the nodes need.
     """

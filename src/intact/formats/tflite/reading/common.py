@@ -8,15 +8,15 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.canvas import Operand
 from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import FileTensor, Operator
 from intact.formats.tflite.reading.layouts import Layout
-from intact.formats.tflite.reading.parameters import Unreadable
 from intact.formats.tflite.reading.schema import Element, Fused, Padding
 
 Read: TypeAlias = Callable[[Draft, Operator], None]
-"""Adds the nodes of an operator to a draft; raises ``Unreadable`` where it cannot."""
+"""Adds the nodes of an operator to a draft; raises ``Unsupported`` where it cannot."""
 
 _NEARLY = 1 / 512
 """Relative difference of two scales below which no 8-bit code changes from one to the other."""
@@ -27,7 +27,7 @@ _MOST = 1 << 20
 def slot(op: Operator, number: int) -> int:
     """Return the tensor at an input slot."""
     if number >= len(op.inputs) or op.inputs[number] < 0:
-        raise Unreadable(f"its input {number} is absent")
+        raise Unsupported(f"its input {number} is absent")
     return op.inputs[number]
 
 
@@ -39,13 +39,13 @@ def optional(op: Operator, number: int) -> int:
 def needs_rank(tensor: FileTensor, *ranks: int) -> None:
     """Refuse a tensor of another rank."""
     if tensor.rank not in ranks:
-        raise Unreadable(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
+        raise Unsupported(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
 
 
 def axis_in(axis: int, rank: int) -> int:
     """Return an axis counted from 0."""
     if not -rank <= axis < rank:
-        raise Unreadable(f"axis {axis} of a tensor of {rank} dimensions")
+        raise Unsupported(f"axis {axis} of a tensor of {rank} dimensions")
     return axis % rank
 
 
@@ -53,7 +53,7 @@ def positive(op: Operator, *names: str) -> tuple[int, ...]:
     """Return options that are lengths."""
     numbers = tuple(int(op.options[name]) for name in names)
     if not all(0 < number <= _MOST for number in numbers):
-        raise Unreadable(f"its {' and '.join(names)} are {list(numbers)}")
+        raise Unsupported(f"its {' and '.join(names)} are {list(numbers)}")
     return numbers
 
 
@@ -70,7 +70,7 @@ def window_pads(
     SAME puts the odd element behind.
 
     Raises:
-        Unreadable: The window does not give the output that the file says.
+        Unsupported: The window does not give the output that the file says.
     """
     pads = []
     for size, width, stride, dilation, wanted in zip(
@@ -83,7 +83,7 @@ def window_pads(
         else:
             length, total = (size - reach) // stride + 1, 0
         if length != wanted or length < 1:
-            raise Unreadable(f"its windows give {length} elements where its output has {wanted}")
+            raise Unsupported(f"its windows give {length} elements where its output has {wanted}")
         pads.append((total // 2, total - total // 2))
     return tuple(before for before, _ in pads) + tuple(after for _, after in pads)
 
@@ -101,7 +101,7 @@ def clamped(draft: Draft, value: Operand | ir.Value, activation: int) -> ir.Valu
             return draft.node("Clip", [value, draft.number(-1), draft.number(1)])
     known = activation in Fused.__members__.values()
     name = Fused(activation).name if known else str(activation)
-    raise Unreadable(f"its fused activation is {name}")
+    raise Unsupported(f"its fused activation is {name}")
 
 
 def finish(
@@ -120,14 +120,14 @@ def broadcast(draft: Draft, op: Operator, *shapes: Sequence[int]) -> None:
         found = None
     if found != wanted:
         operands = " and ".join(str(list(shape)) for shape in shapes)
-        raise Unreadable(f"operands {operands} do not give {list(wanted)}")
+        raise Unsupported(f"operands {operands} do not give {list(wanted)}")
 
 
 def needs_shape(draft: Draft, index: int, shape: Sequence[int]) -> None:
     """Refuse an output whose shape is not what the operator gives."""
     tensor = draft.tensor(index)
     if tensor.shape != tuple(shape):
-        raise Unreadable(
+        raise Unsupported(
             f"tensor {tensor.name!r} of shape {list(tensor.shape)} is computed as {list(shape)}"
         )
 
@@ -142,7 +142,7 @@ def keeps_scale(draft: Draft, source: int, *outputs: int) -> None:
     for output in outputs:
         kept = draft.parameters(output)
         if (given is None) != (kept is None):
-            raise Unreadable("it turns integers into floats or back")
+            raise Unsupported("it turns integers into floats or back")
         if given is None or kept is None or kept.equals(given):
             continue
         near = (
@@ -152,7 +152,7 @@ def keeps_scale(draft: Draft, source: int, *outputs: int) -> None:
             and abs(float(given.scale) - float(kept.scale)) < _NEARLY * float(given.scale)
         )
         if not near:
-            raise Unreadable("its output has another scale than its input, which it only moves")
+            raise Unsupported("its output has another scale than its input, which it only moves")
 
 
 def mixes_batch(draft: Draft, is_mixed: bool) -> None:
@@ -165,7 +165,7 @@ def one_kind(draft: Draft, op: Operator) -> None:
     """Refuse operators that compute with integers and floats."""
     elements = {draft.tensor(i).element for i in (*op.inputs, *op.outputs) if i >= 0}
     if elements & _FLOATS and elements & _CODES:
-        raise Unreadable("it mixes float tensors with integer ones (dynamic-range quantisation)")
+        raise Unsupported("it mixes float tensors with integer ones (dynamic-range quantization)")
 
 
 _FLOATS = {Element.FLOAT32, Element.FLOAT16}

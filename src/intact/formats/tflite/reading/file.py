@@ -36,7 +36,7 @@ class FileTensor:
         shape: Lengths, positive, with a batch of one as a rule.
         signature: Lengths with -1 where they are open; as ``shape`` where the file has none.
         element: Type of the elements.
-        quantization: None for what is not quantised.
+        quantization: None for what is not quantized.
         data: Bytes of a constant, of the length that type and shape ask for; None for others.
         odd: Why it cannot be used, "" where it can.
     """

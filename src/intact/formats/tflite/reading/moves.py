@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.canvas import Input
 from intact.formats.tflite.reading.common import (
     Read,
@@ -19,7 +20,6 @@ from intact.formats.tflite.reading.common import (
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
 from intact.formats.tflite.reading.layouts import Layout, arranged, channels_first
-from intact.formats.tflite.reading.parameters import Unreadable
 
 _MOST_GATHERED = 1 << 16
 """Elements of an axis that is mirrored."""
@@ -33,7 +33,7 @@ def reshape(draft: Draft, op: Operator) -> None:
     index, output = slot(op, 0), draft.tensor(op.outputs[0])
     data = draft.tensor(index)
     if data.size != output.size:
-        raise Unreadable(f"{list(data.shape)} does not become {list(output.shape)}")
+        raise Unsupported(f"{list(data.shape)} does not become {list(output.shape)}")
     keeps_scale(draft, index, op.outputs[0])
     drawn = draft.drawn.get(draft.alias.get(index, index))
     if drawn is None:
@@ -64,7 +64,7 @@ def transpose(draft: Draft, op: Operator) -> None:
     index, output = slot(op, 0), op.outputs[0]
     shape, permutation = draft.tensor(index).shape, draft.list_of(slot(op, 1))
     if sorted(permutation) != list(range(len(shape))):
-        raise Unreadable(f"its permutation is {list(permutation)}")
+        raise Unsupported(f"its permutation is {list(permutation)}")
     needs_shape(draft, output, [shape[axis] for axis in permutation])
     keeps_scale(draft, index, output)
     permutation = _batch_in_front(permutation, shape) if draft.batch else permutation
@@ -110,7 +110,7 @@ def gather(draft: Draft, op: Operator) -> None:
     index, chosen = slot(op, 0), slot(op, 1)
     shape, indices = draft.tensor(index).shape, draft.tensor(chosen)
     if op.options["batch_dims"]:
-        raise Unreadable("it gathers by sample")
+        raise Unsupported("it gathers by sample")
     axis = axis_in(int(op.options["axis"]), len(shape))
     mixes_batch(draft, axis == 0 and not draft.is_constant(index))
     mixes_batch(draft, draft.is_constant(index) and draft.is_constant(chosen))
@@ -119,7 +119,7 @@ def gather(draft: Draft, op: Operator) -> None:
     if draft.is_constant(chosen):
         numbers = draft.list_of(chosen)
         if not all(0 <= number < shape[axis] for number in numbers):
-            raise Unreadable("an index lies outside its axis")
+            raise Unsupported("an index lies outside its axis")
     mixes_batch(draft, axis != 0 and not draft.is_constant(chosen))
     value = draft.node("Gather", [draft.operand(index), draft.operand(chosen)], {"axis": axis})
     draft.write(op.outputs[0], value)
@@ -130,7 +130,7 @@ def tile(draft: Draft, op: Operator) -> None:
     index, repeats = slot(op, 0), draft.list_of(slot(op, 1))
     shape = draft.tensor(index).shape
     if len(repeats) != len(shape) or min(repeats, default=1) < 1:
-        raise Unreadable(f"its repeats are {list(repeats)}")
+        raise Unsupported(f"its repeats are {list(repeats)}")
     needs_shape(draft, op.outputs[0], [n * k for n, k in zip(shape, repeats, strict=True)])
     keeps_scale(draft, index, op.outputs[0])
     mixes_batch(draft, repeats[:1] != (1,))
@@ -148,7 +148,7 @@ def broadcast_to(draft: Draft, op: Operator) -> None:
         length not in (1, wanted)
         for length, wanted in zip((*ahead, *shape), output.shape, strict=True)
     ):
-        raise Unreadable(f"{list(shape)} does not broadcast to {list(output.shape)}")
+        raise Unsupported(f"{list(shape)} does not broadcast to {list(output.shape)}")
     keeps_scale(draft, index, op.outputs[0])
     mixes_batch(draft, bool(ahead) or draft.is_constant(index))
     layout = Layout.FILE if ahead else draft.layout_of(index)
@@ -179,7 +179,7 @@ def _filler(draft: Draft, index: int) -> float:
         return 0.0
     parameters, array = draft.parameters(index), draft.array(index)
     if array.size != 1 or (parameters is not None and parameters.axis is not None):
-        raise Unreadable("it is filled with more than one number")
+        raise Unsupported("it is filled with more than one number")
     numbers = array if parameters is None else parameters.numbers(array)
     return float(numbers.reshape(-1)[0])
 
@@ -196,7 +196,7 @@ def mirror_pad(draft: Draft, op: Operator) -> None:
             continue
         length = grown[axis]
         if max(before, after) > length - (not with_edge) or length > _MOST_GATHERED:
-            raise Unreadable(f"{before} and {after} elements are no mirror of {length}")
+            raise Unsupported(f"{before} and {after} elements are no mirror of {length}")
         start = 0 if with_edge else 1
         indices = [
             *range(before - 1 + start, start - 1, -1),
@@ -216,7 +216,7 @@ def _pads(draft: Draft, op: Operator) -> list[tuple[int, int]]:
     """Return what is added before and behind each axis."""
     shape, flat = draft.tensor(slot(op, 0)).shape, draft.list_of(slot(op, 1))
     if len(flat) != 2 * len(shape) or min(flat, default=0) < 0:
-        raise Unreadable(f"its pads are {list(flat)}")
+        raise Unsupported(f"its pads are {list(flat)}")
     pads = list(zip(flat[::2], flat[1::2], strict=True))
     needs_shape(draft, op.outputs[0], [n + sum(p) for n, p in zip(shape, pads, strict=True)])
     mixes_batch(draft, any(pads[0]))
@@ -226,7 +226,7 @@ def _pads(draft: Draft, op: Operator) -> list[tuple[int, int]]:
 def requantize(draft: Draft, op: Operator) -> None:
     """QUANTIZE and DEQUANTIZE: the same numbers at another end, or as floats.
 
-    A float input of the graph needs no node: it is quantised where it is read.
+    A float input of the graph needs no node: it is quantized where it is read.
     """
     index, output = slot(op, 0), op.outputs[0]
     needs_shape(draft, output, draft.tensor(index).shape)
@@ -236,7 +236,7 @@ def requantize(draft: Draft, op: Operator) -> None:
     if draft.is_constant(index):
         parameters = draft.parameters(index)
         if op.name != "DEQUANTIZE":
-            raise Unreadable("it quantises a constant")
+            raise Unsupported("it quantizes a constant")
         array = draft.array(index)
         draft.charge(array.size)
         draft.known[output] = array if parameters is None else parameters.numbers(array)

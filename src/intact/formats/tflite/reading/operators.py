@@ -6,21 +6,13 @@ import itertools
 from collections import Counter, defaultdict
 from collections.abc import Mapping
 
-from intact.errors import ModelError
-from intact.formats.binary import clipped
-from intact.formats.tflite.reading import (
-    moves,
-    parts,
-    pointwise,
-    products,
-    reductions,
-    sizes,
-    spatial,
-)
+from intact.errors import ModelError, Unsupported
+from intact.formats.base.binary import clipped
+from intact.formats.tflite.reading import moves, parts, pointwise, products, reductions, spatial
+from intact.formats.tflite.reading import parts as sizes
 from intact.formats.tflite.reading.common import Read, mixes_batch, one_kind
 from intact.formats.tflite.reading.draft import Draft, FixesBatch
 from intact.formats.tflite.reading.file import Operator, TfliteFile
-from intact.formats.tflite.reading.parameters import Unreadable
 
 TABLE: Mapping[str, Read] = {
     **products.TABLE,
@@ -61,7 +53,7 @@ def draw(file: TfliteFile) -> Draft:
 def _draw(file: TfliteFile, *, batch: bool) -> Draft:
     try:
         draft = Draft(file, batch=batch, alias=_aliases(file))
-    except Unreadable as reason:
+    except Unsupported as reason:
         raise ModelError(f"{file.source}: an input: {clipped(str(reason))}") from reason
     refusals: list[tuple[Operator, str]] = []
     failed: set[int] = set()
@@ -71,7 +63,7 @@ def _draw(file: TfliteFile, *, batch: bool) -> Draft:
             continue
         try:
             _read(draft, op)
-        except Unreadable as reason:
+        except Unsupported as reason:
             refusals.append((op, str(reason)))
             failed.update(op.outputs)
     if not refusals:
@@ -79,29 +71,29 @@ def _draw(file: TfliteFile, *, batch: bool) -> Draft:
             for index in file.outputs:
                 draft.operand(index)
                 mixes_batch(draft, draft.is_constant(index))
-        except Unreadable as reason:
+        except Unsupported as reason:
             raise ModelError(f"{file.source}: an output: {clipped(str(reason))}") from reason
         return draft
     raise ModelError(
         f"{file.source}: {len(refusals)} of {len(file.operators)} operators cannot be read:"
         f" {_listed(refusals)}",
-        remedy="convert the model with full-integer int8 quantisation and built-in operators",
+        remedy="convert the model with full-integer int8 quantization and built-in operators",
     )
 
 
 def _read(draft: Draft, op: Operator) -> None:
     wanted = len(op.outputs) >= 1 if op.name in _MANY_OUTPUTS else len(op.outputs) == 1
     if op.name in TABLE and not wanted:
-        raise Unreadable(f"it has {len(op.outputs)} outputs")
+        raise Unsupported(f"it has {len(op.outputs)} outputs")
     for index in op.outputs:
         if index in draft.drawn or draft.is_constant(index):
-            raise Unreadable(f"its output {draft.tensor(index).name!r} is there already")
+            raise Unsupported(f"its output {draft.tensor(index).name!r} is there already")
     if sizes.is_known(draft, op):
         sizes.compute(draft, op)
         return
     read = TABLE.get(op.name)
     if read is None:
-        raise Unreadable("operators of this kind are not read")
+        raise Unsupported("operators of this kind are not read")
     if op.name not in _CONVERSIONS:
         one_kind(draft, op)
     for index in op.outputs:
@@ -126,7 +118,7 @@ def _listed(refusals: list[tuple[Operator, str]]) -> str:
 def _aliases(file: TfliteFile) -> dict[int, int]:
     """Return the float outputs that are another name of the integers before them.
 
-    A DEQUANTIZE at the end of the graph needs no node: what its producer hands out is quantised.
+    A DEQUANTIZE at the end of the graph needs no node: what its producer hands out is quantized.
     """
     readers = Counter(index for op in file.operators for index in op.inputs)
     made = {index for op in file.operators for index in op.outputs}

@@ -17,16 +17,13 @@ from intact.config import (
     TensorQuantConfig,
     make_policy,
 )
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.file import FileTensor
 from intact.formats.tflite.reading.schema import Element
 from intact.numerics.affine import dequantize
 
 READ = "read"
 """Stands as ``observer`` of a config that was read, in the place of a method's name."""
-
-
-class Unreadable(Exception):  # noqa: N818 - a reason that is collected with others
-    """Why an operator cannot be read."""
 
 
 _WIDTHS = {Element.INT4: 4, Element.INT8: 8, Element.UINT8: 8, Element.INT16: 16, Element.INT32: 32}
@@ -112,26 +109,26 @@ class Parameters:
 
 
 def parameters_of(tensor: FileTensor) -> Parameters | None:
-    """Return the parameters of a tensor; None where it is not quantised.
+    """Return the parameters of a tensor; None where it is not quantized.
 
     Raises:
-        Unreadable: They are impossible, or of a kind that is not read.
+        Unsupported: They are impossible, or of a kind that is not read.
     """
     found = tensor.quantization
     if found is None or tensor.element not in _WIDTHS:
         return None
     scale, zero_point = found.scale.astype(np.float32), found.zero_point.astype(np.int64)
     if found.is_custom:
-        raise Unreadable(f"tensor {tensor.name!r} is quantised by block or in a custom way")
+        raise Unsupported(f"tensor {tensor.name!r} is quantized by block or in a custom way")
     if not (np.isfinite(scale) & (scale > 0)).all():
-        raise Unreadable(f"a scale of tensor {tensor.name!r} is not positive and finite")
+        raise Unsupported(f"a scale of tensor {tensor.name!r} is not positive and finite")
     if zero_point.size not in (0, 1, scale.size):
-        raise Unreadable(
+        raise Unsupported(
             f"tensor {tensor.name!r} has {scale.size} scales and {zero_point.size} zero points"
         )
     axis = None if scale.size == 1 else found.axis
     if axis is not None and not (0 <= axis < tensor.rank and tensor.shape[axis] == scale.size):
-        raise Unreadable(
+        raise Unsupported(
             f"tensor {tensor.name!r} has {scale.size} scales along axis {axis} of shape"
             f" {list(tensor.shape)}"
         )
@@ -141,7 +138,7 @@ def parameters_of(tensor: FileTensor) -> Parameters | None:
     signed = tensor.element is not Element.UINT8
     parameters = Parameters(scale.reshape(shape), spread, _WIDTHS[tensor.element], signed, axis)
     if ((spread < parameters.low) | (spread > parameters.high)).any():
-        raise Unreadable(f"a zero point of tensor {tensor.name!r} is no code of its type")
+        raise Unsupported(f"a zero point of tensor {tensor.name!r} is no code of its type")
     return parameters
 
 
@@ -149,15 +146,15 @@ def constant_of(tensor: FileTensor) -> npt.NDArray[np.generic]:
     """Return the stored numbers or codes of a constant, read-only; 4 bits in an int8.
 
     Raises:
-        Unreadable: Its data is shorter or longer than its shape, or of a type that is not read.
+        Unsupported: Its data is shorter or longer than its shape, or of a type that is not read.
     """
     kind = _NUMPY.get(tensor.element)
     if kind is None or tensor.data is None:
-        raise Unreadable(f"tensor {tensor.name!r} is a constant of {tensor.element.name.lower()}")
+        raise Unsupported(f"tensor {tensor.name!r} is a constant of {tensor.element.name.lower()}")
     packed = tensor.element is Element.INT4
     size = -(-tensor.size // 2) if packed else tensor.size * np.dtype(kind).itemsize
     if len(tensor.data) != size:
-        raise Unreadable(
+        raise Unsupported(
             f"tensor {tensor.name!r} of shape {list(tensor.shape)} has {len(tensor.data)} bytes,"
             f" not {size}"
         )

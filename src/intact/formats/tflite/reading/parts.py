@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from dataclasses import dataclass
 
-from intact.formats.tflite.reading.canvas import Input
+import numpy as np
+
+from intact.errors import Unsupported
+from intact.formats.tflite.reading.canvas import Array, Input
 from intact.formats.tflite.reading.common import (
     Read,
     axis_in,
@@ -17,7 +22,6 @@ from intact.formats.tflite.reading.common import (
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
 from intact.formats.tflite.reading.layouts import Layout, arranged
-from intact.formats.tflite.reading.parameters import Unreadable
 from intact.formats.tflite.reading.schema import Element
 
 _LOWEST = -(2**31)
@@ -31,7 +35,7 @@ def concatenation(draft: Draft, op: Operator) -> None:
     shapes = [draft.tensor(index).shape for index in op.inputs]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == output.rank}
     if not shapes or len(rest) != 1 or any(len(shape) != output.rank for shape in shapes):
-        raise Unreadable(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
+        raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
     total = sum(shape[axis] for shape in shapes)
     needs_shape(draft, op.outputs[0], (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
     if output.element is not Element.UINT8:
@@ -58,7 +62,7 @@ def _split(
 ) -> None:
     shape, count = draft.tensor(index).shape, len(op.outputs)
     if len(axes) != 1 or not count:
-        raise Unreadable(f"its axes are {list(axes)}, its outputs {count}")
+        raise Unsupported(f"its axes are {list(axes)}, its outputs {count}")
     axis = axis_in(axes[0], len(shape))
     mixes_batch(draft, axis == 0)
     if sizes is None:
@@ -67,7 +71,7 @@ def _split(
         rest = shape[axis] - sum(size for size in sizes if size > 0)
         sizes = tuple(rest if size == -1 else size for size in sizes)
     if len(sizes) != count or sum(sizes) != shape[axis] or min(sizes) < 1:
-        raise Unreadable(f"parts {list(sizes[:8])} of {shape[axis]} elements")
+        raise Unsupported(f"parts {list(sizes[:8])} of {shape[axis]} elements")
     for output, size in zip(op.outputs, sizes, strict=True):
         needs_shape(draft, output, (*shape[:axis], size, *shape[axis + 1 :]))
     keeps_scale(draft, index, *op.outputs)
@@ -87,7 +91,7 @@ def pack(draft: Draft, op: Operator) -> None:
     mixes_batch(draft, axis == 0)
     single = (*output.shape[:axis], 1, *output.shape[axis + 1 :])
     if len(op.inputs) != output.shape[axis]:
-        raise Unreadable(f"{len(op.inputs)} inputs for {list(output.shape)}")
+        raise Unsupported(f"{len(op.inputs)} inputs for {list(output.shape)}")
     operands = []
     for index in op.inputs:
         needs_shape(draft, index, (*single[:axis], *single[axis + 1 :]))
@@ -104,7 +108,7 @@ def unpack(draft: Draft, op: Operator) -> None:
     axis = axis_in(int(op.options["axis"]), len(shape))
     mixes_batch(draft, axis == 0)
     if count != shape[axis]:
-        raise Unreadable(f"{count} outputs of {list(shape)}")
+        raise Unsupported(f"{count} outputs of {list(shape)}")
     keeps_scale(draft, index, *op.outputs)
     source = draft.operand(index)
     single = (*shape[:axis], 1, *shape[axis + 1 :])
@@ -135,14 +139,14 @@ def slice_(draft: Draft, op: Operator) -> None:
     shape = draft.tensor(slot(op, 0)).shape
     begin, size = draft.list_of(slot(op, 1)), draft.list_of(slot(op, 2))
     if not len(begin) == len(size) == len(shape):
-        raise Unreadable(f"it begins at {list(begin)} and keeps {list(size)}")
+        raise Unsupported(f"it begins at {list(begin)} and keeps {list(size)}")
     cuts = [
         Cut(start, 1, length - start if kept == -1 else kept)
         for start, kept, length in zip(begin, size, shape, strict=True)
     ]
     for cut, length in zip(cuts, shape, strict=True):
         if cut.start < 0 or cut.length < 1 or cut.start + cut.length > length:
-            raise Unreadable(f"it begins at {list(begin)} and keeps {list(size)}")
+            raise Unsupported(f"it begins at {list(begin)} and keeps {list(size)}")
     needs_shape(draft, op.outputs[0], [cut.length for cut in cuts])
     _cut(draft, op, cuts)
 
@@ -159,11 +163,11 @@ def strided_cuts(draft: Draft, op: Operator) -> tuple[list[Cut], tuple[int, ...]
     shape = draft.tensor(slot(op, 0)).shape
     begins, ends, steps = (draft.list_of(slot(op, number)) for number in (1, 2, 3))
     if not len(begins) == len(ends) == len(steps) or op.options["offset"]:
-        raise Unreadable("its begins, ends and steps are of different lengths, or offsets")
+        raise Unsupported("its begins, ends and steps are of different lengths, or offsets")
     kinds = [_kind(op, k) for k in range(len(begins))]
     skipped = len(shape) - sum(kind in ("keep", "drop") for kind in kinds)
     if skipped < 0 or kinds.count("ellipsis") > 1 or 0 in steps:
-        raise Unreadable(f"it cuts {len(begins)} axes of {list(shape)} in steps {list(steps)}")
+        raise Unsupported(f"it cuts {len(begins)} axes of {list(shape)} in steps {list(steps)}")
     if "ellipsis" not in kinds:
         kinds.append("ellipsis")
     cuts: list[Cut] = []
@@ -235,4 +239,116 @@ TABLE: dict[str, Read] = {
     "SLICE": slice_,
     "STRIDED_SLICE": strided_slice,
 }
+
 """Read functions by operator."""
+
+_MOST = 1 << 12
+
+"""Elements; shapes have a handful."""
+
+_INTEGERS = {Element.INT32: np.int32, Element.INT64: np.int64}
+
+
+def is_known(draft: Draft, op: Operator) -> bool:
+    """Tell whether an operator computes integers that follow from shapes and constants."""
+    if op.name not in _KNOWN or len(op.outputs) != 1:
+        return False
+    tensors = [draft.tensor(index) for index in (*op.inputs, *op.outputs) if index >= 0]
+    if any(tensor.size > _MOST for tensor in tensors) and op.name != "SHAPE":
+        return False
+    if draft.tensor(op.outputs[0]).element not in _INTEGERS or not op.inputs:
+        return False
+    return op.name == "SHAPE" or all(draft.is_constant(index) for index in op.inputs if index >= 0)
+
+
+def compute(draft: Draft, op: Operator) -> None:
+    """Compute them.
+
+    Raises:
+        Unsupported: They are not of the shape that the file says.
+    """
+    output = draft.tensor(op.outputs[0])
+    if op.name == "SHAPE":
+        result: Array = np.array(draft.tensor(op.inputs[0]).shape, np.int64)
+    elif op.name == "STRIDED_SLICE":
+        result = _cut_sizes(draft, op).reshape(output.shape)
+    else:
+        arrays = [draft.array(index) for index in op.inputs if index >= 0]
+        try:
+            _refuse_growth(op, arrays, output.size)
+            with np.errstate(all="ignore"):
+                result = np.asarray(_KNOWN[op.name](arrays, op))
+                result = result.astype(_INTEGERS[output.element])
+        except (ValueError, IndexError, TypeError, OverflowError) as error:
+            raise Unsupported(f"its integers do not fit together ({error})") from error
+    _require_size(result.size, output.size)
+    draft.charge(result.size)
+    draft.known[op.outputs[0]] = result.reshape(output.shape).astype(_INTEGERS[output.element])
+
+
+def _refuse_growth(op: Operator, arrays: list[Array], wanted: int) -> None:
+    """Refuse what would make more than its output holds: small operands may make gigabytes."""
+    match op.name:
+        case "CONCATENATION" | "PACK":
+            _require_size(sum(array.size for array in arrays), wanted)
+        case "ADD" | "SUB" | "MUL" | "MAXIMUM" | "MINIMUM":
+            shapes = (array.shape for array in arrays)
+            _require_size(math.prod(np.broadcast_shapes(*shapes)), wanted)
+        case "GATHER":
+            data, indices = arrays
+            axis = axis_in(int(op.options["axis"]), data.ndim)
+            _require_size(data.size // data.shape[axis] * indices.size, wanted)
+
+
+def _require_size(found: int, wanted: int) -> None:
+    if found != wanted:
+        raise Unsupported(f"it gives {found} integers where its output has {wanted}")
+
+
+def _cut_sizes(draft: Draft, op: Operator) -> Array:
+    array = draft.array(op.inputs[0])
+    for axis, cut in enumerate(strided_cuts(draft, op)[0]):
+        kept = range(cut.start, cut.start + cut.step * cut.length, cut.step)
+        array = np.take(array, list(kept), axis=axis)
+    if array.size != draft.tensor(op.outputs[0]).size:
+        raise Unsupported(f"it keeps {array.size} integers")
+    return array
+
+
+def _concatenate(arrays: list[Array], op: Operator) -> Array:
+    return np.concatenate(arrays, axis=int(op.options["axis"]))
+
+
+def _stack(arrays: list[Array], op: Operator) -> Array:
+    return np.stack(arrays, axis=int(op.options["axis"]))
+
+
+def _take(arrays: list[Array], op: Operator) -> Array:
+    axis = axis_in(int(op.options["axis"]), arrays[0].ndim)
+    return np.take(arrays[0], arrays[1], axis=axis)
+
+
+def _product(arrays: list[Array], op: Operator) -> Array:
+    axes = tuple(int(axis) for axis in arrays[1].reshape(-1))
+    keep = bool(op.options["keep_dims"])
+    return np.asarray(np.prod(arrays[0], axis=axes, keepdims=keep))
+
+
+def _same(arrays: list[Array], _op: Operator) -> Array:
+    return arrays[0]
+
+
+_KNOWN: dict[str, Callable[[list[Array], Operator], Array]] = {
+    "SHAPE": _same,
+    "STRIDED_SLICE": _same,
+    "CONCATENATION": _concatenate,
+    "PACK": _stack,
+    "GATHER": _take,
+    "REDUCE_PROD": _product,
+    **dict.fromkeys(("RESHAPE", "SQUEEZE", "EXPAND_DIMS", "CAST"), _same),
+    "ADD": lambda arrays, _: arrays[0] + arrays[1],
+    "SUB": lambda arrays, _: arrays[0] - arrays[1],
+    "MUL": lambda arrays, _: arrays[0] * arrays[1],
+    "MAXIMUM": lambda arrays, _: np.maximum(arrays[0], arrays[1]),
+    "MINIMUM": lambda arrays, _: np.minimum(arrays[0], arrays[1]),
+}

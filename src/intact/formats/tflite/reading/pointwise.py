@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.canvas import Attribute, Operand
 from intact.formats.tflite.reading.common import (
     Read,
@@ -19,7 +20,6 @@ from intact.formats.tflite.reading.common import (
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
 from intact.formats.tflite.reading.layouts import Layout
-from intact.formats.tflite.reading.parameters import Unreadable
 from intact.formats.tflite.reading.schema import Fused
 
 _GELU_OPSET = 20
@@ -32,7 +32,7 @@ def _operands(draft: Draft, op: Operator) -> tuple[Layout, list[Operand]]:
     rank = draft.tensor(op.outputs[0]).rank
     computed = [index for index in indices if not draft.is_constant(index)]
     if not computed:
-        raise Unreadable("all its inputs are constants")
+        raise Unsupported("all its inputs are constants")
     same = all(draft.tensor(index).rank == rank for index in computed)
     mixes_batch(draft, not same)
     layout = draft.layout_of(*computed) if same else Layout.FILE
@@ -97,7 +97,7 @@ def leaky_relu(draft: Draft, op: Operator) -> None:
     """LEAKY_RELU."""
     alpha = float(op.options["alpha"])
     if not abs(alpha) < 1e30:
-        raise Unreadable(f"its slope is {alpha}")
+        raise Unsupported(f"its slope is {alpha}")
     layout, source = _source(draft, op)
     draft.write(op.outputs[0], draft.node("LeakyRelu", [source], {"alpha": alpha}), layout)
 
@@ -107,7 +107,7 @@ def prelu(draft: Draft, op: Operator) -> None:
     layout, source = _source(draft, op)
     index = slot(op, 1)
     if not draft.is_constant(index):
-        raise Unreadable("its slope is computed")
+        raise Unsupported("its slope is computed")
     broadcast(draft, op, draft.tensor(slot(op, 0)).shape, draft.tensor(index).shape)
     slope = draft.constant(index, layout, len(source.shape))
     draft.write(op.outputs[0], draft.node("PRelu", [source, slope]), layout)
@@ -138,7 +138,7 @@ def _along_channels(op_type: str, attributes: Mapping[str, Attribute]) -> Read:
 
     def read(draft: Draft, op: Operator) -> None:
         if op.options.get("beta", 1.0) != 1.0:
-            raise Unreadable(f"its beta is {op.options['beta']:g}")
+            raise Unsupported(f"its beta is {op.options['beta']:g}")
         rank = draft.tensor(slot(op, 0)).rank
         axis_in(-1, rank)
         mixes_batch(draft, rank == 1)

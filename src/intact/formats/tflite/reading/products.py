@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.canvas import Attribute, Operand
 from intact.formats.tflite.reading.common import (
     Read,
@@ -20,7 +21,7 @@ from intact.formats.tflite.reading.common import (
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
 from intact.formats.tflite.reading.layouts import Layout
-from intact.formats.tflite.reading.parameters import Parameters, Unreadable, parameters_of
+from intact.formats.tflite.reading.parameters import Parameters, parameters_of
 from intact.formats.tflite.reading.schema import Element, Padding
 
 _WINDOW = ("stride_h", "stride_w")
@@ -35,7 +36,7 @@ def convolution(draft: Draft, op: Operator) -> None:
     channels, group = data.shape[3], weight.shape[3]
     groups = channels // group
     if channels % group or weight.shape[0] % groups:
-        raise Unreadable(f"its weight {list(weight.shape)} does not fit {channels} channels")
+        raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
     _window(draft, op, _weight(draft, slot(op, 1), (0, 3, 1, 2), 0), groups)
 
 
@@ -46,7 +47,7 @@ def depthwise(draft: Draft, op: Operator) -> None:
     needs_rank(weight, 4)
     channels = data.shape[3]
     if weight.shape[0] != 1 or weight.shape[3] % channels:
-        raise Unreadable(f"its weight {list(weight.shape)} does not fit {channels} channels")
+        raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
     _window(draft, op, _weight(draft, slot(op, 1), (3, 0, 1, 2), 0), channels)
 
 
@@ -80,7 +81,7 @@ def transposed_convolution(draft: Draft, op: Operator) -> None:
     weight = _weight(draft, weight_index, (3, 0, 1, 2), 1)
     strides, kernel = positive(op, *_WINDOW), weight.shape[2:]
     if weight.shape[0] != data.shape[3]:
-        raise Unreadable(f"its weight does not fit {data.shape[3]} channels")
+        raise Unsupported(f"its weight does not fit {data.shape[3]} channels")
     before, after, more = [], [], []
     for axis, (stride, width) in enumerate(zip(strides, kernel, strict=True)):
         size, wanted = data.shape[1 + axis], output.shape[1 + axis]
@@ -89,7 +90,7 @@ def transposed_convolution(draft: Draft, op: Operator) -> None:
         after.append(max(rest, 0))
         more.append(max(-rest, 0))
         if not 0 <= more[-1] < stride:
-            raise Unreadable(f"its output of {wanted} elements does not come of {size}")
+            raise Unsupported(f"its output of {wanted} elements does not come of {size}")
     needs_shape(draft, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
     source = draft.operand(data_index, Layout.FIRST)
     bias = _bias(draft, op, optional(op, 3), source, weight, weight.shape[1])
@@ -120,12 +121,12 @@ def fully_connected(draft: Draft, op: Operator) -> None:
     data, weight_tensor = draft.tensor(slot(op, 0)), draft.tensor(slot(op, 1))
     needs_rank(weight_tensor, 2)
     if op.options["weights_format"]:
-        raise Unreadable("its weight is shuffled")
+        raise Unsupported("its weight is shuffled")
     weight = _weight(draft, slot(op, 1), (0, 1), 0)
     outputs, width = weight.shape
     rows = data.size // width
     if data.size % width:
-        raise Unreadable(f"its weight {[outputs, width]} does not fit data {list(data.shape)}")
+        raise Unsupported(f"its weight {[outputs, width]} does not fit data {list(data.shape)}")
     output = draft.tensor(op.outputs[0])
     if output.size != rows * outputs:
         needs_shape(draft, op.outputs[0], (rows, outputs))
@@ -151,7 +152,7 @@ def batch_matmul(draft: Draft, op: Operator) -> None:
     ranks = {draft.tensor(slot(op, number)).rank for number in (0, 1)}
     mixes_batch(draft, len(ranks) > 1 or min(ranks) < 3)
     if left.shape[-1] != right.shape[-2]:
-        raise Unreadable(f"factors {list(left.shape)} and {list(right.shape)} do not fit")
+        raise Unsupported(f"factors {list(left.shape)} and {list(right.shape)} do not fit")
     draft.write(op.outputs[0], draft.node("MatMul", [left, right]))
 
 
@@ -159,12 +160,12 @@ def _factor(draft: Draft, op: Operator, number: int) -> Operand:
     index, is_adjoint = slot(op, number), bool(op.options[("adj_x", "adj_y")[number]])
     tensor = draft.tensor(index)
     if tensor.rank < 2:
-        raise Unreadable("a factor is a vector")
+        raise Unsupported("a factor is a vector")
     order = (*range(tensor.rank - 2), tensor.rank - 1, tensor.rank - 2)
     if draft.is_constant(index):
         parameters = draft.parameters(index)
         if parameters is not None and parameters.axis is not None:
-            raise Unreadable("a factor has one scale a channel")
+            raise Unsupported("a factor has one scale a channel")
         # With three dimensions it is not taken for the weight of a dense layer.
         other = draft.tensor(slot(op, 1 - number)).rank
         ahead = (1,) * (3 - tensor.rank) if other > 2 else ()
@@ -190,21 +191,21 @@ def _weight(draft: Draft, index: int, order: tuple[int, ...], channels: int) -> 
     """Return a constant weight with its axes in another order.
 
     Raises:
-        Unreadable: It is computed, or its scales lie along another axis than ``channels`` then.
+        Unsupported: It is computed, or its scales lie along another axis than ``channels`` then.
     """
     tensor = draft.tensor(index)
     if not draft.is_constant(index):
-        raise Unreadable("its weight is computed")
+        raise Unsupported("its weight is computed")
     parameters = parameters_of(tensor)
     if parameters is None and tensor.element not in (Element.FLOAT32, Element.FLOAT16):
-        raise Unreadable("its weight has integers without a scale")
+        raise Unsupported("its weight has integers without a scale")
     if parameters is not None:
         if parameters.bits > 8:
-            raise Unreadable(f"its weight is {tensor.element.name.lower()}")
+            raise Unsupported(f"its weight is {tensor.element.name.lower()}")
         if parameters.axis is not None:
             parameters = parameters.along(order.index(parameters.axis))
             if parameters.axis != channels:
-                raise Unreadable("the scales of its weight do not lie along its output channels")
+                raise Unsupported("the scales of its weight do not lie along its output channels")
     return draft.rearranged(
         index, ("weight", order), lambda array: array.transpose(order), parameters
     )
@@ -216,23 +217,23 @@ def _bias(
     """Return the bias in units of the accumulator, as the kernels add it whatever its scale says.
 
     Raises:
-        Unreadable: It is computed, of another length or of another type.
+        Unsupported: It is computed, of another length or of another type.
     """
     if index < 0:
         return None
     tensor = draft.tensor(index)
     if not draft.is_constant(index) or tensor.size != channels:
-        raise Unreadable("its bias is not one stored number an output channel")
+        raise Unsupported("its bias is not one stored number an output channel")
     wanted = Element.FLOAT32 if data.parameters is None else Element.INT32
     if tensor.element is not wanted:
-        raise Unreadable(f"its bias is {tensor.element.name.lower()}")
+        raise Unsupported(f"its bias is {tensor.element.name.lower()}")
     parameters = None
     if data.parameters is not None and weight.parameters is not None:
         product = np.float64(data.parameters.scale) * weight.parameters.scale.astype(np.float64)
         with np.errstate(under="ignore", over="ignore"):
             scale = product.astype(np.float32)
         if not (np.isfinite(scale) & (scale > 0)).all():
-            raise Unreadable("the product of the scales of its data and weight is no float32")
+            raise Unsupported("the product of the scales of its data and weight is no float32")
         axis = None if scale.ndim == 0 else 0
         parameters = Parameters(scale, np.zeros(scale.shape, np.int64), 32, True, axis)
     return draft.rearranged(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.canvas import Input
 from intact.formats.tflite.reading.common import (
     Read,
@@ -16,7 +17,6 @@ from intact.formats.tflite.reading.common import (
 from intact.formats.tflite.reading.draft import DATA_TYPES, Draft
 from intact.formats.tflite.reading.file import Operator
 from intact.formats.tflite.reading.layouts import Layout, arranged, channels_first
-from intact.formats.tflite.reading.parameters import Unreadable
 
 
 def _reduction(op_type: str, *, moves: bool = False) -> Read:
@@ -28,7 +28,7 @@ def _reduction(op_type: str, *, moves: bool = False) -> Read:
         rank = len(shape)
         axes = sorted({axis_in(axis, rank) for axis in draft.list_of(slot(op, 1))})
         if not axes:
-            raise Unreadable("it reduces no axis")
+            raise Unsupported("it reduces no axis")
         mixes_batch(draft, 0 in axes)
         if moves:
             keeps_scale(draft, index, op.outputs[0])
@@ -60,7 +60,7 @@ def _position(op_type: str) -> Read:
         shape = draft.tensor(index).shape
         axes = draft.list_of(slot(op, 1))
         if len(axes) != 1:
-            raise Unreadable(f"its axes are {list(axes)}")
+            raise Unsupported(f"its axes are {list(axes)}")
         axis = axis_in(axes[0], len(shape))
         mixes_batch(draft, axis == 0)
         needs_shape(draft, op.outputs[0], shape[:axis] + shape[axis + 1 :])

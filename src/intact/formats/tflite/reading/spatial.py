@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.canvas import Attribute, Input
 from intact.formats.tflite.reading.common import (
     Read,
@@ -17,7 +18,6 @@ from intact.formats.tflite.reading.common import (
 from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import FileTensor, Operator
 from intact.formats.tflite.reading.layouts import Layout, arranged
-from intact.formats.tflite.reading.parameters import Unreadable
 
 
 def _pool(op_type: str) -> Read:
@@ -59,7 +59,7 @@ def _resize(mode: str) -> Read:
         keeps_scale(draft, slot(op, 0), op.outputs[0])
         align, half = op.options["align_corners"], op.options["half_pixel_centers"]
         if align and half:
-            raise Unreadable("its corners are aligned and its pixels have centres")
+            raise Unsupported("its corners are aligned and its pixels have centres")
         how = "align_corners" if align else "half_pixel" if half else "asymmetric"
         attributes: dict[str, int | str | tuple[int, ...]] = {
             "mode": mode,
@@ -82,7 +82,7 @@ def depth_to_space(draft: Draft, op: Operator) -> None:
     needs_rank(data, 4)
     batch, height, width, depth = data.shape
     if depth % (block * block):
-        raise Unreadable(f"{depth} channels do not make blocks of {block}")
+        raise Unsupported(f"{depth} channels do not make blocks of {block}")
     shape = (batch, height * block, width * block, depth // block // block)
     needs_shape(draft, op.outputs[0], shape)
     keeps_scale(draft, slot(op, 0), op.outputs[0])
@@ -97,7 +97,7 @@ def space_to_depth(draft: Draft, op: Operator) -> None:
     needs_rank(data, 4)
     batch, height, width, depth = data.shape
     if height % block or width % block:
-        raise Unreadable(f"{height}x{width} elements do not make blocks of {block}")
+        raise Unsupported(f"{height}x{width} elements do not make blocks of {block}")
     shape = (batch, height // block, width // block, depth * block * block)
     needs_shape(draft, op.outputs[0], shape)
     keeps_scale(draft, slot(op, 0), op.outputs[0])
@@ -114,7 +114,7 @@ def space_to_batch(draft: Draft, op: Operator) -> None:
         size + before + after for size, (before, after) in zip(data.shape[1:3], pads, strict=True)
     )
     if any(size % block for size, block in zip(padded, blocks, strict=True)):
-        raise Unreadable(f"{list(padded)} elements do not make blocks of {list(blocks)}")
+        raise Unsupported(f"{list(padded)} elements do not make blocks of {list(blocks)}")
     operand = draft.operand(slot(op, 0))
     batch, depth = data.shape[0], data.shape[3]
     if any(map(any, pads)):
@@ -136,7 +136,7 @@ def batch_to_space(draft: Draft, op: Operator) -> None:
     samples, high, wide, depth = data.shape
     batch = samples // (rows * columns)
     if samples % (rows * columns):
-        raise Unreadable(f"{samples} samples do not make blocks of {rows}x{columns}")
+        raise Unsupported(f"{samples} samples do not make blocks of {rows}x{columns}")
     operand = draft.operand(slot(op, 0))
     operand = draft.reshaped(operand, (rows, columns, batch, high, wide, depth))
     shape = (batch, high, rows, wide, columns, depth)
@@ -168,7 +168,7 @@ def _blocks(
     keeps_scale(draft, slot(op, 0), op.outputs[0])
     blocks, borders = draft.list_of(slot(op, 1)), draft.list_of(slot(op, 2))
     if len(blocks) != 2 or len(borders) != 4 or min(blocks) < 1 or min(borders) < 0:
-        raise Unreadable(f"its blocks are {list(blocks)}, its borders {list(borders)}")
+        raise Unsupported(f"its blocks are {list(blocks)}, its borders {list(borders)}")
     return data, blocks, (borders[:2], borders[2:])
 
 

@@ -56,7 +56,7 @@ def serialize(
     if weight > _LARGEST - (1 << 26):
         raise ExportError(
             f"the constants have {weight / 2**30:.1f} GiB, a .tflite file holds less than 2",
-            remedy="quantise more nodes, or write another format",
+            remedy="quantize more nodes, or write another format",
         )
     places = {name: place for place, name in enumerate(draft.tensors)}
     buffers = _Buffers(schema)

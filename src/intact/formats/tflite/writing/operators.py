@@ -7,10 +7,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from intact.errors import Unsupported
 from intact.formats.tflite.writing.bounds import add_bounded, add_clamp
-from intact.formats.tflite.writing.draft import Draft, Options, RefusedError, data_of
-from intact.formats.tflite.writing.moving import add_transpose, version_of
-from intact.formats.tflite.writing.weights import bias_or_zeros, weighted_inputs
+from intact.formats.tflite.writing.draft import (
+    Draft,
+    Options,
+    bias_or_zeros,
+    data_of,
+    weighted_inputs,
+)
+from intact.formats.tflite.writing.moves import add_transpose, version_of
 from intact.program import Step
 from intact.program.operations import (
     BatchMatMul,
@@ -110,13 +116,13 @@ def write_function(operation: Function, step: Step, draft: Draft) -> None:
         )
         return
     if operation.kind not in UNARY:
-        raise RefusedError(f"TFLite has no operator for {operation.kind}")
+        raise Unsupported(f"TFLite has no operator for {operation.kind}")
     kind = UNARY[operation.kind]
     options = Options(kind.options, kind.fields) if kind.options else None
     if operation.kind is Unary.LEAKY_RELU and options is not None:
         options = options.extended(alpha=operation.parameter)
     if operation.kind is Unary.ELU and operation.parameter != 1:
-        raise RefusedError(f"alpha of {operation.parameter}: TFLite's ELU has 1")
+        raise Unsupported(f"alpha of {operation.parameter}: TFLite's ELU has 1")
     add_bounded(
         draft,
         kind.code,
@@ -218,5 +224,5 @@ def _version(kind: _Kind, step: Step) -> int:
     if step.outputs[0].encoding is None:
         return 1
     if not kind.integer:
-        raise RefusedError(f"TFLite computes {kind.code} in float only")
+        raise Unsupported(f"TFLite computes {kind.code} in float only")
     return kind.integer

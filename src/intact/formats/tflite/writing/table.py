@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from intact.formats.tflite.writing import moving, operators, spatial
+from intact.formats.tflite.writing import moves as moving
+from intact.formats.tflite.writing import operators, spatial
 from intact.formats.tflite.writing.draft import Draft
 from intact.program import Step, operations
 

@@ -8,14 +8,13 @@ from types import MappingProxyType
 import onnx_ir as ir
 from onnx_ir.passes import common
 
-from intact.errors import ModelError
-from intact.formats.binary import clipped
+from intact.errors import ModelError, Unsupported
+from intact.formats.base.binary import clipped
 from intact.formats.tengine.tmfile.file import FileNode, TmFile
 from intact.formats.tengine.tmfile.layout import Element, Layout
 from intact.formats.tengine.tmfile.reading import moving, pointwise, pooling, products
 from intact.formats.tengine.tmfile.reading.common import Read
-from intact.formats.tengine.tmfile.reading.draft import BATCH, OPSET, Draft
-from intact.formats.tengine.tmfile.reading.reasons import FixesBatch, Unreadable
+from intact.formats.tengine.tmfile.reading.draft import BATCH, OPSET, Draft, FixesBatch
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 
@@ -59,9 +58,9 @@ def _drawn(file: TmFile, *, batch: bool) -> Draft:
         written.update(node.outputs)
         try:
             if again or len(set(node.outputs)) != len(node.outputs):
-                raise Unreadable("it writes a tensor that another node writes")
+                raise Unsupported("it writes a tensor that another node writes")
             _read(draft, node)
-        except Unreadable as error:
+        except Unsupported as error:
             name = node.name or f"node {number}"
             reasons.setdefault(f"{node.operator}: {error}", []).append(name)
     if reasons:
@@ -77,15 +76,15 @@ def _read(draft: Draft, node: FileNode) -> None:
         for index in node.outputs:
             tensor = draft.tensor(index)
             if tensor.element not in _FED or not tensor.shape or min(tensor.shape) < 1:
-                raise Unreadable(f"it is fed {tensor.element.name} {list(tensor.shape)}")
+                raise Unsupported(f"it is fed {tensor.element.name} {list(tensor.shape)}")
             draft.add_input(index, tensor.shape)
         return
     if node.operator == "Const":
         return
     if node.operator not in READERS:
-        raise Unreadable("the operator is not known")
+        raise Unsupported("the operator is not known")
     if not node.outputs:
-        raise Unreadable("it has no output")
+        raise Unsupported("it has no output")
     READERS[node.operator](draft, node)
 
 
@@ -148,7 +147,7 @@ def _outputs(draft: Draft) -> Iterable[ir.Value]:
         for index in node.outputs:
             try:
                 value = draft.activation(index)
-            except Unreadable as error:
+            except Unsupported as error:
                 raise ModelError(
                     f"{draft.file.source}: it hands out {clipped(repr(draft.name(index)))}, which "
                     "is no activation",

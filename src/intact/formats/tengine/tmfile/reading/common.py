@@ -6,10 +6,10 @@ from collections.abc import Callable
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.reading.constants import Shape
 from intact.formats.tengine.tmfile.reading.draft import Draft
-from intact.formats.tengine.tmfile.reading.reasons import Unreadable
 
 Read = Callable[[Draft, FileNode], None]
 """Adds what stands for a node of the file."""
@@ -19,10 +19,10 @@ def slot(node: FileNode, number: int) -> int:
     """Return the tensor of an input.
 
     Raises:
-        Unreadable: The node has fewer inputs.
+        Unsupported: The node has fewer inputs.
     """
     if number >= len(node.inputs):
-        raise Unreadable(f"it has {len(node.inputs)} inputs")
+        raise Unsupported(f"it has {len(node.inputs)} inputs")
     return node.inputs[number]
 
 
@@ -30,10 +30,10 @@ def axis_in(axis: int, rank: int) -> int:
     """Return an axis counted from the start.
 
     Raises:
-        Unreadable: There is no such axis.
+        Unsupported: There is no such axis.
     """
     if not -rank <= axis < rank:
-        raise Unreadable(f"it has no axis {axis} of {rank}")
+        raise Unsupported(f"it has no axis {axis} of {rank}")
     return axis % rank
 
 
@@ -41,10 +41,10 @@ def image(draft: Draft, node: FileNode) -> tuple[ir.Value, Shape]:
     """Return the first input, which must be images, and its lengths.
 
     Raises:
-        Unreadable: It has no four dimensions.
+        Unsupported: It has no four dimensions.
     """
     value = draft.activation(slot(node, 0))
     shape = draft.shapes[value]
     if len(shape) != 4:
-        raise Unreadable(f"its input has the shape {list(shape)}, not that of images")
+        raise Unsupported(f"its input has the shape {list(shape)}, not that of images")
     return value, shape

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileTensor, TmFile
 from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.names import Names
-from intact.formats.tengine.tmfile.reading.reasons import Unreadable
 
 _CODES = (Element.INT8, Element.UINT8, Element.INT32, Element.INT16)
 
@@ -27,7 +27,7 @@ class Constants:
         file: What is read.
 
     Attributes:
-        constants: The initialisers.
+        constants: The initializers.
         tensor_names: Those that are taken.
     """
 
@@ -58,30 +58,30 @@ class Constants:
         """Return a constant as float32; of codes, what they stand for.
 
         Raises:
-            Unreadable: It is no constant, or codes without scales.
+            Unsupported: It is no constant, or codes without scales.
         """
         tensor = self.tensor(index)
         if tensor.data is None:
-            raise Unreadable(f"its input {self.name(index)!r} is no constant")
+            raise Unsupported(f"its input {self.name(index)!r} is no constant")
         if tensor.element not in _CODES:
             return np.asarray(tensor.data, np.float32)
         scales = tensor.quantization
         if scales is None:
-            raise Unreadable(f"its constant {self.name(index)!r} has codes without scales")
+            raise Unsupported(f"its constant {self.name(index)!r} has codes without scales")
         along = (-1, *(1,) * (len(tensor.shape) - 1)) if scales.scale.size > 1 else ()
         scale, zero_point = scales.scale.reshape(along), scales.zero_point.reshape(along)
         numbers = (tensor.data.astype(np.int64) - zero_point) * scale.astype(np.float64)
         return np.asarray(numbers, np.float32).reshape(tensor.shape)
 
     def constant(self, index: int, shape: Shape | None = None) -> ir.Value:
-        """Return a constant of the file as an initialiser, perhaps in another shape.
+        """Return a constant of the file as an initializer, perhaps in another shape.
 
         Raises:
-            Unreadable: It is no constant, or has not as many elements as the shape.
+            Unsupported: It is no constant, or has not as many elements as the shape.
         """
         numbers = self.numbers(index)
         if shape is not None and numbers.size != math.prod(shape):
-            raise Unreadable(
+            raise Unsupported(
                 f"its constant {self.name(index)!r} has {numbers.size} elements, not {list(shape)}"
             )
         if shape is None or shape == numbers.shape:

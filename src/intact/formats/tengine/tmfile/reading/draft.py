@@ -7,10 +7,15 @@ from collections.abc import Mapping, Sequence
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode, TmFile
 from intact.formats.tengine.tmfile.names import Names
 from intact.formats.tengine.tmfile.reading.constants import Constants, Shape
-from intact.formats.tengine.tmfile.reading.reasons import FixesBatch, Unreadable
+
+
+class FixesBatch(Exception):  # noqa: N818 - an answer
+    """A node mixes the samples of a batch: the model runs with the batch of the file."""
+
 
 BATCH = "batch"
 """Name of the open first dimension."""
@@ -52,12 +57,12 @@ class Draft(Constants):
         """Return the value of a tensor that is fed or computed.
 
         Raises:
-            Unreadable: It is a constant, or not computed yet.
+            Unsupported: It is a constant, or not computed yet.
         """
         if index in self._drawn:
             return self._drawn[index]
         what = "is a constant" if self.tensor(index).data is not None else "is not computed yet"
-        raise Unreadable(f"its input {self.name(index)!r} {what}")
+        raise Unsupported(f"its input {self.name(index)!r} {what}")
 
     def shape(self, index: int) -> Shape:
         """Return the lengths of an activation."""
@@ -143,7 +148,7 @@ class Draft(Constants):
         """Add a Reshape; a first dimension that is the batch stays open."""
         before = self.shapes[value]
         if math.prod(before) != math.prod(shape):
-            raise Unreadable(f"{list(before)} cannot become {list(shape)}")
+            raise Unsupported(f"{list(before)} cannot become {list(shape)}")
         self.mixes(shape[:1] != before[:1])
         wanted = (-1, *shape[1:]) if self.batch else shape
         target = self.integers(*wanted)
@@ -161,7 +166,7 @@ class Draft(Constants):
     def _finish(self, made: ir.Node, shapes: Sequence[Shape]) -> None:
         for value, shape in zip(made.outputs, shapes, strict=True):
             if any(length < 1 for length in shape) or math.prod(shape) > _MOST_ELEMENTS:
-                raise Unreadable(f"its output has the shape {list(shape)}")
+                raise Unsupported(f"its output has the shape {list(shape)}")
             value.type = ir.TensorType(ir.DataType.FLOAT)
             self.shapes[value] = shape
         self.nodes.append(made)

@@ -9,12 +9,12 @@ from itertools import pairwise
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import ABSENT_AXIS, BILINEAR, NEAREST
 from intact.formats.tengine.tmfile.reading.common import Read, axis_in, image, slot
 from intact.formats.tengine.tmfile.reading.constants import Shape
 from intact.formats.tengine.tmfile.reading.draft import Attribute, Draft
-from intact.formats.tengine.tmfile.reading.reasons import Unreadable
 
 _LARGEST_FACTOR = 1 << 20
 _PADS = {0: "constant", 1: "edge", 2: "reflect"}
@@ -30,7 +30,7 @@ def concat(draft: Draft, node: FileNode) -> None:
     axis = axis_in(node.options["axis"], rank)
     rests = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rests) != 1 or {len(shape) for shape in shapes} != {rank}:
-        raise Unreadable(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
+        raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
     draft.mixes(axis == 0)
     total = sum(shape[axis] for shape in shapes)
     result = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
@@ -43,14 +43,14 @@ def flatten(draft: Draft, node: FileNode) -> None:
     shape = draft.shapes[value]
     first, last = node.options["axis"], node.options["end_axis"]
     if first < 0 or not shape:
-        raise Unreadable(f"it flattens axes {first} to {last}")
+        raise Unsupported(f"it flattens axes {first} to {last}")
     rows = (shape[0], math.prod(shape[first : last + 1]))
     output = node.outputs[0]
     said = draft.tensor(output).shape
     if said == (*rows, 1, 1):
         draft.reshaped(node, value, said, output=output)
     elif math.prod(rows) != math.prod(shape):
-        raise Unreadable(f"it flattens axes {first} to {last} of {list(shape)}")
+        raise Unsupported(f"it flattens axes {first} to {last} of {list(shape)}")
     else:
         draft.add(node, "Flatten", [value], rows, {"axis": 1}, output=output)
 
@@ -62,12 +62,12 @@ def reshape(draft: Draft, node: FileNode) -> None:
     before = draft.shapes[value]
     wanted = options["shape"]
     if wanted is None or options["reverse"] or any(length < -1 for length in wanted):
-        raise Unreadable(f"it reshapes to {None if wanted is None else list(wanted[:8])}")
+        raise Unsupported(f"it reshapes to {None if wanted is None else list(wanted[:8])}")
     copies = options["is_mxnet"] or options["is_onnx"]
     lengths = []
     for axis, length in enumerate(wanted):
         if length == 0 and not (copies or axis == 0):
-            raise Unreadable(f"it reshapes to {list(wanted[:8])}")
+            raise Unsupported(f"it reshapes to {list(wanted[:8])}")
         kept = before[axis] if axis < len(before) else 0
         lengths.append(kept if length == 0 else length)
     draft.reshaped(node, value, _completed(before, lengths), output=node.outputs[0])
@@ -76,7 +76,7 @@ def reshape(draft: Draft, node: FileNode) -> None:
 def _completed(before: Shape, lengths: list[int]) -> Shape:
     """Return lengths with the one that is -1 worked out."""
     if lengths.count(-1) > 1 or 0 in lengths:
-        raise Unreadable(f"{list(before)} cannot become {lengths[:8]}")
+        raise Unsupported(f"{list(before)} cannot become {lengths[:8]}")
     known = math.prod(length for length in lengths if length > 0)
     return tuple(math.prod(before) // known if length == -1 else length for length in lengths)
 
@@ -88,7 +88,7 @@ def squeeze(draft: Draft, node: FileNode) -> None:
     given = [node.options[f"dim_{k}"] for k in range(4)]
     named = [axis for axis in given if axis != ABSENT_AXIS]
     if any(not 0 <= axis < 4 for axis in named):
-        raise Unreadable(f"its axes are {named}")
+        raise Unsupported(f"its axes are {named}")
     axes = {_AXES_OF_TENSORFLOW[axis] for axis in named} if named else set(range(len(shape)))
     result = tuple(length for axis, length in enumerate(shape) if axis not in axes or length != 1)
     draft.reshaped(node, value, result or (1,), output=node.outputs[0])
@@ -101,7 +101,7 @@ def unsqueeze(draft: Draft, node: FileNode) -> None:
     result = list(draft.shapes[value])
     for axis in sorted(axes):
         if not 0 <= axis <= len(result) or len(result) > 7:
-            raise Unreadable(f"it makes axes {list(axes[:8])}")
+            raise Unsupported(f"it makes axes {list(axes[:8])}")
         result.insert(axis, 1)
     draft.reshaped(node, value, tuple(result), output=node.outputs[0])
 
@@ -114,7 +114,7 @@ def transpose(draft: Draft, node: FileNode) -> None:
     if node.operator == "Permute":
         order = tuple(node.options[f"order_{k}"] for k in range(len(shape[:4])))
     if sorted(order) != list(range(len(shape))):
-        raise Unreadable(f"it orders {len(shape)} axes as {list(order[:8])}")
+        raise Unsupported(f"it orders {len(shape)} axes as {list(order[:8])}")
     draft.mixes(order[:1] != (0,))
     result = tuple(shape[axis] for axis in order)
     draft.add(node, "Transpose", [value], result, {"perm": order}, output=node.outputs[0])
@@ -141,7 +141,7 @@ def slice_(draft: Draft, node: FileNode) -> None:
     else:
         begins, sizes = options["begins"] or (), list(options["sizes"] or ())
         if not len(begins) == len(sizes) == len(shape):
-            raise Unreadable(f"it begins at {list(begins[:8])} and keeps {sizes[:8]}")
+            raise Unsupported(f"it begins at {list(begins[:8])} and keeps {sizes[:8]}")
         pieces = {
             axis: (begin, begin + size, 1)
             for axis, (begin, size) in enumerate(zip(begins, sizes, strict=True))
@@ -150,7 +150,7 @@ def slice_(draft: Draft, node: FileNode) -> None:
     result = list(shape)
     for axis, (begin, end, step) in pieces.items():
         if not 0 <= begin < end <= shape[axis]:
-            raise Unreadable(f"it keeps {begin} to {end} of {shape[axis]}")
+            raise Unsupported(f"it keeps {begin} to {end} of {shape[axis]}")
         result[axis] = -(-(end - begin) // step)
     draft.mixes(0 in pieces)
     rows = list(zip(*pieces.values(), strict=True)) or [(), (), ()]
@@ -178,7 +178,7 @@ def split(draft: Draft, node: FileNode) -> None:
 def _parts(draft: Draft, node: FileNode, value: ir.Value, axis: int, sizes: list[int]) -> None:
     shape = draft.shapes[value]
     if len(sizes) != len(node.outputs) or sum(sizes) != shape[axis] or min(sizes) < 1:
-        raise Unreadable(f"parts {sizes[:8]} of {shape[axis]} for {len(node.outputs)} outputs")
+        raise Unsupported(f"parts {sizes[:8]} of {shape[axis]} for {len(node.outputs)} outputs")
     draft.mixes(axis == 0)
     shapes = [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
     draft.split(node, value, axis, sizes, shapes)
@@ -190,10 +190,10 @@ def pad(draft: Draft, node: FileNode) -> None:
     options = node.options
     starts, ends = ([options[f"{axis}_{end}"] for axis in "nchw"] for end in (0, 1))
     if min(*starts, *ends) < 0 or options["mode"] not in _PADS:
-        raise Unreadable(f"it pads {starts} and {ends} in mode {options['mode']}")
+        raise Unsupported(f"it pads {starts} and {ends} in mode {options['mode']}")
     reaches = max(*starts, *ends) >= min(shape[2:])
     if options["mode"] != 0 and (reaches or any((*starts[:2], *ends[:2]))):
-        raise Unreadable(f"it mirrors {starts} and {ends} of {list(shape)}")
+        raise Unsupported(f"it mirrors {starts} and {ends} of {list(shape)}")
     draft.mixes(bool(starts[0] or ends[0]))
     inputs = [value, draft.integers(*starts, *ends), draft.number(options["value"])]
     result = tuple(sum(each) for each in zip(shape, starts, ends, strict=True))
@@ -213,7 +213,7 @@ def interp(draft: Draft, node: FileNode) -> None:
     elif options["type"] != 0:  # Resize counts from 0; its other kind starts inside the pixels
         kind = -1
     if kind not in (NEAREST, BILINEAR):
-        raise Unreadable(f"it is of type {options['type']}")
+        raise Unsupported(f"it is of type {options['type']}")
     attributes: dict[str, Attribute] = {
         "mode": "nearest" if kind == NEAREST else "linear",
         "coordinate_transformation_mode": "asymmetric",
@@ -222,7 +222,7 @@ def interp(draft: Draft, node: FileNode) -> None:
     }
     factors = [options[name] for name in named]
     if not all(np.isfinite(factor) and 0 <= factor < _LARGEST_FACTOR for factor in factors):
-        raise Unreadable(f"its factors are {factors}")
+        raise Unsupported(f"its factors are {factors}")
     lengths = [options.get(name, 0) for name in ("output_h", "output_w")]
     if all(factors):  # products are rounded to float32 before they are cut
         lengths = [

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import Activation, Eltwise
 from intact.formats.tengine.tmfile.reading.common import Read, slot
 from intact.formats.tengine.tmfile.reading.constants import Shape
 from intact.formats.tengine.tmfile.reading.draft import Draft
-from intact.formats.tengine.tmfile.reading.reasons import Unreadable
 
 _FUNCTIONS = {
     "Sigmoid": "Sigmoid",
@@ -49,7 +49,7 @@ def activated(draft: Draft, node: FileNode, value: ir.Value, activation: int) ->
         inputs = [value, draft.number(0), draft.number(6)]
         draft.add(node, "Clip", inputs, shape, part="clip", output=output)
     else:
-        raise Unreadable(f"its activation is {activation}")
+        raise Unsupported(f"its activation is {activation}")
 
 
 def relu(draft: Draft, node: FileNode) -> None:
@@ -73,7 +73,7 @@ def clip(draft: Draft, node: FileNode) -> None:
 
 def _clip(draft: Draft, node: FileNode, low: float, high: float) -> None:
     if not low <= high:
-        raise Unreadable(f"it clips to {low} .. {high}")
+        raise Unsupported(f"it clips to {low} .. {high}")
     value = draft.activation(slot(node, 0))
     inputs = [value, draft.number(low), draft.number(high)]
     draft.add(node, "Clip", inputs, draft.shapes[value], output=node.outputs[0])
@@ -85,7 +85,7 @@ def prelu(draft: Draft, node: FileNode) -> None:
     shape = draft.shapes[value]
     count = draft.numbers(slot(node, 1)).size
     if len(shape) < 2 or count not in (1, shape[1]):
-        raise Unreadable(f"{count} slopes for {list(shape)}")
+        raise Unsupported(f"{count} slopes for {list(shape)}")
     slopes = draft.constant(slot(node, 1), (count, *(1,) * (len(shape) - 2)))
     draft.add(node, "PRelu", [value, slopes], shape, output=node.outputs[0])
 
@@ -118,7 +118,7 @@ def softmax(draft: Draft, node: FileNode) -> None:
     shape = draft.shapes[value]
     axis = node.options["axis"]
     if not -len(shape) <= axis < len(shape):
-        raise Unreadable(f"it has no axis {axis} of {len(shape)}")
+        raise Unsupported(f"it has no axis {axis} of {len(shape)}")
     axis %= len(shape)
     draft.mixes(axis == 0)
     draft.add(node, "Softmax", [value], shape, {"axis": axis}, output=node.outputs[0])
@@ -133,7 +133,7 @@ def eltwise(draft: Draft, node: FileNode) -> None:
         draft.add(node, _SINGLE[Eltwise(kind)], [value], shape, output=node.outputs[0])
         return
     if kind not in _PAIRS or len(node.inputs) != 2:
-        raise Unreadable(f"it is of type {kind} with {len(node.inputs)} inputs")
+        raise Unsupported(f"it is of type {kind} with {len(node.inputs)} inputs")
     first, second = node.inputs
     if draft.is_constant(first) and kind in _COMMUTE:
         first, second = second, first
@@ -145,7 +145,7 @@ def extreme(draft: Draft, node: FileNode) -> None:
     kind = "Max" if node.operator == "Maximum" else "Min"
     shapes = {draft.shape(index) for index in node.inputs}
     if len(node.inputs) != 2 or len(shapes) != 1:
-        raise Unreadable(f"it takes {len(node.inputs)} inputs of shapes {sorted(shapes)[:4]}")
+        raise Unsupported(f"it takes {len(node.inputs)} inputs of shapes {sorted(shapes)[:4]}")
     _pair(draft, node, kind, *node.inputs, swaps=True)
 
 
@@ -163,7 +163,7 @@ def _pair(
         if swaps and math.prod(other) > math.prod(shape):
             left, right, shape, other = right, left, other, shape
         if _spread(other, shape) != other:
-            raise Unreadable(f"it joins {list(shape)} and {list(other)}")
+            raise Unsupported(f"it joins {list(shape)} and {list(other)}")
     draft.add(node, op_type, [left, right], shape, output=node.outputs[0])
 
 
@@ -174,12 +174,12 @@ def _spread(shape: Shape, over: Shape) -> Shape:
     pixels to these.
 
     Raises:
-        Unreadable: The lengths do not fit so.
+        Unsupported: The lengths do not fit so.
     """
     size = math.prod(shape)
     if size == math.prod(over):
         if shape != over:
-            raise Unreadable(f"it joins {list(over)} and {list(shape)}")
+            raise Unsupported(f"it joins {list(over)} and {list(shape)}")
         return shape
     if len(over) in (3, 4) and over[0] == 1:
         ones = (1,) * (len(over) - 2)
@@ -189,7 +189,7 @@ def _spread(shape: Shape, over: Shape) -> Shape:
         return (1,) * len(over)
     if len(over) == 4 and shape[-2:] == over[2:] and size == math.prod(over[2:]):
         return (1, 1, *over[2:])
-    raise Unreadable(f"it joins {list(over)} and {list(shape)}")
+    raise Unsupported(f"it joins {list(over)} and {list(shape)}")
 
 
 TABLE: Mapping[str, Read] = {

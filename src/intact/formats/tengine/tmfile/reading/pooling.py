@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import (
     ABSENT_AXIS,
@@ -15,7 +16,6 @@ from intact.formats.tengine.tmfile.operators import (
 )
 from intact.formats.tengine.tmfile.reading.common import Read, axis_in, image, slot
 from intact.formats.tengine.tmfile.reading.draft import Attribute, Draft
-from intact.formats.tengine.tmfile.reading.reasons import Unreadable
 
 
 @dataclass(frozen=True)
@@ -46,13 +46,13 @@ def windows(flavor: int, length: int, kernel: int, stride: int, padding: int) ->
             negative one keeps the size.
 
     Raises:
-        Unreadable: There is no window, or a window that sees padding only.
+        Unsupported: There is no window, or a window that sees padding only.
 
     >>> windows(Flavor.FLOOR, 8, 3, 2, 0), windows(Flavor.CAFFE, 8, 3, 2, 0)
     (Windows(count=3, first=0, last=0), Windows(count=4, first=0, last=1))
     """
     if min(kernel, stride, length) < 1 or flavor not in {*Flavor}:
-        raise Unreadable(f"its kernel is {kernel}, its stride {stride}, its flavor {flavor}")
+        raise Unsupported(f"its kernel is {kernel}, its stride {stride}, its flavor {flavor}")
     first = padding
     if padding < 0:
         count = 1 + (length - 1) // stride
@@ -68,7 +68,7 @@ def windows(flavor: int, length: int, kernel: int, stride: int, padding: int) ->
         count = 1 + _cut(length - kernel + 2 * padding, stride)
     last = max((count - 1) * stride + kernel - length - first, 0)
     if count < 1 or max(first, last) >= kernel:
-        raise Unreadable(f"windows of {kernel} over {length} elements, {padding} padded")
+        raise Unsupported(f"windows of {kernel} over {length} elements, {padding} padded")
     return Windows(count, first, last)
 
 
@@ -82,7 +82,7 @@ def pooling(draft: Draft, node: FileNode) -> None:
     options = node.options
     value, shape = image(draft, node)
     if options["method"] not in {*Pool}:
-        raise Unreadable(f"its method is {options['method']}")
+        raise Unsupported(f"its method is {options['method']}")
     is_mean = options["method"] == Pool.AVERAGE
     kernel = (options["kernel_h"], options["kernel_w"])
     output = node.outputs[0]
@@ -119,7 +119,7 @@ def _counts(axes: list[Windows]) -> int:
     if not any(each.first for each in axes):
         return 0  # what reaches over the edge is not counted
     if any(each.last > each.first for each in axes):
-        raise Unreadable("its means count a part of the padding")
+        raise Unsupported("its means count a part of the padding")
     return 1
 
 
@@ -129,7 +129,7 @@ def reduction(draft: Draft, node: FileNode) -> None:
     shape = draft.shapes[value]
     kind = REDUCTIONS.get(node.options["type"])
     if kind is None:
-        raise Unreadable(f"its type is {node.options['type']}")
+        raise Unsupported(f"its type is {node.options['type']}")
     given = [node.options[f"dim_{k}"] for k in range(4)]
     axes = sorted({axis_in(each, len(shape)) for each in given if each != ABSENT_AXIS})
     axes = axes or list(range(len(shape)))

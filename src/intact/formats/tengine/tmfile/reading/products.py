@@ -8,13 +8,13 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import Activation
 from intact.formats.tengine.tmfile.reading.common import Read, image, slot
 from intact.formats.tengine.tmfile.reading.constants import Shape
 from intact.formats.tengine.tmfile.reading.draft import Attribute, Draft
 from intact.formats.tengine.tmfile.reading.pointwise import activated
-from intact.formats.tengine.tmfile.reading.reasons import Unreadable
 
 _SAME_UPPER, _SAME_LOWER = -1, -2
 """Paddings that keep the size, the odd one at the end or at the start."""
@@ -29,10 +29,10 @@ def convolution(draft: Draft, node: FileNode) -> None:
     weight = draft.tensor(slot(node, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
     if len(weight) != 4 or weight[2:] != kernel or weight[0] != options["output_channel"]:
-        raise Unreadable(f"its weight has the shape {list(weight)}, its kernel {list(kernel)}")
+        raise Unsupported(f"its weight has the shape {list(weight)}, its kernel {list(kernel)}")
     group = options["group"]
     if group < 1 or weight[1] * group != shape[1] or weight[0] % group:
-        raise Unreadable(f"{group} groups of {list(weight)} do not fit {shape[1]} channels")
+        raise Unsupported(f"{group} groups of {list(weight)} do not fit {shape[1]} channels")
     tops = [_padding(options, axis, shape[2 + k]) for k, axis in enumerate("hw")]
     spans = [_span(options, axis, kernel[k]) for k, axis in enumerate("hw")]
     lengths = []
@@ -40,7 +40,7 @@ def convolution(draft: Draft, node: FileNode) -> None:
         room = shape[2 + k] + sum(tops[k]) - spans[k]
         lengths.append(room // _positive(options, f"stride_{axis}") + 1)
         if room < 0:
-            raise Unreadable(f"its kernel reaches over images of {list(shape[2:])}")
+            raise Unsupported(f"its kernel reaches over images of {list(shape[2:])}")
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
         "strides": (options["stride_h"], options["stride_w"]),
@@ -61,20 +61,20 @@ def deconvolution(draft: Draft, node: FileNode) -> None:
     group, channels = options["group"], options["output_channel"]
     fits = len(weight) == 4 and weight[2:] == kernel and weight[0] == shape[1]
     if not fits or group < 1 or weight[0] % group or weight[1] * group != channels:
-        raise Unreadable(f"its weight {list(weight)} in {group} groups does not fit {list(shape)}")
+        raise Unsupported(f"its weight {list(weight)} in {group} groups does not fit {list(shape)}")
     pads = [[options[f"pad_{end}"] for end in ends] for ends in (("top", "bottom"), _SIDES)]
     more = [options["output_pad_h"], options["output_pad_w"]]
     strides = [_positive(options, f"stride_{axis}") for axis in "hw"]
     if min(map(min, pads)) < 0 or min(more) < 0:
-        raise Unreadable(f"its paddings are {pads} and {more}")
+        raise Unsupported(f"its paddings are {pads} and {more}")
     if 1 in strides:  # later versions of Tengine lose a row there
-        raise Unreadable("it has a stride of 1, where versions of Tengine differ in the size")
+        raise Unsupported("it has a stride of 1, where versions of Tengine differ in the size")
     lengths = [
         (shape[2 + k] - 1) * strides[k] + _span(options, axis, kernel[k]) - sum(pads[k]) + more[k]
         for k, axis in enumerate("hw")
     ]
     if any(more[k] >= strides[k] for k in (0, 1)):
-        raise Unreadable(f"its output is padded by {more} at strides {strides}")
+        raise Unsupported(f"its output is padded by {more} at strides {strides}")
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
         "strides": strides,
@@ -84,7 +84,7 @@ def deconvolution(draft: Draft, node: FileNode) -> None:
         "group": group,
     }
     if options["activation"] not in (Activation.NONE, Activation.RELU):
-        raise Unreadable(f"its activation is {options['activation']}")
+        raise Unsupported(f"its activation is {options['activation']}")
     result = (shape[0], channels, *lengths)
     _weighted(draft, node, "ConvTranspose", value, result, attributes, channels)
 
@@ -96,9 +96,9 @@ def fully_connected(draft: Draft, node: FileNode) -> None:
     weight = draft.tensor(slot(node, 1)).shape
     rows = (shape[0], math.prod(shape[1:]))
     if len(weight) != 2 or not 2 <= len(shape) <= 4 or weight[0] != node.options["output_channel"]:
-        raise Unreadable(f"its weight has the shape {list(weight)}, its input {list(shape)}")
+        raise Unsupported(f"its weight has the shape {list(weight)}, its input {list(shape)}")
     if weight[1] != rows[1]:
-        raise Unreadable(f"{weight[1]} weights a row do not fit {list(shape)}")
+        raise Unsupported(f"{weight[1]} weights a row do not fit {list(shape)}")
     if len(shape) > 2:
         value = draft.add(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
     bias = [draft.constant(slot(node, 2), (weight[0],))] if len(node.inputs) > 2 else []
@@ -120,10 +120,10 @@ def gemm(draft: Draft, node: FileNode) -> None:
     shape = draft.shapes[value]
     weight = draft.tensor(slot(node, 1)).shape
     if len(weight) != 2 or len(shape) != 2 or options["trans_a"]:
-        raise Unreadable(f"it multiplies {list(shape)} by {list(weight)}")
+        raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     across = int(bool(options["trans_b"]))
     if weight[across] != shape[1]:
-        raise Unreadable(f"it multiplies {list(shape)} by {list(weight)}")
+        raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     channels = weight[1 - across]
     bias = [draft.constant(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
     attributes = {"alpha": options["alpha"], "beta": options["beta"], "transB": across}
@@ -137,14 +137,14 @@ def batch_normalization(draft: Draft, node: FileNode) -> None:
     value = draft.activation(slot(node, 0))
     shape = draft.shapes[value]
     if len(shape) not in (2, 3, 4):
-        raise Unreadable(f"its input has the shape {list(shape)}")
+        raise Unsupported(f"its input has the shape {list(shape)}")
     given = node.options["rescale_factor"]
     if given and not _SMALLEST <= abs(given) < np.inf:
-        raise Unreadable(f"its factor is {given}")
+        raise Unsupported(f"its factor is {given}")
     factor = np.float32(1 / given) if given else np.float32(0)
     arrays = [draft.numbers(slot(node, number)).reshape(-1) for number in (1, 2, 3, 4)]
     if any(array.size != shape[1] for array in arrays):
-        raise Unreadable(f"its statistics are not those of {shape[1]} channels")
+        raise Unsupported(f"its statistics are not those of {shape[1]} channels")
     gamma, beta, mean, variance = arrays
     if node.options["caffe_flavor"]:
         gamma, beta = np.ones_like(mean), np.zeros_like(mean)
@@ -165,7 +165,7 @@ def scale(draft: Draft, node: FileNode) -> None:
     along = (1, shape[1], 1, 1)
     for index in node.inputs[1:3]:
         if draft.tensor(index).size != shape[1]:
-            raise Unreadable(f"{draft.tensor(index).size} factors for {shape[1]} channels")
+            raise Unsupported(f"{draft.tensor(index).size} factors for {shape[1]} channels")
     factors = draft.constant(slot(node, 1), along)
     if len(node.inputs) == 2:
         draft.add(node, "Mul", [value, factors], shape, output=node.outputs[0])
@@ -203,16 +203,16 @@ def _padding(options: Mapping[str, int], axis: str, length: int) -> tuple[int, i
     stride, kernel = _positive(options, f"stride_{axis}"), options[f"kernel_{axis}"]
     total = (length - 1) // stride * stride + kernel - length
     if first not in (_SAME_UPPER, _SAME_LOWER) or total < 0:
-        raise Unreadable(f"its paddings are {first} and {last}")
+        raise Unsupported(f"its paddings are {first} and {last}")
     if options[f"dilation_{axis}"] != 1:
-        raise Unreadable("it keeps the size with dilated kernels")
+        raise Unsupported("it keeps the size with dilated kernels")
     half = total // 2
     return (half, total - half) if first == _SAME_UPPER else (total - half, half)
 
 
 def _positive(options: Mapping[str, int], name: str) -> int:
     if options[name] < 1:
-        raise Unreadable(f"its {name} is {options[name]}")
+        raise Unsupported(f"its {name} is {options[name]}")
     return options[name]
 
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.writing.forms import constant_of
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.shapes import Shape
 from intact.formats.tengine.tmfile.writing.sheet import Sheet
 
@@ -33,11 +33,11 @@ def given(node: ir.Node, slot: int) -> ir.Value:
     """Return an input.
 
     Raises:
-        Inexpressible: It is left out.
+        Unsupported: It is left out.
     """
     value = node.inputs[slot] if slot < len(node.inputs) else None
     if value is None:
-        raise Inexpressible(f"input {slot} is left out")
+        raise Unsupported(f"input {slot} is left out")
     return value
 
 
@@ -50,11 +50,11 @@ def activation(sheet: Sheet, node: ir.Node, slot: int = 0) -> ir.Value:
     """Return an input that is fed or computed.
 
     Raises:
-        Inexpressible: It is a constant.
+        Unsupported: It is a constant.
     """
     value = given(node, slot)
     if sheet.graph.constant(value) is not None:
-        raise Inexpressible(f"its input {value.name!r} is a constant")
+        raise Unsupported(f"its input {value.name!r} is a constant")
     return value
 
 
@@ -62,11 +62,11 @@ def image_shape(sheet: Sheet, node: ir.Node) -> Shape:
     """Return the lengths of the first input, which must be images.
 
     Raises:
-        Inexpressible: It has no four dimensions.
+        Unsupported: It has no four dimensions.
     """
     shape = sheet.shape(activation(sheet, node))
     if len(shape) != 4:
-        raise Inexpressible(f"its input has {len(shape)} dimensions; Tengine's has 4")
+        raise Unsupported(f"its input has {len(shape)} dimensions; Tengine's has 4")
     return shape
 
 
@@ -81,7 +81,7 @@ def scalar(sheet: Sheet, node: ir.Node, slot: int, default: float) -> float:
         return default
     array = constant_of(sheet.graph, node, slot)
     if array.size != 1:
-        raise Inexpressible(f"input {slot} holds {array.size} numbers")
+        raise Unsupported(f"input {slot} holds {array.size} numbers")
     return float(np.float32(array.reshape(-1)[0]))
 
 
@@ -89,13 +89,13 @@ def bias(sheet: Sheet, node: ir.Node, slot: int, channels: int) -> list[int]:
     """Add a bias, if there is one; return its number in the file.
 
     Raises:
-        Inexpressible: It is not one number for each channel.
+        Unsupported: It is not one number for each channel.
     """
     if not has(node, slot):
         return []
     array = constant_of(sheet.graph, node, slot)
     if array.size != channels:
-        raise Inexpressible(f"its bias has {array.size} numbers for {channels} channels")
+        raise Unsupported(f"its bias has {array.size} numbers for {channels} channels")
     stored = sheet.form.constant(node, slot, array.ndim - 1 if array.ndim else None)
     flat = replace(stored, array=stored.array.reshape(-1))
     return [sheet.constant(given(node, slot), flat)]
@@ -105,14 +105,14 @@ def refuse_rescaling(sheet: Sheet, node: ir.Node) -> None:
     """Refuse to move codes from one scale to another: Tengine copies them as they are.
 
     Raises:
-        Inexpressible: An output has another scale than the first input.
+        Unsupported: An output has another scale than the first input.
     """
     source = given(node, 0)
     _, before = sheet.form.activation(source)
     for value in node.outputs:
         _, after = sheet.form.activation(value)
         if before is not None and after is not None and not before.equals(after):
-            raise Inexpressible(
+            raise Unsupported(
                 f"{value.name!r} has another scale than {source.name!r},"
                 " and Tengine copies codes there"
             )
@@ -122,8 +122,8 @@ def refuse_integers(sheet: Sheet, *elements: int) -> None:
     """Refuse what Tengine's kernels do not compute with codes of a type.
 
     Raises:
-        Inexpressible: The model is written in such codes.
+        Unsupported: The model is written in such codes.
     """
     element = sheet.form.element
     if element in elements:
-        raise Inexpressible(f"Tengine has no kernel for it in {element.name}")
+        raise Unsupported(f"Tengine has no kernel for it in {element.name}")

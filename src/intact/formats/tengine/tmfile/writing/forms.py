@@ -10,9 +10,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import MEANING, StateMeaning, TensorQuantConfig
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import Quantization
 from intact.formats.tengine.tmfile.layout import Element
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.graph import Graph
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
@@ -52,7 +52,7 @@ class Form(Protocol):
         """Return the type of an activation, and its scale.
 
         Raises:
-            Inexpressible: Tengine has no such type, or the plan no such scale.
+            Unsupported: Tengine has no such type, or the plan no such scale.
         """
 
     def constant(self, node: ir.Node, slot: int, channel_axis: int | None = None) -> Stored:
@@ -65,7 +65,7 @@ class Form(Protocol):
                 first in what is returned.
 
         Raises:
-            Inexpressible: As above.
+            Unsupported: As above.
         """
 
     def fuses(self, value: ir.Value, /) -> bool:
@@ -83,7 +83,7 @@ class FloatForm:
     def activation(self, value: ir.Value) -> tuple[Element, Quantization | None]:
         """See `Form`."""
         if value.dtype is not None and value.dtype is not ir.DataType.FLOAT:
-            raise Inexpressible(f"{value.name!r} is {value.dtype.name}, not FLOAT")
+            raise Unsupported(f"{value.name!r} is {value.dtype.name}, not FLOAT")
         return Element.FLOAT32, None
 
     def constant(self, node: ir.Node, slot: int, channel_axis: int | None = None) -> Stored:
@@ -124,27 +124,27 @@ class IntegerForm:
             configs.insert(0, producer.dominator)
         scales = [self._scales(config) for config in configs]
         if not scales:
-            raise Inexpressible(f"{value.name!r} stays float")
+            raise Unsupported(f"{value.name!r} stays float")
         if any(not scales[0].equals(each) for each in scales[1:]):
-            raise Inexpressible(f"{value.name!r} is quantised in several ways")
+            raise Unsupported(f"{value.name!r} is quantized in several ways")
         return self.element, scales[0]
 
     def constant(self, node: ir.Node, slot: int, channel_axis: int | None = None) -> Stored:
         """See `Form`."""
         point = self._points.get((node, slot))
         if point is None or point.config.params is None:
-            raise Inexpressible(f"its input {slot} stays float")
+            raise Unsupported(f"its input {slot} stays float")
         config, params = point.config, point.config.params
         is_bias = config.bits == _BIAS_BITS
         element = Element.INT32 if is_bias else self.element
         signed = config.quant_min < 0
         if config.grid.exponential or config.bits > (_BIAS_BITS if is_bias else 8):
-            raise Inexpressible(f"input {slot} has {config.bits} bits, or logarithmic codes")
+            raise Unsupported(f"input {slot} has {config.bits} bits, or logarithmic codes")
         if signed is (element is Element.UINT8):
-            raise Inexpressible(f"the codes of input {slot} and of activations are not of one sign")
+            raise Unsupported(f"the codes of input {slot} and of activations are not of one sign")
         axis = config.grid.axis
         if axis is not None and axis != channel_axis:
-            raise Inexpressible(f"input {slot} has scales along axis {axis}")
+            raise Unsupported(f"input {slot} has scales along axis {axis}")
         codes = _first(point.constant_codes(), channel_axis)
         scale = np.atleast_1d(np.asarray(params.scale, np.float32))
         zeros = np.broadcast_to(np.asarray(params.zero_point, np.int32), scale.shape)
@@ -153,9 +153,9 @@ class IntegerForm:
             scale = np.broadcast_to(scale, codes.shape[:1])
             zeros = np.broadcast_to(zeros, codes.shape[:1])
         if self.element is Element.UINT8 and scale.size > 1:
-            raise Inexpressible(f"input {slot} has {scale.size} scales; Tengine's uint8 has one")
+            raise Unsupported(f"input {slot} has {scale.size} scales; Tengine's uint8 has one")
         if element is not Element.UINT8 and zeros.any():
-            raise Inexpressible(f"input {slot} has a zero point; Tengine's {element.name} has none")
+            raise Unsupported(f"input {slot} has a zero point; Tengine's {element.name} has none")
         return Stored(codes, element, Quantization(scale, zeros))
 
     def fuses(self, value: ir.Value, /) -> bool:
@@ -167,14 +167,14 @@ class IntegerForm:
         params = config.params
         fits = config.bits == 8 and not config.grid.exponential and config.grid.axis is None
         if params is None or not fits:
-            raise Inexpressible(
+            raise Unsupported(
                 f"activations of {config.bits} bits, with several scales or logarithmic codes"
             )
         if (config.quant_min < 0) is (self.element is Element.UINT8):
-            raise Inexpressible("its codes and those of other activations are not of one sign")
+            raise Unsupported("its codes and those of other activations are not of one sign")
         zero_point = np.atleast_1d(np.asarray(params.zero_point, np.int32))
         if self.element is Element.INT8 and zero_point.any():
-            raise Inexpressible("activations with a zero point; Tengine's INT8 has none")
+            raise Unsupported("activations with a zero point; Tengine's INT8 has none")
         return Quantization(np.atleast_1d(np.asarray(params.scale, np.float32)), zero_point)
 
 
@@ -182,12 +182,12 @@ def constant_of(graph: Graph, node: ir.Node, slot: int) -> npt.NDArray[Any]:
     """Return a constant of the graph.
 
     Raises:
-        Inexpressible: The input is computed, or left out.
+        Unsupported: The input is computed, or left out.
     """
     value = node.inputs[slot] if slot < len(node.inputs) else None
     array = graph.constant(value)
     if array is None:
-        raise Inexpressible(f"input {slot} is no constant")
+        raise Unsupported(f"input {slot} is no constant")
     return array
 
 

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import BILINEAR, NEAREST
 from intact.formats.tengine.tmfile.writing.common import (
@@ -22,7 +23,6 @@ from intact.formats.tengine.tmfile.writing.common import (
     scalar,
 )
 from intact.formats.tengine.tmfile.writing.forms import constant_of
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.shapes import Shape
 from intact.formats.tengine.tmfile.writing.sheet import Sheet
 
@@ -76,7 +76,7 @@ def slice_(sheet: Sheet, node: ir.Node) -> None:
     pieces = {}
     for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
         if step < 1:
-            raise Inexpressible("it cuts backwards")
+            raise Unsupported("it cuts backwards")
         first, last, _ = slice(start, end, step).indices(shape[axis])
         if (first, last, step) != (0, shape[axis], 1):
             pieces[axis % len(shape)] = (first, last, step)
@@ -96,7 +96,7 @@ def slice_(sheet: Sheet, node: ir.Node) -> None:
         ((axis, (first, last, step)),) = pieces.items()
         options |= {"axis": axis, "is_onnx": 1, "begin": first, "end": last, "step": step}
     elif any(step != 1 for _, _, step in pieces.values()):
-        raise Inexpressible("it cuts several axes in steps")
+        raise Unsupported("it cuts several axes in steps")
     else:
         bounds = [pieces.get(axis, (0, length, 1)) for axis, length in enumerate(shape)]
         begins = [first for first, _, _ in bounds]
@@ -120,9 +120,9 @@ def pad(sheet: Sheet, node: ir.Node) -> None:
     image_shape(sheet, node)
     pads = integers(sheet, node, 1)
     if attribute(node, "mode", "constant") != "constant" or len(pads) != 8 or has(node, 3):
-        raise Inexpressible("it mirrors, or pads some axes only")
+        raise Unsupported("it mirrors, or pads some axes only")
     if min(pads) < 0 or any(pads[axis] for axis in (0, 4)):
-        raise Inexpressible(f"it pads by {pads}")
+        raise Unsupported(f"it pads by {pads}")
     options = {
         f"{axis}_{end}": pads[number + 4 * end]
         for number, axis in enumerate("nchw")
@@ -145,10 +145,10 @@ def resize(sheet: Sheet, node: ir.Node) -> None:
     corner = origin == "asymmetric" and (mode == "linear" or exact)
     centred = mode == "nearest" and "half_pixel" in origin and "round" in rounding and whole
     if not (corner or centred) or mode not in ("nearest", "linear"):
-        raise Inexpressible(f"it computes {mode} from {origin} with {rounding}")
+        raise Unsupported(f"it computes {mode} from {origin} with {rounding}")
     lengths = [int(np.float32(n) * np.float32(f)) for n, f in zip(shape[2:], factors, strict=True)]
     if tuple(lengths) != result[2:] or result[:2] != shape[:2]:
-        raise Inexpressible(f"it makes {list(result)} of {list(shape)}")
+        raise Unsupported(f"it makes {list(result)} of {list(shape)}")
     if mode == "linear":
         _refuse_between(shape, result, factors)
     options = {
@@ -169,9 +169,9 @@ def _refuse_between(shape: Shape, result: Shape, factors: list[float]) -> None:
     """
     rows = list(zip(shape[2:], result[2:], factors, strict=True))
     if shape[0] != 1 or any(before < 2 for before, _, _ in rows):
-        raise Inexpressible(f"it computes between the pixels of {list(shape)}")
+        raise Unsupported(f"it computes between the pixels of {list(shape)}")
     if any(np.float32(after) / np.float32(before) != np.float32(f) for before, after, f in rows):
-        raise Inexpressible(f"its factors are {factors}, those of its lengths are others")
+        raise Unsupported(f"its factors are {factors}, those of its lengths are others")
 
 
 def _factors(sheet: Sheet, node: ir.Node, shape: Shape, result: Shape) -> list[float]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import Eltwise
 from intact.formats.tengine.tmfile.writing.common import (
@@ -20,7 +21,6 @@ from intact.formats.tengine.tmfile.writing.common import (
     refuse_rescaling,
     scalar,
 )
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.shapes import Shape
 from intact.formats.tengine.tmfile.writing.sheet import Sheet
 
@@ -66,7 +66,7 @@ def clip(sheet: Sheet, node: ir.Node) -> None:
     else:
         low, high = scalar(sheet, node, 1, -_LARGEST), scalar(sheet, node, 2, _LARGEST)
     if not low <= high:
-        raise Inexpressible(f"it clips to {low} .. {high}")
+        raise Unsupported(f"it clips to {low} .. {high}")
     _refuse_wrapping(sheet, node, low, high)
     sheet.add(node, "Clip", [activation(sheet, node)], {"min": low, "max": high})
 
@@ -80,7 +80,7 @@ def _refuse_wrapping(sheet: Sheet, node: ir.Node, low: float, high: float) -> No
     reach = 127 * float(before.scale[0])
     largest = max(min(reach, abs(low)), min(reach, abs(high)))
     if largest / float(after.scale[0]) >= _FULL_CODE:
-        raise Inexpressible("its output has a smaller range, at which Tengine's int8 wraps around")
+        raise Unsupported("its output has a smaller range, at which Tengine's int8 wraps around")
 
 
 def prelu(sheet: Sheet, node: ir.Node) -> None:
@@ -88,14 +88,14 @@ def prelu(sheet: Sheet, node: ir.Node) -> None:
     shape = sheet.shape(activation(sheet, node))
     refuse_integers(sheet, Element.UINT8)
     if len(shape) not in ((4,) if sheet.form.element is Element.INT8 else (2, 4)):
-        raise Inexpressible(f"its input has {len(shape)} dimensions, for which Tengine has no loop")
+        raise Unsupported(f"its input has {len(shape)} dimensions, for which Tengine has no loop")
     stored = sheet.form.constant(node, 1)
     slopes = stored.array
     per_channel = slopes.shape == (shape[1], *(1,) * (len(shape) - 2)) if len(shape) > 1 else False
     if not per_channel and slopes.size != 1:
-        raise Inexpressible(f"its slopes have the shape {list(slopes.shape)}")
+        raise Unsupported(f"its slopes have the shape {list(slopes.shape)}")
     if slopes.size == 1 and sheet.form.element is Element.INT8 and shape[1] > 1:
-        raise Inexpressible("Tengine's int8 has a slope for each channel, not one")
+        raise Unsupported("Tengine's int8 has a slope for each channel, not one")
     flat = type(stored)(slopes.reshape(-1), stored.element, stored.quantization)
     sheet.add(node, "PReLU", [given(node, 0), sheet.constant(given(node, 1), flat)])
 
@@ -107,7 +107,7 @@ def function(sheet: Sheet, node: ir.Node) -> None:
     if node.op_type in _OF_ONE_IMAGE:
         shape = image_shape(sheet, node)
         if shape[0] != 1:
-            raise Inexpressible(f"Tengine computes it for one image, not for {shape[0]}")
+            raise Unsupported(f"Tengine computes it for one image, not for {shape[0]}")
     sheet.add(node, node.op_type, [value])
 
 
@@ -142,14 +142,14 @@ def softmax(sheet: Sheet, node: ir.Node) -> None:
     rank = len(sheet.shape(activation(sheet, node)))
     axis = attribute(node, "axis", -1 if sheet.graph.opset >= 13 else 1) % rank
     if sheet.graph.opset < 13 and axis != rank - 1:
-        raise Inexpressible("it is taken over several axes, as before opset 13")
+        raise Unsupported("it is taken over several axes, as before opset 13")
     sheet.add(node, "Softmax", [given(node, 0)], {"axis": axis})
 
 
 def eltwise(sheet: Sheet, node: ir.Node) -> None:
     """Add, Mul, Sub, Div and Max of two inputs."""
     if len(node.inputs) != 2:
-        raise Inexpressible(f"it has {len(node.inputs)} inputs; Tengine's has 2")
+        raise Unsupported(f"it has {len(node.inputs)} inputs; Tengine's has 2")
     shapes = [sheet.shape(value) for value in node.inputs]
     is_constant = [sheet.graph.constant(value) is not None for value in node.inputs]
     first, second = 0, 1
@@ -157,9 +157,9 @@ def eltwise(sheet: Sheet, node: ir.Node) -> None:
     if smaller and node.op_type in _COMMUTE and not is_constant[1]:
         first, second = 1, 0
     if is_constant[first]:
-        raise Inexpressible(f"its input {node.inputs[first].name!r} is a constant")  # type: ignore[union-attr]
+        raise Unsupported(f"its input {node.inputs[first].name!r} is a constant")  # type: ignore[union-attr]
     if len(shapes[first]) not in (3, 4):
-        raise Inexpressible(f"it joins tensors of {len(shapes[first])} dimensions; Tengine's 3, 4")
+        raise Unsupported(f"it joins tensors of {len(shapes[first])} dimensions; Tengine's 3, 4")
     _refuse_spread(sheet, node, shapes[second], shapes[first])
     inputs: list[ir.Value | int] = [given(node, first), given(node, second)]
     if is_constant[second]:
@@ -180,7 +180,7 @@ def _refuse_spread(sheet: Sheet, node: ir.Node, shape: Shape, over: Shape) -> No
     if shape == over:
         return
     if node.op_type == "Max":
-        raise Inexpressible(f"it joins {list(over)} and {list(shape)}, which Tengine does not")
+        raise Unsupported(f"it joins {list(over)} and {list(shape)}, which Tengine does not")
     if math.prod(shape) == 1:
         return
     if node.op_type == "Div":
@@ -188,7 +188,7 @@ def _refuse_spread(sheet: Sheet, node: ir.Node, shape: Shape, over: Shape) -> No
     channels = (1, over[1], *(1,) * (len(over) - 2))
     spread = (*(1,) * (len(over) - len(shape)), *shape)
     if spread != channels or over[0] != 1:
-        raise Inexpressible(f"it joins {list(over)} and {list(shape)}")
+        raise Unsupported(f"it joins {list(over)} and {list(shape)}")
 
 
 TABLE: Mapping[str, Write] = {

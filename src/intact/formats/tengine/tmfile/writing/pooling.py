@@ -6,10 +6,10 @@ from collections.abc import Iterator, Mapping
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import ABSENT_AXIS, COUNT_PADDING, Flavor, Pool
 from intact.formats.tengine.tmfile.reading.pooling import windows
-from intact.formats.tengine.tmfile.reading.reasons import Unreadable
 from intact.formats.tengine.tmfile.writing.common import (
     Write,
     activation,
@@ -20,7 +20,6 @@ from intact.formats.tengine.tmfile.writing.common import (
     integers,
     refuse_integers,
 )
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.shapes import Shape
 from intact.formats.tengine.tmfile.writing.sheet import Sheet
 
@@ -41,13 +40,13 @@ def pool(sheet: Sheet, node: ir.Node) -> None:
     kernel = tuple(attribute(node, "kernel_shape", []))
     strides = tuple(attribute(node, "strides", [1, 1]))
     if any(each != 1 for each in attribute(node, "dilations", [])) or len(node.outputs) > 1:
-        raise Inexpressible("its windows have gaps, or it hands out indices")
+        raise Unsupported("its windows have gaps, or it hands out indices")
     is_mean = node.op_type == "AveragePool"
     counts = is_mean and bool(attribute(node, "count_include_pad", 0))
     pads = _padding(node, shape, kernel, strides)
     result = sheet.shape(node.outputs[0])[2:]
     if kernel == shape[2:] and (any(pads) or result != (1, 1)):
-        raise Inexpressible("its window is as large as the image, which Tengine takes for global")
+        raise Unsupported("its window is as large as the image, which Tengine takes for global")
     for flavor in _flavors(is_mean=is_mean, counts=counts, pads=pads):
         is_total = flavor == Flavor.TOTAL
         starts = _totals(pads) if is_total else pads[:2]
@@ -56,7 +55,7 @@ def pool(sheet: Sheet, node: ir.Node) -> None:
             ends = pads[2:] if is_total else starts  # Tengine works these out for itself
             _add(sheet, node, method, kernel, strides, (*starts, *ends), flavor)
             return
-    raise Inexpressible(f"Tengine lays no windows with the paddings {list(pads)} like that")
+    raise Unsupported(f"Tengine lays no windows with the paddings {list(pads)} like that")
 
 
 def _flavors(*, is_mean: bool, counts: bool, pads: Shape) -> Iterator[int]:
@@ -87,7 +86,7 @@ def _lies(
         row = (shape[2 + axis], kernel[axis], strides[axis], starts[axis])
         try:
             found = windows(flavor & ~COUNT_PADDING, *row)
-        except Unreadable:
+        except Unsupported:
             return False
         if (found.count, found.first) != (result[axis], pads[axis]):
             return False
@@ -148,7 +147,7 @@ def mean(sheet: Sheet, node: ir.Node) -> None:
     axes = integers(sheet, node, 1) if has(node, 1) else attribute(node, "axes", [])
     axes = sorted(axis % rank for axis in axes) or list(range(rank))
     if rank > 4 or 0 in axes:
-        raise Inexpressible(f"it is taken over axes {axes} of {rank}")
+        raise Unsupported(f"it is taken over axes {axes} of {rank}")
     named = [*axes, *(ABSENT_AXIS,) * (4 - len(axes))]
     options = {f"dim_{k}": axis for k, axis in enumerate(named)}
     options |= {"type": _MEAN, "keepdim": attribute(node, "keepdims", 1)}

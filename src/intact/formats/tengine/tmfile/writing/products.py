@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import Activation
 from intact.formats.tengine.tmfile.writing.common import (
@@ -19,7 +20,6 @@ from intact.formats.tengine.tmfile.writing.common import (
     scalar,
 )
 from intact.formats.tengine.tmfile.writing.forms import constant_of
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.shapes import Shape
 from intact.formats.tengine.tmfile.writing.sheet import Sheet
 
@@ -78,7 +78,7 @@ def _activation(sheet: Sheet, node: ir.Node) -> Activation:
     if node.op_type == "Clip":
         try:
             bounds = tuple(scalar(sheet, node, slot, float("nan")) for slot in (1, 2))
-        except Inexpressible:
+        except Unsupported:
             return Activation.NONE
         if bounds == _RELU6:
             return Activation.RELU6
@@ -94,11 +94,11 @@ def deconvolution(sheet: Sheet, node: ir.Node) -> None:
     strides, dilations = (attribute(node, name, [1, 1]) for name in ("strides", "dilations"))
     pads, more = attribute(node, "pads", [0] * 4), attribute(node, "output_padding", [0, 0])
     if 1 in strides:
-        raise Inexpressible("it has a stride of 1, where versions of Tengine differ in the size")
+        raise Unsupported("it has a stride of 1, where versions of Tengine differ in the size")
     if dilations[0] != dilations[1]:
-        raise Inexpressible("its dilations differ, which Tengine's kernel takes crosswise")
+        raise Unsupported("its dilations differ, which Tengine's kernel takes crosswise")
     if attribute(node, "auto_pad", "NOTSET") != "NOTSET" or "output_shape" in node.attributes:
-        raise Inexpressible("its padding follows from its output")
+        raise Unsupported("its padding follows from its output")
     channels = weight.shape[1] * group
     options = {
         "output_channel": channels,
@@ -126,7 +126,7 @@ def gemm(sheet: Sheet, node: ir.Node) -> None:
     """Gemm of rows by constant weights."""
     factors = (attribute(node, "alpha", 1.0), attribute(node, "beta", 1.0))
     if factors != (1.0, 1.0) or attribute(node, "transA", 0):
-        raise Inexpressible("it has factors, or transposes its input")
+        raise Unsupported("it has factors, or transposes its input")
     _fully_connected(sheet, node, 0 if attribute(node, "transB", 0) else 1)
 
 
@@ -139,11 +139,11 @@ def _fully_connected(sheet: Sheet, node: ir.Node, channel_axis: int) -> None:
     rank = len(sheet.shape(activation(sheet, node)))
     weight = constant_of(sheet.graph, node, 1)
     if rank != 2 or weight.ndim != 2:
-        raise Inexpressible(f"it multiplies {rank} dimensions by {weight.ndim}")
+        raise Unsupported(f"it multiplies {rank} dimensions by {weight.ndim}")
     channels = weight.shape[channel_axis]
     if channels == 1 and sheet.form.element is Element.INT8:
         # A single scale is loaded as that of the tensor; the kernel reads a list, which is NULL.
-        raise Inexpressible("it has one output, with which Tengine's int8 kernel crashes")
+        raise Unsupported("it has one output, with which Tengine's int8 kernel crashes")
     inputs: list[ir.Value | int] = [
         given(node, 0),
         sheet.constant(given(node, 1), sheet.form.constant(node, 1, channel_axis)),
@@ -180,7 +180,7 @@ def batch_normalization(sheet: Sheet, node: ir.Node) -> None:
     refuse_integers(sheet, Element.INT8, Element.UINT8)
     shape = sheet.shape(activation(sheet, node))
     if len(shape) not in (3, 4) or attribute(node, "training_mode", 0):
-        raise Inexpressible(f"its input has {len(shape)} dimensions, or it is in training")
+        raise Unsupported(f"its input has {len(shape)} dimensions, or it is in training")
     constants = [
         sheet.constant(given(node, slot), sheet.form.constant(node, slot)) for slot in (1, 2, 3, 4)
     ]

@@ -7,11 +7,11 @@ from typing import Any
 
 import onnx_ir as ir
 
+from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode, FileTensor, TmFile
 from intact.formats.tengine.tmfile.layout import Kind, Layout
 from intact.formats.tengine.tmfile.names import Names
 from intact.formats.tengine.tmfile.writing.forms import Form, Stored
-from intact.formats.tengine.tmfile.writing.reasons import Inexpressible
 from intact.formats.tengine.tmfile.writing.shapes import Shape, static_shapes
 from intact.graph import Graph
 
@@ -103,17 +103,17 @@ class Sheet:
         """Return the file.
 
         Raises:
-            Inexpressible: An output of the graph is not that of a node, or a node has others.
+            Unsupported: An output of the graph is not that of a node, or a node has others.
         """
         outputs: dict[int, list[ir.Value]] = {}
         for value in self.graph.outputs:
             if value not in self._writers:
-                raise Inexpressible(f"output {value.name!r} is computed by no node")
+                raise Unsupported(f"output {value.name!r} is computed by no node")
             outputs.setdefault(self._writers[value], []).append(value)
         for number, values in outputs.items():
             written = self._nodes[number].outputs
             if written != tuple(self._numbers[value] for value in values):
-                raise Inexpressible(
+                raise Unsupported(
                     f"node {self._nodes[number].name!r} has outputs that the model does not hand "
                     "out, or in another order"
                 )
@@ -133,14 +133,14 @@ class Sheet:
         """Return the lengths of a value, with a batch of one where the batch is open.
 
         Raises:
-            Inexpressible: Another length is open, or the value is left out.
+            Unsupported: Another length is open, or the value is left out.
         """
         if value is None:
-            raise Inexpressible("an input is left out")
+            raise Unsupported("an input is left out")
         array = self.graph.constant(value)
         shape = self._shapes.get(str(value.name)) if array is None else array.shape
         if shape is None:
-            raise Inexpressible(f"the lengths of {value.name!r} are not known")
+            raise Unsupported(f"the lengths of {value.name!r} are not known")
         return shape
 
     # ---- pieces ------------------------------------------------------------------------------

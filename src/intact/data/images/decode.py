@@ -1,0 +1,268 @@
+"""From a file to pixels of one byte, upright, grey or RGB: the one place that uses Pillow."""
+
+from __future__ import annotations
+
+import logging
+import mmap
+import stat
+import threading
+from contextlib import nullcontext
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.images.steps import LARGEST_IMAGE, ImageSteps, Resampling, Size
+from intact.errors import MissingExtraError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
+
+
+_FORMATS = ("BMP", "GIF", "JPEG", "PNG", "PPM", "TIFF", "WEBP")
+
+_LARGEST_FILE = 1 << 29
+
+_LARGE_IMAGE = 1 << 25
+
+"""Images of more pixels are decoded one at a time, so that threads do not add up their memory."""
+
+_one_large_image = threading.Lock()
+
+_ORIENTATION = 0x0112  # the tag in EXIF
+
+_UPRIGHT = {
+    2: "FLIP_LEFT_RIGHT",
+    3: "ROTATE_180",
+    4: "FLIP_TOP_BOTTOM",
+    5: "TRANSPOSE",
+    6: "ROTATE_270",
+    7: "TRANSVERSE",
+    8: "ROTATE_90",
+}
+
+"""What undoes each EXIF orientation (Pillow turns counterclockwise)."""
+
+
+class BadImageError(Exception):
+    """A file that is no image, or one that cannot be used; the text says why."""
+
+
+def _pages(path: Path) -> Any:
+    with path.open("rb") as file:
+        return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+
+
+def require_pillow() -> None:
+    """Load Pillow and its readers, once and not in several threads.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    try:
+        from PIL import (  # noqa: F401
+            BmpImagePlugin,
+            GifImagePlugin,
+            JpegImagePlugin,
+            PngImagePlugin,
+            PpmImagePlugin,
+            TiffImagePlugin,
+            WebPImagePlugin,
+        )
+    except ImportError as error:
+        raise MissingExtraError(
+            "folders of images need Pillow, which is not installed",
+            remedy='pip install "intact[image]"',
+        ) from error
+    log = logging.getLogger("PIL")
+    if not log.handlers:  # else its warnings about damaged files stand between our lines
+        log.addHandler(logging.NullHandler())
+
+
+def decode(path: Path, *, gray: bool) -> Image:
+    """Return an image of mode L or RGB, turned upright as EXIF says.
+
+    Colours become grey by ITU-R BT.601 (0.299 R + 0.587 G + 0.114 B). Transparency is dropped,
+    16 bits keep their upper byte, CMYK is converted without a colour profile, and of several
+    frames the first is taken: what ``Image.convert`` and most training pipelines do.
+
+    Raises:
+        BadImageError: It cannot be read or decoded whole, or has more pixels than
+            ``LARGEST_IMAGE``.
+    """
+    from PIL import Image, UnidentifiedImageError
+
+    try:
+        about = path.stat()
+        if not stat.S_ISREG(about.st_mode):
+            raise BadImageError("not a file")
+        if not about.st_size:
+            raise BadImageError("not an image, but empty")
+        if about.st_size > _LARGEST_FILE:
+            raise BadImageError(f"larger than {_LARGEST_FILE >> 20} MiB")
+        # From pages: a size that lies in the file would otherwise be asked for as memory.
+        with _pages(path) as pages, Image.open(pages, formats=_FORMATS) as image:
+            pixels = image.width * image.height
+            if pixels > LARGEST_IMAGE:
+                raise _too_large(str(pixels))
+            with _one_large_image if pixels > _LARGE_IMAGE else nullcontext():
+                image.load()
+                return _upright(_converted(image, gray=gray), _orientation(image))
+    except (BadImageError, MemoryError):
+        raise
+    except UnidentifiedImageError:
+        raise BadImageError("not an image that can be read") from None
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning):
+        raise _too_large("too many") from None
+    except OSError as error:
+        if error.errno is not None:  # the file's, all others are Pillow's
+            raise BadImageError(f"cannot be read ({error.strerror})") from error
+        raise BadImageError(f"damaged or truncated ({error})") from error
+    except Exception as error:  # Pillow's readers raise a dozen unrelated classes
+        raise BadImageError(f"cannot be decoded ({str(error) or type(error).__name__})") from error
+
+
+def resized(image: Image, size: Size, method: Resampling) -> npt.NDArray[np.uint8]:
+    """Return the pixels of an image of mode L or RGB, [rows, columns, C], after resizing.
+
+    Raises:
+        BadImageError: It would have more than ``LARGEST_IMAGE`` pixels.
+    """
+    from PIL import Image
+
+    if size.rows * size.columns > LARGEST_IMAGE:
+        raise _too_large(f"{size} after resizing")
+    if (image.height, image.width) != size:
+        filters = Image.Resampling
+        image = image.resize((size.columns, size.rows), filters[method.name])
+    pixels = np.asarray(image)
+    return pixels.reshape(*size, -1)
+
+
+def _too_large(pixels: str) -> BadImageError:
+    return BadImageError(f"has {pixels} pixels, more than the {LARGEST_IMAGE} that are decoded")
+
+
+def _converted(image: Image, *, gray: bool) -> Image:
+    image = _eight_bit(image)
+    if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
+        image = image.convert("RGBA")  # the same colours; straight to RGB, Pillow warns
+    if not gray:
+        return image.convert("RGB")
+    return (image if image.mode in {"1", "L", "LA"} else image.convert("RGB")).convert("L")
+
+
+def _eight_bit(image: Image) -> Image:
+    """Return an image whose samples have at most a byte; the upper one of 16 bits."""
+    from PIL import Image as Images
+
+    if image.mode == "F":
+        raise BadImageError("has floats as pixels, whose range is not known")
+    if not image.mode.startswith("I"):
+        return image
+    values: npt.NDArray[Any] = np.asarray(image)
+    if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
+        raise BadImageError("has pixels of more than 16 bits, whose range is not known")
+    return Images.fromarray((values >> 8).astype(np.uint8))
+
+
+def _orientation(image: Image) -> int:
+    """Return the EXIF orientation of a loaded image (Pillow turns TIFF itself, and removes it)."""
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:  # damaged EXIF says nothing about the pixels
+        return 1
+
+
+def _upright(image: Image, orientation: int) -> Image:
+    from PIL import Image as Images
+
+    method = _UPRIGHT.get(orientation)
+    return image if method is None else image.transpose(Images.Transpose[method])
+
+
+class Placement(NamedTuple):
+    """An image is resized to ``resized``, then laid on the canvas at row ``top``, column ``left``.
+
+    Offsets below zero cut the image, those above leave room for padding.
+    """
+
+    resized: Size
+    top: int = 0
+    left: int = 0
+
+
+def place(image: Size, canvas: Size, steps: ImageSteps) -> Placement:
+    """Return where an image goes.
+
+    What cannot be centred evenly lies half a pixel towards the top and the left.
+
+    Raises:
+        ValueError: The image is smaller than what is to be cropped.
+    """
+    if steps.letterbox is not None:
+        resized = fitted(image, canvas)
+    elif steps.shorter_side is not None:
+        resized = with_shorter_side(image, steps.shorter_side)
+    elif steps.center_crop:
+        resized = image
+    else:
+        return Placement(canvas)
+    if steps.crops and (resized.rows < canvas.rows or resized.columns < canvas.columns):
+        after = "" if resized == image else f", {resized} after resizing"
+        raise ValueError(f"has {image} pixels{after}, too few to crop {canvas}")
+    top, left = (canvas.rows - resized.rows), (canvas.columns - resized.columns)
+    if steps.crops:
+        return Placement(resized, -(-top // 2), -(-left // 2))
+    return Placement(resized, top // 2, left // 2)
+
+
+def fitted(image: Size, frame: Size) -> Size:
+    """Return the largest size of the image's proportions inside a frame, to the nearest pixel.
+
+    >>> fitted(Size(480, 640), Size(640, 640))
+    Size(rows=480, columns=640)
+    """
+    if image.rows * frame.columns >= image.columns * frame.rows:  # the rows decide
+        return Size(frame.rows, max(1, _nearest(image.columns * frame.rows, image.rows)))
+    return Size(max(1, _nearest(image.rows * frame.columns, image.columns)), frame.columns)
+
+
+def with_shorter_side(image: Size, pixels: int) -> Size:
+    """Return the size of the image's proportions whose shorter side has so many pixels.
+
+    The longer side is rounded down, as in torchvision and in Tengine's tool.
+
+    >>> with_shorter_side(Size(333, 500), 256)
+    Size(rows=256, columns=384)
+    """
+    if image.rows <= image.columns:
+        return Size(pixels, image.columns * pixels // image.rows)
+    return Size(image.rows * pixels // image.columns, pixels)
+
+
+def laid(
+    pixels: npt.NDArray[np.uint8], placement: Placement, canvas: npt.NDArray[Any]
+) -> npt.NDArray[Any]:
+    """Copy the resized image, [rows, columns, C], to its place and return the canvas."""
+    here, there = zip(
+        _overlap(placement.top, placement.resized.rows, canvas.shape[0]),
+        _overlap(placement.left, placement.resized.columns, canvas.shape[1]),
+        strict=True,
+    )
+    canvas[there] = pixels[here]
+    return canvas
+
+
+def _overlap(offset: int, length: int, room: int) -> tuple[slice, slice]:
+    """Return which part of the image is seen along an axis, and where on the canvas."""
+    seen = min(length, room)
+    return (
+        slice(max(-offset, 0), max(-offset, 0) + seen),
+        slice(max(offset, 0), max(offset, 0) + seen),
+    )
+
+
+def _nearest(numerator: int, denominator: int) -> int:
+    return (2 * numerator + denominator) // (2 * denominator)

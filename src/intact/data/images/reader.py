@@ -1,0 +1,277 @@
+"""A folder of images as batches, decoded in threads ahead of who reads them."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path, PurePosixPath
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.images.decode import BadImageError, decode, laid, place, require_pillow, resized
+from intact.data.images.fit import ImageInput, image_input
+from intact.data.images.labels import FolderLabels, csv_labels, folder_labels
+from intact.data.images.steps import Resampling, Size
+from intact.data.preprocess import Preprocess
+from intact.data.signature import LABELS, InputSpec
+from intact.errors import DataError
+
+SUFFIXES = frozenset(
+    {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
+)
+
+"""Suffixes of images, in any case."""
+
+Item = TypeVar("Item")
+
+
+def image_files(folder: Path) -> list[str]:
+    """Return the images of a folder and of all below it, as sorted relative posix paths.
+
+    Hidden files and folders are passed over. Links to files count; links to folders do not, since
+    they may lead anywhere or in a circle.
+
+    Raises:
+        DataError: There is no image, a folder cannot be read, or is a link.
+    """
+    found: list[tuple[str, ...]] = []
+    waiting: list[tuple[str, ...]] = [()]
+    while waiting:
+        parts = waiting.pop()
+        below, images = _listed(folder, parts)
+        waiting += below
+        found += images
+    if not found:
+        raise DataError(
+            f"{folder}: no image in this folder or below it",
+            remedy=f"looked for {' '.join(sorted(SUFFIXES))}",
+        )
+    return ["/".join(parts) for parts in sorted(found)]
+
+
+def sub_folders(folder: Path) -> list[str]:
+    """Return the names of the folders that lie directly in one, hidden ones left out.
+
+    Raises:
+        DataError: The folder cannot be read, or one in it is a link.
+    """
+    return [name for (name,) in _listed(folder, ())[0]]
+
+
+def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
+    """Return at most ``limit`` items, at even distances and in their order.
+
+    >>> evenly_spread("aaabbbccc", 3)
+    ['a', 'b', 'c']
+    """
+    if limit is None or limit >= len(items):
+        return list(items)
+    return [items[index * len(items) // limit] for index in range(limit)]
+
+
+def _listed(
+    folder: Path, parts: tuple[str, ...]
+) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
+    """Return the folders and the images that lie directly in one folder."""
+    folders, images = [], []
+    here = folder.joinpath(*parts)
+    try:
+        with os.scandir(here) as entries:
+            for entry in entries:
+                if entry.name.startswith("."):
+                    continue
+                if entry.is_dir():
+                    if entry.is_symlink():
+                        raise DataError(
+                            f"{here / entry.name}: a link to a folder is not followed",
+                            remedy="put the folder itself there, or remove the link",
+                        )
+                    folders.append((*parts, entry.name))
+                elif PurePosixPath(entry.name).suffix.lower() in SUFFIXES:
+                    images.append((*parts, entry.name))
+    except OSError as error:
+        raise DataError(
+            f"{here}: cannot be read ({error.strerror or error})",
+            remedy="check its permissions",
+        ) from error
+    return folders, images
+
+
+_BATCH = 8
+
+_MOST_THREADS = 16
+
+_AHEAD_BYTES = 1 << 28
+
+"""Memory for batches that are made before they are asked for."""
+
+Batch = dict[str, npt.NDArray[Any]]
+
+
+class _Made(NamedTuple):
+    """One batch: the images that could be made, which ones, and why others could not."""
+
+    values: npt.NDArray[Any]
+    positions: list[int]
+    bad: list[tuple[str, str]]
+
+
+class ImageFolder:
+    """An iterable of batches, in the order of the files; each pass decodes anew.
+
+    A few batches are made ahead, so memory does not grow with the number of images. The threads
+    end with the iterator.
+
+    Args:
+        folder: For paths and messages.
+        files: Relative posix paths.
+        labels: Their numbers, one for each file, if there are any.
+        takes: How the model takes images.
+        skip_bad: Leave out what cannot be read instead of raising.
+        threads: 0 takes all cores.
+
+    Attributes:
+        takes: As given.
+        labels: As given.
+        skipped: A line for each file that the last pass left out: its path and why.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        files: Sequence[str],
+        labels: FolderLabels,
+        takes: ImageInput,
+        *,
+        skip_bad: bool = False,
+        threads: int = 0,
+    ) -> None:
+        self.takes = takes
+        self.skipped: list[str] = []
+        self._folder = folder
+        self._files = files
+        self.labels = labels
+        self._labels = None if labels.numbers is None else np.array(labels.numbers, np.int64)
+        self._skip_bad = skip_bad
+        self._threads = threads or min(os.cpu_count() or 1, _MOST_THREADS)
+        room = max(1, _AHEAD_BYTES // takes.image_bytes)  # images
+        share = -(-len(files) // self._threads)
+        self._size = max(1, min(_BATCH, share, room // (2 * self._threads)))
+        self._ahead = max(1, min(2 * self._threads, room // self._size))
+
+    def __len__(self) -> int:
+        """Return the number of files, bad ones included."""
+        return len(self._files)
+
+    def __iter__(self) -> Iterator[Batch]:
+        """Yield batches of a few images and, where there are any, their labels.
+
+        Raises:
+            DataError: A file is no image, damaged or too large (with ``skip_bad``: all are).
+        """
+        self.skipped = []
+        waiting: deque[Future[_Made]] = deque()
+        pool = ThreadPoolExecutor(self._threads, thread_name_prefix="intact-images")
+        try:
+            for start in range(0, len(self._files), self._size):
+                waiting.append(pool.submit(self._make, start))
+                if len(waiting) >= self._ahead:
+                    yield from self._taken(waiting.popleft().result())
+            while waiting:
+                yield from self._taken(waiting.popleft().result())
+        finally:  # the end, an error, or nobody reads on
+            pool.shutdown(cancel_futures=True)
+        if len(self.skipped) == len(self._files) > 0:
+            raise DataError(
+                f"{self._folder}: no image of {len(self._files)} can be used; the first: "
+                f"{self.skipped[0]}",
+                remedy="give other files",
+            )
+
+    def _taken(self, made: _Made) -> Iterator[Batch]:
+        for file, reason in made.bad:
+            if not self._skip_bad:
+                raise DataError(
+                    f"{self._folder / file}: {reason}",
+                    remedy="mend or remove it, or leave out such files with --skip-bad",
+                )
+            self.skipped.append(str(DataError(f"{file}: {reason}")))  # made printable
+        if made.positions:
+            batch = {self.takes.name: made.values}
+            if self._labels is not None and self.takes.name != LABELS:
+                batch[LABELS] = self._labels[made.positions]
+            yield batch
+
+    def _make(self, start: int) -> _Made:
+        """Return the batch that begins with a file; one thread's work."""
+        files = self._files[start : start + self._size]
+        takes = self.takes
+        canvas = np.empty((len(files), *takes.size, takes.channels), np.uint8)
+        if takes.preprocess.image.letterbox is not None:
+            canvas[:] = takes.padding
+        positions: list[int] = []
+        bad: list[tuple[str, str]] = []
+        for offset, file in enumerate(files):
+            try:
+                self._draw(file, canvas[len(positions)])
+                positions.append(start + offset)
+            except BadImageError as error:
+                bad.append((file, str(error)))
+                if not self._skip_bad:
+                    break
+        return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
+
+    def _draw(self, file: str, canvas: npt.NDArray[np.uint8]) -> None:
+        """Decode a file, resize it and lay it on the canvas, [rows, columns, C] in RGB order."""
+        takes, steps = self.takes, self.takes.preprocess.image
+        image = decode(self._folder / file, gray=takes.channels == 1)
+        try:
+            placement = place(Size(image.height, image.width), takes.size, steps)
+        except ValueError as error:
+            raise BadImageError(str(error)) from error
+        laid(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
+
+
+def open_folder(
+    folder: Path,
+    specs: Mapping[str, InputSpec],
+    preprocess: Preprocess,
+    *,
+    limit: int | None = None,
+    labels: Path | None = None,
+    skip_bad: bool = False,
+) -> ImageFolder:
+    """Open a folder of images for a model; nothing is decoded yet.
+
+    Args:
+        folder: Images in it and in all folders below.
+        specs: The model's inputs.
+        preprocess: What is done to each image.
+        limit: Take so many, at even distances over the sorted files: a folder sorted by class
+            gives some of each.
+        labels: A CSV file of ``file,label``; None takes the names of sub-folders.
+        skip_bad: Leave out files that cannot be read, and say so in ``skipped``.
+
+    Raises:
+        DataError: No image, labels that do not match, or a model that does not take such images.
+        MissingExtraError: Pillow is not installed.
+    """
+    require_pillow()
+    takes = image_input(specs, preprocess)
+    files = image_files(folder)
+    if labels is None:
+        known = folder_labels(folder, files, sub_folders(folder))
+    else:
+        known = FolderLabels(csv_labels(labels, files))
+    chosen = evenly_spread(range(len(files)), limit)
+    return ImageFolder(
+        folder,
+        [files[position] for position in chosen],
+        known._replace(numbers=known.numbers and [known.numbers[position] for position in chosen]),
+        takes,
+        skip_bad=skip_bad,
+    )

@@ -1,0 +1,151 @@
+"""What comes along with samples and the model does not take: labels, and what metrics need.
+
+These are the arrays under the key ``labels`` and under keys that begin with ``labels.`` or
+``labels_`` (boxes, texts, masks ...), one entry a sample. A sample's entry may have a shape of its
+own. They are checked when they are asked for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.signature import LABELS
+from intact.errors import DataError
+
+Reference: TypeAlias = npt.NDArray[Any] | list[npt.NDArray[Any]]
+"""An array with the samples along axis 0, or an array for each sample where shapes differ."""
+
+
+class BatchReferences(NamedTuple):
+    """What came along with one of the source's batches.
+
+    Attributes:
+        values: By key, as it was given.
+        given: Samples in that batch.
+        used: How many of them, from the first on.
+    """
+
+    values: Mapping[str, Reference]
+    given: int
+    used: int
+
+
+def is_reference(name: str, inputs: Iterable[str]) -> bool:
+    """Tell whether an array belongs to the labels; an input of the model may be called so too."""
+    return (name == LABELS or name.startswith((f"{LABELS}.", f"{LABELS}_"))) and name not in inputs
+
+
+def as_reference(source: str, name: str, values: object) -> Reference:
+    """Return what was given for a key as an array, or as a list of them.
+
+    Raises:
+        DataError: It holds Python objects.
+    """
+    try:
+        made = _stacked(values)
+    except (ValueError, TypeError) as error:
+        raise DataError(f"{source}: {name!r} holds no arrays ({error})", remedy=_PLAIN) from error
+    if any(each.dtype.kind == "O" for each in (made if isinstance(made, list) else [made])):
+        raise DataError(f"{source}: {name!r} holds Python objects", remedy=_PLAIN)
+    return made
+
+
+def joined_references(source: str, batches: Sequence[BatchReferences]) -> dict[str, Reference]:
+    """Return what came along with the used samples, by key.
+
+    Args:
+        source: What to call the data in messages.
+        batches: In the order of the samples.
+
+    Raises:
+        DataError: Some samples have no entry, or there are not as many entries as samples.
+    """
+    keys = dict.fromkeys(key for batch in batches for key in batch.values)
+    return {key: join_samples(_used(source, key, batches)) for key in keys}
+
+
+def joined_labels(source: str, batches: Sequence[BatchReferences]) -> npt.NDArray[np.int64] | None:
+    """Return the labels of the used samples, [N]; None where no batch has any.
+
+    Args:
+        source: What to call the data in messages.
+        batches: In the order of the samples.
+
+    Raises:
+        DataError: Some samples have no label, or labels are not one class number for each.
+    """
+    if all(LABELS not in batch.values for batch in batches):
+        return None
+    numbers = []
+    for batch in batches:
+        values = batch.values.get(LABELS)
+        checked = None if values is None else _class_numbers(source, values, batch.given)
+        numbers.append(batch._replace(values={} if checked is None else {LABELS: checked}))
+    return np.concatenate(_used(source, LABELS, numbers))
+
+
+def join_samples(parts: Sequence[Reference]) -> Reference:
+    """Return all samples of some batches: one array where they have one shape, else one each."""
+    arrays = [part for part in parts if not isinstance(part, list)]
+    kinds = {(array.shape[1:], array.dtype.kind) for array in arrays}
+    if len(arrays) == len(parts) and len(kinds) == 1:
+        return np.concatenate(arrays)
+    return [np.asarray(sample) for part in parts for sample in part]
+
+
+_PLAIN = "give arrays of numbers or texts, or a list with one for each sample"
+
+
+def _stacked(values: object) -> Reference:
+    if not isinstance(values, list | tuple):
+        return np.asarray(values)
+    try:
+        return np.asarray(values)
+    except ValueError:  # of different shapes
+        return [np.asarray(each) for each in values]
+
+
+def _used(source: str, key: str, batches: Sequence[BatchReferences]) -> list[Reference]:
+    """Return the entries of the used samples, batch by batch."""
+    found: list[Reference] = []
+    first = 0
+    what = "label" if key == LABELS else repr(key)
+    for batch in batches:
+        values = batch.values.get(key)
+        if values is None:
+            raise DataError(
+                f"{source}: sample {first} has no {what}, others have",
+                remedy=f"give {key} for all samples, or for none",
+            )
+        entries = len(values) if isinstance(values, list) or values.ndim else 0
+        if entries != batch.given:
+            raise DataError(
+                f"{source}: {entries} {key} for {batch.given} samples", remedy="give one for each"
+            )
+        found.append(values[: batch.used])
+        first += batch.used
+    return found
+
+
+def _class_numbers(source: str, labels: Reference, samples: int) -> npt.NDArray[np.int64]:
+    if isinstance(labels, list):
+        raise DataError(f"{source}: the labels have different shapes", remedy=_CLASSES)
+    if labels.dtype.kind not in "iu":
+        raise DataError(
+            f"{source}: the labels have dtype {labels.dtype}",
+            remedy="give class numbers, as integers",
+        )
+    if labels.ndim > 1 and labels.size != len(labels):
+        raise DataError(f"{source}: the labels have shape {list(labels.shape)}", remedy=_CLASSES)
+    if labels.size != samples:
+        raise DataError(
+            f"{source}: {labels.size} labels for {samples} samples", remedy="give one for each"
+        )
+    return labels.reshape(-1).astype(np.int64)
+
+
+_CLASSES = "give one class number a sample, [N]; argmax(axis=1) of one-hot labels"

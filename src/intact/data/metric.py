@@ -1,0 +1,120 @@
+"""Metrics of the user's: a function that scores a model's outputs, for detection, text, ..."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from numbers import Real
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.functions import describe, import_function
+from intact.data.labels import Reference, join_samples
+from intact.errors import DataError, UsageError
+
+Outputs: TypeAlias = Mapping[str, npt.NDArray[Any] | list[npt.NDArray[Any]]]
+"""By output name: an array ``[samples, ...]``, or an array for each sample where shapes differ.
+
+An output without an axis for the samples is a list of one array for each batch.
+"""
+
+MetricFunction: TypeAlias = Callable[
+    [Outputs, Mapping[str, Reference]], float | Mapping[str, float]
+]
+"""Takes outputs and references, gives one figure or several by name."""
+
+_BUILT_IN = "top-1 and top-5, agreement, SQNR and cosine are reported without asking"
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric and what to call it.
+
+    Attributes:
+        name: ``module:function``, or the function's name.
+        function: Called once for each model, after the pass over the samples.
+    """
+
+    name: str
+    function: MetricFunction
+
+    @staticmethod
+    def of(source: str | MetricFunction | Metric) -> Metric:
+        """Return a metric from ``module:function`` or from a function.
+
+        Raises:
+            UsageError: A text without a colon.
+            DataError: There is no such module or function.
+        """
+        if isinstance(source, Metric):
+            return source
+        if not isinstance(source, str):
+            return Metric(getattr(source, "__name__", type(source).__name__), source)
+        if ":" not in source:
+            raise UsageError(
+                f"--metric {source}: is no module:function", remedy=f"write one; {_BUILT_IN}"
+            )
+        return Metric(source, import_function(source, "--metric"))
+
+    def __call__(self, outputs: Outputs, references: Mapping[str, Reference]) -> dict[str, float]:
+        """Return the figures by name; a single one is called like the function.
+
+        NaN and infinity are figures like others.
+
+        Raises:
+            DataError: The function raises, or gives something else than figures.
+        """
+        try:
+            found = self.function(outputs, references)
+        except (Exception, SystemExit) as error:  # whatever the user's function does
+            raise DataError(f"metric {self.name}: raises {describe(error)}") from error
+        if not isinstance(found, Mapping):
+            return {self.name.rpartition(":")[2]: self._figure(found, "")}
+        figures = {name: self._figure(value, f" for {name!r}") for name, value in found.items()}
+        if not figures or not all(isinstance(name, str) for name in figures):
+            raise self._wrong("no figures by name" if not figures else "names that are no texts")
+        return figures
+
+    def _figure(self, value: object, where: str) -> float:
+        plain = value.item() if isinstance(value, np.ndarray) and value.ndim == 0 else value
+        if not isinstance(plain, Real) or isinstance(plain, bool):
+            raise self._wrong(f"{type(value).__name__}{where}")
+        try:
+            return float(plain)
+        except OverflowError:
+            raise self._wrong(f"a number beyond float64{where}") from None
+
+    def _wrong(self, what: str) -> DataError:
+        return DataError(
+            f"metric {self.name}: returns {what}",
+            remedy="return a number, or a dict of numbers by name",
+        )
+
+
+class OutputRecord:
+    """All outputs of a model over a pass, which a metric needs and which take memory."""
+
+    def __init__(self) -> None:
+        self._batches: dict[str, list[npt.NDArray[Any]]] = {}
+        self._counts: list[int] = []
+        self._without_samples: set[str] = set()
+
+    def add(self, outputs: Mapping[str, npt.NDArray[Any]], size: int, count: int) -> None:
+        """Add what a batch of ``size`` samples gave, of which ``count`` are real."""
+        self._counts.append(count)
+        for name, output in outputs.items():
+            self._batches.setdefault(name, []).append(output)
+            if not output.ndim or len(output) != size:
+                self._without_samples.add(name)
+
+    def outputs(self) -> Outputs:
+        """Return everything, without what filled up the last batch."""
+        return {
+            name: arrays if name in self._without_samples else join_samples(self._real(arrays))
+            for name, arrays in self._batches.items()
+        }
+
+    def _real(self, arrays: list[npt.NDArray[Any]]) -> list[Reference]:
+        return [array[:count] for array, count in zip(arrays, self._counts, strict=True)]

@@ -1,0 +1,266 @@
+"""What happens to data before the model sees it: image steps, then ``(values - mean) * scale``."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
+from numbers import Real
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.images.steps import ImageSteps
+from intact.data.signature import InputSpec
+from intact.errors import DataError, nearest
+
+
+@dataclass(frozen=True)
+class Preprocess:
+    """Mean and scale, per channel or one for all, and what is done to images before.
+
+    Mean and scale are applied to the float inputs of rank 3 or more; in a model that has none, to
+    those of rank 2.
+
+    Attributes:
+        mean: Subtracted first, in the units of the data; empty for none. One number, or one
+            for each channel: axis 1, or the last axis where only that has so many.
+        scale: Multiplied next; empty for none.
+        image: The steps for folders of images; arrays come as the model takes them.
+
+    Raises:
+        DataError: A number is not finite, or a scale is 0.
+    """
+
+    mean: tuple[float, ...] = ()
+    scale: tuple[float, ...] = ()
+    image: ImageSteps = field(default_factory=ImageSteps)
+
+    def __post_init__(self) -> None:
+        for what, given in (("mean", self.mean), ("scale", self.scale)):
+            object.__setattr__(self, what, _finite(what, given))
+        if 0 in self.scale:
+            raise DataError(
+                "--scale 0 makes every sample the same", remedy="leave it out for no scale"
+            )
+
+    def inputs(self, specs: Mapping[str, InputSpec]) -> frozenset[str]:
+        """Return the names of the inputs that mean and scale are for.
+
+        Raises:
+            DataError: There is something to do, and no input for it.
+        """
+        if not (self.mean or self.scale):
+            return frozenset()
+        ranks = {n: len(spec.shape) for n, spec in specs.items() if spec.dtype.kind == "f"}
+        largest = max(ranks.values(), default=0)
+        if largest < 2:
+            raise DataError(
+                "--mean and --scale are for float inputs of rank 2 or more, the model has none",
+                remedy="leave them out",
+            )
+        return frozenset(name for name, rank in ranks.items() if rank >= min(largest, 3))
+
+    def __call__(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return the batch after mean and scale (a new float32 array where there are any).
+
+        Raises:
+            DataError: The number of channels is not that of ``mean`` or ``scale``.
+        """
+        if values.dtype.kind not in "buif" or values.ndim < 2:
+            return values
+        return self.scaled(name, values)
+
+    def scaled(
+        self, name: str, values: npt.NDArray[Any], axis: int | None = None
+    ) -> npt.NDArray[Any]:
+        """Return what calling it returns, with the axis of the channels where that is known.
+
+        Raises:
+            DataError: The number of channels is not that of ``mean`` or ``scale``.
+        """
+        if not (self.mean or self.scale):
+            return values
+        with np.errstate(over="ignore"):  # what becomes infinite is named when it is checked
+            result = values.astype(np.float32)
+            if self.mean:
+                result -= _shaped(name, "mean", self.mean, result, axis)
+            if self.scale:
+                result *= _shaped(name, "scale", self.scale, result, axis)
+        return result
+
+
+def preprocess_with(base: Preprocess, changes: Mapping[str, object]) -> Preprocess:
+    """Return ``base`` with other values; what is None there stays as it was.
+
+    Args:
+        base: For instance what a file says.
+        changes: By name of a field of :class:`Preprocess` or of :class:`ImageSteps`.
+
+    Raises:
+        DataError: There is no such field, or the whole does not fit together.
+    """
+    changed = {name: value for name, value in changes.items() if value is not None}
+    of_images = {each.name for each in fields(ImageSteps)}
+    of_arrays = {"mean", "scale"}
+    for name in changed:
+        if name not in of_images | of_arrays:
+            raise DataError(
+                f"there is no preprocessing step {name!r}",
+                remedy=nearest(name, of_images | of_arrays),
+            )
+    image: dict[str, Any] = {name: changed[name] for name in changed if name in of_images}
+    arrays: dict[str, Any] = {name: changed[name] for name in changed if name in of_arrays}
+    return replace(base, **arrays, image=replace(base.image, **image))
+
+
+def _finite(what: str, given: Any) -> tuple[float, ...]:
+    if not isinstance(given, list | tuple) or not all(
+        isinstance(number, Real) and not isinstance(number, bool) for number in given
+    ):
+        raise DataError(f"--{what} is no list of numbers", remedy="give one, or one a channel")
+    try:
+        numbers = tuple(float(number) for number in given)
+    except OverflowError:
+        numbers = (np.inf,)
+    if not (np.abs(numbers) <= np.finfo(np.float32).max).all():
+        raise DataError(f"--{what} has a number that is not finite", remedy="give finite numbers")
+    return numbers
+
+
+def _shaped(
+    name: str, what: str, numbers: tuple[float, ...], values: npt.NDArray[Any], axis: int | None
+) -> npt.NDArray[np.float32]:
+    """Return the numbers so that they broadcast along the channels."""
+    array = np.asarray(numbers, np.float32)
+    if len(array) == 1:
+        return array.reshape(())
+    if axis is None and len(array) != values.shape[1] and len(array) == values.shape[-1]:
+        axis = values.ndim - 1
+    axis = 1 if axis is None else axis
+    if len(array) == values.shape[axis]:
+        return array.reshape(-1, *[1] * (values.ndim - 1 - axis))
+    raise DataError(
+        f"--{what} has {len(array)} numbers, input {name!r} has {values.shape[axis]} channels",
+        remedy="give one number, or one a channel",
+    )
+
+
+_FORMAT = 1
+
+_LARGEST_FILE = 1 << 14
+
+"""Also keeps dotted keys short: the parser takes time with the square of their parts."""
+
+_ARRAYS = ("mean", "scale")
+
+_IMAGE = tuple(step.name for step in fields(ImageSteps))
+
+_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
+
+
+def read_preprocess(path: str | Path) -> Preprocess:
+    """Read a preprocessing file.
+
+    Raises:
+        DataError: It cannot be read, is no TOML, is of another format, or has an unknown key, a
+            wrong type or a contradiction.
+    """
+    return preprocess_from_toml(_read(Path(path), str(path)), str(path))
+
+
+def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
+    """Return what the content of a preprocessing file says.
+
+    Args:
+        data: The content.
+        label: What to call it in messages.
+
+    Raises:
+        DataError: As for :func:`read_preprocess`.
+    """
+    if len(data) > _LARGEST_FILE:
+        raise DataError(
+            f"{label}: larger than {_LARGEST_FILE >> 10} KiB", remedy="give a preprocessing file"
+        )
+    table = _parsed(data, label)
+    _check_keys(table, ("format", *_ARRAYS, "image"), label)
+    if "format" not in table:
+        raise DataError(f"{label}: key 'format' is missing", remedy=f"add format = {_FORMAT}")
+    if type(table["format"]) is not int or table["format"] != _FORMAT:
+        raise DataError(f"{label}: format is not {_FORMAT}", remedy=f"write format = {_FORMAT}")
+    image = table.get("image", {})
+    if not isinstance(image, dict):
+        raise DataError(f"{label}: image is no table", remedy="write [image] and its keys below")
+    _check_keys(image, _IMAGE, label, place=" in [image]")
+    arrays = {name: table[name] for name in _ARRAYS if name in table}
+    try:
+        return Preprocess(**arrays, image=ImageSteps(**image))
+    except DataError as error:  # speaks of options; the keys have the same names
+        message = _OPTION.sub(lambda option: option[1].replace("-", "_"), str(error))
+        raise DataError(f"{label}: {message}") from error
+
+
+def preprocess_to_toml(preprocess: Preprocess) -> bytes:
+    """Return the content of the file that :func:`read_preprocess` reads back to an equal value.
+
+    It holds what differs from the defaults, in the order of the fields.
+    """
+    lines = [f"format = {_FORMAT}"]
+    lines += [
+        f"{name} = {_toml(value)}" for name in _ARRAYS if (value := getattr(preprocess, name))
+    ]
+    steps = preprocess.image
+    if steps.given:
+        lines += ["", "[image]"]
+        lines += [f"{name} = {_toml(getattr(steps, name))}" for name in steps.given]
+    return "\n".join([*lines, ""]).encode()
+
+
+def _toml(value: object) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return f'"{value}"'  # one of our own words
+    if isinstance(value, tuple):
+        return f"[{', '.join(_toml(each) for each in value)}]"
+    return repr(value)  # of floats: the shortest that reads back to the same
+
+
+def _read(path: Path, label: str) -> bytes:
+    try:
+        if not path.is_file():
+            raise DataError(f"{label}: no such file", remedy="check --preprocess")
+        with path.open("rb") as file:
+            return file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{label}: cannot be read ({reason})", remedy="check the path") from error
+
+
+def _parsed(data: bytes, label: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise DataError(f"{label}: not UTF-8 text", remedy="give a TOML file") from error
+    except RecursionError as error:
+        raise DataError(f"{label}: nested too deeply", remedy="use the documented keys") from error
+    except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
+        raise DataError(f"{label}: not TOML: {error}", remedy="correct the line") from error
+
+
+def _check_keys(
+    table: dict[str, Any], known: Iterable[str], label: str, *, place: str = ""
+) -> None:
+    for key in table:
+        if key in known:
+            continue
+        remedy = nearest(key[:60], known)
+        if key in _IMAGE:
+            remedy = "put it below [image]"
+        elif key in {"format", *_ARRAYS}:
+            remedy = "put it above [image]"
+        raise DataError(f"{label}: unknown key {key!r}{place}", remedy=remedy)

@@ -1,0 +1,233 @@
+"""Opening data of any kind: files, folders of images, functions, arrays."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeGuard
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.archive import PickledError, map_npy, read_npz
+from intact.data.batching import Batch
+from intact.data.functions import describe, import_function
+from intact.data.images.reader import open_folder
+from intact.data.labels import is_reference
+from intact.data.mask import refuse_other_rank
+from intact.data.preprocess import Preprocess
+from intact.data.signature import InputSpec, input_specs
+from intact.data.stream import Samples, as_array
+from intact.errors import DataError, UsageError
+from intact.graph import Graph
+
+_NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # how the files begin
+
+
+def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+    """Read an ``.npy`` (an array) or an ``.npz`` (a dict of them).
+
+    Arrays are mapped into memory, not read; only compressed members of an ``.npz`` are read
+    whole. Nothing in the file is run: pickled objects are refused.
+
+    Raises:
+        DataError: The file is missing, unreadable, something else, damaged, holds pickled
+            objects, or compressed arrays that do not fit into memory.
+    """
+    try:
+        with path.open("rb") as file:
+            start = file.read(len(_NPY))
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file", remedy="check --data") from error
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{path}: cannot be read ({reason})") from error
+    if start.startswith(_PICKLE):
+        raise _pickled(path)
+    if not start.startswith((_NPZ, _NPY)):
+        raise DataError(f"{path}: not an .npz or .npy file", remedy="write it with numpy.savez")
+    try:
+        return map_npy(path) if start.startswith(_NPY) else read_npz(path)
+    except DataError:
+        raise
+    except PickledError as error:
+        raise _pickled(path) from error
+    except Exception as error:  # numpy, zipfile and zlib raise a dozen unrelated classes
+        reason = str(error) or type(error).__name__
+        raise DataError(
+            f"{path}: damaged or truncated ({reason})", remedy="write or copy it again"
+        ) from error
+
+
+def _pickled(path: Path) -> DataError:
+    return DataError(
+        f"{path}: holds pickled Python objects, which can run code when loaded",
+        remedy="save plain numeric arrays",
+    )
+
+
+class FunctionSource:
+    """A ``module:function`` source: called anew for each pass over the data.
+
+    Args:
+        text: ``module:function``; the module may lie in the working directory.
+
+    Raises:
+        DataError: There is no such module or function.
+    """
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        self._function = import_function(text, "--data")
+
+    def __iter__(self) -> Iterator[Any]:
+        """Call the function and give what it yields; one dict counts as one batch."""
+        try:
+            found = self._function()
+            if found is None:
+                raise DataError(
+                    f"{self._text}: returns None", remedy="yield or return dicts of arrays"
+                )
+            yield from [found] if isinstance(found, Mapping) else found
+        except DataError:
+            raise
+        except (Exception, SystemExit) as error:
+            raise DataError(f"{self._text}: raises {describe(error)}") from error
+
+
+def open_samples(
+    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    graph: Graph,
+    *,
+    preprocess: Preprocess | None = None,
+    limit: int | None = None,
+    mask: str | None = None,
+    labels: str | Path | None = None,
+    skip_bad: bool = False,
+    unread: Collection[str] = (),
+) -> Samples:
+    """Open calibration or evaluation data.
+
+    Args:
+        source: A ``.npz`` keyed by input name (and ``labels``), a ``.npy`` for a model with one
+            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, an
+            array for a model with one input, any iterable of such dicts, or a folder of images
+            for a model with one input that takes images. Arrays have the samples along axis 0.
+            Beside ``labels`` there may be what a metric needs, under keys that begin with
+            ``labels.`` or ``labels_``: arrays, or lists of one array for each sample.
+        graph: The model that the samples are for.
+        preprocess: Mean and scale; for a folder the steps for images too.
+        limit: Use the first so many samples; of a folder so many at even distances.
+        mask: Name of the mask of padded sequences, ``[N, S]`` and 0 where they are padded: an
+            input of the model, or a further array of the source.
+        labels: A CSV file of ``file,label``, for a folder whose sub-folders are not the classes.
+        skip_bad: Leave out images that cannot be read, and say which in ``skipped``.
+        unread: Names of further arrays that the source may hold, and that are not needed.
+
+    Raises:
+        DataError: The source is missing, unreadable or holds pickled objects, or the mask is an
+            input of another rank; a folder without images, with labels that do not match it, or
+            for a model that takes no such images.
+        UsageError: ``limit`` is not positive.
+        MissingExtraError: A folder of images, and Pillow is not installed.
+    """
+    if limit is not None and limit < 1:  # a slice would take a negative one for "all but"
+        raise UsageError(f"samples is {limit}", remedy="give 1 or more, or None for all")
+    specs = input_specs(graph)
+    refuse_other_rank(mask, specs)
+    if is_folder(source):
+        if mask is not None:
+            raise DataError(f"{source}: a folder of images has no mask", remedy="leave it out")
+        images = open_folder(
+            Path(source),
+            specs,
+            preprocess or Preprocess(),
+            limit=limit,
+            labels=None if labels is None else Path(labels),
+            skip_bad=skip_bad,
+        )
+        # The folder's threads apply mean and scale, so nothing of that is left to do.
+        exact = {images.takes.name: images.takes.spec}
+        return Samples(str(source), exact, images, limit=limit, count=len(images))
+    if labels is not None or skip_bad:
+        raise DataError(
+            "--labels and --skip-bad are for a folder of images",
+            remedy="arrays have their labels under the key 'labels'",
+        )
+    reader, name = _reader(source, specs)
+    count = _count(reader)
+    if count is not None and limit is not None:
+        count = min(count, limit)
+    return Samples(
+        name,
+        specs,
+        reader,
+        preprocess or Preprocess(),
+        limit,
+        count,
+        mask=mask,
+        unread=frozenset(unread) - specs.keys(),
+    )
+
+
+def is_folder(source: object) -> TypeGuard[str | Path]:
+    """Tell whether a source is a folder of images."""
+    # os.path, because pathlib raises for a name that is too long.
+    return isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
+
+
+def _count(reader: Iterable[Batch]) -> int | None:
+    """Return how many samples a list of batches holds; None for what has to be read to know."""
+    if not isinstance(reader, list):
+        return None
+    lengths = [
+        [
+            len(array)
+            for array in batch.values()
+            if isinstance(array, list | tuple) or np.ndim(array)
+        ]
+        for batch in reader
+        if isinstance(batch, Mapping)  # what is not is named when it is read
+    ]
+    return sum(max(each, default=0) for each in lengths)
+
+
+def _reader(
+    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    specs: Mapping[str, InputSpec],
+) -> tuple[Iterable[Batch], str]:
+    if isinstance(source, Mapping):
+        converted: dict[str, Any] = {
+            name: array if is_reference(name, specs) else as_array("data", name, array)
+            for name, array in source.items()
+        }
+        return [converted], "data"
+    if isinstance(source, np.ndarray):
+        return [_only_input("data", source, specs)], "data"
+    if not isinstance(source, str | Path):
+        return source, "data"
+    text = str(source)
+    path = Path(text)
+    # os.path, because pathlib raises for a name that is too long.
+    if path.suffix in {".npz", ".npy"} or os.path.exists(path):  # noqa: PTH110
+        loaded = load_arrays(path)
+        if isinstance(loaded, np.ndarray):
+            loaded = _only_input(text, loaded, specs)
+        return [loaded], text
+    if ":" in text:
+        return FunctionSource(text), text
+    raise DataError(
+        f"{text}: no such file", remedy="give a folder, an .npz, an .npy or module:function"
+    )
+
+
+def _only_input(
+    where: str, array: npt.NDArray[Any], specs: Mapping[str, InputSpec]
+) -> dict[str, npt.NDArray[Any]]:
+    if len(specs) != 1:
+        raise DataError(
+            f"{where}: one array, the model has {len(specs)} inputs ({', '.join(specs)})",
+            remedy="give an .npz with one array for each",
+        )
+    return {next(iter(specs)): array}

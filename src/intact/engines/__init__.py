@@ -1,0 +1,1 @@
+"""Executors: the float model and the simulated quantized one, in ONNX Runtime."""

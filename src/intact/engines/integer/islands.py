@@ -1,0 +1,95 @@
+"""Nodes of the float model inside an integer program: run in ONNX Runtime, as they are."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.engines.integer.kernel import Kernel, operation_of, weaver
+from intact.engines.session import make_session, run_session
+from intact.errors import PlanError
+from intact.graph.graph import values_read_inside
+from intact.graph.ops import is_constant
+from intact.program import Array, Step
+from intact.program.operations import FloatNodes
+
+_IR_VERSION = 10
+"""Of ONNX; every ONNX Runtime that has the opsets in use reads it."""
+
+
+def float_island(step: Step, threads: int = 0) -> Kernel:
+    """Return the kernel that runs a step's nodes in one session, made here.
+
+    Arrays come and go in the layout of the model. What a node reads and no node of the step and no
+    input gives is a constant of the model.
+
+    Args:
+        step: Its operation is `FloatNodes`.
+        threads: Of the session; 0 lets it choose.
+
+    Raises:
+        PlanError: A node reads a value that the step does not get.
+        ModelError: The runtime refuses the nodes.
+    """
+    operation = operation_of(step, FloatNodes)
+    session = make_session(model_of_nodes(step.name, operation), threads=threads)
+    weave = weaver(step)
+    names = [str(value.name) for value in operation.inputs]
+    outputs = [str(value.name) for value in operation.outputs]
+
+    def island(*activations: Array) -> tuple[Array, ...]:
+        # `ascontiguousarray` would give scalars an axis.
+        arrays = (np.asarray(array, order="C") for array in weave(activations))
+        return tuple(run_session(session, dict(zip(names, arrays, strict=True)), outputs))
+
+    return island
+
+
+def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
+    """Return a model of the nodes alone; nodes and values are copies, constants are shared.
+
+    A constant among the operation's inputs is fed like any other.
+
+    Raises:
+        PlanError: A node reads a value that is none of its inputs; ``name`` is the step's.
+    """
+    constants = _constants(name, operation)
+    owner = operation.nodes[0].graph
+    view = ir.GraphView(
+        operation.inputs,
+        operation.outputs,
+        nodes=operation.nodes,
+        initializers=constants,
+        opset_imports={} if owner is None else dict(owner.opset_imports),
+        name="island",
+    )
+    graph = view.clone()
+    # The model's lengths are those of its own batch; the engine may be given another.
+    for value in (*graph.inputs, *(value for node in graph for value in node.outputs)):
+        if value.dtype is ir.DataType.INT64:
+            continue  # a list of lengths has one for each axis, and that is how many there are
+        rank = None if value.shape is None else value.shape.rank()
+        value.shape = None if rank is None else ir.Shape([None] * rank)
+    for value in graph.inputs:
+        value.type = value.type or ir.TensorType(ir.DataType.FLOAT)
+    functions = [function.clone() for function in operation.functions]
+    return ir.Model(graph, ir_version=_IR_VERSION, functions=functions)
+
+
+def _constants(name: str, operation: FloatNodes) -> list[ir.Value]:
+    """Return what nodes, and the bodies in them, read beside inputs and each other's results."""
+    known = {*operation.inputs, *(value for node in operation.nodes for value in node.outputs)}
+    constants: dict[ir.Value, None] = {}
+    for node in operation.nodes:
+        inside = (value for value in values_read_inside(node) if value.graph is node.graph)
+        for value in (*node.inputs, *inside):
+            if value is None or value in known:
+                continue
+            if not is_constant(value):
+                raise PlanError(
+                    f"step {name!r} runs node {node.name!r}, which reads {value.name!r}, but the "
+                    "step does not get it",
+                    remedy="make the value one of its inputs",
+                )
+            constants[value] = None
+    return list(constants)

@@ -1,0 +1,120 @@
+"""What a kernel of the integer engine is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias, TypeVar
+
+from intact.errors import PlanError
+from intact.program import Array, Encoding, Step, Tensor
+
+Kernel: TypeAlias = Callable[..., tuple[Array, ...]]
+
+"""Takes the arrays of a step's activations (``Step.activations``), gives those of its outputs.
+
+Codes come and go in their encoding's dtype. Arrays that are given are not written to; what is
+returned may be a view of them.
+"""
+
+
+@dataclass
+class Overflow:
+    """Sums of one step that left the accumulator.
+
+    Attributes:
+        sums: How many sums were computed.
+        overflows: How many of them left it.
+        largest: The largest magnitude that a sum had, before anything was done about it.
+        limit: The largest magnitude that the accumulator holds.
+    """
+
+    sums: int = 0
+    overflows: int = 0
+    largest: int = 0
+    limit: int = 0
+
+
+@dataclass
+class Overflows:
+    """What every step counts, by its name."""
+
+    by_step: dict[str, Overflow] = field(default_factory=dict)
+
+    def of(self, step: Step) -> Overflow:
+        """Return the counter of a step, new or not."""
+        return self.by_step.setdefault(step.name, Overflow())
+
+
+Prepare: TypeAlias = Callable[[Step, Overflows], Kernel]
+
+"""Makes the kernel of a step: all that does not depend on activations is computed here."""
+
+OperationT = TypeVar("OperationT")
+
+Compute: TypeAlias = Callable[..., Array]
+
+"""Takes one array for each input of a step, gives the array of its output."""
+
+
+def kernel_of(step: Step, compute: Compute) -> Kernel:
+    """Return the kernel of a step with one output, from a function of all its inputs."""
+    weave = weaver(step)
+
+    def kernel(*activations: Array) -> tuple[Array, ...]:
+        return (compute(*weave(activations)),)
+
+    return kernel
+
+
+def weaver(step: Step) -> Callable[[Sequence[Array]], list[Array]]:
+    """Return what puts the arrays of activations and the step's constants in the order of slots."""
+    present = [tensor for tensor in step.inputs if tensor is not None]
+
+    def weave(activations: Sequence[Array]) -> list[Array]:
+        arrays = iter(activations)
+        return [next(arrays) if tensor.data is None else tensor.data for tensor in present]
+
+    return weave
+
+
+def operation_of(step: Step, kind: type[OperationT]) -> OperationT:
+    """Return a step's operation, which the caller knows to be of this kind.
+
+    Raises:
+        PlanError: It is of another.
+    """
+    if not isinstance(step.operation, kind):
+        raise PlanError(f"step {step.name!r} is no {kind.__name__}")
+    return step.operation
+
+
+def encoding_of(step: Step, tensor: Tensor | None) -> Encoding:
+    """Return what a tensor's codes stand for.
+
+    Raises:
+        PlanError: The tensor is absent, or float.
+    """
+    if tensor is None or tensor.encoding is None:
+        name = "an input" if tensor is None else repr(tensor.name)
+        raise PlanError(
+            f"step {step.name!r} computes on integers, but {name} is float",
+            remedy="quantize it, or run the node in float",
+        )
+    return tensor.encoding
+
+
+def per_tensor(step: Step, tensor: Tensor | None) -> Encoding:
+    """Return what a tensor's codes stand for, if it has one scale.
+
+    Raises:
+        PlanError: It is float, or has a scale for each channel.
+    """
+    encoding = encoding_of(step, tensor)
+    if encoding.axis is not None:
+        name = tensor.name if tensor is not None else ""
+        raise PlanError(
+            f"step {step.name!r} takes no scales by channel, but {name!r} has them",
+            remedy="quantize it per tensor",
+        )
+    return encoding

@@ -1,0 +1,179 @@
+"""Kernels that move elements and leave them as they are, or bring them to the output's scale."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+import numpy as np
+
+from intact.engines.integer.kernel import (
+    Kernel,
+    Overflows,
+    Prepare,
+    kernel_of,
+    operation_of,
+    weaver,
+)
+from intact.engines.integer.pointwise.conversions import recoder
+from intact.errors import DataError
+from intact.program import Array, Encoding, Step
+from intact.program.operations import (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Gather,
+    Lookup,
+    Pad,
+    Reshape,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Tile,
+    Transpose,
+)
+
+OperationT = TypeVar("OperationT")
+
+
+def _mover(kind: type[OperationT], move: Callable[[OperationT, Array], Array]) -> Prepare:
+    """Return the preparation of an operation that moves the elements of one tensor."""
+
+    def prepare(step: Step, _: Overflows) -> Kernel:
+        operation = operation_of(step, kind)
+        source = step.inputs[0].encoding if step.inputs[0] is not None else None
+        recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
+        return kernel_of(step, lambda array: recode(move(operation, array)))
+
+    return prepare
+
+
+def _reshape(operation: Reshape, array: Array) -> Array:
+    return array.reshape(operation.shape)
+
+
+def _transpose(operation: Transpose, array: Array) -> Array:
+    # Contiguous at once: whoever reads it reads it so, and perhaps more than once.
+    return np.asarray(array.transpose(operation.permutation), order="C")
+
+
+def _slice(operation: Slice, array: Array) -> Array:
+    parts = zip(operation.starts, operation.stops, operation.steps, strict=True)
+    sliced: Array = array[tuple(slice(*part) for part in parts)]
+    return sliced
+
+
+def _gather(operation: Gather, array: Array) -> Array:
+    taken: Array = np.take(array, operation.indices, axis=operation.axis)
+    return taken
+
+
+def _tile(operation: Tile, array: Array) -> Array:
+    return np.tile(array, operation.repeats)
+
+
+def _expand(operation: Expand, array: Array) -> Array:
+    """Broadcast both ways, as ONNX does: the longer of two lengths wins."""
+    rank = max(len(operation.shape), array.ndim)
+    lengths = (1,) * (rank - array.ndim) + array.shape
+    wanted = (1,) * (rank - len(operation.shape)) + operation.shape
+    pairs = zip(wanted, lengths, strict=True)
+    shape = tuple(old if new in (-1, 1) else new for new, old in pairs)
+    return np.broadcast_to(array, shape)
+
+
+def _depth_to_space(operation: DepthToSpace, array: Array) -> Array:
+    batch, height, width, depth = array.shape
+    block = operation.block
+    channels = depth // block**2
+    blocks = array.reshape(batch, height, width, block, block, channels)
+    moved = blocks.transpose(0, 1, 3, 2, 4, 5)
+    return moved.reshape(batch, height * block, width * block, channels)
+
+
+def _space_to_depth(operation: SpaceToDepth, array: Array) -> Array:
+    batch, height, width, channels = array.shape
+    block = operation.block
+    rows, columns = height // block, width // block
+    blocks = array.reshape(batch, rows, block, columns, block, channels)
+    moved = blocks.transpose(0, 1, 3, 2, 4, 5)
+    return moved.reshape(batch, rows, columns, block * block * channels)
+
+
+def _pad(step: Step, _: Overflows) -> Kernel:
+    """Return the kernel of Pad; the real number 0 is what surrounds codes and floats alike."""
+    operation = operation_of(step, Pad)
+    source = step.inputs[0].encoding if step.inputs[0] is not None else None
+    target = step.outputs[0].encoding
+    recode = recoder(step.arithmetic, source, target)
+    zero = _zero_of(target)
+
+    def pad(array: Array) -> Array:
+        return np.pad(recode(array), operation.pads, constant_values=zero)
+
+    return kernel_of(step, pad)
+
+
+def _zero_of(encoding: Encoding | None) -> int:
+    return 0 if encoding is None else encoding.zero_point.item()
+
+
+def _concat(step: Step, _: Overflows) -> Kernel:
+    operation = operation_of(step, Concat)
+    target = step.outputs[0].encoding
+    tensors = [tensor for tensor in step.inputs if tensor is not None]
+    recoders = [recoder(step.arithmetic, tensor.encoding, target) for tensor in tensors]
+
+    def concat(*arrays: Array) -> Array:
+        parts = [recode(array) for recode, array in zip(recoders, arrays, strict=True)]
+        return np.concatenate(parts, axis=operation.axis)
+
+    return kernel_of(step, concat)
+
+
+def _split(step: Step, _: Overflows) -> Kernel:
+    operation = operation_of(step, Split)
+    source = step.inputs[0].encoding if step.inputs[0] is not None else None
+    recoders = [recoder(step.arithmetic, source, output.encoding) for output in step.outputs]
+    borders = np.cumsum(operation.sizes)[:-1]
+    weave = weaver(step)
+
+    def split(*activations: Array) -> tuple[Array, ...]:
+        (array,) = weave(activations)
+        parts = np.split(array, borders, axis=operation.axis)
+        return tuple(recode(part) for recode, part in zip(recoders, parts, strict=True))
+
+    return split
+
+
+def _lookup(step: Step, _: Overflows) -> Kernel:
+    operation = operation_of(step, Lookup)
+    source = step.inputs[0].encoding if step.inputs[0] is not None else None
+    recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
+
+    def lookup(data: Array, indices: Array) -> Array:
+        try:
+            return recode(np.take(data, indices, axis=operation.axis))
+        except IndexError as error:
+            raise DataError(
+                f"step {step.name!r}: an index is beyond the {data.shape[operation.axis]} entries",
+                remedy="check the data: tokens have to be those of the model's vocabulary",
+            ) from error
+
+    return kernel_of(step, lookup)
+
+
+KERNELS: dict[type, Prepare] = {
+    Concat: _concat,
+    DepthToSpace: _mover(DepthToSpace, _depth_to_space),
+    Expand: _mover(Expand, _expand),
+    Gather: _mover(Gather, _gather),
+    Lookup: _lookup,
+    Pad: _pad,
+    Reshape: _mover(Reshape, _reshape),
+    Slice: _mover(Slice, _slice),
+    SpaceToDepth: _mover(SpaceToDepth, _space_to_depth),
+    Split: _split,
+    Tile: _mover(Tile, _tile),
+    Transpose: _mover(Transpose, _transpose),
+}

@@ -1,0 +1,290 @@
+"""What the float32 simulation does not reproduce of a plan's arithmetic, said and not assumed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.config import QuantState, TensorQuantConfig
+from intact.graph import (
+    OpKind,
+    Role,
+    bias_slot,
+    constant_array,
+    data_slots,
+    input_role,
+    input_value,
+    op_spec,
+    output_channel_axis,
+    weight_slot,
+)
+from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
+from intact.plan.inference import infer_scale
+from intact.plan.topology import sole_reader
+from intact.targets import Overflow, Requantize, ScalePrecision, ZeroPointOrder
+
+_ADDS = frozenset({"Add", "Sub", "Sum"})
+
+"""What may be fused behind products so that it adds to them in their accumulator."""
+
+_FACTORS = (0, 1)
+
+"""The slots of the two factors of every operator that multiplies and sums."""
+
+_LONGEST = 1 << 16
+
+"""Products of two activations of a length that the model does not tell are no longer than this."""
+
+
+@dataclass(frozen=True, eq=False)
+class WrappingSums:
+    """Sums of a node that may leave an accumulator that wraps round.
+
+    Attributes:
+        node: It multiplies and adds.
+        bits: Width of the accumulator.
+        largest: No sum has a larger magnitude; None where the length of the sums is not known.
+        scale: What the integer 1 stands for, float64, ``[]`` or ``[channels]``; None where the
+            node's result is more than such sums.
+        axis: The axis of the result that the channels lie along, from the end or the front.
+    """
+
+    node: ir.Node
+    bits: int
+    largest: int | None
+    scale: npt.NDArray[np.float64] | None
+    axis: int | None
+
+
+def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
+    """Yield the sums that codes of the plan's ranges can make leave their accumulators.
+
+    Args:
+        plan: Has its scales.
+    """
+    for node in _products(plan):
+        arithmetic = plan.target.arithmetic_of(node)
+        if arithmetic.accumulator_overflow is not Overflow.WRAP:
+            continue
+        limit = 1 << (arithmetic.accumulator_bits - 1)
+        largest = _largest_sum(plan, node, limit)
+        if largest is None or largest >= limit:
+            scale, axis = _scale(plan, node)
+            yield WrappingSums(node, arithmetic.accumulator_bits, largest, scale, axis)
+
+
+def pairs_may_saturate(plan: QuantizedGraph) -> bool:
+    """Tell whether the ranges allow two products whose sum does not fit the target's pairs."""
+    for node in _products(plan):
+        arithmetic = plan.target.arithmetic_of(node)
+        if arithmetic.accumulator_overflow is not Overflow.PAIR_SATURATE:
+            continue
+        reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
+        if 2 * int(np.prod(reaches)) >= 1 << ((arithmetic.pair_bits or 16) - 1):
+            return True
+    return False
+
+
+def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
+    """Yield the nodes that multiply integers by integers and sum."""
+    for node in plan.graph.nodes:
+        spec = op_spec(node)
+        if spec is None or spec.kind is not OpKind.COMPUTE or not plan.is_quantized(node):
+            continue
+        if all(plan.input_config(node, slot).params is not None for slot in _FACTORS):
+            yield node
+
+
+def _reach(config: TensorQuantConfig) -> int:
+    """Return the largest magnitude of a code less its zero point."""
+    params, grid = config.params, config.grid
+    zero = np.zeros((), np.int64) if params is None else params.zero_point
+    least, most = (0, 0) if grid.symmetric else (int(zero.min()), int(zero.max()))
+    return max(grid.quant_max - least, most - grid.quant_min)
+
+
+def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
+    """Bound the sums: by the ranges if that is below the limit, else by the weights' integers."""
+    reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
+    weight = weight_slot(node)
+    if weight is None:
+        count, product = _summed(node), reaches[0] * reaches[1]
+        is_short = count is None and _LONGEST * product < limit
+        return _LONGEST * product if is_short else None if count is None else count * product
+    array, axis = constant_array(input_value(node, weight)), output_channel_axis(node)
+    if array is None or not array.size:
+        return None if array is None else 0
+    channels = 1 if axis is None else array.shape[axis]
+    rough = array.size // channels * reaches[0] * reaches[1] + _largest_bias(plan, node)
+    if rough < limit or axis is None:
+        return rough
+    bias = _bias_codes(plan, node)
+    steps = _steps(plan, TensorEnd.input(str(node.name), weight), array)
+    others = tuple(each for each in range(array.ndim) if each != axis)
+    sums = steps.sum(axis=others) * reaches[0]
+    # A bias of ConvTranspose with groups has more channels than its weight: take the worst.
+    return int((sums + (bias if bias.shape == sums.shape else bias.max(initial=0))).max())
+
+
+def _summed(node: ir.Node) -> int | None:
+    """Return how many products of two activations are added, where the model tells."""
+    value = input_value(node, 0)
+    length = None if value is None or not value.shape else value.shape[-1]
+    return length if isinstance(length, int) else None
+
+
+def _largest_bias(plan: QuantizedGraph, node: ir.Node) -> int:
+    """Bound the integers of a bias without quantizing it: this is asked of every plan."""
+    slot = bias_slot(node)
+    array = None if slot is None else constant_array(input_value(node, slot))
+    config = None if slot is None else plan.input_config(node, slot)
+    if config is None or array is None or config.scale is None or not quantizes(config):
+        return 0
+    reach = max(abs(config.quant_min), abs(config.quant_max))
+    steps = float(np.abs(array).max(initial=0)) / float(config.scale.min())
+    return reach if not steps < reach else int(steps) + 2
+
+
+def _bias_codes(plan: QuantizedGraph, node: ir.Node) -> npt.NDArray[np.int64]:
+    """Return the magnitudes of the bias's integers, ``[channels]`` or ``[1]``."""
+    slot = bias_slot(node)
+    array = None if slot is None else constant_array(input_value(node, slot))
+    if slot is None or array is None or not quantizes(plan.input_config(node, slot)):
+        return np.zeros(1, np.int64)
+    return _steps(plan, TensorEnd.input(str(node.name), slot), array.reshape(-1), array.shape)
+
+
+def _steps(
+    plan: QuantizedGraph,
+    end: TensorEnd,
+    array: npt.NDArray[Any],
+    shape: tuple[int, ...] | None = None,
+) -> npt.NDArray[np.int64]:
+    """Return the magnitudes of a constant's integers less their zero points."""
+    config, shaped = plan.configs[end], array if shape is None else array.reshape(shape)
+    codes = plan.baked.get(end)
+    if codes is None:
+        codes = config.quantize(shaped.astype(np.float64 if config.bits > 16 else np.float32))
+    params, axis = config.params, config.granularity.axis
+    zero = np.zeros((), np.int64) if params is None else params.zero_point
+    if axis is not None:
+        zero = zero.reshape([-1 if each == axis else 1 for each in range(codes.ndim)])
+    return np.asarray(np.abs(codes.astype(np.int64) - zero).reshape(array.shape))
+
+
+def _scale(
+    plan: QuantizedGraph, node: ir.Node
+) -> tuple[npt.NDArray[np.float64] | None, int | None]:
+    """Return what the sums' integers stand for; None where more than integers is added."""
+    weight, bias = weight_slot(node), bias_slot(node)
+    extra = [k for k, value in enumerate(node.inputs) if value is not None and k not in _FACTORS]
+    codes = {slot for slot in extra if slot == bias and quantizes(plan.input_config(node, slot))}
+    if len(codes) < len(extra) or _adds_behind(plan, node):
+        return None, None
+    configs = [plan.input_config(node, slot) for slot in _FACTORS]
+    known = [np.asarray(each.scale, np.float64) for each in configs if each.scale is not None]
+    has_channels = [scale.ndim > 0 and slot != weight for slot, scale in enumerate(known)]
+    if any(each.grid.exponential for each in configs) or any(has_channels):
+        return None, None
+    scale = infer_scale(node, known)
+    if scale is None or not scale.ndim:
+        return scale, None
+    if node.op_type in ("Conv", "ConvTranspose"):
+        return scale, 1
+    return scale, -2 if weight == 0 else -1
+
+
+def _adds_behind(plan: QuantizedGraph, node: ir.Node) -> bool:
+    """Tell whether something is fused behind the node that adds to its sums."""
+    if plan.output_config(node).state is not QuantState.OVERLAPPED:
+        return False
+    reader = sole_reader(plan.graph, node)
+    while reader is not None and reader[0].op_type not in _ADDS:
+        if plan.output_config(reader[0]).state is not QuantState.OVERLAPPED:
+            return False
+        reader = sole_reader(plan.graph, reader[0])
+    return reader is not None
+
+
+EXACT_BELOW = 2**24
+
+"""float32 holds every integer below this, so sums that stay below it are exact."""
+
+
+def needs_integers(plan: QuantizedGraph) -> bool:
+    """Tell whether float32 cannot say what a plan computes: only the integer engine can.
+
+    Sums may leave their accumulator and are then too large for float32, or are held with what
+    float32 adds apart from them (a float bias, a fused Add); or pairs of products may saturate.
+    Where it is False, `PiecewiseSimulator` follows every overflow. Bounds are those of the codes,
+    whatever the data: most plans that need integers never overflow.
+
+    Args:
+        plan: Has its scales.
+    """
+    for sums in wrapping_sums(plan):
+        if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
+            return True
+    return pairs_may_saturate(plan)
+
+
+def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
+    """Return one line for each way in which hardware may differ from the simulation.
+
+    Fields of the target's arithmetic that float32 does not follow, with the operators they hold
+    for, and the layers whose sums may leave the exact integers of float32.
+    """
+    fields: dict[str, dict[str, None]] = {}
+    for node in plan.graph.nodes:
+        if plan.is_quantized(node):
+            for field in _foreign_fields(plan, node):
+                fields.setdefault(field, {})[node.op_type] = None
+    lines = [f"{field} ({', '.join(ops)})" for field, ops in fields.items()]
+    wide = [name for name, most in largest_sums(plan) if most >= EXACT_BELOW]
+    if wide:
+        more = f" and {len(wide) - 3} more" if len(wide) > 3 else ""
+        lines.append(f"sums that may reach 2**24, rounded by float32: {', '.join(wide[:3])}{more}")
+    return tuple(lines)
+
+
+def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
+    """Yield for each layer with a quantized weight the largest ``sum |q_x * q_w|`` possible.
+
+    Bound by the weights' own integers and the range of the input's, worst output channel.
+    """
+    for point in quantization_points(plan):
+        if not point.is_constant or not point.readers:
+            continue
+        node, slot = point.readers[0]
+        data = next((plan.input_config(node, k) for k in data_slots(node)), None)
+        if input_role(node, slot) is not Role.WEIGHT or data is None or data.params is None:
+            continue
+        codes = np.abs(point.constant_codes().astype(np.int64))
+        axis = output_channel_axis(node)
+        others = tuple(k for k in range(codes.ndim) if k != axis)
+        per_channel = codes.sum(axis=others) if axis is not None else codes.sum()
+        ends = np.array([[data.quant_min], [data.quant_max]])
+        reach = int(np.abs(ends - data.params.zero_point.reshape(-1)).max())
+        yield str(node.name), int(np.max(per_channel, initial=0)) * reach
+
+
+def _foreign_fields(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
+    arithmetic = plan.target.arithmetic_of(node)
+    rule = plan.target.rule_for(node)
+    if arithmetic.requantize is not Requantize.FLOAT32:
+        yield f"requantize = {arithmetic.requantize}"
+    if arithmetic.zero_point is not ZeroPointOrder.AFTER_ROUNDING:
+        yield f"zero_point = {arithmetic.zero_point}, which differs on ties"
+    if arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS:
+        yield f"scale_precision = {arithmetic.scale_precision}, which differs next to ties"
+    if arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
+        yield f"accumulator_overflow = {arithmetic.accumulator_overflow}"
+    if arithmetic.accumulator_bits < 32:
+        yield f"accumulator_bits = {arithmetic.accumulator_bits}"
+    if rule is not None and arithmetic.rounding is not plan.target.activation_scheme(rule).rounding:
+        yield f"rounding = {arithmetic.rounding}"

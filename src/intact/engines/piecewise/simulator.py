@@ -1,0 +1,351 @@
+"""The simulation of many plans of one graph, in pieces that they share."""
+
+from __future__ import annotations
+
+from collections import Counter, OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Mapping
+from threading import Lock
+from typing import Any, Generic, TypeAlias, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+import onnxruntime as ort
+
+from intact.config import TensorQuantConfig
+from intact.engines.piecewise.pieces import Cut, cut, piece_model
+from intact.engines.piecewise.prepared import Prepared, Step
+from intact.engines.piecewise.streams import Quantizer, Stream, Streams, quantizer_of
+from intact.engines.session import Feeds, make_session, run_session
+from intact.errors import DataError, PlanError
+from intact.graph import Graph
+from intact.graph.files.tensors import weight_bytes
+from intact.graph.ops import is_constant
+from intact.plan import QuantizedGraph, refuse_unready
+
+Array = npt.NDArray[Any]
+
+
+class Flow:
+    """Hands each step the streams that it reads.
+
+    Args:
+        prepared: The plan that is run.
+        steps: Those that will run.
+        given: Arrays of values that are not computed; never written to.
+    """
+
+    def __init__(
+        self, prepared: Prepared, steps: Iterable[Step], given: Mapping[str, Array]
+    ) -> None:
+        self._quantizers = prepared.quantizers
+        self._computed: dict[str, Array] = dict(given)
+        self._ours: set[str] = set()
+        self._streams: dict[Stream, Array] = {}
+        reads = [stream for step in steps for stream in step.piece.inputs]
+        self._left = Counter((*reads, *prepared.outputs.values()))
+        self._read = frozenset(self._left)  # a step may hold them while it takes others
+        for stream in [stream for stream in self._left if stream.end]:
+            self._left[Stream(stream.value)] += 1  # made of what is handed out
+
+    def put(self, value: str, array: Array, *, is_ours: bool) -> None:
+        """Give a computed value; the flow may write to it if nobody else has it."""
+        self._computed[value] = array
+        if is_ours:
+            self._ours.add(value)
+
+    def take(self, stream: Stream) -> Array:
+        """Return a stream for one of its readers, not to be written to.
+
+        Raises:
+            DataError: It is an input of the model that was not given.
+        """
+        array = self._streams.get(stream)
+        if array is None:
+            array = self._made(stream)
+        self._left[stream] -= 1
+        if self._left[stream]:
+            self._streams[stream] = array
+        else:
+            self._streams.pop(stream, None)
+        return array
+
+    def _made(self, stream: Stream) -> Array:
+        quantizer = self._quantizers.get(stream)
+        if not stream.end:
+            array = self._source(stream.value)
+            in_place = stream.value in self._ours
+        else:
+            source = Stream(stream.value)
+            array = self.take(source)
+            is_last = source not in self._streams and source not in self._read
+            in_place = is_last and (source in self._quantizers or stream.value in self._ours)
+        if quantizer is None:
+            return array
+        return np.asarray(quantizer(array, array if in_place else None))
+
+    def _source(self, value: str) -> Array:
+        try:
+            return self._computed.pop(value)
+        except KeyError:
+            raise DataError(
+                f"input {value!r} is missing", remedy="give an array of that name"
+            ) from None
+
+
+Key: TypeAlias = tuple[int, bytes]
+
+"""A chunk of the samples, and what computed the data."""
+
+_AGEING = 4096
+
+"""Requests after which all counts are halved, so that what a search has left behind goes."""
+
+
+class Checkpoints:
+    """Activations by key, within a number of bytes.
+
+    An array is kept from the second time on that its key is asked for, and takes the place of
+    others only if it is asked for more often than they (TinyLFU, Einziger et al. 2017): what one
+    candidate needs once does not evict what all candidates begin with. May be used from several
+    threads.
+
+    Args:
+        limit: Bytes; 0 keeps nothing.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = Lock()
+        self._arrays: OrderedDict[Key, npt.NDArray[Any]] = OrderedDict()
+        self._counts: dict[Key, int] = {}
+        self._requests = 0
+        self.size = 0
+
+    def find(self, key: Key) -> npt.NDArray[Any] | None:
+        """Return an array that is not to be written to, and count that it was asked for."""
+        with self._lock:
+            self._count(key)
+            array = self._arrays.get(key)
+            if array is not None:
+                self._arrays.move_to_end(key)
+            return array
+
+    def offer(self, key: Key, array: npt.NDArray[Any]) -> bool:
+        """Keep an array if it is worth it; tell whether it is kept, and no longer the caller's."""
+        with self._lock:
+            count = self._counts.get(key, 0)
+            if count < 2 or array.nbytes > self._limit or key in self._arrays:
+                return False
+            victims, freed = [], self._limit - self.size
+            for other, theirs in self._arrays.items():
+                if freed >= array.nbytes:
+                    break
+                if self._counts.get(other, 0) < count:
+                    victims.append(other)
+                    freed += theirs.nbytes
+            if freed < array.nbytes:
+                return False
+            for victim in victims:
+                self.size -= self._arrays.pop(victim).nbytes
+            array.flags.writeable = False
+            self._arrays[key] = array
+            self.size += array.nbytes
+            return True
+
+    def _count(self, key: Key) -> None:
+        self._counts[key] = self._counts.get(key, 0) + 1
+        self._requests += 1
+        if self._requests >= max(_AGEING, 8 * len(self._arrays)):
+            self._requests = 0
+            self._counts = {k: count // 2 for k, count in self._counts.items() if count > 1}
+
+
+Made = TypeVar("Made")
+
+
+class Compiled(Generic[Made]):
+    """What was made, by key: the latest used within a number of bytes, or of whatever is counted.
+
+    Args:
+        limit: Bytes; what was asked for last stays even if it is larger.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._lock = Lock()
+        self._entries: OrderedDict[Hashable, tuple[Made, int]] = OrderedDict()
+        self.size = 0
+        self.made = 0
+
+    def get(self, key: Hashable, make: Callable[[], tuple[Made, int]]) -> Made:
+        """Return what is there, or make it: ``make`` gives it with its bytes."""
+        with self._lock:
+            if key in self._entries:
+                self._entries.move_to_end(key)
+                return self._entries[key][0]
+            entry = make()
+            self.made += 1
+            self._entries[key] = entry
+            self.size += entry[1]
+            while self.size > self._limit and len(self._entries) > 1:
+                _, (_, freed) = self._entries.popitem(last=False)
+                self.size -= freed
+            return entry[0]
+
+
+Arrays = dict[str, npt.NDArray[Any]]
+
+_CUTS = 64
+
+"""Topologies whose cut is remembered: those of a search's base and of what is near it."""
+
+_QUANTIZERS = 4096
+
+"""Quantizers that are remembered: candidates share most of them."""
+
+_SESSION_BYTES = 1 << 16
+
+"""What a session takes beside its weights, roughly."""
+
+
+class PiecewiseSimulator:
+    """Simulates plans of one graph; what they have in common is compiled and run once.
+
+    Gives what `Simulator` gives of each plan, and also follows sums that leave an accumulator that
+    wraps round, as far as float32 can (see `intact.engines.limits.needs_integers`).
+    The graph is cut wherever the plan quantizes; SimQ runs between the pieces. Another width costs
+    a few numbers, another width of a weight a small session. Activations at the graph's
+    articulation points are kept, so that a plan that agrees with earlier ones up to there goes on
+    from there. Results depend neither on what is kept nor on threads.
+
+    Args:
+        graph: The normalized float graph of all plans.
+        cache_bytes: Bound of the activations that are kept.
+        session_bytes: Bound of the compiled pieces that are kept, by their weights.
+
+    Attributes:
+        steps_run: How many pieces were run so far.
+    """
+
+    def __init__(
+        self, graph: Graph, *, cache_bytes: int = 1 << 30, session_bytes: int = 1 << 29
+    ) -> None:
+        self.graph = graph
+        self._fixed: Arrays = {
+            str(value.name): value.const_value.numpy()
+            for value in graph.outputs
+            if is_constant(value) and value.const_value is not None
+        }
+        self._cuts: Compiled[Cut] = Compiled(_CUTS)
+        self._sessions: Compiled[tuple[ort.InferenceSession, tuple[str, ...]]] = Compiled(
+            session_bytes
+        )
+        self._quantizers: Compiled[Quantizer] = Compiled(_QUANTIZERS)
+        self._checkpoints = Checkpoints(cache_bytes)
+        self._lock = Lock()
+        self.steps_run = 0
+
+    @property
+    def kept_bytes(self) -> int:
+        """Bytes of the activations that are kept."""
+        return self._checkpoints.size
+
+    @property
+    def compiled(self) -> int:
+        """How many pieces were compiled so far."""
+        return self._sessions.made
+
+    def prepare(self, plan: QuantizedGraph) -> Prepared:
+        """Return what running a plan takes; compiles nothing.
+
+        Args:
+            plan: A calibrated plan of the simulator's graph; not changed, and not to be changed
+                while what is returned is in use.
+
+        Raises:
+            PlanError: An end has no scale yet, or the plan is of another graph.
+        """
+        if plan.graph is not self.graph and plan.graph.hash != self.graph.hash:
+            raise PlanError("the plan is of another graph", remedy="make a simulator of its graph")
+        refuse_unready(plan)
+        streams = Streams.of(plan, self._quantizer)
+        found = self._cuts.get(streams.places, lambda: (cut(self.graph, streams), 1))
+        return Prepared.of(found, streams)
+
+    def _quantizer(self, config: TensorQuantConfig) -> Quantizer:
+        """Return what puts data on a config's grid; one for all plans that agree on it."""
+        params = config.params
+        if params is None or config.grid.exponential:  # the quantizer holds the plan's own config
+            return quantizer_of(config)
+        arrays = ((array.shape, array.tobytes()) for array in params)
+        return self._quantizers.get((config.grid, *arrays), lambda: (quantizer_of(config), 1))
+
+    def run(self, prepared: Prepared, chunk: int, feeds: Feeds) -> Arrays:
+        """Run one chunk of the samples.
+
+        Chunks may be run side by side, on threads.
+
+        Args:
+            prepared: By `prepare` of this simulator.
+            chunk: Names the feeds: the same number must always come with the same data.
+            feeds: The model's inputs by name.
+
+        Returns:
+            The model's outputs by name, not to be written to.
+
+        Raises:
+            ModelError: The runtime refuses a piece or fails on these inputs.
+            DataError: A value is NaN where levels are logarithmic.
+        """
+        found: Arrays = {}
+        needed = self._needed(prepared, chunk, feeds, found)
+        flow = Flow(prepared, needed, {**self._fixed, **feeds, **found})
+        with self._lock:
+            self.steps_run += len(needed)
+        for step in needed:
+            session, names = self._session(step)
+            arrays = [flow.take(stream) for stream in step.piece.inputs]
+            outputs = [str(value.name) for value in step.piece.outputs]
+            results = run_session(session, dict(zip(names, arrays, strict=True)), outputs)
+            del arrays
+            for name, array in zip(outputs, results, strict=True):
+                kept = name in prepared.checkpoints and self._checkpoints.offer(
+                    (chunk, prepared.keys[name]), array
+                )
+                flow.put(name, array, is_ours=not kept)
+        return {name: flow.take(stream) for name, stream in prepared.outputs.items()}
+
+    def _session(self, step: Step) -> tuple[ort.InferenceSession, tuple[str, ...]]:
+        """Return a step's session and the names of its inputs."""
+
+        def compiled() -> tuple[tuple[ort.InferenceSession, tuple[str, ...]], int]:
+            constants = {
+                reader: point.config.dequantize(point.constant_codes())
+                for reader, point in step.constants.items()
+            }
+            model, names = piece_model(self.graph, step.piece, constants)
+            size = weight_bytes(model) + _SESSION_BYTES
+            return (make_session(model, threads=1, shares_memory=True), names), size
+
+        return self._sessions.get(step.variant, compiled)
+
+    def _needed(self, prepared: Prepared, chunk: int, feeds: Feeds, found: Arrays) -> list[Step]:
+        """Return the steps that have to run, in order; put checkpoints into ``found``."""
+        wanted: dict[int, None] = {}
+        waiting = [stream.value for stream in prepared.outputs.values()]
+        seen = {*feeds, *self._fixed}
+        while waiting:
+            name = waiting.pop()
+            if name in seen:
+                continue
+            seen.add(name)
+            if name in prepared.checkpoints:
+                array = self._checkpoints.find((chunk, prepared.keys[name]))
+                if array is not None:
+                    found[name] = array
+                    continue
+            at = prepared.producers.get(name)
+            if at is not None and at not in wanted:
+                wanted[at] = None
+                waiting += [stream.value for stream in prepared.steps[at].piece.inputs]
+        return [prepared.steps[at] for at in sorted(wanted)]

@@ -1,0 +1,243 @@
+"""From a plan without scales to a result: observe, assign, write."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.collect import Progress, collect
+from intact.calibrate.statistics import Statistics
+from intact.data.batching import Batch
+from intact.data.preprocess import Preprocess
+from intact.data.sources import is_folder, open_samples
+from intact.data.stream import Samples
+from intact.errors import PlanError, UsageError
+from intact.flow.result import Result
+from intact.formats.base.format import Io
+from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
+from intact.formats.registry import FORMATS_KEY, IO_KEY, FormatName, export
+from intact.formats.scales import read_scales
+from intact.graph import Graph
+from intact.improve.improvements import Improvements
+from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan.given_scales import ScaleTable
+
+DataSource: TypeAlias = (
+    str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch]
+)
+
+ScaleSource: TypeAlias = str | Path | ScaleTable
+
+
+@dataclass(frozen=True)
+class Deployment:
+    """What is written of a plan.
+
+    Attributes:
+        formats: At least one.
+        io: What the ends of a file hold, where the format leaves a choice.
+    """
+
+    formats: tuple[FormatName, ...]
+    io: Io = Io.INT8
+
+    def result(
+        self,
+        plan: QuantizedGraph,
+        statistics: Statistics | None,
+        preprocess: Preprocess,
+        notes: tuple[Note, ...] = (),
+    ) -> Result:
+        """Write a calibrated plan, and say in it as what."""
+        formats = ",".join(self.formats)
+        named = {**plan.provenance, FORMATS_KEY: formats, IO_KEY: self.io.value}
+        plan = replace(plan, provenance=named)
+        exports = export(plan, self.formats, self.io)
+        notes += tuple(note for exported in exports.values() for note in exported.notes)
+        return Result(plan.with_notes(notes), statistics, exports, preprocess)
+
+    def again(self, result: Result) -> Result:
+        """Write the plan of a result anew; what was noted of its formats is left behind."""
+        plan = result.plan
+        notes = tuple(note for note in plan.notes if note.kind is not NoteKind.EXPORT)
+        return self.result(replace(plan, notes=notes), result.statistics, result.preprocess)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is made for one target.
+
+    Attributes:
+        plan: Without scales.
+        method: How scales are chosen.
+        deployment: What is written.
+    """
+
+    plan: QuantizedGraph
+    method: Method
+    deployment: Deployment
+
+
+@dataclass(frozen=True)
+class Calibration:
+    """How data is read and observed; the fields are ``quantize``'s arguments."""
+
+    options: Mapping[str, float]
+    preprocess: Preprocess
+    samples: int | None
+    skip_bad: bool
+    mask: str | None
+    max_memory: int | None
+    threads: int
+    progress: Progress | None
+    improvements: Improvements = field(default_factory=Improvements)
+
+    def run(
+        self,
+        jobs: Sequence[Job],
+        data: DataSource | None,
+        given: ScaleTable | None = None,
+    ) -> list[Result]:
+        """Give plans their scales and write them.
+
+        The float model is run over the data once for all the plans that share its graph.
+        """
+        required = [required_tensors(job.plan, given) for job in jobs]
+        if data is None and given is None and any(required):
+            raise UsageError(
+                "there is nothing to calibrate on",
+                remedy="give samples with --data, or every scale with --scales",
+            )
+        if self.preprocess.image.given and data is not None and not is_folder(data):
+            raise UsageError(
+                f"--{self.preprocess.image.given[0].replace('_', '-')} is for a folder of images, "
+                "the data is none",
+                remedy="leave it out: arrays come as the model takes them",
+            )
+        groups: dict[int, list[int]] = {}
+        for index, job in enumerate(jobs):
+            groups.setdefault(id(job.plan.graph), []).append(index)
+        results: dict[int, Result] = {}
+        for members in groups.values():
+            names = [name for index in members for name in required[index]]
+            observed = self._observe(jobs[members[0]].plan.graph, names, data)
+            for index in members:
+                plan, statistics = self._assigned(jobs[index], required[index], observed, given)
+                notes = observed.notes if observed is not None else ()
+                plan = self.improvements.named_in(self._refined(plan, data))
+                results[index] = jobs[index].deployment.result(
+                    plan, statistics, self.preprocess, notes
+                )
+        return [results[index] for index in range(len(jobs))]
+
+    def _observe(
+        self, graph: Graph, required: Sequence[str], data: DataSource | None
+    ) -> _Observed | None:
+        """Run the float model over the data."""
+        if data is None:
+            return None
+        opened = self._open(data, graph)
+        # The inputs too, quantized or not: `verify` draws new ones from their distributions.
+        inputs = tuple(opened.specs)
+        statistics = collect(
+            graph,
+            opened,
+            tuple(dict.fromkeys((*inputs, *required))),
+            threads=self.threads,
+            progress=self.progress,
+            max_memory=self.max_memory,
+        )
+        return _Observed(statistics, inputs, _skipped(opened.skipped))
+
+    def _open(self, data: DataSource, graph: Graph) -> Samples:
+        return open_samples(
+            data,
+            graph,
+            preprocess=self.preprocess,
+            limit=self.samples,
+            mask=self.mask,
+            skip_bad=self.skip_bad,
+        )
+
+    def _refined(self, plan: QuantizedGraph, data: DataSource | None) -> QuantizedGraph:
+        """Improve a plan with scales, if that is asked for."""
+        if not self.improvements.refinements:
+            return plan
+        if data is None or isinstance(data, Iterator):
+            raise UsageError(
+                f"--improve {self.improvements.refinements[0]} runs samples a second time",
+                remedy="give data that can be read again: arrays, files, or a function",
+            )
+        return self.improvements.refine(plan, self._open(data, plan.graph))
+
+    def _assigned(
+        self,
+        job: Job,
+        required: Sequence[str],
+        observed: _Observed | None,
+        given: ScaleTable | None,
+    ) -> tuple[QuantizedGraph, Statistics | None]:
+        """Choose the scales of one plan; with them, return what they follow from."""
+        statistics: Statistics | None = None
+        if observed is not None:
+            statistics = observed.statistics.only(dict.fromkeys((*observed.inputs, *required)))
+        plan = assign(job.plan, statistics, job.method, given)
+        if self.options:
+            items = sorted(self.options.items())
+            plan.provenance["method_options"] = ", ".join(f"{k}={v!r}" for k, v in items)
+        if self.mask is not None:
+            plan.provenance["mask"] = self.mask
+        return plan, statistics
+
+
+class _Observed(NamedTuple):
+    statistics: Statistics
+    inputs: tuple[str, ...]
+    """The inputs of the model, which every result keeps the statistics of."""
+    notes: tuple[Note, ...]
+
+
+def given_scales(
+    scales: ScaleSource | Sequence[ScaleSource] | None, model: ir.Model, graph: Graph
+) -> ScaleTable | None:
+    """Return the scales that need no calibration: those of tables, or else the model's own."""
+    if scales is None:
+        return scales_of_model(model)
+    sources = [scales] if isinstance(scales, str | Path | ScaleTable) else scales
+    tables = [
+        each if isinstance(each, ScaleTable) else read_scales(each, graph) for each in sources
+    ]
+    if not tables:
+        return None
+    table = reduce(ScaleTable.joined, tables)
+    table.refuse_unknown(tensor_names(model) | {str(value.name) for value in graph.values})
+    return table
+
+
+def _skipped(files: Sequence[str]) -> tuple[Note, ...]:
+    if not files:
+        return ()
+    message = f"{len(files)} file(s) that are no image were left out (first: {files[0]})"
+    return (Note(NoteKind.CALIBRATION, "", message),)
+
+
+def refuse_nothing_to_do(plan: QuantizedGraph) -> None:
+    """Refuse a plan that leaves all in float.
+
+    Raises:
+        PlanError: With the reasons.
+    """
+    if any(decision.quantized for decision in plan.decisions.values()):
+        return
+    reasons = sorted({decision.reason for decision in plan.decisions.values()})
+    raise PlanError(
+        f"target {plan.target.name} quantizes no node of this model: {'; '.join(reasons[:3])}",
+        remedy="see `intact inspect`, choose another target, or take it as it is: --allow-empty",
+    )

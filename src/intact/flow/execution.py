@@ -1,0 +1,257 @@
+"""Run a model, or a plan, by any executor: in float, simulated, or on the hardware's integers."""
+
+from __future__ import annotations
+
+import enum
+import zipfile
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.batching import Batch, real_samples
+from intact.data.preprocess import Preprocess
+from intact.data.stream import Samples
+from intact.engines.integer import IntegerEngine
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
+from intact.errors import DataError, OutputError, UsageError, nearest
+from intact.graph import Graph
+from intact.numerics.affine import dequantize
+from intact.plan import QuantizedGraph
+from intact.program import Encoding, Program, Tensor
+from intact.program.lower import lower
+
+Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+
+class Executor(enum.StrEnum):
+    """What computes."""
+
+    INTEGER = "integer"
+    """The integer engine: the bits of the target."""
+    SIMULATE = "simulate"
+    """Quantized values in float32."""
+    FLOAT = "float"
+    """The float model."""
+
+
+@dataclass
+class Run:
+    """What a run gave.
+
+    Attributes:
+        outputs: By output name, all samples along axis 0: floats, or codes where the data were.
+        tensors: What was observed, by tensor name, with axes as in the model; of the integer
+            engine in codes where the tensor is quantized.
+        codes: Inputs that were taken as codes.
+        samples: How many there were.
+        in_float: Nodes that the plan quantizes and the engine computes in float, with the reason.
+        overflows: Steps in which sums left the accumulator: how many, of how many, the largest
+            and what the accumulator holds.
+    """
+
+    outputs: Arrays = field(default_factory=dict)
+    tensors: Arrays = field(default_factory=dict)
+    codes: tuple[str, ...] = ()
+    samples: int = 0
+    in_float: Mapping[str, str] = field(default_factory=dict)
+    overflows: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
+
+
+def run_float(graph: Graph, samples: Samples, *, batch: int, threads: int) -> Run:
+    """Run the float model."""
+    model = FloatModel(graph, threads=threads)
+    return _collected(samples, batch, lambda feeds: (model.run(feeds), {}))
+
+
+def run_simulated(plan: QuantizedGraph, samples: Samples, *, batch: int, threads: int) -> Run:
+    """Run the simulation of a plan."""
+    simulator = Simulator(plan, threads=threads)
+    return _collected(samples, batch, lambda feeds: (simulator.run(feeds)[0], {}))
+
+
+def run_integer(
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    batch: int,
+    threads: int,
+    observe: Iterable[str] | None = (),
+) -> Run:
+    """Run a plan on integers.
+
+    Data that is already in the integer type of an input is taken as its codes (unsigned bytes
+    only where nothing is to be done to them, as pixels are such too); what goes in as codes comes
+    out as codes.
+
+    Args:
+        plan: A calibrated plan.
+        samples: The data.
+        batch: Samples at once.
+        threads: Threads of float islands; 0 lets their runtime choose.
+        observe: Names of the model's tensors to return too; None returns all.
+
+    Raises:
+        UsageError: A name that no tensor has.
+    """
+    program = lower(plan)
+    engine = IntegerEngine(program, threads=threads)
+    samples, codes = with_codes(samples, program)
+    outputs = _output_codes(program) if codes else dict(program.outputs)
+    wanted = _observed(program, observe)
+    names = {tensor.name for tensor in (*outputs.values(), *wanted.values())}
+
+    def once(feeds: Batch) -> tuple[Arrays, Arrays]:
+        found = engine.run(feeds, names)
+        results = {name: _array(tensor, found.tensors) for name, tensor in outputs.items()}
+        return results, {name: _array(tensor, found.tensors) for name, tensor in wanted.items()}
+
+    result = _collected(samples, batch, once)
+    result.codes, result.in_float = codes, program.in_float
+    result.overflows = {
+        name: (each.overflows, each.sums, each.largest, each.limit)
+        for name, each in engine.overflows.items()
+        if each.overflows
+    }
+    return result
+
+
+def _array(tensor: Tensor, found: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    array = found[tensor.name] if tensor.data is None else tensor.data
+    return tensor.as_in_model(array)
+
+
+def _collected(samples: Samples, batch: int, once: Callable[[Batch], tuple[Arrays, Arrays]]) -> Run:
+    """Run all samples and join what each batch gave."""
+    parts: list[tuple[Arrays, Arrays]] = []
+    total = 0
+    size = samples.batch_size(batch)
+    for feeds, count in samples.batches(size):
+        whole = samples.fixed_batch is not None  # such a model cannot run fewer
+        rows = size if whole else count
+        outputs, tensors = once({name: array[:rows] for name, array in feeds.items()})
+        parts.append((real_samples(outputs, rows, count), real_samples(tensors, rows, count)))
+        total += count
+    outputs = _joined([each for each, _ in parts])
+    return Run(outputs, _joined([each for _, each in parts]), samples=total)
+
+
+def _joined(parts: list[Arrays]) -> Arrays:
+    if len(parts) == 1:
+        return parts[0]
+    return {
+        name: np.concatenate([part[name] for part in parts])
+        if parts[0][name].ndim
+        else parts[-1][name]
+        for name in parts[0]
+    }
+
+
+def with_codes(
+    samples: Samples, program: Program, *, pixels: bool = False
+) -> tuple[Samples, tuple[str, ...]]:
+    """Return the samples with those inputs that are codes as the numbers that they stand for.
+
+    A number that a code stands for has that code again, so nothing is lost on the way.
+
+    Args:
+        samples: Numbers or codes.
+        program: Says in which type each input has its codes.
+        pixels: Take bytes for pixels, which are numbers, even where codes are bytes too. So they
+            are in any case where a mean or scale is to be applied.
+    """
+    if not isinstance(samples.reader, list):
+        return samples, ()
+    encodings = _input_encodings(program)
+    pixels = pixels or samples.preprocess != Preprocess()
+    found: dict[str, None] = {}
+    batches: list[Batch] = []
+    for batch in samples.reader:
+        fresh = dict(batch)
+        for name, encoding in encodings.items():
+            array = np.asarray(fresh.get(name))
+            is_pixels = encoding.dtype == np.uint8 and pixels
+            if array.dtype == encoding.dtype and not is_pixels:
+                _refuse_other_codes(name, array, encoding)
+                fresh[name] = dequantize(array, encoding.scale, encoding.zero_point)
+                found[name] = None
+        batches.append(fresh)
+    if not found:
+        return samples, ()
+    return replace(samples, reader=batches, preprocess=Preprocess()), tuple(found)
+
+
+def _refuse_other_codes(name: str, array: npt.NDArray[Any], encoding: Encoding) -> None:
+    if array.size and (array.min() < encoding.quant_min or array.max() > encoding.quant_max):
+        raise DataError(
+            f"input {name!r}: codes {array.min()}..{array.max()}, the plan's are "
+            f"{encoding.quant_min}..{encoding.quant_max}",
+            remedy="give codes of its range, or floats",
+        )
+
+
+def _input_encodings(program: Program) -> dict[str, Encoding]:
+    """Return the encoding in which each input is first quantized."""
+    found: dict[str, Encoding] = {}
+    names = {tensor.name: name for name, tensor in program.inputs.items()}
+    for step in program.steps:
+        for tensor in step.activations:
+            encoding = step.outputs[0].encoding
+            if tensor.name in names and encoding is not None and tensor.encoding is None:
+                found.setdefault(names[tensor.name], encoding)
+    return found
+
+
+def _output_codes(program: Program) -> dict[str, Tensor]:
+    """Return the outputs as codes, where they are dequantized from such."""
+    makers = {t.name: step for step in program.steps for t in step.outputs}
+    found = {}
+    for name, tensor in program.outputs.items():
+        maker = makers.get(tensor.name)
+        source = maker.activations[0] if maker is not None and maker.activations else None
+        is_decoded = source is not None and source.encoding is not None and tensor.encoding is None
+        found[name] = source if source is not None and is_decoded else tensor
+    return found
+
+
+def _observed(program: Program, observe: Iterable[str] | None) -> dict[str, Tensor]:
+    """Return the tensors to hand out, by the names of the model's: codes before floats."""
+    by_value: dict[str, Tensor] = {}
+    for tensor in program.tensors():
+        if tensor.is_constant:
+            continue
+        name = tensor.value or tensor.name
+        if name not in by_value or (by_value[name].encoding is None and tensor.encoding):
+            by_value[name] = tensor
+    if observe is None:
+        return by_value
+    for name in observe:
+        if name not in by_value:
+            raise UsageError(f"there is no tensor {name!r}", remedy=nearest(name, by_value))
+    return {name: by_value[name] for name in observe}
+
+
+def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
+    """Write arrays as ``.npz`` under their own names, whatever those are: whole, or not at all.
+
+    Raises:
+        OutputError: The file cannot be written.
+    """
+    staging = path.with_name(f".{path.name}.partial")
+    try:
+        with zipfile.ZipFile(staging, "w") as archive:
+            for name, array in arrays.items():
+                member = zipfile.ZipInfo(f"{name}.npy")  # a fixed date: equal arrays, equal bytes
+                with archive.open(member, "w", force_zip64=True) as file:
+                    np.lib.format.write_array(file, np.asarray(array), allow_pickle=False)
+        staging.replace(path)
+    except OSError as error:
+        staging.unlink(missing_ok=True)
+        raise OutputError(
+            f"{path}: cannot be written ({error.strerror or error})",
+            remedy="name a file that you may write",
+        ) from error

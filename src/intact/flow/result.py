@@ -1,0 +1,369 @@
+"""The folder that a quantization leaves: everything can be done again from it.
+
+::
+
+    out/
+    ├── model.onnx         the float model, normalized, with its weights
+    ├── plan.json          every decision, scale and offset; names the others by hash
+    ├── preprocess.toml    what was done to the samples: `evaluate` and `verify` do it again
+    ├── weights.npz        integers that do not follow from the float model, where there are any
+    ├── statistics.npz     what calibration saw: other methods and targets need no second pass
+    └── model.int8.onnx    the deployed model; or model.int8.tflite, or model.c with its headers
+
+A quantized model that was only read leaves no statistics.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import onnx_ir as ir
+
+from intact.calibrate.statistics import Statistics
+from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
+from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
+from intact.data.stream import Samples
+from intact.errors import OutputError, PlanError
+from intact.formats.base.format import Exported, WrittenFiles
+from intact.formats.onnx_qdq.write import QdqModel
+from intact.formats.registry import FORMATS, FormatName, exported_in
+from intact.graph import Graph, save_model
+from intact.plan import QuantizedGraph, load_plan, save_plan
+from intact.plan.plan_file import WEIGHTS
+
+MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
+PREPROCESS = "preprocess.toml"
+FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[FormatName.ONNX_QDQ].required)
+"""What a calibrated result holds that is deployed as ONNX."""
+_ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
+_DEPLOYED = frozenset(name for row in FORMATS.values() for name in row.files)
+_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, WEIGHTS}) | _DEPLOYED
+_PLAN_HEAD = b'"intact-plan"'
+
+
+@dataclass
+class Result:
+    """A quantized model with all that led to it.
+
+    Attributes:
+        plan: The decisions; ``plan.graph`` is the float model.
+        statistics: What calibration saw; None where nothing was calibrated.
+        exports: The deployed models by format, best first.
+        preprocess: What was done to the samples before the model saw them.
+        folder: Where it is stored; None while it is only in memory.
+    """
+
+    plan: QuantizedGraph
+    statistics: Statistics | None
+    exports: dict[FormatName, Exported]
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Let the plan name the preprocessing, as it names the other files."""
+        self.plan = _naming(self.plan, preprocess_to_toml(self.preprocess))
+
+    @staticmethod
+    def load(folder: str | Path) -> Result:
+        """Read a folder that ``save`` wrote, named by itself or by the plan in it.
+
+        Raises:
+            PlanError: It is no such folder, or a file does not belong to the plan.
+            IntactError: A file is damaged.
+        """
+        folder = Path(folder)
+        if folder.name == PLAN and folder.is_file():
+            folder = folder.parent
+        for name in _ALWAYS:
+            _require(folder / name)
+        plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
+        statistics = _statistics(folder / STATISTICS, plan)
+        exports = exported_in(folder, plan)
+        return Result(plan, statistics, exports, _preprocess(folder / PREPROCESS, plan), folder)
+
+    @property
+    def exported(self) -> QdqModel:
+        """The deployed ONNX model.
+
+        Raises:
+            PlanError: It was deployed in other formats only.
+        """
+        found = self.exports.get(FormatName.ONNX_QDQ)
+        if not isinstance(found, QdqModel):
+            raise PlanError(
+                f"there is no ONNX model in this result, but {', '.join(self.exports)}",
+                remedy="quantize with --format onnx_qdq",
+            )
+        return found
+
+    @property
+    def deployed_file(self) -> str:
+        """Name of the file that one deploys: the first that its format wrote."""
+        name, exported = next(iter(self.exports.items()))
+        files = FORMATS[name].files
+        if isinstance(exported, WrittenFiles):
+            return next((each for each in files if each in exported.files), files[0])
+        return files[0]
+
+    def save(self, folder: str | Path) -> None:
+        """Write the folder: whole, or not at all.
+
+        Raises:
+            OutputError: It cannot be written, or holds something that intact did not write.
+        """
+        folder = Path(folder)
+        check_output(folder)
+        with _replacing(folder.resolve()) as partial:
+            self._write(partial)
+        self.folder = folder
+
+    def _write(self, folder: Path) -> None:
+        """Write the files into a folder that is empty."""
+        save_model(self.plan.graph.model, folder / MODEL)
+        (folder / PREPROCESS).write_bytes(preprocess_to_toml(self.preprocess))
+        save_plan(self.plan, folder / PLAN)
+        if self.statistics is not None:
+            (folder / STATISTICS).write_bytes(self.statistics.to_bytes())
+        for exported in self.exports.values():
+            exported.save(folder)
+
+    def draw_samples(self, count: int) -> Samples:
+        """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
+
+        Raises:
+            DataError: An input was not observed and is not quantized either.
+        """
+        if self.statistics is None:
+            return evenly_drawn_samples(self.plan, count)
+        return synthetic_samples(self.plan.graph, self.statistics, count)
+
+    def sizes(self) -> tuple[int, int]:
+        """Return the bytes of the float and of the first deployed model."""
+        name, exported = next(iter(self.exports.items()))
+        if self.folder is None:
+            float_bytes = len(ir.to_proto(self.plan.graph.model).SerializeToString())
+            return float_bytes, exported.nbytes()
+        deployed = exported.nbytes()
+        if name is FormatName.ONNX_QDQ:
+            deployed = _file_bytes(self.folder / self.deployed_file)
+        return _file_bytes(self.folder / MODEL), deployed
+
+
+def save_several(results: Mapping[str, Result], folder: Path) -> None:
+    """Write a folder that has one for each result: whole, or not at all.
+
+    Args:
+        results: By the names of their folders.
+        folder: May hold results already; they are replaced.
+
+    Raises:
+        OutputError: As `Result.save`.
+    """
+    check_output(folder)
+    with _replacing(folder.resolve()) as partial:
+        for name, result in results.items():
+            (partial / name).mkdir()
+            result._write(partial / name)
+    for name, result in results.items():
+        result.folder = folder / name
+
+
+def results_in(folder: Path) -> list[Path]:
+    """Return the results in a folder that holds one for each target; none for other folders."""
+    # pathlib raises for a name that is too long.
+    if not os.path.isdir(folder) or (folder / PLAN).is_file():  # noqa: PTH112
+        return []
+    return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
+
+
+def refuse_several(folder: Path) -> None:
+    """Refuse a folder with a result for each target where one result is wanted.
+
+    Raises:
+        PlanError: With what to name instead.
+    """
+    inside = results_in(folder)
+    if inside:
+        names = ", ".join(str(path) for path in inside[:3])
+        raise PlanError(
+            f"{folder}: holds a result for each of {len(inside)} target(s)",
+            remedy=f"name one of them: {names}{' ...' if len(inside) > 3 else ''}",
+        )
+
+
+def _require(path: Path) -> None:
+    if path.name == PLAN:
+        refuse_several(path.parent)
+    if not os.path.isfile(path):  # noqa: PTH113 - pathlib raises for a name that is too long
+        raise PlanError(
+            f"{path.parent}: no {path.name} in it",
+            remedy="give a folder that intact wrote, with all its files",
+        )
+
+
+def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
+    """Read the statistics that a plan was calibrated with, if it was."""
+    expected = plan.provenance.get("statistics")
+    if expected is None:
+        return None
+    _require(path)
+    statistics = Statistics.load(path)
+    if statistics.hash() != expected:
+        raise PlanError(f"{path}: not the statistics of this plan", remedy="quantize again")
+    return statistics
+
+
+_STEPS = "preprocess"
+"""Key of the plan's provenance: the SHA-256 of the preprocessing file."""
+
+
+def _naming(plan: QuantizedGraph, steps: bytes) -> QuantizedGraph:
+    """Return the plan with the hash of the preprocessing file that lies beside it."""
+    named = {key: text for key, text in plan.provenance.items() if key not in ("mean", "scale")}
+    return replace(plan, provenance={**named, _STEPS: hashlib.sha256(steps).hexdigest()})
+
+
+def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:
+    """Read what was done to the samples; plans of version 1 held mean and scale themselves."""
+    expected = plan.provenance.get(_STEPS)
+    if expected is None:
+        return Preprocess(_numbers(plan, "mean"), _numbers(plan, "scale"))
+    _require(path)
+    found = read_preprocess(path)
+    if hashlib.sha256(preprocess_to_toml(found)).hexdigest() != expected:
+        raise PlanError(
+            f"{path}: not the preprocessing of this plan",
+            remedy="give other steps as a file of their own, with --preprocess",
+        )
+    return found
+
+
+def _numbers(plan: QuantizedGraph, name: str) -> tuple[float, ...]:
+    text = plan.provenance.get(name, "")
+    try:
+        return tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        raise PlanError(
+            f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
+        ) from None
+
+
+def check_output(folder: Path) -> None:
+    """Refuse a folder that cannot be written, before any work is done for it.
+
+    A folder that holds a result, and nothing else, may be replaced.
+
+    Raises:
+        OutputError: It is a file, holds files of others, or cannot be written.
+    """
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise OutputError(f"{folder}: is a file", remedy="name a folder")
+        if folder.is_dir():
+            _refuse_foreign(folder)
+        _staging(folder.resolve(), make_parents=False).rmdir()
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        raise OutputError(
+            f"{folder}: cannot be written ({getattr(error, 'strerror', None) or error})",
+            remedy="name a folder that you may write",
+        ) from error
+
+
+def _refuse_foreign(folder: Path) -> None:
+    present = sorted(folder.iterdir())
+    foreign = [path.name for path in present if not _is_own(path)]
+    files = [path.name for path in present if not path.is_dir()]
+    if files and not foreign and not _is_plan(folder / PLAN):
+        foreign = files  # a model.onnx of the user's, say
+    if foreign:
+        raise OutputError(
+            f"{folder}: holds files that intact did not write ({foreign[0]!r})",
+            remedy="name a new or empty folder",
+        )
+
+
+def _is_own(path: Path) -> bool:
+    """Tell whether something in a folder is of a result's, or a result itself."""
+    if not path.is_dir() or path.is_symlink():
+        return path.name in _OWN
+    return _is_plan(path / PLAN) and all(
+        each.name in _OWN and not each.is_dir() for each in path.iterdir()
+    )
+
+
+def _is_plan(path: Path) -> bool:
+    if not path.is_file():
+        return False
+    with path.open("rb") as file:
+        return _PLAN_HEAD in file.read(64)
+
+
+@contextmanager
+def _replacing(folder: Path) -> Iterator[Path]:
+    """Give a folder beside, and put it in the place of ``folder`` if nothing fails."""
+    staging: Path | None = None
+    try:
+        staging = _staging(folder, make_parents=True)
+        new, old = staging / "new", staging / "old"
+        new.mkdir()
+        old.mkdir()
+        yield new
+        _exchange(new, folder, old)
+    except (OSError, OutputError) as error:
+        cause = error if isinstance(error, OSError) else error.__cause__
+        if not isinstance(cause, OSError):
+            raise
+        raise OutputError(f"cannot write {folder}: {cause.strerror or cause}") from error
+    finally:
+        if staging is not None:
+            shutil.rmtree(staging, ignore_errors=True)
+
+
+def _staging(folder: Path, *, make_parents: bool) -> Path:
+    """Make a temporary folder beside ``folder``; inside where only that can be written."""
+    parent = folder.parent
+    if make_parents:
+        parent.mkdir(parents=True, exist_ok=True)
+    while not parent.exists():
+        parent = parent.parent
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))
+    except OSError:
+        if not folder.is_dir():
+            raise
+        return Path(tempfile.mkdtemp(prefix=".intact.", dir=folder))
+
+
+def _exchange(new: Path, folder: Path, old: Path) -> None:
+    """Put ``new`` in the place of ``folder``, and what was there into ``old``.
+
+    A folder that exists stays the same folder, file by file: it may be someone's working
+    directory, a link's goal or a mounted volume. Whatever fails is undone.
+    """
+    if not folder.exists():
+        new.replace(folder)
+        return
+    moves: list[tuple[Path, Path]] = []
+    try:
+        for source, goal in ((folder, old), (new, folder)):
+            for path in sorted(source.iterdir()):
+                if goal is folder or _is_own(path):
+                    moves.append((path, goal / path.name))
+                    shutil.move(path, goal / path.name)  # copies between file systems
+    except BaseException:
+        for before, after in reversed(moves):
+            if after.exists() and not before.exists():
+                shutil.move(after, before)
+        raise
+
+
+def _file_bytes(path: Path) -> int:
+    data = path.with_name(f"{path.name}.data")
+    return path.stat().st_size + (data.stat().st_size if data.exists() else 0)

@@ -1,0 +1,239 @@
+"""What was deployed against its plan, in the runtime that fits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.calibrate.synthetic import evenly_drawn_samples
+from intact.data.batching import Batch
+from intact.data.preprocess import Preprocess
+from intact.data.sources import load_arrays
+from intact.data.stream import Samples
+from intact.engines.cpu import detect_cpu
+from intact.errors import DataError, IntactError, UsageError
+from intact.flow.result import Result
+from intact.flow.runtimes import VERIFICATIONS, WITH_KERNELS, Deployed, verify_read
+from intact.formats.base.format import Exported, Io, WrittenFiles
+from intact.formats.registry import FORMATS, FORMATS_KEY, FormatName
+from intact.formats.tflite.format import TFLITE_FILE
+from intact.formats.tflite.read import TfliteModel, read_tflite_model
+from intact.formats.tflite.reading.decode import open_tflite
+from intact.formats.verification import Verification, verify_observed
+from intact.plan import QuantizedGraph
+from intact.program.lower import lower
+from intact.targets import Target
+
+if TYPE_CHECKING:
+    pass
+
+
+_BATCH = 16
+
+"""Samples at once: every activation of a batch is held, several times."""
+
+
+@dataclass(frozen=True)
+class Subject:
+    """What is verified.
+
+    Attributes:
+        plan: What it should compute.
+        exports: What was deployed, by format; none for a file of others.
+        read: A file of others, as it was read, with its content.
+        preprocess: What was done to the samples of the calibration.
+        result: Where it came from, if it is a result.
+    """
+
+    plan: QuantizedGraph
+    exports: Mapping[FormatName, Exported] = field(default_factory=dict)
+    read: tuple[TfliteModel, bytes] | None = None
+    preprocess: Preprocess = field(default_factory=Preprocess)
+    result: Result | None = None
+
+    @staticmethod
+    def of_result(result: Result) -> Subject:
+        """Take a result."""
+        return Subject(result.plan, result.exports, None, result.preprocess, result)
+
+    @staticmethod
+    def of_tflite(path: Path, target: Target) -> Subject:
+        """Take a ``.tflite`` that others made.
+
+        Raises:
+            ModelError: It cannot be read.
+        """
+        model = read_tflite_model(path, target)
+        return Subject(model.plan, read=(model, path.read_bytes()))
+
+    @property
+    def unread(self) -> frozenset[str]:
+        """The array that only calibration reads, which the same data holds again."""
+        mask = self.plan.provenance.get("mask")
+        return frozenset() if mask is None else frozenset({mask})
+
+    def draw_samples(self, count: int) -> Samples:
+        """Draw inputs as calibration saw them, or else evenly from the ranges of the plan."""
+        if self.result is not None:
+            return self.result.draw_samples(count)
+        return evenly_drawn_samples(self.plan, count)
+
+
+def batches_of(samples: Samples) -> Iterator[Batch]:
+    """Yield samples as the verifications take them."""
+    size = samples.batch_size(_BATCH)
+    whole = samples.fixed_batch is not None  # such a model cannot run fewer
+    for batch, count in samples.batches(size):
+        yield batch if whole else {name: array[:count] for name, array in batch.items()}
+
+
+def compare(
+    subject: Subject,
+    samples: Samples,
+    *,
+    kernels: str | None = None,
+    deployed: str | None = None,
+    threads: int = 0,
+) -> Verification:
+    """Compare what was deployed, in the runtime that fits its format, with its plan.
+
+    Args:
+        subject: What is verified.
+        samples: The inputs, with labels if there are any.
+        kernels: Which kernels run a ``.tflite``; None takes the target's.
+        deployed: Which format, if there are several; None takes the first that can be run.
+        threads: Threads of the runtime; 0 takes all cores.
+
+    Raises:
+        UsageError: There is no such format or kernel, or the format has no kernels to choose.
+        IntactError: The runtime refuses the model, or is not installed.
+    """
+    feeds = batches_of(samples)
+    if subject.read is not None:
+        if deployed is not None:
+            raise UsageError("--format is for a result, this is one file", remedy="leave it out")
+        found = verify_read(subject.read, feeds, kernels, threads)
+    else:
+        name = _chosen(subject.exports, deployed)
+        if kernels is not None and name not in WITH_KERNELS:
+            raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
+        found = VERIFICATIONS[name](
+            Deployed(subject.plan, subject.exports[name], kernels, threads), feeds
+        )
+        found.format = name.value
+    found.score(samples.labels())
+    return found
+
+
+def compare_or_say(
+    subject: Subject,
+    samples: Samples,
+    *,
+    kernels: str | None = None,
+    deployed: str | None = None,
+    threads: int = 0,
+) -> Verification:
+    """Compare as `compare` does; what is wrong with the model, not with the data, is returned."""
+    try:
+        return compare(subject, samples, kernels=kernels, deployed=deployed, threads=threads)
+    except (DataError, UsageError):
+        raise
+    except IntactError as error:
+        return not_compared(subject.plan.target.name, str(error), deployed or "")
+
+
+def not_compared(target: str, reason: str, deployed: str = "") -> Verification:
+    """Return the entry of what could not be run."""
+    return Verification(
+        target=target,
+        runtime="",
+        cpu=detect_cpu(),
+        samples=0,
+        layers=[],
+        format=deployed,
+        refused=reason,
+    )
+
+
+def takes_kernels(name: FormatName) -> bool:
+    """Tell whether a format is run by kernels that one can choose."""
+    return name in WITH_KERNELS
+
+
+def runnable_formats(subject: Subject) -> tuple[FormatName, ...]:
+    """Return the formats of a result that a runtime can run."""
+    return tuple(name for name in subject.exports if name in VERIFICATIONS)
+
+
+def _chosen(exports: Mapping[FormatName, Exported], deployed: str | None) -> FormatName:
+    if deployed is None:
+        for name in exports:
+            if name in VERIFICATIONS:
+                return name
+        deployed = next(iter(exports))
+    if deployed not in exports:
+        raise UsageError(
+            f"--format {deployed!r}: the result has {', '.join(exports)}", remedy="choose of these"
+        )
+    if deployed not in VERIFICATIONS:
+        raise UsageError(
+            f"{deployed} holds scales and no program, so there is nothing to run",
+            remedy="write another format too, with `intact export`",
+        )
+    return FormatName(deployed)
+
+
+def compare_observed(
+    plan: QuantizedGraph,
+    samples: Samples,
+    observed: str | Path | Mapping[str, npt.ArrayLike],
+    *,
+    threads: int = 0,
+) -> Verification:
+    """Compare tensors that were recorded on a device with the plan.
+
+    Raises:
+        DataError: The file cannot be read, or does not fit the plan.
+    """
+    name = str(observed) if isinstance(observed, str | Path) else "recorded"
+    if isinstance(observed, str | Path):
+        dump = load_arrays(Path(observed))
+        if not isinstance(dump, Mapping):
+            raise DataError(
+                f"{observed}: one array without a name", remedy="give an .npz, keyed by tensor name"
+            )
+    else:
+        dump = {key: np.asarray(array) for key, array in observed.items()}
+    batches = list(batches_of(samples))
+    feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    beside = _only_in_the_file(plan, dump)
+    arrays: dict[str, npt.NDArray[Any]] = {
+        key: np.asarray(array) for key, array in dump.items() if key not in beside
+    }
+    found = verify_observed(plan, feeds, arrays, threads=threads, device=name)
+    found.not_compared |= dict.fromkeys(beside, "only the .tflite has it, the plan does not")
+    return found
+
+
+def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, ...]:
+    """Return the names of tensors that writing a ``.tflite`` adds, such as those of explicit pads.
+
+    Who records every tensor of the file has them too.
+    """
+    program = lower(plan)
+    known = {tensor.name for tensor in program.tensors()}
+    known |= {tensor.value for tensor in program.tensors() if tensor.value}
+    known |= {str(value.name) for node in plan.graph.nodes for value in node.outputs}
+    unknown = [name for name in names if name not in known]
+    formats = plan.provenance.get(FORMATS_KEY, "").split(",")
+    if not unknown or FormatName.TFLITE not in formats:
+        return ()
+    written = FORMATS[FormatName.TFLITE].write(plan, Io.INT8)
+    content = written.files[TFLITE_FILE] if isinstance(written, WrittenFiles) else b""
+    inside = {tensor.name for tensor in open_tflite(content).tensors if tensor.data is None}
+    return tuple(name for name in unknown if name in inside)

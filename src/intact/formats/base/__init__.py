@@ -1,0 +1,1 @@
+"""What formats share: their description, helpers, and the comparison with the engine."""

@@ -1,0 +1,286 @@
+"""Counting where two results differ, batch by batch, without keeping them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError
+from intact.numerics.affine import dequantize, quantize
+from intact.numerics.metrics import ErrorSums
+from intact.program import Array, Encoding, Program, Step, Tensor
+
+
+def stored_feeds(
+    program: Program,
+    feeds: Mapping[str, npt.NDArray[Any]],
+    as_lowered: Mapping[str, Tensor] | None = None,
+) -> dict[str, Array]:
+    """Return a batch as the inputs of a program.
+
+    Args:
+        program: Of which the inputs may be integers, and stored with channels last.
+        feeds: By input name, with axes as the model has them: floats, or codes in the type of an
+            integer input, which are taken as they are.
+        as_lowered: The inputs before they were made integers, which tell how axes lie; those
+            of the program if None.
+
+    Raises:
+        DataError: An input is missing.
+    """
+    layouts = program.inputs if as_lowered is None else as_lowered
+    return {
+        name: np.ascontiguousarray(_fed(name, tensor, layouts[name].as_stored, feeds))
+        for name, tensor in program.inputs.items()
+    }
+
+
+def _fed(
+    name: str,
+    tensor: Tensor,
+    as_stored: Callable[[Array], Array],
+    feeds: Mapping[str, npt.NDArray[Any]],
+) -> Array:
+    if name not in feeds:
+        raise DataError(f"input {name!r} is missing", remedy="give an array of that name")
+    array, encoding = as_stored(np.asarray(feeds[name])), tensor.encoding
+    if encoding is None or array.dtype == encoding.dtype:
+        return array
+    if array.dtype.kind != "f":
+        raise DataError(
+            f"input {name!r} is {array.dtype}, the program takes {encoding.dtype}",
+            remedy="give its codes in that type, or floats",
+        )
+    return in_codes(array, encoding)
+
+
+def in_codes(array: Array, encoding: Encoding) -> Array:
+    """Return floats as the nearest codes."""
+    codes = quantize(
+        array,
+        encoding.scale,
+        encoding.zero_point,
+        encoding.quant_min,
+        encoding.quant_max,
+        rounding=encoding.rounding,
+        axis=encoding.axis,
+    )
+    return codes.astype(encoding.dtype)
+
+
+def in_numbers(array: Array, tensor: Tensor) -> Array:
+    """Return what the codes of a tensor, as it is stored, stand for; floats are what they are."""
+    encoding = tensor.encoding
+    if encoding is None:
+        return array
+    return dequantize(array, encoding.scale, encoding.zero_point, axis=encoding.axis)
+
+
+@dataclass
+class LayerComparison:
+    """One tensor between steps, compared between what was deployed and a reference.
+
+    Attributes:
+        end: Where it is: the quantization point of the plan, or the tensor's name where it is none.
+        tensor: Its name in the program, "" where it is compared without one.
+        operation: What made it, e.g. ``Convolution`` or ``Elementwise add``.
+        values: How many values were compared.
+        mismatches: How many differ.
+        largest: The largest difference, in quantization steps; of floats the difference itself.
+        layout: How the axes of a recorded tensor were taken to lie, "" where that is known.
+    """
+
+    end: str
+    tensor: str = ""
+    operation: str = ""
+    values: int = 0
+    mismatches: int = 0
+    largest: float = 0
+    layout: str = ""
+
+    @property
+    def rate(self) -> float:
+        """The share of values that differ; 0 where there are none."""
+        return self.mismatches / max(self.values, 1)
+
+    def add(self, deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
+        """Compare one batch.
+
+        Raises:
+            DataError: The two have different shapes.
+        """
+        if deployed.shape != expected.shape:
+            raise DataError(
+                f"{self.end}: the deployed model gives {list(deployed.shape)}, "
+                f"its plan {list(expected.shape)}",
+                remedy="compare a model with the plan that it was written from",
+            )
+        self.values += expected.size
+        if deployed.dtype == expected.dtype and np.array_equal(deployed, expected):
+            return
+        count, largest = differences(deployed, expected)
+        self.mismatches += count
+        self.largest = max(self.largest, largest)
+
+
+@dataclass
+class OutputComparison:
+    """An output of the model, deployed against expected.
+
+    Attributes:
+        name: As the model calls it.
+        values: How many values were compared.
+        mismatches: How many are not equal; NaN equals NaN.
+        largest: The largest difference: of codes in steps, of floats as it is.
+        sqnr_db: Signal to noise, dB, of the numbers as they are given; infinite when identical.
+    """
+
+    name: str
+    values: int = 0
+    mismatches: int = 0
+    largest: float = 0
+    sqnr_db: float = math.inf
+
+
+@dataclass
+class Classes:
+    """The best class of each sample.
+
+    Attributes:
+        deployed: As the runtime decides.
+        expected: As the engine does.
+    """
+
+    deployed: list[int] = field(default_factory=list)
+    expected: list[int] = field(default_factory=list)
+
+    def add(self, deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> None:
+        """Decide a batch of scores, [N, classes] (any further axes have the length 1)."""
+        self.deployed += _best(deployed)
+        self.expected += _best(expected)
+
+
+def _best(scores: npt.NDArray[Any]) -> list[int]:
+    return [int(best) for best in scores.reshape(len(scores), -1).argmax(axis=1)]
+
+
+def has_classes(scores: npt.NDArray[Any]) -> bool:
+    """Tell whether an output decides between classes: one score each, for every sample."""
+    lengths = [length for length in scores.shape[1:] if length != 1]
+    return scores.ndim >= 2 and len(lengths) == 1 and scores.dtype.kind in "iuf"
+
+
+class OutputComparer:
+    """Collects the comparison of each output over batches."""
+
+    def __init__(self) -> None:
+        self._found: dict[str, tuple[OutputComparison, ErrorSums]] = {}
+        self._classes: Classes | None = None
+
+    def add(
+        self,
+        name: str,
+        deployed: npt.NDArray[Any],
+        expected: npt.NDArray[Any],
+        tensor: Tensor | None = None,
+    ) -> None:
+        """Compare one batch of an output.
+
+        Args:
+            name: As the model calls it.
+            deployed: What the runtime gave.
+            expected: What the engine gave.
+            tensor: What codes stand for, for the SQNR; None takes the arrays as numbers.
+
+        Raises:
+            DataError: The two have different shapes.
+        """
+        if not self._found and has_classes(deployed):
+            self._classes = Classes()
+        new = OutputComparison(name), ErrorSums()
+        found, sums = self._found.setdefault(name, new)
+        if deployed.shape != expected.shape:
+            raise DataError(
+                f"output {name!r}: the deployed model gives {list(deployed.shape)}, "
+                f"its plan {list(expected.shape)}",
+                remedy="compare a model with the plan that it was written from",
+            )
+        if self._classes is not None and name == next(iter(self._found)):
+            self._classes.add(deployed, expected)
+        count, largest = differences(deployed, expected)
+        found.values += expected.size
+        found.mismatches += count
+        found.largest = max(found.largest, largest)
+        if tensor is None:
+            sums.add(deployed, expected)
+        else:
+            sums.add(in_numbers(deployed, tensor), in_numbers(expected, tensor))
+        found.sqnr_db = sums.sqnr_db if found.mismatches else math.inf
+
+    def found(self) -> list[OutputComparison]:
+        """Return them in the order in which they came."""
+        return [comparison for comparison, _ in self._found.values()]
+
+    def classes(self) -> Classes | None:
+        """Return what the first output decides, if it does."""
+        return self._classes
+
+
+def differences(deployed: npt.NDArray[Any], expected: npt.NDArray[Any]) -> tuple[int, float]:
+    """Return how many elements of two arrays of one shape differ, and by how much at most.
+
+    An integer for integers; NaN equals NaN, and against a number it differs infinitely.
+
+    >>> differences(np.array([1, 200], np.uint8), np.array([3, 200], np.uint8))
+    (1, 2)
+    """
+    if deployed.dtype.kind not in "biuf" or expected.dtype.kind not in "biuf":
+        unequal = int(np.count_nonzero(deployed != expected))
+        return unequal, math.inf if unequal else 0
+    if deployed.dtype.kind == "f" or expected.dtype.kind == "f":
+        first, second = deployed.astype(np.float64), expected.astype(np.float64)
+        equal = (first == second) | (np.isnan(first) & np.isnan(second))
+        with np.errstate(invalid="ignore"):
+            apart = np.where(equal, 0.0, np.abs(first - second))
+        apart = np.where(np.isnan(apart), math.inf, apart)
+        return int(np.count_nonzero(~equal)), float(apart.max(initial=0.0))
+    apart_codes = np.abs(deployed.astype(np.int64) - expected.astype(np.int64))
+    return int(np.count_nonzero(apart_codes)), int(apart_codes.max(initial=0))
+
+
+def comparisons(program: Program, tensors: list[Tensor]) -> dict[str, LayerComparison]:
+    """Return an empty comparison for each of a program's tensors, by name."""
+    makers = {tensor.name: step for step in program.steps for tensor in step.outputs}
+    return {
+        tensor.name: LayerComparison(
+            str(tensor.end or tensor.name),
+            tensor.name,
+            operation_name(makers[tensor.name]) if tensor.name in makers else "input",
+        )
+        for tensor in tensors
+    }
+
+
+def operation_name(step: Step) -> str:
+    """Return what a step computes, in words: ``Convolution``, ``Elementwise add``."""
+    kind = getattr(step.operation, "kind", None)
+    name = type(step.operation).__name__
+    return f"{name} {kind}" if kind is not None else name
+
+
+def activations(program: Program) -> list[Tensor]:
+    """Return the tensors that steps compute, in order."""
+    return [tensor for step in program.steps for tensor in step.outputs]
+
+
+def as_held(array: Array, tensor: Tensor) -> Array:
+    """Return an array in the type that the program holds a tensor in, saturated."""
+    if tensor.encoding is None:
+        return np.ascontiguousarray(array)
+    kind = np.iinfo(tensor.encoding.dtype)
+    return np.ascontiguousarray(np.clip(array, kind.min, kind.max), tensor.encoding.dtype)

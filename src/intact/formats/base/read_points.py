@@ -1,0 +1,261 @@
+"""From the points of a quantized ONNX model to the configs and decisions of a plan.
+
+Shared by the formats that keep a model's float operators and put quantizers between them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import onnx_ir as ir
+from onnx_ir.passes import common
+
+from intact.config import QuantState, TensorQuantConfig
+from intact.errors import ModelError
+from intact.graph import (
+    Graph,
+    OpKind,
+    Role,
+    data_slots,
+    input_role,
+    input_value,
+    moves_values,
+    op_spec,
+    shape_or_index_values,
+    weight_slot,
+)
+from intact.graph.passes import library
+from intact.graph.passes.names import make_names_unique
+from intact.graph.passes.types import infer_types
+from intact.plan import READ_SOURCE, Codes, Decision, Direction, QuantizedGraph, TensorEnd
+from intact.plan.schemes import unquantized
+from intact.plan.topology import sole_reader
+from intact.targets import Target
+
+_FUSED = frozenset({"Relu", "Clip"})
+_PORTS = frozenset({"QuantizeLinear", "DequantizeLinear"})
+
+
+class Parameters(Protocol):
+    """Scale, zero point and range of one tensor, in whatever form a format has them."""
+
+    def config(self, state: QuantState = ...) -> TensorQuantConfig:
+        """Return a new config that says the same."""
+
+
+@dataclass(frozen=True, eq=False)
+class ReadPoint:
+    """A tensor that the model quantized.
+
+    Attributes:
+        parameters: Its scale, zero point and range.
+        ends: The output end of its producer alone, or the ends that read it.
+        codes: The integers of a constant; None for an activation.
+    """
+
+    parameters: Parameters
+    ends: tuple[TensorEnd, ...]
+    codes: Codes | None = None
+
+
+def plan_of(model: ir.Model, target: Target, points: list[ReadPoint]) -> QuantizedGraph:
+    """Return the plan of a model whose quantizers were taken out of it.
+
+    Args:
+        model: What is left; it is tidied, and belongs to the plan.
+        target: The hardware that the plan is for.
+        points: What was taken out.
+    """
+    library.sort_nodes(model)
+    library.remove_unused(model)
+    common.RemoveUnusedOpsetsPass()(model)
+    library.infer_shapes(model)
+    infer_types(model)
+    make_names_unique(model)
+    plan = configure(Graph(model), target, points)
+    plan.provenance["source"] = READ_SOURCE
+    producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
+    if producer:
+        plan.provenance["producer"] = producer
+    return plan
+
+
+def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> QuantizedGraph:
+    """Return the plan of a float model whose quantizers were taken out.
+
+    Raises:
+        ModelError: There are no points: the model is not quantized.
+    """
+    if not points:
+        raise ModelError("the model is not quantized", remedy="quantize it, with samples")
+    plan = QuantizedGraph(graph, target, _floats(graph), {})
+    order = {end: position for position, end in enumerate(plan.configs)}
+    for point in points:
+        ends = [end for end in point.ends if plan.configs[end].state is not QuantState.SOI]
+        if ends:
+            _place(plan, point, sorted(ends, key=order.__getitem__))
+    _share_moved(plan)
+    _overlap_sums(plan)
+    _overlap_fused(plan)
+    shapes = shape_or_index_values(graph)
+    plan.decisions.update({str(n.name): _decision(plan, n, shapes) for n in graph.nodes})
+    return plan
+
+
+def _floats(graph: Graph) -> dict[TensorEnd, TensorQuantConfig]:
+    """Return a config for every end: none is quantized."""
+    shapes = shape_or_index_values(graph)
+    configs = {}
+    for node in graph.nodes:
+        name = str(node.name)
+        for slot, value in enumerate(node.inputs):
+            if value is not None:
+                is_shape = input_role(node, slot) is Role.SHAPE or str(value.name) in shapes
+                state = QuantState.SOI if is_shape else QuantState.FP32
+                configs[TensorEnd.input(name, slot)] = unquantized(state)
+        for slot, value in enumerate(node.outputs):
+            state = QuantState.SOI if str(value.name) in shapes else QuantState.FP32
+            configs[TensorEnd.output(name, slot)] = unquantized(state)
+    return configs
+
+
+def _place(plan: QuantizedGraph, point: ReadPoint, ends: list[TensorEnd]) -> None:
+    """Give the ends of a point their configs, which share the scale of the first."""
+    root, *followers = (point.parameters.config(_state(plan, end, point)) for end in ends)
+    for follower in followers:
+        root.dominate(follower)
+    plan.configs.update(zip(ends, (root, *followers), strict=True))
+    if point.codes is not None:
+        plan.baked[ends[0]] = point.codes
+    if ends[0].direction is Direction.OUTPUT:
+        _overlap_readers(plan, ends[0], root, point.parameters)
+
+
+def _state(plan: QuantizedGraph, end: TensorEnd, point: ReadPoint) -> QuantState:
+    if point.codes is None:
+        return QuantState.ACTIVATED
+    is_bias = input_role(plan.graph.node(end.node), end.slot) is Role.BIAS
+    return QuantState.PASSIVE_BAKED if is_bias else QuantState.BAKED
+
+
+def _overlap_readers(
+    plan: QuantizedGraph, end: TensorEnd, root: TensorQuantConfig, parameters: Parameters
+) -> None:
+    """Let those who read a quantized output say so: its producer governs them."""
+    value = plan.graph.node(end.node).outputs[end.slot]
+    for node, slot, config in plan.consumer_configs(value):
+        if config.state is QuantState.FP32 and input_role(node, slot) is Role.DATA:
+            governed = parameters.config(QuantState.OVERLAPPED)
+            root.dominate(governed)
+            plan.configs[TensorEnd.input(str(node.name), slot)] = governed
+
+
+def _share_moved(plan: QuantizedGraph) -> None:
+    """Let what only moves codes, and keeps their scale, follow the scale of its input."""
+    for node in plan.graph.nodes:
+        if not moves_values(node) or input_value(node, 0) is None:
+            continue
+        source = plan.input_config(node, 0).dominator
+        for slot, _ in enumerate(node.outputs):
+            output = plan.output_config(node, slot)
+            if source.params is not None and _equal(source, output):
+                source.dominate(output)
+
+
+def _equal(left: TensorQuantConfig, right: TensorQuantConfig) -> bool:
+    if left.params is None or right.params is None or not left.same_grid(right):
+        return False
+    (scale, zero_point), (other_scale, other_zero_point) = left.params, right.params
+    return np.array_equal(scale, other_scale) and np.array_equal(zero_point, other_zero_point)
+
+
+def _overlap_sums(plan: QuantizedGraph) -> None:
+    """Mark what an Add computes inside the operator before it, on a target that fuses the two."""
+    before = {
+        name
+        for fusion in plan.target.fusions
+        if "Add" in fusion.pattern[1] and not fusion.shares_input
+        for name in fusion.pattern[0]
+    }
+    for node in plan.graph.nodes if before else ():
+        if node.domain == "" and node.op_type == "Add":
+            _overlap_sum(plan, node, before)
+
+
+def _overlap_sum(plan: QuantizedGraph, node: ir.Node, before: set[str]) -> None:
+    """Overlap the ends between an Add, the product whose accumulator it uses, and a Relu behind."""
+    floats = list(_float_slots(plan, node))
+    source = floats[0].producer() if len(floats) == 1 else None
+    if source is None or source.domain != "" or source.op_type not in before:
+        return
+    reader = sole_reader(plan.graph, source)
+    if reader is None or not _reads_integers(plan, source):
+        return
+    ends = [TensorEnd.output(str(source.name)), TensorEnd.input(str(node.name), reader[1])]
+    last = node
+    behind = sole_reader(plan.graph, node)
+    if plan.output_config(node).state is QuantState.FP32 and behind is not None:
+        last = behind[0]
+        if last.domain != "" or last.op_type not in _FUSED or behind[1] != 0:
+            return
+        ends += [TensorEnd.output(str(node.name)), TensorEnd.input(str(last.name), 0)]
+    if plan.output_config(last).state is QuantState.ACTIVATED:
+        _overlap(plan, ends, plan.output_config(last))
+
+
+def _overlap(plan: QuantizedGraph, ends: list[TensorEnd], output: TensorQuantConfig) -> None:
+    """Let ends inside an operator follow the one where its result leaves it."""
+    for end in ends:
+        twin = TensorQuantConfig.on_grid(output.grid, observer=output.observer)
+        twin.transition(QuantState.OVERLAPPED)
+        output.dominate(twin)
+        plan.configs[end] = twin
+
+
+def _overlap_fused(plan: QuantizedGraph) -> None:
+    """Mark what a Relu or Clip computes inside the operator before it, as runtimes fuse it."""
+    for node in plan.graph.nodes:
+        value = input_value(node, 0)
+        source = None if value is None else value.producer()
+        if source is None or node.domain != "" or node.op_type not in _FUSED:
+            continue
+        reader, output = sole_reader(plan.graph, source), plan.output_config(node)
+        before = plan.output_config(source)
+        if reader != (node, 0) or before.state is not QuantState.FP32:
+            continue
+        if output.state is QuantState.ACTIVATED and _reads_integers(plan, source):
+            ends = [TensorEnd.output(str(source.name)), TensorEnd.input(str(node.name), 0)]
+            _overlap(plan, ends, output)
+
+
+def _reads_integers(plan: QuantizedGraph, node: ir.Node) -> bool:
+    """Tell whether all data and weights of a node are quantized."""
+    return not any(_float_slots(plan, node)) and bool(data_slots(node))
+
+
+def _float_slots(plan: QuantizedGraph, node: ir.Node) -> Iterator[ir.Value]:
+    weight = weight_slot(node)
+    slots = (*data_slots(node), *(() if weight is None else (weight,)))
+    for slot in slots:
+        value, config = node.inputs[slot], plan.input_config(node, slot)
+        if value is not None and config.state in (QuantState.FP32, QuantState.SOI):
+            yield value
+
+
+def _decision(plan: QuantizedGraph, node: ir.Node, shapes: frozenset[str]) -> Decision:
+    if node.op_type in _PORTS:
+        return Decision(False, "turns the model's integers into numbers, or numbers into integers")
+    if all(str(output.name) in shapes for output in node.outputs):
+        return Decision(False, "computes shapes or indices only")
+    spec = op_spec(node)
+    outputs = [plan.output_config(node, slot) for slot, _ in enumerate(node.outputs)]
+    writes = any(config.state is not QuantState.FP32 for config in outputs)
+    floats = list(_float_slots(plan, node))
+    if floats:
+        return Decision(False, f"the model leaves its input {floats[0].name!r} float")
+    if not (writes or (spec is not None and spec.kind is OpKind.COMPUTE)):
+        return Decision(False, "the model leaves its output float")
+    return Decision(True, "quantized by the model that was read")

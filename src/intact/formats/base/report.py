@@ -1,0 +1,135 @@
+"""What a verification found: plain values, which become JSON as they are."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.engines.cpu import Cpu
+from intact.engines.integer.engine import IntegerEngine
+from intact.errors import DataError
+from intact.formats.base.comparison import Classes, LayerComparison, OutputComparison
+
+
+@dataclass
+class OverflowReport:
+    """Sums of one step that left the target's accumulator.
+
+    Attributes:
+        step: Its name: that of the first node that it computes.
+        overflows: How many sums left it.
+        sums: How many sums were computed, in all runs of the integer engine.
+        largest: The largest magnitude that a sum had.
+        limit: The largest magnitude that the accumulator holds.
+    """
+
+    step: str
+    overflows: int
+    sums: int
+    largest: int
+    limit: int
+
+
+@dataclass
+class Verification:
+    """The outcome: what was deployed against the integer engine, which computes the plan's bits.
+
+    Attributes:
+        target: Name of the plan's target.
+        runtime: Runtime, version and kernels, which need not be the target's own.
+        cpu: The processor it ran on.
+        samples: Samples run.
+        layers: Each tensor alone: the engine computes it from the runtime's own integers, so a
+            difference is that layer's and no other's. In the order of the steps.
+        end_to_end: The same tensors, each side fed by its own layers; empty where the runtime
+            computes layer by layer only.
+        simulation: As ``layers``, against the float simulation instead of the engine; empty where
+            there is none.
+        outputs: The final outputs, end to end.
+        outputs_sqnr_db: Deployed outputs against the engine's, dB; infinite when identical.
+        float_nodes: Nodes planned for integers that the runtime runs in float, with op type.
+        in_float: Nodes planned for integers that the engine computes in float, with the reason.
+        not_compared: Tensors that the runtime does not show, with the reason.
+        overflows: Steps of which sums left the accumulator.
+        format: What was deployed, by the name of its format; "" for files of others.
+        classes: What the models decide for each sample; None where the first output has no
+            classes.
+        agreement: Share of samples, in percent, of which both decide alike, end to end; None
+            without classes.
+        top1: Accuracy in percent, (deployed, expected); None without labels.
+        rules: Where there is no runtime to run it: each rule of the hardware that was checked
+            instead, with the places that break it.
+        refused: Why nothing was compared: the runtime is missing, or refuses the model; "" where
+            something was.
+        no_engine: Why the engine cannot compute the plan, "" if it can: the outputs are compared
+            with those of the simulation then, and ``layers`` is empty.
+        not_simulated: What the float32 simulation does not reproduce of the target's arithmetic.
+    """
+
+    target: str
+    runtime: str
+    cpu: Cpu
+    samples: int
+    layers: list[LayerComparison]
+    end_to_end: list[LayerComparison] = field(default_factory=list)
+    simulation: list[LayerComparison] = field(default_factory=list)
+    outputs: list[OutputComparison] = field(default_factory=list)
+    outputs_sqnr_db: dict[str, float] = field(default_factory=dict)
+    float_nodes: dict[str, str] = field(default_factory=dict)
+    in_float: dict[str, str] = field(default_factory=dict)
+    not_compared: dict[str, str] = field(default_factory=dict)
+    overflows: list[OverflowReport] = field(default_factory=list)
+    no_engine: str = ""
+    not_simulated: tuple[str, ...] = ()
+    format: str = ""
+    classes: Classes | None = None
+    agreement: float | None = None
+    top1: tuple[float, float] | None = None
+    rules: dict[str, list[str]] = field(default_factory=dict)
+    refused: str = ""
+
+    def __post_init__(self) -> None:
+        """Count in how many decisions both sides agree."""
+        if self.classes is not None and self.classes.deployed:
+            same = np.equal(self.classes.deployed, self.classes.expected)
+            self.agreement = 100.0 * float(same.mean())
+
+    def score(self, labels: npt.NDArray[np.int64] | None) -> None:
+        """Count how many decisions are right.
+
+        Args:
+            labels: The classes of the samples, [N]; None leaves the accuracies out.
+
+        Raises:
+            DataError: There are other numbers of labels than of decisions.
+        """
+        if labels is None or self.classes is None:
+            return
+        if len(labels) > len(self.classes.deployed):
+            raise DataError(
+                f"{len(labels)} labels for {len(self.classes.deployed)} outputs",
+                remedy="give one for each sample",
+            )
+        deployed, expected = (  # a model of fixed batches also decides what fills up the last one
+            100.0 * float(np.equal(decided[: len(labels)], labels).mean()) if len(labels) else 0.0
+            for decided in (self.classes.deployed, self.classes.expected)
+        )
+        self.top1 = deployed, expected
+
+
+def overflow_reports(*engines: IntegerEngine) -> list[OverflowReport]:
+    """Return the steps whose sums left the accumulator, worst first."""
+    found = [
+        OverflowReport(step, each.overflows, each.sums, each.largest, each.limit)
+        for engine in engines
+        for step, each in engine.overflows.items()
+        if each.overflows
+    ]
+    return sorted(found, key=lambda each: -each.overflows)
+
+
+def sqnr_by_name(outputs: list[OutputComparison]) -> dict[str, float]:
+    """Return the SQNR of each output."""
+    return {each.name: each.sqnr_db for each in outputs}

@@ -1,0 +1,152 @@
+"""A written QDQ model in ONNX Runtime, as its users run it, with its integers on request."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import onnx_ir as ir
+import onnxruntime as ort
+
+from intact.errors import ExportError
+from intact.graph import moves_values, save_model
+from intact.graph.edit import Editor
+from intact.plan import TensorEnd
+
+RUNTIME = f"ONNX Runtime {ort.__version__}"
+
+_Arrays: TypeAlias = dict[str, np.ndarray[Any, Any]]
+
+_CODES = {
+    ir.DataType.UINT4,
+    ir.DataType.INT4,
+    ir.DataType.UINT8,
+    ir.DataType.INT8,
+    ir.DataType.UINT16,
+    ir.DataType.INT16,
+}
+"""Types that carry codes; wider integers are shapes and indices."""
+
+_FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
+"""Operators that take integers and compute in float."""
+
+
+class QdqRuntime:
+    """A compiled QDQ model.
+
+    Args:
+        model: The written model.
+        codes: Value names of the integers to hand out, by tensor end. Handing out the output of
+            a QuantizeLinear does not undo the runtime's fusions.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+        fuse: Whether the runtime makes integer kernels of operators between quantizers, as it
+            does for its users; else every operator computes in float32 what it says.
+
+    Raises:
+        ExportError: The runtime refuses the model.
+    """
+
+    def __init__(
+        self,
+        model: ir.Model,
+        codes: Mapping[TensorEnd, str] | None = None,
+        *,
+        threads: int = 0,
+        fuse: bool = True,
+    ) -> None:
+        self._ends = tuple(codes or ())
+        self._outputs = tuple(str(value.name) for value in model.graph.outputs)
+        if codes:
+            editor = Editor(model)
+            editor.model.graph.outputs.extend(editor.value(codes[end]) for end in self._ends)
+            model = editor.finish()
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = threads
+        # As in every session of intact: idle threads do not hold the cores of others.
+        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
+        with tempfile.TemporaryDirectory() as folder:
+            self._session = _open(model, options, Path(folder))
+
+    def run(
+        self, feeds: Mapping[str, np.ndarray[Any, Any]]
+    ) -> tuple[_Arrays, dict[TensorEnd, np.ndarray[Any, Any]]]:
+        """Run one batch; return the outputs by name and the integers by tensor end.
+
+        Raises:
+            ExportError: The runtime fails on these inputs.
+        """
+        try:
+            arrays = self._session.run(None, dict(feeds))
+        except Exception as error:  # the runtime raises a dozen unrelated classes
+            raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
+        count = len(self._outputs)
+        outputs = dict(zip(self._outputs, arrays[:count], strict=True))
+        return outputs, dict(zip(self._ends, arrays[count:], strict=True))
+
+
+def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:
+    """Return the nodes among ``quantized`` that the runtime computes in float, with op type.
+
+    What counts is the data that reaches a node in the model as the runtime rewrites it: a
+    Reshape of codes is integer work, a Reshape of floats is not. A node that is gone was fused
+    into another, which stands for it.
+    """
+    wanted = set(quantized)
+    return {
+        str(node.name): node.op_type
+        for node in _fused(model).graph
+        if node.name in wanted and not _computes_with_integers(node)
+    }
+
+
+def _fused(model: ir.Model) -> ir.Model:
+    """Return the model after the runtime's fusions, which keep the names of nodes.
+
+    The level above would change layouts and rename what it touches.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "fused.onnx"
+        options = ort.SessionOptions()
+        options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(path)
+        _open(model, options, Path(folder))
+        return ir.load(path)
+
+
+def _computes_with_integers(node: ir.Node) -> bool:
+    if node.op_type in _FLOAT_READERS_OF_CODES:
+        return False
+    return any(value is not None and _holds_codes(value) for value in node.inputs)
+
+
+def _holds_codes(value: ir.Value) -> bool:
+    if value.dtype is not None:
+        return value.dtype in _CODES
+    # The runtime leaves out the types of some values that it makes.
+    producer = value.producer()
+    if producer is None:
+        return False
+    if moves_values(producer):
+        return producer.inputs[0] is not None and _holds_codes(producer.inputs[0])
+    return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))
+
+
+def _open(model: ir.Model, options: ort.SessionOptions, folder: Path) -> ort.InferenceSession:
+    """Build a CPU session from a file, as users do and as large models need."""
+    path = folder / "model.onnx"
+    save_model(model, path)
+    try:
+        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+    except Exception as error:  # the runtime raises a dozen unrelated classes
+        raise ExportError(
+            f"{RUNTIME} refuses the written model: {_first_line(error)}",
+            remedy="keep the node that it names float",
+        ) from error
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0][:300]

@@ -1,0 +1,309 @@
+"""A written model in OpenVINO against the integer engine."""
+
+from __future__ import annotations
+
+import os
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.engines.cpu import detect_cpu
+from intact.engines.session import Feeds
+from intact.formats.base.beside import EngineBeside
+from intact.formats.base.comparison import OutputComparer, activations
+from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
+from intact.formats.openvino.intermediate import XML_FILE
+from intact.formats.openvino.process import LIMIT, OpenVinoProcess
+from intact.formats.openvino.run import ExecutedNode, OpenVinoRuntime, differences, openvino_version
+from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
+from intact.plan import QuantizedGraph, TensorEnd, quantization_points
+from intact.program import Array, Program, Step, Tensor
+from intact.program.arithmetic.ends import effective
+from intact.program.lower import lower
+from intact.program.operations import RESIDUAL_SLOT
+from intact.targets.arithmetic import Overflow
+
+_Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
+
+_MOST_CODES = 1 << 8
+
+"""OpenVINO leaves finer quantizers out."""
+
+
+class Models(Protocol):
+    """Compiled models of one file, which show different tensors."""
+
+    @property
+    def executed(self) -> Sequence[Sequence[ExecutedNode]]:
+        """What runs, for each."""
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> list[tuple[_Arrays, _Arrays]]:
+        """Return the outputs and observed tensors of each."""
+
+    def close(self) -> None:
+        """End what runs."""
+
+
+@dataclass(frozen=True)
+class View:
+    """Which tensors are compared, and how OpenVINO shows them.
+
+    Attributes:
+        tensors: Those of the program, by name.
+        names: What OpenVINO calls them, by the same.
+        groups: For each compiled model what it hands out: nothing, as its users run it; all that
+            changes nothing; the others one by one.
+        ends: Where they lie in the plan.
+        scales: What codes are counted in, by the tensor's name.
+    """
+
+    tensors: Mapping[str, Tensor]
+    names: Mapping[str, str]
+    groups: Sequence[Sequence[str]]
+    ends: frozenset[TensorEnd]
+    scales: Mapping[str, npt.NDArray[np.float32]]
+
+    @staticmethod
+    def of(program: Program, exported: OpenVinoModel) -> View:
+        """Find them in a program."""
+        found: dict[TensorEnd, Tensor] = {}
+        scales: dict[str, npt.NDArray[np.float32]] = {}
+        makers = {t.name: step for step in program.steps for t in step.outputs}
+        for tensor in activations(program):
+            encoding = tensor.encoding
+            if encoding is None or encoding.quant_max - encoding.quant_min >= _MOST_CODES:
+                continue
+            if tensor.end in exported.codes and tensor.end not in found:
+                found[tensor.end] = tensor
+                scales[tensor.name] = effective(makers[tensor.name].arithmetic, encoding).scale
+        tensors = {tensor.name: tensor for tensor in found.values()}
+        names = {tensor.name: exported.codes[end] for end, tensor in found.items()}
+        residuals = _residuals(program)
+        alone = [[names[name]] for name in tensors if name in residuals]
+        freely = [names[name] for name in tensors if name not in residuals]
+        return View(tensors, names, [[], freely, *alone], frozenset(found), scales)
+
+    def without(self, names: set[str]) -> View:
+        """Return what is left without tensors that OpenVINO calls so."""
+        tensors = {n: t for n, t in self.tensors.items() if self.names[n] not in names}
+        groups = [[name for name in group if name not in names] for group in self.groups]
+        return replace(self, tensors=tensors, groups=groups)
+
+    def codes(self, seen: Mapping[str, npt.NDArray[Any]], hidden: set[str]) -> dict[str, Array]:
+        """Return the codes of what OpenVINO showed as floats, as the program stores them."""
+        return {
+            name: tensor.as_stored(self._codes_of(tensor, seen[self.names[name]]))
+            for name, tensor in self.tensors.items()
+            if name not in hidden
+        }
+
+    def _codes_of(self, tensor: Tensor, floats: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+        encoding, scale = tensor.encoding, self.scales[tensor.name].astype(np.float64)
+        if encoding is None:
+            return floats.astype(np.int64)
+        return np.rint(floats / scale).astype(np.int64) + encoding.zero_point
+
+
+def _residuals(program: Program) -> set[str]:
+    """Return the tensors that steps add to their sums, and those that they are moved from."""
+    makers: dict[str, Step] = {t.name: step for step in program.steps for t in step.outputs}
+    found = set()
+    for step in program.steps:
+        for tensor in step.inputs[RESIDUAL_SLOT:]:
+            current = tensor
+            while current is not None and current.name not in found:
+                found.add(current.name)
+                maker = makers.get(current.name)
+                same = maker is not None and len(maker.activations) == 1
+                source = maker.activations[0] if maker is not None and same else None
+                current = source if source is not None and source.value == current.value else None
+    return found
+
+
+def hidden_tensors(
+    program: Program,
+    view: View,
+    executed: Sequence[Sequence[ExecutedNode]],
+    exported: OpenVinoModel,
+) -> set[str]:
+    """Return the tensors that cannot be shown as they are computed."""
+    groups = {name: k for k, group in enumerate(view.groups) for name in group}
+    touched = [_touched(program, differences(executed[0], each), exported) for each in executed]
+    return {name for name in view.tensors if name in touched[groups[view.names[name]]]}
+
+
+def _touched(program: Program, layers: frozenset[str], exported: OpenVinoModel) -> set[str]:
+    """Return the tensors that are computed otherwise, or from what is."""
+    found: set[str] = set()
+    for step in program.steps:
+        names = {*step.nodes, *(exported.codes.get(t.end, "") for t in step.outputs if t.end)}
+        sources = {tensor.name for tensor in step.activations}
+        if names_one(layers, names) or sources & found:
+            found |= {tensor.name for tensor in step.outputs}
+    return found
+
+
+def names_one(layers: Iterable[str], names: set[str]) -> bool:
+    """Tell whether a layer is one of some nodes, or a part that OpenVINO took one apart into."""
+    return any(layer in names or layer.split("/")[0] in names for layer in layers)
+
+
+# ---- where it runs ------------------------------------------------------------------------------
+
+
+class _Here:
+    """Models compiled in this process."""
+
+    def __init__(self, path: Path, groups: Sequence[Sequence[str]], threads: int) -> None:
+        self._models = [OpenVinoRuntime(path, group, threads=threads) for group in groups]
+        self.executed = [model.executed for model in self._models]
+
+    def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> list[tuple[_Arrays, _Arrays]]:
+        """Return the outputs and observed tensors of each."""
+        return [model.run(feeds) for model in self._models]
+
+    def close(self) -> None:
+        """Nothing has to be ended here."""
+
+
+@contextmanager
+def shown(
+    exported: OpenVinoModel, view: View, limit: str, threads: int
+) -> Iterator[tuple[Models, View]]:
+    """Compile what was written, once for each group of tensors, and leave out those inside kernels.
+
+    A kernel that falls apart when tensors are shown had some of these inside of it.
+    """
+    openvino_version()  # before files are written for it
+    with tempfile.TemporaryDirectory() as folder:
+        exported.save(Path(folder))
+        path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
+        while True:
+            models = _opened(path, view.groups, limit, threads)
+            try:
+                freely = set(view.groups[1])
+                inside = freely & differences(models.executed[0], models.executed[1])
+                if not inside:
+                    yield models, view
+                    return
+            finally:
+                models.close()
+            view = view.without(inside)
+
+
+def _opened(path: Path, groups: Sequence[Sequence[str]], limit: str, threads: int) -> Models:
+    if limit:
+        return OpenVinoProcess(path, groups, limit, threads=threads)
+    return _Here(path, groups, threads)
+
+
+_SATURATING = "AVX2"
+
+"""Instructions under which oneDNN's sums saturate in pairs, on any processor that has them."""
+
+_CHANGED = "showing it would change how OpenVINO computes it"
+
+_INSIDE = "it lies inside of one kernel of OpenVINO"
+
+_NOT_MADE = "no step of the integer engine makes it, or OpenVINO leaves a quantizer this fine out"
+
+
+def verify_openvino(
+    plan: QuantizedGraph,
+    exported: OpenVinoModel,
+    batches: Iterable[Feeds],
+    *,
+    threads: int = 0,
+    instructions: str | None = None,
+) -> Verification:
+    """Compare a written model in OpenVINO with the integers that its plan says.
+
+    Args:
+        plan: The plan.
+        exported: What was written from it; OpenVINO's own files run, where there are any.
+        batches: Inputs by name; every activation of a batch is held, several times.
+        threads: Of the plugin; 0 takes all cores.
+        instructions: The newest that oneDNN may use, in a process of its own; "" sets no limit,
+            None one where the plan's target saturates in pairs and this processor does not.
+
+    Raises:
+        MissingExtraError: The package openvino is not installed.
+        ExportError: OpenVINO refuses the model, or fails on it.
+        DataError: The model is not that of the plan.
+    """
+    program = lower(plan)
+    every = View.of(program, exported)
+    limit = _limit(program) if instructions is None else instructions
+    outputs = OutputComparer()
+    samples = 0
+    with shown(exported, every, limit, threads) as (models, view):
+        hidden = hidden_tensors(program, view, models.executed, exported)
+        beside = EngineBeside(program, view.tensors.values(), threads=threads)
+        for feeds in batches:
+            (deployed, _), *groups = models.run(feeds)
+            seen = {name: array for _, group in groups for name, array in group.items()}
+            stored = view.codes(seen, hidden)
+            computed = beside.add(feeds, stored)
+            for name, array in deployed.items():
+                outputs.add(name, array, computed[name])
+            samples += len(next(iter(feeds.values())))
+        executed = models.executed[0]
+    return Verification(
+        target=plan.target.name,
+        runtime=_runtime(limit),
+        cpu=detect_cpu(),
+        samples=samples,
+        layers=[each for each in beside.layers if each.tensor not in hidden],
+        end_to_end=[each for each in beside.end_to_end if each.tensor not in hidden],
+        outputs=outputs.found(),
+        outputs_sqnr_db=sqnr_by_name(outputs.found()),
+        classes=outputs.classes(),
+        float_nodes=_float_nodes(plan, executed),
+        in_float=dict(program.in_float),
+        not_compared={
+            **{str(view.tensors[name].end): _CHANGED for name in hidden},
+            **{str(t.end): _INSIDE for n, t in every.tensors.items() if n not in view.tensors},
+            **{
+                str(point.end): _NOT_MADE
+                for point in quantization_points(plan)
+                if point.end in exported.codes and point.end not in view.ends
+            },
+        },
+        overflows=overflow_reports(*beside.engines),
+    )
+
+
+def _runtime(limit: str) -> str:
+    name, limit = f"OpenVINO {openvino_version()}", limit or os.environ.get(LIMIT, "")
+    return f"{name}, {LIMIT}={limit}" if limit else name
+
+
+def _limit(program: Program) -> str:
+    """Return the instructions under which the sums of a program saturate as they do in it."""
+    kinds = {step.arithmetic.accumulator_overflow for step in program.steps}
+    here = detect_cpu().saturates_pairs
+    return _SATURATING if Overflow.PAIR_SATURATE in kinds and not here else ""
+
+
+def _float_nodes(plan: QuantizedGraph, executed: Sequence[ExecutedNode]) -> dict[str, str]:
+    """Return the nodes that are planned for integers and run in floats, with their operators.
+
+    What no executed node computes was folded away, and stands for nothing.
+    """
+    found = {}
+    for node in plan.graph.nodes:
+        decision = plan.decisions.get(str(node.name))
+        if decision is None or not decision.quantized:
+            continue
+        # A node whose result is an output is called like that.
+        names = {str(node.name), *(str(value.name) for value in node.outputs)}
+        computing = [each for each in executed if names_one(each.layers, names)]
+        if computing and not any(each.in_integers for each in computing):
+            found[str(node.name)] = node.op_type
+    return found

@@ -1,0 +1,124 @@
+"""The formats that a plan is deployed in, by the names that users have for them."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from intact.errors import PlanError, UsageError, nearest
+from intact.formats.base.format import (
+    Exported,
+    Expressible,
+    Format,
+    Io,
+    require_files,
+    require_packages,
+)
+from intact.formats.c.format import C
+from intact.formats.encodings.format import ENCODINGS
+from intact.formats.ncnn.format import NCNN
+from intact.formats.onnx_integer.format import ONNX_INTEGER
+from intact.formats.onnx_qdq.format import ONNX_QDQ, write_float_weights
+from intact.formats.openvino.format import OPENVINO
+from intact.formats.tengine.format import TENGINE
+from intact.formats.tensorrt.format import tensorrt
+from intact.formats.tflite.format import TFLITE
+from intact.formats.tvm.format import TVM
+from intact.plan import QuantizedGraph
+from intact.targets import Target
+
+FORMATS_KEY, IO_KEY = "formats", "io"
+"""Keys of a plan's provenance."""
+
+
+class FormatName(enum.StrEnum):
+    """How users call the formats."""
+
+    ONNX_QDQ = "onnx_qdq"
+    TFLITE = "tflite"
+    C = "c"
+    ENCODINGS = "encodings"
+    NCNN = "ncnn"
+    OPENVINO = "openvino"
+    TENSORRT = "tensorrt"
+    TENGINE = "tengine"
+    ONNX_INTEGER = "onnx_integer"
+    TVM = "tvm"
+
+
+FORMATS: Mapping[FormatName, Format] = {
+    FormatName.ONNX_QDQ: ONNX_QDQ,
+    FormatName.TFLITE: TFLITE,
+    FormatName.C: C,
+    FormatName.ENCODINGS: ENCODINGS,
+    FormatName.NCNN: NCNN,
+    FormatName.OPENVINO: OPENVINO,
+    FormatName.TENSORRT: tensorrt(write_float_weights),
+    FormatName.TENGINE: TENGINE,
+    FormatName.ONNX_INTEGER: ONNX_INTEGER,
+    FormatName.TVM: TVM,
+}
+"""By name. A format is a row here and a folder in ``formats/``."""
+
+
+def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[FormatName, ...]:
+    """Return the formats to write: those asked for, or the best that the target names.
+
+    Raises:
+        UsageError: There is no such format, or none of the target's exists.
+        MissingExtraError: A package that it takes is not installed.
+    """
+    names = tuple(dict.fromkeys(asked or ()))
+    for name in names:
+        if name not in FORMATS:
+            raise UsageError(
+                f"--format {name!r}", remedy=nearest(name, [known.value for known in FORMATS])
+            )
+    if not names:
+        names = tuple(name for name in target.formats if name in FORMATS)[:1]
+    if not names:
+        raise UsageError(
+            f"target {target.name} names no format that can be written",
+            remedy=f"choose one with --format: {', '.join(FORMATS)}",
+        )
+    found = tuple(FormatName(name) for name in names)
+    for each in found:
+        require_packages(f"format {each}", FORMATS[each].packages, FORMATS[each].extra)
+    return found
+
+
+def export(
+    plan: QuantizedGraph, formats: Iterable[FormatName], io: Io
+) -> dict[FormatName, Exported]:
+    """Write a calibrated plan in some formats.
+
+    Raises:
+        ExportError: A format cannot express the plan; all that it cannot is listed.
+    """
+    return {name: FORMATS[name].write(plan, io) for name in formats}
+
+
+def expressible(formats: Iterable[FormatName]) -> Expressible:
+    """Return what plans may ask of all of some formats."""
+    found = Expressible()
+    for name in formats:
+        found &= FORMATS[name].expressible
+    return found
+
+
+def exported_in(folder: Path, plan: QuantizedGraph) -> dict[FormatName, Exported]:
+    """Read what lies in a result's folder.
+
+    Raises:
+        PlanError: A file is missing or is not this plan's.
+    """
+    names = plan.provenance.get(FORMATS_KEY, FormatName.ONNX_QDQ.value).split(",")
+    unknown = [name for name in names if name not in FORMATS]
+    if unknown:
+        raise PlanError(f"the plan was written as {unknown[0]!r}", remedy="take a newer intact")
+    exports = {}
+    for name in map(FormatName, names):
+        require_files(folder, FORMATS[name].required)
+        exports[name] = FORMATS[name].read(folder, plan)
+    return exports

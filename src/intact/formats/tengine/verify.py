@@ -1,0 +1,132 @@
+"""Files for Tengine, without Tengine: what they say, read back, against the plan.
+
+Tengine has no package to install. What can be checked without it: each line of the tables, and the
+model file, which is read back like any other's and run by the integer engine from nothing but what
+it holds, layer by layer beside the plan. The engine's arithmetic is that of Tengine's kernels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.engines.cpu import detect_cpu
+from intact.engines.integer import IntegerEngine
+from intact.engines.limits import limits_of_simulation
+from intact.engines.session import Feeds
+from intact.formats.base.beside import EngineBeside
+from intact.formats.base.comparison import OutputComparer, activations
+from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
+from intact.formats.tengine.write import write_tables
+from intact.plan import QuantizedGraph
+from intact.program import Tensor
+from intact.program.lower import lower
+
+_NO_RUNTIME = "engine (no Tengine here)"
+
+
+def verify_tengine(
+    plan: QuantizedGraph,
+    files: Mapping[str, bytes],
+    read_back: QuantizedGraph | None,
+    batches: Iterable[Feeds],
+    *,
+    threads: int = 0,
+) -> Verification:
+    """Check the files of a plan, and run what the model file holds beside the plan.
+
+    Args:
+        plan: The plan.
+        files: What was written from it, by name.
+        read_back: The plan that the model file describes; None where only tables were written.
+        batches: Inputs by name.
+        threads: Threads of float islands; 0 lets their runtime choose.
+
+    Raises:
+        DataError: The model gives other shapes than the plan.
+    """
+    program = lower(plan)
+    deployed = None if read_back is None else _Deployed(read_back, threads)
+    known = {} if deployed is None else deployed.tensors
+    tensors = {
+        tensor.value: tensor
+        for tensor in activations(program)
+        if tensor.encoding is not None and tensor.value in known
+    }
+    beside = EngineBeside(program, tensors.values(), threads=threads)
+    outputs = OutputComparer()
+    samples = 0
+    for feeds in batches:
+        if deployed is None:
+            break
+        results, seen = deployed.run(feeds, tensors)
+        stored = {tensor.name: tensor.as_stored(seen[value]) for value, tensor in tensors.items()}
+        computed = beside.add(feeds, stored)
+        for name, array in results.items():
+            outputs.add(name, array, computed[name])
+        samples += len(next(iter(feeds.values())))
+    return Verification(
+        target=plan.target.name,
+        runtime=_NO_RUNTIME,
+        cpu=detect_cpu(),
+        samples=samples,
+        layers=beside.layers,
+        end_to_end=beside.end_to_end,
+        outputs=outputs.found(),
+        outputs_sqnr_db=sqnr_by_name(outputs.found()),
+        classes=outputs.classes(),
+        in_float=dict(program.in_float),
+        overflows=overflow_reports(*beside.engines),
+        rules=_tables(plan, files),
+        not_simulated=limits_of_simulation(plan),
+    )
+
+
+def _tables(plan: QuantizedGraph, files: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Return for each table the lines that are not the plan's."""
+    found = {}
+    for name, wanted in write_tables(plan)[0].items():
+        lines = files.get(name, b"").decode("utf-8", "replace").split("\n")
+        expected = wanted.decode().split("\n")
+        odd = [line for line in lines if line not in set(expected)]
+        missing = [line for line in expected if line not in set(lines)]
+        found[f"{name} holds the plan's scales"] = [line[:80] for line in (*odd, *missing)]
+    return found
+
+
+class _Deployed:
+    """What a model file holds, run; a file of a fixed batch takes one sample at a time."""
+
+    def __init__(self, plan: QuantizedGraph, threads: int) -> None:
+        program = lower(plan)
+        self._engine = IntegerEngine(program, threads=threads)
+        self._is_single = any(tensor.shape[:1] == (1,) for tensor in program.inputs.values())
+        self.tensors: dict[str, Tensor] = {
+            tensor.value: tensor
+            for tensor in activations(program)
+            if tensor.encoding is not None and tensor.value
+        }
+
+    def run(
+        self, feeds: Feeds, values: Iterable[str]
+    ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
+        """Return the outputs, and the codes of tensors by the model's names for them."""
+        wanted = {value: self.tensors[value] for value in values}
+        count = len(next(iter(feeds.values())))
+        step = 1 if self._is_single else max(count, 1)
+        parts = []
+        for start in range(0, count, step):
+            rows = {name: array[start : start + step] for name, array in feeds.items()}
+            found = self._engine.run(rows, [tensor.name for tensor in wanted.values()])
+            codes = {v: t.as_in_model(found.tensors[t.name]) for v, t in wanted.items()}
+            parts.append((found.outputs, codes))
+        return _joined([outputs for outputs, _ in parts]), _joined([codes for _, codes in parts])
+
+
+def _joined(parts: list[dict[str, npt.NDArray[Any]]]) -> dict[str, npt.NDArray[Any]]:
+    if len(parts) == 1:
+        return parts[0]
+    return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}

@@ -1,0 +1,180 @@
+"""One form for what exporters write in several: Sum as Add, means as pools, filled weights."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.ops import OpKind, Role, constant_array, input_value, moves_values, op_spec
+from intact.graph.passes.replace import add_constant, unique_node_name, unique_value_name
+
+
+def write_sums_as_adds(model: ir.Model) -> int:
+    """Make an Add of every Sum with two inputs; return how many changed."""
+    changed = 0
+    for node in model.graph:
+        if node.domain == "" and node.op_type == "Sum" and len(node.inputs) == 2:
+            node.op_type = "Add"
+            changed += 1
+    return changed
+
+
+_TRANSPARENT = {OpKind.ACTIVATION, OpKind.ELEMENTWISE}
+
+
+def pool_spatial_means(model: ir.Model) -> int:
+    """Replace each ReduceMean over the axes 2, 3, ... of a [N, C, spatial...] tensor.
+
+    Without kept dimensions a Flatten drops the axes of size one afterwards. A rank-3 mean over the
+    last axis is replaced only behind a convolution or pool, because elsewhere (a LayerNormalization
+    written out) the last axis is no spatial one.
+
+    Returns:
+        How many were replaced.
+    """
+    means = [node for node in model.graph if _is_spatial_mean(node)]
+    for node in means:
+        _replace(model.graph, node)
+    return len(means)
+
+
+def _is_spatial_mean(node: ir.Node) -> bool:
+    data = input_value(node, 0)
+    if node.domain != "" or node.op_type != "ReduceMean" or data is None or data.shape is None:
+        return False
+    if data.dtype is not ir.DataType.FLOAT:
+        return False  # runtimes pool no integers, and no doubles
+    rank = len(data.shape)
+    axes = _axes(node)
+    if not 3 <= rank <= 5 or axes is None or any(not -rank <= axis < rank for axis in axes):
+        return False
+    if {axis % rank for axis in axes} != set(range(2, rank)):
+        return False
+    return rank > 3 or _is_feature_map(data)
+
+
+def _axes(node: ir.Node) -> list[int] | None:
+    """Return the constant axes of a reduction: an attribute up to opset 17, then an input."""
+    if "axes" in node.attributes:
+        return list(node.attributes.get_ints("axes"))
+    array = constant_array(input_value(node, 1))
+    return None if array is None else [int(axis) for axis in array]
+
+
+def _is_feature_map(value: ir.Value | None) -> bool:
+    """Whether a value comes from a convolution or pool through element-wise operators only."""
+    while value is not None:
+        node = value.producer()
+        spec = op_spec(node) if node is not None else None
+        if node is None or spec is None:
+            return False
+        if node.op_type in {"Conv", "ConvTranspose"} or spec.kind is OpKind.POOL:
+            return True
+        if spec.kind not in _TRANSPARENT and node.op_type != "BatchNormalization":
+            return False
+        value = input_value(node, 0)
+    return False
+
+
+def _replace(graph: ir.Graph, node: ir.Node) -> None:
+    data, result = node.inputs[0], node.outputs[0]
+    keep = node.attributes.get_int("keepdims", 1) != 0
+    pool = ir.node("GlobalAveragePool", [data], num_outputs=1)
+    pooled = pool.outputs[0]
+    pooled.type = result.type
+    pooled.shape = _pooled_shape(data)
+    new = [pool]
+    if not keep:
+        new.append(ir.node("Flatten", [pooled], {"axis": 1}, num_outputs=1))
+    name, shape, node_name = result.name, result.shape, node.name
+    node.name, result.name = None, None
+    last = new[-1].outputs[0]
+    graph.insert_after(node, new)
+    result.replace_all_uses_with(last, replace_graph_outputs=True)
+    graph.remove(node, safe=True)
+    last.name, last.type = name, pooled.type
+    last.shape = shape if shape is not None else last.shape
+    pool.name = node_name
+    if not keep:
+        pooled.name = unique_value_name(graph, f"{name}_pooled")
+        new[-1].name = unique_node_name(graph, f"{node_name}_flatten")
+
+
+def _pooled_shape(data: ir.Value | None) -> ir.Shape | None:
+    if data is None or data.shape is None:
+        return None
+    shape = data.shape
+    return ir.Shape([shape[0], shape[1], *(1,) * (len(shape) - 2)])
+
+
+_SMALL = 1 << 12
+
+"""Elements of a result that is filled in whatever reads it."""
+
+MOST_FILLED = 1 << 28
+
+"""Elements of all results together, as a few bytes may ask for any number: 1 GiB of float32, twice
+what the largest image classifiers have."""
+
+
+def fill_weights(model: ir.Model, room: int) -> int:
+    """Compute ConstantOfShape nodes that are small or make weights.
+
+    Args:
+        model: The model; it is changed in place.
+        room: The most elements that all of them may have together.
+
+    Returns:
+        The elements that were filled in, at least one for each node.
+    """
+    left = room
+    for node in tuple(model.graph):
+        sizes = _sizes(node)
+        if sizes is None:
+            continue
+        elements = max(1, math.prod(sizes))
+        if elements <= (left if _is_weight(node.outputs[0]) else min(left, _SMALL)):
+            _fill(model.graph, node, sizes)
+            left -= elements
+    return room - left
+
+
+def _sizes(node: ir.Node) -> tuple[int, ...] | None:
+    """Return the known shape that a ConstantOfShape makes; None where it has to stay."""
+    if node.domain != "" or node.op_type != "ConstantOfShape":
+        return None
+    shape = constant_array(input_value(node, 0))
+    if shape is None or shape.ndim != 1 or (shape < 0).any() or node.outputs[0].is_graph_output():
+        return None
+    return tuple(int(size) for size in shape)
+
+
+def _fill(graph: ir.Graph, node: ir.Node, sizes: tuple[int, ...]) -> None:
+    result = node.outputs[0]
+    name, number = str(result.name), _number(node)
+    result.name = None  # free for the constant
+    constant = add_constant(graph, np.full(sizes, number), name)
+    result.replace_all_uses_with(constant)
+    graph.remove(node, safe=True)
+
+
+def _is_weight(value: ir.Value) -> bool:
+    """Whether a value is read as a weight, perhaps after a Reshape or Transpose."""
+    ahead = [value]
+    while ahead:
+        for node, slot in ahead.pop().uses():
+            spec = op_spec(node)
+            if spec is not None and spec.role(slot) is Role.WEIGHT:
+                return True
+            if slot == 0 and moves_values(node):
+                ahead.append(node.outputs[0])
+    return False
+
+
+def _number(node: ir.Node) -> np.generic:
+    """Return the number that fills the tensor, in its type; float32 zero where none is given."""
+    attribute = node.attributes.get("value")
+    array = None if attribute is None else attribute.as_tensor().numpy().reshape(-1)
+    return np.float32(0) if array is None or array.size != 1 else array[0]

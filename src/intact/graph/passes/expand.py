@@ -1,0 +1,95 @@
+"""Operators written as those that they are made of, for hardware that has only these."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import UsageError, nearest
+from intact.graph.edit import Editor
+from intact.graph.graph import Graph
+from intact.graph.ops import input_value
+
+_AXES_ARE_INPUT = 18
+"""Since this opset the axes of ReduceMean are an input."""
+
+
+def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
+    """Return the graph with every operator of these types taken apart.
+
+    Args:
+        graph: A normalized graph; not changed.
+        op_types: Of ``EXPANSIONS``.
+
+    Raises:
+        UsageError: There is no expansion of an operator type.
+    """
+    wanted = set(op_types)
+    for op_type in sorted(wanted - EXPANSIONS.keys()):
+        raise UsageError(f"--expand {op_type!r}", remedy=nearest(op_type, EXPANSIONS))
+    names = [str(node.name) for node in graph.nodes if node.domain == "" and node.op_type in wanted]
+    if not names:
+        return graph
+    editor = Editor(graph.model)
+    for name in names:
+        node = editor.nodes[name]
+        EXPANSIONS[node.op_type](editor, node)
+    return Graph(editor.finish())
+
+
+def _layer_norm(editor: Editor, node: ir.Node) -> None:
+    """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias``.
+
+    A node that hands out mean or deviation too, or whose input has no known rank, stays.
+    Source: the definition of the ONNX operator.
+    """
+    data, scale = node.inputs[0], node.inputs[1]
+    outputs = [value for value in node.outputs if value.name]
+    if data is None or scale is None or data.shape is None or len(outputs) != 1:
+        return
+    rank = len(data.shape)
+    axis = node.attributes.get_int("axis", -1) or 0
+    axes = list(range(axis + rank if axis < 0 else axis, rank))
+    reduced = ir.Shape([1 if k in axes else size for k, size in enumerate(data.shape)])
+    epsilon = np.float32(node.attributes.get_float("epsilon", 1e-5))
+
+    def add(op_type: str, *inputs: ir.Value, shape: ir.Shape | None = data.shape) -> ir.Value:
+        return editor.node(op_type, inputs, f"{node.name}_{op_type}", shape=shape)
+
+    def mean(value: ir.Value) -> ir.Value:
+        if editor.model.opset_imports[""] >= _AXES_ARE_INPUT:
+            listed = editor.initializer(f"{node.name}_axes", ir.tensor(np.array(axes, np.int64)))
+            return add("ReduceMean", value, listed, shape=reduced)
+        result = add("ReduceMean", value, shape=reduced)
+        producer = result.producer()
+        if producer is not None:
+            producer.attributes["axes"] = ir.AttrInt64s("axes", axes)
+        return result
+
+    centred = add("Sub", data, mean(data))
+    variance = mean(add("Mul", centred, centred))
+    small = editor.initializer(f"{node.name}_epsilon", ir.tensor(epsilon))
+    deviation = add("Sqrt", add("Add", variance, small, shape=reduced), shape=reduced)
+    factor = add("Reciprocal", deviation, shape=reduced)
+    result = add("Mul", add("Mul", centred, factor), scale)
+    bias = input_value(node, 2)
+    if bias is not None:
+        result = add("Add", result, bias)
+    _put_in_place(editor, node, result)
+
+
+def _put_in_place(editor: Editor, node: ir.Node, result: ir.Value) -> None:
+    """Let a value stand where a node's output stood, under its name."""
+    old = node.outputs[0]
+    name = old.name
+    old.replace_all_uses_with(result, replace_graph_outputs=True)
+    editor.model.graph.remove(node, safe=True)
+    result.name, result.type = name, old.type
+    result.shape = old.shape if old.shape is not None else result.shape
+    editor.rebind(str(name), result)
+
+
+EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {"LayerNormalization": _layer_norm}
+"""By operator type."""

@@ -1,0 +1,210 @@
+"""What multiplies or shifts channels behind a linear node is folded into its constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.graph.batch_norm import BatchNorm, recall, remember
+from intact.graph.ops import constant_array, input_value, output_channels
+from intact.graph.passes.replace import replace_constant, replace_value
+
+_Doubles = npt.NDArray[np.float64]
+
+
+def sole_linear_producer(source: ir.Value | None, reader: ir.Node) -> ir.Node | None:
+    """Return the Conv, ConvTranspose or Gemm whose result only ``reader`` reads, once."""
+    producer = source.producer() if source is not None else None
+    if source is None or producer is None or producer.graph is not reader.graph:
+        return None
+    if producer.domain != "" or producer.op_type not in {"Conv", "ConvTranspose", "Gemm"}:
+        return None
+    return producer if len(source.uses()) == 1 and not source.is_graph_output() else None
+
+
+def absorb(
+    graph: ir.Graph,
+    linear: ir.Node,
+    ratio: npt.NDArray[np.floating],
+    mean: npt.NDArray[np.floating],
+    beta: npt.NDArray[np.floating],
+) -> bool:
+    """Let a linear node compute ``ratio * (y - mean) + beta`` where it computed ``y``.
+
+    Computed in float64, stored in the weight's own type.
+
+    Args:
+        graph: The graph that the node is in.
+        linear: A Conv, ConvTranspose or Gemm.
+        ratio: ``[channels]``.
+        mean: ``[channels]``.
+        beta: ``[channels]``.
+
+    Returns:
+        Whether it was done: not for computed weights, for a bias that differs within a channel,
+        or where a number would not be finite.
+    """
+    weight = constant_array(input_value(linear, 1))
+    bias_value = input_value(linear, 2)
+    bias = constant_array(bias_value)
+    if weight is None or (bias_value is not None and bias is None):
+        return False
+    with np.errstate(all="ignore"):
+        shift = _bias_row(linear, bias, ratio.shape[0])
+        scaled = _scale_weight(linear, weight, ratio)
+        if shift is None or scaled is None:
+            return False
+        new_weight = scaled.astype(weight.dtype)
+        new_bias = (ratio * (shift - mean) + beta).astype(weight.dtype)
+    if not (np.isfinite(new_weight).all() and np.isfinite(new_bias).all()):
+        return False
+    replace_constant(graph, linear, 1, new_weight, f"{linear.name}_weight")
+    replace_constant(graph, linear, 2, new_bias, f"{linear.name}_bias")
+    if linear.op_type == "Gemm":
+        linear.attributes.pop("beta", None)  # now inside the bias
+    return True
+
+
+def _bias_row(linear: ir.Node, bias: np.ndarray | None, channels: int) -> _Doubles | None:
+    """Return the bias as one number a channel; None where it differs within a channel."""
+    if bias is None:
+        return np.zeros(channels)
+    if bias.ndim > 1 and bias.size != bias.shape[-1]:
+        return None  # Gemm may add a whole matrix
+    factor = linear.attributes.get_float("beta", 1.0) if linear.op_type == "Gemm" else 1.0
+    row = bias.astype(np.float64).reshape(-1) * factor
+    return np.broadcast_to(row, (channels,)) if row.size in {1, channels} else None
+
+
+def _scale_weight(
+    linear: ir.Node, weight: np.ndarray, ratio: npt.NDArray[np.floating]
+) -> _Doubles | None:
+    wide = weight.astype(np.float64)
+    channels = ratio.shape[0]
+    if linear.op_type == "ConvTranspose":
+        group = linear.attributes.get_int("group", 1)
+        if weight.shape[0] % group or weight.shape[1] * group != channels:
+            return None
+        by_group = wide.reshape(group, -1, *weight.shape[1:])
+        factors = ratio.reshape(group, 1, -1, *(1,) * (weight.ndim - 2))
+        return (by_group * factors).reshape(weight.shape)
+    axis = 0
+    if linear.op_type == "Gemm":
+        axis = 0 if linear.attributes.get_int("transB", 0) else 1
+    if weight.shape[axis] != channels:
+        return None
+    return wide * ratio.reshape([-1 if each == axis else 1 for each in range(weight.ndim)])
+
+
+_EPSILON = float(np.float32(1e-5))  # ONNX's default, a float32 as all its attributes
+
+
+def fold_batch_norms(model: ir.Model) -> int:
+    """Fold every BatchNormalization whose input comes from one linear node and goes nowhere else.
+
+    The folded node's output takes the BatchNormalization's output name, because it holds those
+    values now. The parameters are remembered on the node, see `intact.graph.batch_norm`.
+
+    Returns:
+        How many were folded; the others stay as they are.
+    """
+    return sum(_fold(model.graph, node) for node in tuple(model.graph))
+
+
+def _fold(graph: ir.Graph, node: ir.Node) -> bool:
+    linear = _linear_producer(node)
+    norm = _parameters(node)
+    if linear is None or norm is None:
+        return False
+    with np.errstate(all="ignore"):
+        ratio = norm.gamma.astype(np.float64) / np.sqrt(
+            norm.variance.astype(np.float64) + norm.epsilon
+        )
+    if not absorb(graph, linear, ratio, norm.mean, norm.beta):
+        return False
+    remember(linear, norm)
+    replace_value(node.outputs[0], linear.outputs[0])
+    graph.remove(node, safe=True)
+    return True
+
+
+def _linear_producer(node: ir.Node) -> ir.Node | None:
+    """Return the Conv, ConvTranspose or Gemm that only this BatchNormalization reads."""
+    if node.domain != "" or node.op_type != "BatchNormalization":
+        return None
+    if node.attributes.get_int("training_mode", 0) or any(_is_used(v) for v in node.outputs[1:]):
+        return None
+    return sole_linear_producer(input_value(node, 0), node)
+
+
+def _parameters(node: ir.Node) -> BatchNorm | None:
+    arrays = [constant_array(input_value(node, slot)) for slot in (1, 2, 3, 4)]
+    if any(array is None or array.ndim != 1 for array in arrays):
+        return None
+    if len({array.shape for array in arrays if array is not None}) != 1:
+        return None
+    gamma, beta, mean, variance = (np.asarray(array, dtype=np.float32) for array in arrays)
+    return BatchNorm(gamma, beta, mean, variance, node.attributes.get_float("epsilon", _EPSILON))
+
+
+def _is_used(value: ir.Value) -> bool:
+    return bool(value.uses()) or value.is_graph_output()
+
+
+_SIDES = {"Mul": (0, 1), "Add": (0, 1), "Sub": (0,)}
+
+"""At which input the result of the linear node may stand."""
+
+
+def fold_scales(model: ir.Model) -> int:
+    """Fold every constant that a channel is multiplied with, or that is added to it.
+
+    As with BatchNormalization, the linear node takes the name of the result; what is remembered
+    of a folded BatchNormalization is scaled and shifted too.
+
+    Returns:
+        How many nodes were folded; the others stay as they are.
+    """
+    return sum(_fold_constant(model.graph, node) for node in tuple(model.graph))
+
+
+def _fold_constant(graph: ir.Graph, node: ir.Node) -> bool:
+    if node.domain != "":
+        return False
+    for side in _SIDES.get(node.op_type, ()):
+        linear = sole_linear_producer(node.inputs[side], node)
+        row = None if linear is None else _row(linear, node.inputs[1 - side])
+        if linear is None or row is None:
+            continue
+        one, zero = np.ones_like(row), np.zeros_like(row)
+        ratio = row if node.op_type == "Mul" else one
+        beta = {"Mul": zero, "Add": row, "Sub": -row}[node.op_type]
+        if absorb(graph, linear, ratio, zero, beta):
+            _remember(linear, ratio, beta)
+            replace_value(node.outputs[0], linear.outputs[0])
+            graph.remove(node, safe=True)
+            return True
+    return False
+
+
+def _row(linear: ir.Node, value: ir.Value | None) -> npt.NDArray[np.float64] | None:
+    """Return a constant as one number a channel; None where it is none, or differs within one."""
+    array, channels = constant_array(value), output_channels(linear)
+    weight = constant_array(linear.inputs[1])
+    if array is None or weight is None or channels is None or array.ndim > weight.ndim:
+        return None
+    shape = (1,) * (weight.ndim - array.ndim) + array.shape
+    if shape[1] not in (1, channels) or any(size != 1 for size in (shape[0], *shape[2:])):
+        return None
+    return np.broadcast_to(array.astype(np.float64).reshape(-1), (channels,))
+
+
+def _remember(
+    linear: ir.Node, ratio: npt.NDArray[np.float64], beta: npt.NDArray[np.float64]
+) -> None:
+    norm = recall(linear)
+    if norm is not None:
+        gamma, shift = norm.gamma * ratio, norm.beta * ratio + beta
+        scaled = gamma.astype(np.float32), shift.astype(np.float32)
+        remember(linear, BatchNorm(*scaled, norm.mean, norm.variance, norm.epsilon))

@@ -1,0 +1,115 @@
+"""Dense layers as one plain Gemm: MatMul with Add is joined, factors go into the constants."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.ops import (
+    bias_slot,
+    constant_array,
+    input_value,
+    output_channel_axis,
+    weight_slot,
+)
+from intact.graph.passes.replace import replace_constant, replace_value
+
+
+def join_dense_layers(model: ir.Model) -> int:
+    """Make a Gemm of every MatMul of a matrix and a constant whose only reader adds a bias.
+
+    The Gemm keeps the name of the MatMul and takes the name of the Add's result.
+
+    Returns:
+        How many were made; products of more than two axes stay.
+    """
+    return sum(_join(model.graph, node) for node in tuple(model.graph))
+
+
+def _join(graph: ir.Graph, node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type != "Add":
+        return False
+    for side in (0, 1):
+        product, bias = node.inputs[side], node.inputs[1 - side]
+        dense = _dense(product, node)
+        if dense is None or bias is None or not _is_row(bias, dense):
+            continue
+        dense.op_type = "Gemm"
+        dense.resize_inputs(3)
+        dense.replace_input_with(2, bias)
+        replace_value(node.outputs[0], dense.outputs[0])
+        graph.remove(node, safe=True)
+        return True
+    return False
+
+
+def _dense(product: ir.Value | None, reader: ir.Node) -> ir.Node | None:
+    """Return the MatMul of a matrix and a constant matrix that only ``reader`` reads."""
+    node = product.producer() if product is not None else None
+    if product is None or node is None or node.graph is not reader.graph:
+        return None
+    if node.domain != "" or node.op_type != "MatMul":
+        return None
+    if len(product.uses()) != 1 or product.is_graph_output():
+        return None
+    data, weight = node.inputs[0], constant_array(input_value(node, 1))
+    if data is None or data.shape is None or len(data.shape) != 2:
+        return None
+    if weight is None or weight.ndim != 2 or not np.issubdtype(weight.dtype, np.floating):
+        return None  # runtimes have no Gemm of integers
+    return node
+
+
+def _is_row(bias: ir.Value, dense: ir.Node) -> bool:
+    array, weight = constant_array(bias), constant_array(dense.inputs[1])
+    if array is None or weight is None:
+        return False
+    return array.shape in {(weight.shape[1],), (1, weight.shape[1])}
+
+
+def plain_gemms(model: ir.Model) -> int:
+    """Fold alpha and beta of every Gemm with a constant weight; return how many changed."""
+    return sum(_plain(model.graph, node) for node in model.graph)
+
+
+def _plain(graph: ir.Graph, node: ir.Node) -> bool:
+    slot, axis = weight_slot(node), output_channel_axis(node)
+    if node.domain != "" or node.op_type != "Gemm" or slot is None or axis is None:
+        return False
+    weight = constant_array(node.inputs[slot])
+    if weight is None or weight.ndim != 2:
+        return False
+    changed = _fold_alpha(graph, node, slot, weight)
+    return _fold_beta(graph, node, slot, weight.shape[axis]) or changed
+
+
+def _fold_alpha(graph: ir.Graph, node: ir.Node, slot: int, weight: np.ndarray) -> bool:
+    alpha = node.attributes.get_float("alpha", 1.0)
+    if alpha == 1.0:
+        return False
+    scaled = (weight.astype(np.float64) * alpha).astype(weight.dtype)
+    replace_constant(graph, node, slot, scaled, f"{node.name}_weight")
+    del node.attributes["alpha"]
+    return True
+
+
+def _fold_beta(graph: ir.Graph, node: ir.Node, slot: int, channels: int) -> bool:
+    bias = bias_slot(node)
+    old = constant_array(node.inputs[bias]) if bias is not None else None
+    if bias is None or old is None:
+        return False
+    beta = node.attributes.get_float("beta", 1.0)
+    row = old
+    if slot == 1 and _is_row_vector(old, channels):
+        row = np.broadcast_to(old.reshape(-1), (channels,))
+    if beta == 1.0 and row.shape == old.shape:
+        return False
+    scaled = (row.astype(np.float64) * beta).astype(old.dtype)
+    replace_constant(graph, node, bias, scaled, f"{node.name}_bias")
+    node.attributes.pop("beta", None)
+    return True
+
+
+def _is_row_vector(bias: np.ndarray, channels: int) -> bool:
+    """Whether a bias that broadcasts to [rows, channels] is the same in every row."""
+    return bias.size == 1 or (bias.size == channels and bias.shape[-1] == channels)

@@ -1,0 +1,1 @@
+"""Losing less accuracy: passes over float models (`rewrite`) and over plans (`refine`)."""

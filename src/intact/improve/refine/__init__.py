@@ -1,0 +1,18 @@
+"""Improving calibrated plans with samples; the float model stays as it is."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from types import MappingProxyType
+
+from intact.data.stream import Samples
+from intact.improve.refine.weight_scales import refine_weight_scales
+from intact.plan import QuantizedGraph
+
+__all__ = ["REFINEMENTS", "refine_weight_scales"]
+
+REFINEMENTS: Mapping[str, Callable[[QuantizedGraph, Samples], QuantizedGraph]] = MappingProxyType(
+    {"weight-scales": refine_weight_scales}
+)
+"""By the name that users have for them. A refinement takes a plan with scales, returns another one
+and leaves its own alone."""

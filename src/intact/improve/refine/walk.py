@@ -1,0 +1,160 @@
+"""Going through a plan node by node, in float and quantized at the same time.
+
+What is learnt at a node is at work in all that follow: a refinement that changes a weight's scale
+there lets later layers see the activations that the changed plan gives.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.data.stream import Samples
+from intact.engines.integer.islands import model_of_nodes
+from intact.engines.session import make_session, run_session
+from intact.graph import is_constant
+from intact.graph.graph import values_read_inside
+from intact.plan import QuantizedGraph
+from intact.program.lower.chains import Points
+from intact.program.operations import FloatNodes
+
+Array: TypeAlias = npt.NDArray[Any]
+Arrays: TypeAlias = dict[ir.Value, Array]
+Run: TypeAlias = Callable[[Arrays], list[Array]]
+"""Computes a node's outputs from all that it reads of others, and its quantized constants."""
+
+_BATCH = 10
+
+
+@dataclass(frozen=True)
+class Stop:
+    """A node, before its quantized results are computed.
+
+    Attributes:
+        node: The node.
+        run: Computes it.
+        in_float: What it reads in the float model, batch by batch.
+        quantized: The same in the quantized model; its constants are still those of now.
+        results: What it gives in the float model, batch by batch, in the order of its outputs.
+    """
+
+    node: ir.Node
+    run: Run
+    in_float: list[Arrays]
+    quantized: list[Arrays]
+    results: list[list[Array]]
+
+
+class Walk:
+    """Both models over some samples; activations are held as long as a node still reads them.
+
+    Args:
+        plan: With scales; read anew at each node.
+        samples: The data; its first ``most`` samples are taken.
+        most: How many.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+    """
+
+    def __init__(
+        self, plan: QuantizedGraph, samples: Samples, *, most: int, threads: int = 0
+    ) -> None:
+        self._plan, self._threads = plan, threads
+        self.points = Points.of(plan)
+        limit = most if samples.limit is None else min(most, samples.limit)
+        limited = replace(samples, limit=limit)
+        size = limited.batch_size(min(_BATCH, limit))
+        inputs = {str(value.name): value for value in plan.graph.inputs}
+        batches = (
+            (feeds, size if limited.fixed_batch is not None else count)
+            for feeds, count in limited.batches(size)
+        )
+        self._in_float: list[Arrays] = [
+            {inputs[name]: array[:rows] for name, array in feeds.items()} for feeds, rows in batches
+        ]
+        self._quantized: list[Arrays] = [dict(values) for values in self._in_float]
+        self._readers = Counter(
+            value for node in plan.graph.nodes for value in _read(node) if not is_constant(value)
+        )
+
+    def __iter__(self) -> Iterator[Stop]:
+        """Yield each node; the quantized model goes on with the plan as it is afterwards."""
+        for node in self._plan.graph.nodes:
+            constants = self._constants(node)
+            run = self._runner(node, constants)
+            floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
+            in_float = [_chosen(node, values) | floats for values in self._in_float]
+            quantized = [self._inputs(node, values) | constants for values in self._quantized]
+            results = [run(arrays) for arrays in in_float]
+            yield Stop(node, run, in_float, quantized, results)
+            for values, arrays in zip(self._in_float, results, strict=True):
+                values.update(zip(_outputs(node), arrays, strict=True))
+            constants = self._constants(node)
+            for values, before in zip(self._quantized, quantized, strict=True):
+                for value, array in zip(_outputs(node), run(before | constants), strict=True):
+                    values[value] = self._at_output(value, array)
+            self._forget(node)
+
+    def _runner(self, node: ir.Node, constants: Arrays) -> Run:
+        read = [value for value in _read(node) if not is_constant(value) or value in constants]
+        outputs = _outputs(node)
+        functions = tuple(self._plan.graph.model.functions.values())
+        operation = FloatNodes((node,), tuple(read), tuple(outputs), functions)
+        session = make_session(model_of_nodes(str(node.name), operation), threads=self._threads)
+        names = [str(value.name) for value in outputs]
+
+        def run(arrays: Arrays) -> list[Array]:
+            feeds = {str(value.name): np.asarray(arrays[value], order="C") for value in read}
+            return run_session(session, feeds, names)
+
+        return run
+
+    def _constants(self, node: ir.Node) -> Arrays:
+        """Return a node's quantized constants as the numbers that their codes stand for."""
+        found: Arrays = {}
+        for slot, value in enumerate(node.inputs):
+            point = self.points.at_input.get((str(node.name), slot))
+            if value is not None and point is not None and point.is_constant:
+                found[value] = point.config.dequantize(point.constant_codes())
+        return found
+
+    def _inputs(self, node: ir.Node, values: Arrays) -> Arrays:
+        """Return what a node reads of others in the quantized model."""
+        found = _chosen(node, values)
+        for slot, value in enumerate(node.inputs):
+            point = self.points.at_input.get((str(node.name), slot))
+            if value is not None and point is not None and not point.is_constant:
+                found[value] = point.config.fake_quantize(values[value])
+        return found
+
+    def _at_output(self, value: ir.Value, array: Array) -> Array:
+        point = self.points.at_output.get(value)
+        return array if point is None else point.config.fake_quantize(array)
+
+    def _forget(self, node: ir.Node) -> None:
+        self._readers.subtract(value for value in _read(node) if not is_constant(value))
+        for value in (*_read(node), *_outputs(node)):
+            if self._readers[value] <= 0:
+                for values in (*self._in_float, *self._quantized):
+                    values.pop(value, None)
+
+
+def _read(node: ir.Node) -> list[ir.Value]:
+    """Return the values of its surroundings that a node reads, each once."""
+    inside = (value for value in values_read_inside(node) if value.graph is node.graph)
+    values = (value for value in (*node.inputs, *inside) if value is not None)
+    return list(dict.fromkeys(values))
+
+
+def _chosen(node: ir.Node, values: Arrays) -> Arrays:
+    """Return those of the values that a node reads."""
+    return {value: values[value] for value in _read(node) if not is_constant(value)}
+
+
+def _outputs(node: ir.Node) -> list[ir.Value]:
+    return [value for value in node.outputs if value.name]

@@ -1,0 +1,189 @@
+"""Searching a scale for each output channel of a weight: the best cosine of the layer's result.
+
+Source: Tengine's EQ (``tools/quantize/algorithm/quant_eq.cpp``): the min-max scale of each channel
+is zoomed by ``1.3 / 200 * (s + 1)`` for s = 0, 20 ... 180 and the best cosine between the float
+and the quantized result over at most 50 images is kept, layer by layer, on the activations that
+the layers before give with their new scales. Tengine never tries the scale as it was; here it is
+the first candidate, so that no channel gets worse.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.calibrate.scales.bias import rescale_bias
+from intact.calibrate.scales.roles import is_fixed
+from intact.config import TensorQuantConfig
+from intact.data.stream import Samples
+from intact.errors import Unsupported
+from intact.graph import bias_slot, output_channel_axis, weight_slot
+from intact.improve.refine.walk import Array, Stop, Walk
+from intact.numerics.affine_params import QuantParams
+from intact.numerics.channel_errors import ChannelErrorSums
+from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.given_scales import GIVEN
+from intact.program.lower.attributes import bounds_of, joined
+from intact.program.lower.chains import chains
+from intact.program.operations import Bounds
+
+MOST_SAMPLES = 50
+ZOOMS = (1.0, *(1.3 / 200 * (step + 1) for step in range(0, 200, 20)))
+"""What a scale is multiplied by; the first is the scale as it is."""
+_CHANNEL_AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1}
+
+
+def refine_weight_scales(
+    plan: QuantizedGraph, samples: Samples, *, most: int = MOST_SAMPLES, threads: int = 0
+) -> QuantizedGraph:
+    """Return a plan in which weights have the scales of the best cosine.
+
+    A weight with one scale for all channels gets one. Weights whose scale or codes came from
+    outside stay, as do logarithmic ones. Bias scales follow.
+
+    Args:
+        plan: With scales; not changed.
+        samples: The data; its first ``most`` samples are run.
+        most: How many. Their activations are held while they are needed, in both models.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Raises:
+        PlanError: An end has no scale yet.
+        DataError: A sample does not fit the model.
+    """
+    plan = plan.copy()
+    walk = Walk(plan, samples, most=most, threads=threads)
+    found = {layer.node: layer for layer in _layers(plan, walk)}
+    for stop in walk:
+        layer = found.get(stop.node)
+        if layer is not None:
+            layer.weight.config.set_params(*_best(layer, stop))
+            layer.weight.config.observer = "cosine"
+            rescale_bias(plan, layer.node)
+    return plan
+
+
+@dataclass(frozen=True, eq=False)
+class _Layer:
+    """A layer whose weight scale is searched.
+
+    Attributes:
+        node: Its node.
+        weight: The point of its weight.
+        axis: The channel axis of its result; None where the weight has one scale.
+        bounds: Of what is fused to it.
+        output: How its result is quantized; None where something else is computed first.
+    """
+
+    node: ir.Node
+    weight: QuantPoint
+    axis: int | None
+    bounds: Bounds
+    output: TensorQuantConfig | None
+
+    def result(self, array: Array, *, quantized: bool) -> Array:
+        """Return the layer's result behind its activation."""
+        clipped = array
+        if self.bounds != Bounds():
+            clipped = np.clip(array, np.float32(self.bounds.low), np.float32(self.bounds.high))
+        if not quantized or self.output is None:
+            return clipped
+        return self.output.fake_quantize(clipped)
+
+
+def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
+    for chain in chains(plan, walk.points):
+        node = chain[0]
+        slot = weight_slot(node)
+        point = None if slot is None else walk.points.at_input.get((str(node.name), slot))
+        if point is None or slot is None or not _is_free(plan, node, slot, point):
+            continue
+        axis = point.config.granularity.axis
+        if axis is not None and axis != output_channel_axis(node):
+            continue
+        bounds = _fused(chain)
+        last = chain[-1].outputs[0] if bounds is not None else None
+        output = None if last is None else walk.points.at_output.get(last)
+        yield _Layer(
+            node,
+            point,
+            None if axis is None else _CHANNEL_AXES[node.op_type],
+            bounds or Bounds(),
+            None if output is None else output.config,
+        )
+
+
+def _is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -> bool:
+    """Tell whether a weight's scale is this layer's to choose."""
+    config = point.config
+    ends = [TensorEnd.input(str(node.name), each) for each in (slot, bias_slot(node) or slot)]
+    return (
+        plan.is_quantized(node)
+        and node.op_type in _CHANNEL_AXES
+        and slot == 1
+        and point.is_constant
+        and len(point.readers) == 1
+        and len(config.group()) == 1
+        and config.observer != GIVEN
+        and not is_fixed(config)
+        and not config.grid.exponential
+        and not any(end in plan.baked for end in ends)
+    )
+
+
+def _fused(chain: tuple[ir.Node, ...]) -> Bounds | None:
+    """Return what a chain clamps to behind its first node; None if it computes something else."""
+    bounds = Bounds()
+    try:
+        for node in chain[1:]:
+            own = bounds_of(node)
+            if own is None:
+                return None
+            bounds = joined(own, bounds)
+    except Unsupported:
+        return None
+    return bounds
+
+
+def _best(layer: _Layer, stop: Stop) -> QuantParams:
+    """Return the parameters of each channel's best zoom; of equal ones the first."""
+    config, value = layer.weight.config, layer.weight.value
+    params, tensor = config.params, value.const_value
+    if params is None or tensor is None:
+        return QuantParams(np.ones((), np.float32), np.zeros((), np.int64))
+    weight = tensor.numpy().astype(np.float32, copy=False)
+    references = [layer.result(results[0], quantized=False) for results in stop.results]
+    best, scales = np.full(params.scale.shape, -np.inf), params.scale.copy()
+    for zoom in ZOOMS:
+        zoomed = _zoomed(config, params.scale, zoom)
+        tried = QuantParams(zoomed, params.zero_point)
+        codes = config.grid.quantize(weight, tried)
+        cosines = _cosines(layer, stop, references, config.grid.dequantize(codes, tried))
+        is_better = cosines > best
+        best = np.where(is_better, cosines, best)
+        scales = np.where(is_better, zoomed, scales)
+    return QuantParams(scales.astype(np.float32), params.zero_point)
+
+
+def _zoomed(
+    config: TensorQuantConfig, scale: npt.NDArray[np.float32], zoom: float
+) -> npt.NDArray[np.float32]:
+    zoomed = np.maximum(scale * np.float32(zoom), np.finfo(np.float32).tiny)
+    if config.grid.power_of_two:
+        zoomed = np.exp2(np.rint(np.log2(zoomed)))
+    return np.asarray(zoomed, np.float32)
+
+
+def _cosines(
+    layer: _Layer, stop: Stop, references: list[Array], weight: Array
+) -> npt.NDArray[np.float64]:
+    """Return the cosine of each channel, or one in an array of no axes."""
+    sums = ChannelErrorSums(layer.axis)
+    for arrays, reference in zip(stop.quantized, references, strict=True):
+        (result, *_) = stop.run({**arrays, layer.weight.value: weight})
+        sums.add(reference, layer.result(result, quantized=True))
+    return sums.cosines if layer.axis is not None else np.asarray(sums.cosine)

@@ -1,0 +1,217 @@
+"""What operators take and give: data types that a target declares, and scales of results."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.graph import OPS, OpKind, data_slots, moves_values, weight_slot
+from intact.plan.topology import adds_to_products
+from intact.targets import DType, OpRule, Signature, Target
+from intact.targets.match import averaged_elements
+
+DTypeInference: TypeAlias = Callable[[ir.Node, Sequence[DType], DType], DType]
+
+"""A node, the types of its factors (data inputs, then the weight) and the target's accumulator give
+the type of its result before it is requantized."""
+
+DTYPE_INFERENCES: dict[str, DTypeInference] = {}
+
+"""The function of each operator type. An operator without one computes in float32."""
+
+
+def factor_slots(node: ir.Node) -> tuple[int, ...]:
+    """Return the slots that a description counts: data inputs, then the weight."""
+    weight = weight_slot(node)
+    data = tuple(slot for slot in data_slots(node) if not adds_to_products(node, slot))
+    return (*data, *(() if weight is None else (weight,)))
+
+
+def infer_dtype(node: ir.Node, taken: Sequence[DType], accumulator: DType) -> DType:
+    """Return the type of a node's result before it is requantized."""
+    function = DTYPE_INFERENCES.get(node.op_type) if node.domain == "" else None
+    return DType.FLOAT32 if function is None else function(node, taken, accumulator)
+
+
+def infers_dtype(*op_types: str) -> Callable[[DTypeInference], DTypeInference]:
+    """Register a function for some operator types; a later registration replaces an earlier one."""
+
+    def register(function: DTypeInference) -> DTypeInference:
+        DTYPE_INFERENCES.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def declared_signatures(node: ir.Node, rule: OpRule, target: Target) -> tuple[Signature, ...]:
+    """Return the descriptions of a node, in the order in which they are declared.
+
+    Each is written out: one type for every data input, then the weight. Where a rule declares
+    none, those of ``[activation]`` and ``[weight]`` hold. Descriptions that compute in float32 are
+    left out.
+    """
+    count, has_weight = len(factor_slots(node)), weight_slot(node) is not None
+    data, weight = target.activation_scheme(rule).dtype, target.weight_scheme(rule).dtype
+    own = (*(data for _ in range(count - has_weight)), *((weight,) if has_weight else ()))
+    signatures = [Signature(inputs=rule.inputs or own, outputs=rule.outputs or (data,))]
+    signatures += rule.alternatives
+    written_out = (
+        Signature(inputs=_repeated(each.inputs, count, has_weight), outputs=each.outputs)
+        for each in signatures
+    )
+    return tuple(
+        each for each in written_out if not any(dtype.is_float for dtype in each.inputs[:1])
+    )
+
+
+def infer_signature(signatures: Sequence[Signature], widths: Sequence[int]) -> Signature | None:
+    """Return the first description whose inputs hold these widths; None where none does.
+
+    Args:
+        signatures: Written out, as `declared_signatures` gives them.
+        widths: Bits of the codes of each data input, then of the weight.
+    """
+    for signature in signatures:
+        pairs = zip(signature.inputs, widths, strict=False)
+        if all(dtype.bits >= bits for dtype, bits in pairs):
+            return signature
+    return None
+
+
+_COMPUTES = (OpKind.COMPUTE, OpKind.ELEMENTWISE, OpKind.REDUCE, OpKind.POOL)
+
+
+@infers_dtype(
+    *(
+        op_type
+        for op_type, spec in OPS.items()
+        if spec.kind in _COMPUTES and not spec.moves_values and op_type not in ("Max", "Min")
+    )
+)
+def gathered_dtype(_: ir.Node, _taken: Sequence[DType], accumulator: DType) -> DType:
+    """Products and sums are gathered in the accumulator, whatever is made of it afterwards."""
+    return accumulator
+
+
+@infers_dtype(
+    "Relu",
+    "Clip",
+    "Max",
+    "Min",
+    *(
+        op_type
+        for op_type, spec in OPS.items()
+        if spec.moves_values or spec.kind in (OpKind.JOIN, OpKind.MOVE)
+    ),
+)
+def input_dtype(_: ir.Node, taken: Sequence[DType], accumulator: DType) -> DType:
+    """Codes are selected or moved: they stay of the widest type that they came in."""
+    return max(taken, key=lambda dtype: dtype.bits, default=accumulator)
+
+
+def _repeated(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[DType, ...]:
+    """Return one type an input: the last is that of the weight, or of all inputs that follow."""
+    if not dtypes:
+        return ()
+    data, last = (dtypes[:-1] or dtypes, dtypes[-1]) if has_weight else (dtypes, dtypes[-1])
+    filled = [*data[:count], *(data[-1:] * count)][: count - has_weight]
+    return (*filled, last) if has_weight else tuple(filled)
+
+
+Scale: TypeAlias = npt.NDArray[np.float64]
+
+"""Positive, float64; ``[]``, or of a shape that broadcasts against the tensor."""
+
+ScaleInference: TypeAlias = Callable[[ir.Node, Sequence[Scale]], Scale | None]
+
+"""A node and the scales of its factors (data inputs, then the weight; biases and parameters
+are left out) give the scale of its result; None where that is no integer of one scale."""
+
+SCALE_INFERENCES: dict[str, ScaleInference] = {}
+
+"""The function of each operator type. An operator without one has results of no one scale."""
+
+
+def infers_scale(*op_types: str) -> Callable[[ScaleInference], ScaleInference]:
+    """Register a function for some operator types; a later registration replaces an earlier one.
+
+    >>> @infers_scale("MyShiftLeft")
+    ... def doubled(node, scales):
+    ...     return scales[0] * 2
+    >>> SCALE_INFERENCES.pop("MyShiftLeft") is doubled
+    True
+    """
+
+    def register(function: ScaleInference) -> ScaleInference:
+        SCALE_INFERENCES.update(dict.fromkeys(op_types, function))
+        return function
+
+    return register
+
+
+def infer_scale(node: ir.Node, scales: Sequence[Scale | None]) -> Scale | None:
+    """Return the scale of a node's result before it is requantized.
+
+    Args:
+        node: A quantized node.
+        scales: Of its factors; None where one is float.
+
+    Returns:
+        None where the result is no integer of one scale.
+    """
+    function = SCALE_INFERENCES.get(node.op_type) if node.domain == "" else None
+    known = [scale for scale in scales if scale is not None]
+    if function is None or not known or len(known) < len(scales):
+        return None
+    return function(node, known)
+
+
+@infers_scale("Conv", "ConvTranspose", "MatMul", "Mul")
+def product_of_scales(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+    """Integers are multiplied: so are their scales."""
+    product = scales[0]
+    for scale in scales[1:]:
+        product = np.asarray(product * scale, np.float64)
+    return product
+
+
+@infers_scale("Gemm")
+def scale_of_dense(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+    """As a product, where no factors stand before it (graph/passes/gemm.py folds them)."""
+    factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
+    return product_of_scales(node, scales) if factors == (1.0, 1.0) else None
+
+
+@infers_scale("Add", "Sub", "Sum", "Max", "Min", "Concat", "Where")
+def common_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+    """Integers that are added, compared or put side by side must mean the same a step."""
+    agree = all(np.array_equal(scale, scales[0]) for scale in scales[1:])
+    return scales[0] if agree else None
+
+
+@infers_scale("Relu", "Clip", "Abs", "Neg", "ReduceSum", "CumSum")
+def own_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+    """Integers stay on the grid of the input.
+
+    The bounds of a Clip need not be integers of it.
+    """
+    return scales[0]
+
+
+@infers_scale(*(op_type for op_type, spec in OPS.items() if spec.moves_values))
+def moved_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+    """Integers are handed on; where they have several scales, an axis may have gone elsewhere."""
+    if not moves_values(node):
+        return None
+    return scales[0] if scales[0].ndim == 0 else None
+
+
+@infers_scale("AveragePool", "GlobalAveragePool", "ReduceMean")
+def scale_of_mean(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
+    """A mean of n elements is their sum in steps of an n-th of the input's."""
+    count = averaged_elements(node)
+    return None if count is None else np.asarray(scales[0] / count, np.float64)

@@ -1,0 +1,109 @@
+"""From a plan to a program: which operations run on which integers, in order.
+
+Every chain of nodes that the plan fuses becomes one step, conversions stand where forms of a
+value differ, and what has no integer operation runs in float between a dequantize and a quantize,
+as in the simulation, and is named. Spatial operations get their channels last by transposes around
+them, which `intact.program.passes.layout` then moves and cancels.
+"""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+
+from intact.errors import Unsupported
+from intact.graph import is_constant
+from intact.graph.graph import values_read_inside
+from intact.plan import QuantizedGraph, refuse_unready
+from intact.program.lower.builder import Builder
+from intact.program.lower.chains import Points, chains
+from intact.program.lower.table import translate
+from intact.program.operations import FloatNodes
+from intact.program.passes.islands import join_islands, without_unused
+from intact.program.passes.layout import Layout, cancel_transposes
+from intact.program.passes.prescribed import with_prescribed_outputs
+from intact.program.passes.signedness import unsigned_inputs
+from intact.program.program import Program, Tensor
+
+
+def lower(
+    plan: QuantizedGraph,
+    *,
+    float_operations: bool = False,
+    layout: Layout = Layout.MODEL,
+) -> Program:
+    """Take a calibrated plan apart into steps.
+
+    Args:
+        plan: The plan; not changed.
+        float_operations: Also write float nodes as operations where there are any for them, for
+            formats that hold both. Otherwise they stay ``FloatNodes``, which run as they are.
+        layout: In which layout the program takes and gives data.
+
+    Raises:
+        PlanError: An end has no scale yet, or levels without integer arithmetic.
+    """
+    program = without_unused(translated(plan, float_operations=float_operations))
+    moved = without_unused(cancel_transposes(program, layout))
+    return unsigned_inputs(with_prescribed_outputs(join_islands(moved), plan))
+
+
+def translated(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:
+    """Return the steps as the nodes were translated one by one, with every transpose.
+
+    Arguments and errors are those of `lower`.
+    """
+    refuse_unready(plan)
+    points = Points.of(plan)
+    builder = Builder(plan, points)
+    in_float: dict[str, str] = {}
+    for chain in chains(plan, points):
+        reason = _in_integers(builder, chain) if plan.is_quantized(chain[0]) else ""
+        if reason is None:
+            continue
+        if reason:
+            in_float |= {str(node.name): reason for node in chain}
+        for node in chain:
+            _in_floats(builder, node, as_operation=float_operations)
+    outputs = {str(value.name): builder.floats_of(value) for value in plan.graph.outputs}
+    return Program(builder.inputs, outputs, tuple(builder.steps), in_float)
+
+
+def _in_integers(builder: Builder, chain: tuple[ir.Node, ...]) -> str | None:
+    """Add the steps of a quantized chain; return why there are none, or None."""
+    try:
+        translate(builder, chain)
+    except Unsupported as reason:
+        return str(reason)
+    return None
+
+
+def _in_floats(builder: Builder, node: ir.Node, *, as_operation: bool) -> None:
+    """Add a node that computes with floats, as an operation or as it is."""
+    if as_operation:
+        builder.floating = True
+        try:
+            translate(builder, (node,))
+        except Unsupported:
+            _as_it_is(builder, node)
+        finally:
+            builder.floating = False
+    else:
+        _as_it_is(builder, node)
+
+
+def _as_it_is(builder: Builder, node: ir.Node) -> None:
+    read: dict[ir.Value, Tensor] = {}
+    for slot, value in enumerate(node.inputs):
+        is_quantized = (str(node.name), slot) in builder.points.at_input
+        if value is not None and (is_quantized or not is_constant(value)):
+            read.setdefault(value, builder.read_float(node, slot))
+    for value in values_read_inside(node):
+        if value.graph is node.graph and not is_constant(value):  # not what a body makes itself
+            read.setdefault(value, builder.floats_of(value))
+    outputs = [value for value in node.outputs if value.name]
+    results = [builder.tensor(value, None) for value in outputs]
+    functions = tuple(builder.plan.graph.model.functions.values())
+    operation = FloatNodes((node,), tuple(read), tuple(outputs), functions)
+    builder.emit((node,), operation, tuple(read.values()), results)
+    for value, result in zip(outputs, results, strict=True):
+        builder.hand_out(value, result)

@@ -1,0 +1,97 @@
+"""What nodes say of windows, axes and bounds, read once and checked."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import Unsupported
+from intact.graph import constant_array, input_value
+from intact.program.operations import (
+    Bounds,
+    Pads,
+)
+from intact.program.program import Shape
+
+
+def constant_input(node: ir.Node, slot: int) -> np.ndarray | None:
+    """Return a constant that steers a node; None where it is absent.
+
+    Raises:
+        Unsupported: It is computed.
+    """
+    value = input_value(node, slot)
+    if value is None:
+        return None
+    array = constant_array(value)
+    if array is None:
+        raise Unsupported(f"its input {value.name!r} is computed")
+    return array
+
+
+def integers(node: ir.Node, name: str, slot: int | None = None) -> tuple[int, ...] | None:
+    """Return a list of integers that is an attribute or, since some opset, an input."""
+    if name in node.attributes:
+        return tuple(int(number) for number in node.attributes[name].as_ints())
+    array = None if slot is None else constant_input(node, slot)
+    return None if array is None else tuple(int(number) for number in array.reshape(-1))
+
+
+def axis_of(node: ir.Node, rank: int, default: int) -> int:
+    """Return the attribute ``axis``, not negative."""
+    axis = node.attributes.get_int("axis", default)
+    return axis + rank if axis < 0 else axis
+
+
+def window_pads(
+    node: ir.Node,
+    shape: Shape,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+) -> Pads:
+    """Return the pads of a sliding window over ``[N, C, *S]``, with ``auto_pad`` resolved.
+
+    Raises:
+        Unsupported: SAME padding of an axis of unknown length.
+    """
+    rank = len(kernel)
+    mode = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+    if mode == "VALID":
+        return ((0, 0),) * rank
+    if mode == "NOTSET":
+        flat = integers(node, "pads") or (0,) * (2 * rank)
+        return tuple(zip(flat[:rank], flat[rank:], strict=True))
+    pads = []
+    for size, width, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
+        if size is None:
+            raise Unsupported(f"{mode} padding of an axis of unknown length")
+        reach = (width - 1) * dilation + 1
+        total = max((-(-size // stride) - 1) * stride + reach - size, 0)
+        less = total // 2
+        pads.append((less, total - less) if mode == "SAME_UPPER" else (total - less, less))
+    return tuple(pads)
+
+
+def bounds_of(node: ir.Node) -> Bounds | None:
+    """Return what a Relu or Clip clamps to; None for other operators.
+
+    Raises:
+        Unsupported: A bound is computed.
+    """
+    if node.domain != "" or node.op_type not in {"Relu", "Clip"}:
+        return None
+    if node.op_type == "Relu":
+        return Bounds(0.0)
+    low, high = constant_input(node, 1), constant_input(node, 2)
+    return Bounds(
+        -np.inf if low is None else float(low.reshape(())),
+        np.inf if high is None else float(high.reshape(())),
+    )
+
+
+def joined(outer: Bounds, inner: Bounds) -> Bounds:
+    """Return the bounds of clamping to ``inner`` first and to ``outer`` then."""
+    low = min(max(inner.low, outer.low), outer.high)
+    high = min(max(inner.high, outer.low), outer.high)
+    return Bounds(low, high)

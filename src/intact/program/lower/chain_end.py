@@ -1,0 +1,152 @@
+"""The end of a chain: what is fused behind an operation, and where its result goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import onnx_ir as ir
+
+from intact.errors import Unsupported
+from intact.program.lower.attributes import bounds_of, joined
+from intact.program.lower.builder import Builder
+from intact.program.lower.forms import moved_last, permuted
+from intact.program.operations import (
+    RESIDUAL_SLOT,
+    BatchMatMul,
+    Bounds,
+    Convolution,
+    FullyConnected,
+    Operation,
+    TransposedConvolution,
+)
+from intact.program.program import Tensor
+from intact.targets import Arithmetic, Requantize
+
+_PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
+
+
+def fused_bounds(chain: Sequence[ir.Node], first: int = 1) -> Bounds:
+    """Return what the nodes of a chain from ``first`` on clamp the result to.
+
+    Raises:
+        Unsupported: One of them is no activation that clamps.
+    """
+    bounds = Bounds()
+    for node in chain[first:]:
+        own = bounds_of(node)
+        if own is None:
+            names = " and ".join(each.op_type for each in chain)
+            raise Unsupported(f"there is no one operation for {names}")
+        bounds = joined(own, bounds)
+    return bounds
+
+
+def finish(
+    builder: Builder,
+    chain: Sequence[ir.Node],
+    operation: Operation,
+    inputs: Sequence[Tensor | None],
+    *,
+    channels_last: bool = False,
+) -> None:
+    """Add the step of a chain that requantizes to what the plan asks for.
+
+    Args:
+        builder: Where it goes.
+        chain: The nodes that it computes.
+        operation: What is computed.
+        inputs: Its inputs.
+        channels_last: The operation hands out ``[N, *S, C]``.
+
+    Raises:
+        Unsupported: It mixes codes and floats in a way that there is no arithmetic for.
+    """
+    value = chain[-1].outputs[0]
+    result = builder.result(value)
+    _refuse_channels((*inputs, result))
+    is_product = isinstance(operation, _PRODUCTS)
+    # A float bias is added as a real number.
+    operands = (*inputs[:2], *inputs[RESIDUAL_SLOT:]) if is_product else inputs
+    encoded = {tensor.encoding is not None for tensor in operands if tensor is not None}
+    if len(encoded) > 1:
+        raise Unsupported("it computes with integers and floats")
+    if encoded == {True} and result.encoding is None:
+        if not isinstance(operation, _PRODUCTS):
+            raise Unsupported("its inputs are integers and its output is float")
+        if operation.bounds != Bounds():
+            raise Unsupported("its inputs are integers and its clamped output is float")
+        if inputs[RESIDUAL_SLOT:]:
+            raise Unsupported("a tensor of codes is added to its sums and its output is float")
+    if is_product and encoded == {True} and result.encoding is not None:
+        _refuse_real_addends(builder, chain[0], inputs)
+    if encoded == {False} and result.encoding is not None:
+        # Floats are computed in float, and quantized by a step of its own.
+        result = replace(result, encoding=None, end=None)
+    if channels_last:
+        result = permuted(result, moved_last(len(result.shape)))
+    builder.emit(chain, operation, inputs, (result,))
+    if channels_last:
+        result = builder.channels_first(result)
+    builder.hand_out(value, result)
+
+
+def _refuse_real_addends(builder: Builder, node: ir.Node, inputs: Sequence[Tensor | None]) -> None:
+    """Refuse to add real numbers to sums but where the target scales these once, in float32."""
+    bias, residual = (*inputs, None)[2], inputs[RESIDUAL_SLOT:]
+    is_real = bias is not None and bias.encoding is None
+    how = _other_scaling(builder.plan.target.arithmetic_of(node))
+    if how and (is_real or residual):
+        what = "its bias is float" if is_real else "a tensor is added to its sums"
+        raise Unsupported(f"{what}, and the target scales sums {how}")
+
+
+def _other_scaling(arithmetic: Arithmetic) -> str:
+    """Return how sums are scaled where it is not by one factor in float32."""
+    if arithmetic.requantize is Requantize.FLOAT32:
+        return "by one scale after another" if arithmetic.scales_in_turn else ""
+    return "in float64" if arithmetic.requantize is Requantize.FLOAT64 else "in integers"
+
+
+def finish_move(
+    builder: Builder,
+    chain: Sequence[ir.Node],
+    operation: Operation,
+    inputs: Sequence[Tensor],
+    *,
+    channels_last: bool = False,
+) -> None:
+    """Add the step of a node that moves values: its results keep the encoding of its inputs.
+
+    Where the plan gives them another, a requantization of its own follows. What the model leaves
+    out of several outputs is not computed for anyone, and has no name.
+
+    Raises:
+        Unsupported: Something is fused behind it.
+    """
+    if len(chain) > 1:
+        names = " and ".join(each.op_type for each in chain)
+        raise Unsupported(f"there is no one operation for {names}")
+    _refuse_channels(inputs)
+    encoding = inputs[0].encoding
+    results = []
+    for value in chain[0].outputs:
+        result = builder.result(value)
+        if encoding is None or not encoding.same_as(result.encoding):
+            result = replace(result, encoding=encoding, end=None)
+        if channels_last:
+            result = permuted(result, moved_last(len(result.shape)))
+        results.append(result)
+    builder.emit(chain, operation, inputs, results)
+    for value, result in zip(chain[0].outputs, results, strict=True):
+        back = builder.channels_first(result) if channels_last else result
+        builder.hand_out(value, back)
+
+
+def _refuse_channels(tensors: Sequence[Tensor | None]) -> None:
+    """Refuse activations with one scale a channel: only conversions follow those."""
+    for tensor in tensors:
+        if tensor is None or tensor.is_constant or tensor.encoding is None:
+            continue
+        if tensor.encoding.axis is not None:
+            raise Unsupported(f"{tensor.value!r} has one scale a channel")

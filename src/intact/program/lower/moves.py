@@ -1,0 +1,288 @@
+"""Nodes that move, join, select and repeat values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import Unsupported
+from intact.graph import input_value, is_constant, moves_values
+from intact.program.lower.attributes import axis_of, constant_input, integers
+from intact.program.lower.builder import Builder
+from intact.program.lower.chain_end import finish_move
+from intact.program.lower.forms import shape_of
+from intact.program.operations import (
+    Concat,
+    DepthToSpace,
+    Expand,
+    Gather,
+    Lookup,
+    Operation,
+    Pad,
+    Reshape,
+    Resize,
+    ResizeMode,
+    Slice,
+    SpaceToDepth,
+    Split,
+    Tile,
+    Transpose,
+)
+from intact.program.program import Shape
+
+Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
+
+
+def identity(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Identity and Dropout: nothing, or a requantization."""
+    node = chain[0]
+    if len(chain) > 1 or len([value for value in node.outputs if value.name]) > 1:
+        raise Unsupported("something is fused behind it, or it hands out a mask")
+    builder.hand_out(node.outputs[0], builder.read(node, 0))
+
+
+def reshape(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Reshape, Flatten, Squeeze and Unsqueeze."""
+    value = chain[0].outputs[0]
+    shape = shape_of(value)
+    if sum(size is None for size in shape) > 1:
+        raise Unsupported("more than one length of its output is not known")
+    operation = Reshape(tuple(-1 if size is None else size for size in shape))
+    finish_move(builder, chain, operation, (builder.read(chain[0], 0),))
+
+
+def transpose(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Transpose."""
+    data = builder.read(chain[0], 0)
+    order = integers(chain[0], "perm") or tuple(reversed(range(len(data.shape))))
+    finish_move(builder, chain, Transpose(order), (data,))
+
+
+def concat(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Concat; operands of another encoding than the result are requantized first."""
+    node = chain[0]
+    operands = [builder.read(node, slot) for slot, _ in enumerate(node.inputs)]
+    rank = len(operands[0].shape)
+    wanted = builder.wanted(node.outputs[0])
+    if wanted is None or any(tensor.encoding is None for tensor in operands):
+        operands = [builder.dequantized(tensor) for tensor in operands]
+    else:
+        operands = [builder.in_encoding(tensor, wanted) for tensor in operands]
+    finish_move(builder, chain, Concat(axis_of(node, rank, 0)), operands)
+
+
+def pad(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Pad with zeros."""
+    node = chain[0]
+    if (node.attributes.get_string("mode", "constant") or "constant") != "constant":
+        raise Unsupported("it does not pad with a constant")
+    if not moves_values(node):
+        raise Unsupported("it pads with another number than 0")
+    data = builder.read(node, 0)
+    flat, axes = integers(node, "pads", 1), integers(node, "axes", 3)
+    rank = len(data.shape)
+    if flat is None:
+        raise Unsupported("its pads are computed")
+    chosen = tuple(range(rank)) if axes is None else tuple(axis % rank for axis in axes)
+    pads = [(0, 0)] * rank
+    for axis, before, after in zip(chosen, flat, flat[len(chosen) :], strict=False):
+        pads[axis] = (before, after)
+    if min(min(pair) for pair in pads) < 0:
+        raise Unsupported("its pads are negative")
+    finish_move(builder, chain, Pad(tuple(pads)), (data,))
+
+
+def slicing(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Slice with constant limits."""
+    node = chain[0]
+    data = builder.read(node, 0)
+    rank = len(data.shape)
+    starts, ends = integers(node, "starts", 1), integers(node, "ends", 2)
+    if starts is None or ends is None:
+        raise Unsupported("its limits are computed")
+    axes = integers(node, "axes", 3) or tuple(range(len(starts)))
+    steps = integers(node, "steps", 4) or (1,) * len(starts)
+    first: list[int | None] = [None] * rank
+    last: list[int | None] = [None] * rank
+    by = [1] * rank
+    for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+        first[axis], last[axis], by[axis] = _limits(start, end, step, data.shape[axis])
+    finish_move(builder, chain, Slice(tuple(first), tuple(last), tuple(by)), (data,))
+
+
+def _limits(
+    start: int, end: int, step: int, size: int | None
+) -> tuple[int | None, int | None, int]:
+    """Return ONNX's limits, which clamp, as Python's, in which None is an open end."""
+    far = 1 << 31
+    if size is not None:
+        first, last, _ = slice(start, end, step).indices(size)
+        if step < 0:  # ONNX begins at an element, and -2**63 ends in front of the first
+            return max(first, 0), None if last < 0 else last, step
+        return first, last, step
+    if step < 0:
+        raise Unsupported("it runs backwards over an axis of unknown length")
+    return start, None if end >= far else end, step
+
+
+def split(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Split into parts of constant sizes."""
+    node = chain[0]
+    data = builder.read(node, 0)
+    axis = axis_of(node, len(data.shape), 0)
+    sizes = [shape_of(value)[axis : axis + 1] for value in node.outputs]
+    if any(not size or size[0] is None for size in sizes):
+        raise Unsupported("the sizes of its parts are not known")
+    parts = tuple(size[0] for size in sizes if size and size[0] is not None)
+    finish_move(builder, chain, Split(axis, parts), (data,))
+
+
+def gather(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Gather: a selection where the indices are constant, else a look-up."""
+    node = chain[0]
+    data = builder.read(node, 0)
+    axis = axis_of(node, len(data.shape), 0)
+    chosen = input_value(node, 1)
+    if chosen is None or not is_constant(chosen):
+        finish_move(builder, chain, Lookup(axis), (data, builder.read(node, 1)))
+        return
+    indices, size = constant_input(node, 1), data.shape[axis]
+    if data.is_constant or indices is None:
+        raise Unsupported("its data and its indices are constant")
+    indices = indices.astype(np.int64)
+    if (indices < 0).any():
+        if size is None:
+            raise Unsupported("it counts from the end of an axis of unknown length")
+        indices = np.where(indices < 0, indices + size, indices)
+    finish_move(builder, chain, Gather(axis, indices), (data,))
+
+
+def tile(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Tile with constant repeats."""
+    repeats = integers(chain[0], "repeats", 1)
+    if repeats is None:
+        raise Unsupported("its repeats are computed")
+    finish_move(builder, chain, Tile(repeats), (builder.read(chain[0], 0),))
+
+
+def expand(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Expand to a constant shape."""
+    wanted = constant_input(chain[0], 1)
+    if wanted is None:
+        raise Unsupported("its shape is computed")
+    data = builder.read(chain[0], 0)
+    rank = max(len(data.shape), wanted.size)
+    shape = (1,) * (rank - wanted.size) + tuple(int(size) for size in wanted)
+    operation = Expand(tuple(-1 if size == 1 else size for size in shape))
+    finish_move(builder, chain, operation, (data,))
+
+
+def depth_to_space(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """DepthToSpace whose depth is (block row, block column, channel), and SpaceToDepth."""
+    node = chain[0]
+    block = node.attributes.get_int("blocksize", 1) or 1
+    operation: Operation = SpaceToDepth(block)
+    if node.op_type == "DepthToSpace":
+        if (node.attributes.get_string("mode", "DCR") or "DCR") != "DCR":
+            raise Unsupported("its mode is CRD")
+        operation = DepthToSpace(block)
+    data = builder.channels_last(builder.read(node, 0))
+    finish_move(builder, chain, operation, (data,), channels_last=True)
+
+
+_TRANSFORMS = {
+    "asymmetric": (False, False),
+    "align_corners": (True, False),
+    "half_pixel": (False, True),
+    "pytorch_half_pixel": (False, True),
+}
+"""(align_corners, half_pixel) by coordinate_transformation_mode."""
+
+_ROUNDINGS = {
+    (False, False): {"floor"},
+    (True, False): {"round_prefer_ceil"},
+    (False, True): {"round_prefer_ceil"},
+}
+"""What the nearest_mode must be for the operation to mean the same."""
+
+
+def resize(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Resize of the spatial axes to a known size, nearest or linear."""
+    node = chain[0]
+    data, value = builder.read(node, 0), node.outputs[0]
+    shape, rank = shape_of(value), len(data.shape)
+    mode = node.attributes.get_string("mode", "nearest")
+    transform = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if mode not in {"nearest", "linear"} or transform not in _TRANSFORMS:
+        raise Unsupported(f"its mode is {mode} with {transform}")
+    if node.attributes.get_int("antialias", 0):
+        raise Unsupported("it has antialias")
+    if len(shape) != rank or shape[:2] != data.shape[:2] or None in shape[2:]:
+        raise Unsupported("it resizes other axes than the spatial ones, or to unknown lengths")
+    if not _scales_exactly(node, data.shape, shape):
+        raise Unsupported("its factors are not those of its lengths")
+    corners = _TRANSFORMS[str(transform)]
+    if mode == "nearest":
+        nearest = node.attributes.get_string("nearest_mode", "round_prefer_floor")
+        if nearest not in _ROUNDINGS[corners] | _free_of_ties(corners, data.shape, shape):
+            raise Unsupported(f"its nearest_mode is {nearest} with {transform}")
+    if transform == "pytorch_half_pixel" and 1 in shape[2:]:
+        raise Unsupported("it resizes to one element with pytorch_half_pixel")
+    sizes = tuple(size for size in shape[2:] if size is not None)
+    operation = Resize(ResizeMode(str(mode)), sizes, *corners)
+    finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
+
+
+def _scales_exactly(node: ir.Node, old: Shape, new: Shape) -> bool:
+    """Tell whether the factors that sample the input are the ratios of the lengths.
+
+    Where factors are given, ONNX samples with them and not with the lengths that they round to.
+    """
+    scales = constant_input(node, 2)
+    if scales is None or scales.size == 0:
+        return True
+    axes = integers(node, "axes") or tuple(range(len(old)))
+    for axis, factor in zip(axes, scales.reshape(-1), strict=True):
+        before, after = old[axis], new[axis]
+        if before is None or after is None:
+            if factor != 1.0:
+                return False
+        elif before * float(factor) != after:
+            return False
+    return True
+
+
+def _free_of_ties(corners: tuple[bool, bool], old: Shape, new: Shape) -> set[str]:
+    """Return further modes that take the same elements, because no sample lies between two.
+
+    Enlarged by a whole number, the samples of half_pixel lie at odd multiples of 1/2f; those of
+    asymmetric at multiples of 1/f, where for f = 2 the middle falls to the floor.
+    """
+    pairs = list(zip(old[2:], new[2:], strict=True))
+    if not all(a and b and b % a == 0 for a, b in pairs):
+        return set()
+    if corners == (False, True):
+        return {"round_prefer_floor", "round_prefer_ceil"}
+    if corners == (False, False) and all(a and b and b // a <= 2 for a, b in pairs):
+        return {"round_prefer_floor"}
+    return set()
+
+
+TABLE: dict[str, Translate] = {
+    "Identity": identity,
+    "Dropout": identity,
+    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
+    "Transpose": transpose,
+    "Concat": concat,
+    "Pad": pad,
+    "Slice": slicing,
+    "Split": split,
+    "Gather": gather,
+    "Tile": tile,
+    "Expand": expand,
+    "DepthToSpace": depth_to_space,
+    "SpaceToDepth": depth_to_space,
+    "Resize": resize,
+}

@@ -1,0 +1,224 @@
+"""Products with weights, and of two activations."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.errors import Unsupported
+from intact.graph import constant_array, input_value, is_constant
+from intact.program.lower.attributes import constant_input, integers, window_pads
+from intact.program.lower.builder import Builder
+from intact.program.lower.chain_end import finish, fused_bounds
+from intact.program.lower.forms import permuted, reshaped, shape_of
+from intact.program.operations import (
+    BatchMatMul,
+    Convolution,
+    FullyConnected,
+    Pads,
+    TransposedConvolution,
+)
+from intact.program.program import Shape, Tensor
+
+_SAME_SCALE = 1e-5
+"""Largest relative difference at which a bias counts as one in units of the accumulator."""
+
+
+def convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Conv."""
+    node = chain[0]
+    added = _added_slot(chain)
+    bounds = fused_bounds(chain, 1 if added is None else 2)
+    data, weight = _operands(builder, node)
+    strides, dilations, kernel = _window(node, weight)
+    pads = window_pads(node, data.shape, kernel, strides, dilations)
+    rank = len(weight.shape)
+    last = (0, *range(2, rank), 1)
+    operation = Convolution(strides, pads, dilations, _groups(node), bounds)
+    bias = _bias(builder, node, data, weight, weight.shape[0])
+    inputs = [builder.channels_last(data), permuted(weight, last), bias]
+    if added is not None:
+        inputs.append(_residual(builder, chain, added))
+    finish(builder, chain, operation, inputs, channels_last=True)
+
+
+def _added_slot(chain: tuple[ir.Node, ...]) -> int | None:
+    """Return which input of an Add right behind a node is not the node's; None without an Add."""
+    if len(chain) < 2 or chain[1].op_type != "Add":
+        return None
+    return 1 if chain[1].inputs[0] is chain[0].outputs[0] else 0
+
+
+def _residual(builder: Builder, chain: tuple[ir.Node, ...], slot: int) -> Tensor:
+    """Return what an Add behind a convolution adds to its sums, channels last.
+
+    Raises:
+        Unsupported: It is no activation in codes, or of another shape.
+    """
+    convolved, value = chain[0].outputs[0], input_value(chain[1], slot)
+    if value is convolved:
+        raise Unsupported("its result is added to itself")
+    residual = builder.read(chain[1], slot)
+    if residual.is_constant or residual.encoding is None:
+        raise Unsupported("what is added to its result is not in codes")
+    shape = shape_of(convolved)
+    same = len(shape) == len(residual.shape) and shape[1:] == residual.shape[1:]
+    # A batch of unknown length is as long as another one, unless that is known to be repeated.
+    if not same or (shape[0] == 1) != (residual.shape[0] == 1):
+        raise Unsupported("what is added to its result has another shape")
+    return builder.channels_last(residual)
+
+
+def transposed_convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """ConvTranspose."""
+    node = chain[0]
+    bounds = fused_bounds(chain)
+    data, weight = _operands(builder, node)
+    strides, dilations, kernel = _window(node, weight)
+    groups = _groups(node)
+    output_padding = integers(node, "output_padding") or (0,) * len(kernel)
+    pads = _cut(node, data.shape, kernel, strides, dilations, output_padding)
+    weight = _grouped_weight(weight, groups)
+    operation = TransposedConvolution(strides, pads, dilations, output_padding, groups, bounds)
+    bias = _bias(builder, node, data, weight, weight.shape[0])
+    inputs = (builder.channels_last(data), weight, bias)
+    finish(builder, chain, operation, inputs, channels_last=True)
+
+
+def gemm(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """Gemm with a constant weight on its right."""
+    node = chain[0]
+    bounds = fused_bounds(chain)
+    factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
+    if factors[0] != 1.0 or (factors[1] != 1.0 and input_value(node, 2) is not None):
+        raise Unsupported("it has factors alpha and beta")
+    if node.attributes.get_int("transA", 0):
+        raise Unsupported("its left operand is transposed")
+    data, weight = _operands(builder, node)
+    if not node.attributes.get_int("transB", 0):
+        weight = permuted(weight, (1, 0))
+    bias = _bias(builder, node, data, weight, weight.shape[0])
+    finish(builder, chain, FullyConnected(bounds), (data, weight, bias))
+
+
+def matmul(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """MatMul: with a constant matrix on the right a dense layer, else a product of activations."""
+    node = chain[0]
+    bounds = fused_bounds(chain)
+    right = constant_array(input_value(node, 1))
+    left, weight = builder.read(node, 0), builder.read(node, 1)
+    if min(len(left.shape), len(weight.shape)) < 2:
+        raise Unsupported("an operand is a vector")
+    if right is not None and right.ndim == 2:
+        _refuse_mixed(left, weight)
+        inputs = (left, permuted(weight, (1, 0)), None)
+        finish(builder, chain, FullyConnected(bounds), inputs)
+        return
+    _refuse_mixed(left, weight)
+    if any(t.encoding is not None and t.encoding.axis is not None for t in (left, weight)):
+        raise Unsupported("a factor of a product of matrices has one scale a channel")
+    finish(builder, chain, BatchMatMul(bounds), (left, weight))
+
+
+def _operands(builder: Builder, node: ir.Node) -> tuple[Tensor, Tensor]:
+    if not is_constant(input_value(node, 1)):
+        raise Unsupported("its weight is computed")
+    data, weight = builder.read(node, 0), builder.read(node, 1)
+    _refuse_mixed(data, weight)
+    if data.is_constant:
+        raise Unsupported("its data is constant")
+    return data, weight
+
+
+def _refuse_mixed(left: Tensor, right: Tensor) -> None:
+    if (left.encoding is None) != (right.encoding is None):
+        raise Unsupported("it multiplies integers and floats")
+
+
+def _window(
+    node: ir.Node, weight: Tensor
+) -> tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...]]:
+    kernel = tuple(int(size) for size in weight.shape[2:] if size is not None)
+    ones = (1,) * len(kernel)
+    return integers(node, "strides") or ones, integers(node, "dilations") or ones, kernel
+
+
+def _groups(node: ir.Node) -> int:
+    return node.attributes.get_int("group", 1) or 1
+
+
+def _grouped_weight(weight: Tensor, groups: int) -> Tensor:
+    """Return ``[C, O / groups, *K]`` as ``[O, *K, C / groups]``."""
+    if weight.data is None:
+        raise Unsupported("its weight is computed")
+    channels, outputs, *kernel = weight.data.shape
+    rank = len(kernel)
+    apart = weight.data.reshape(groups, channels // groups, outputs, *kernel)
+    data = apart.transpose(0, 2, *range(3, 3 + rank), 1)
+    shape = (groups * outputs, *kernel, channels // groups)
+    # One scale a channel: along axis 1 with one group, along axis 0 where it is depthwise.
+    flat = reshaped(weight, weight.data.shape, 0)
+    return reshaped(replace(flat, data=data, shape=data.shape), shape, 0)
+
+
+def _cut(
+    node: ir.Node,
+    shape: Shape,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    output_padding: tuple[int, ...],
+) -> Pads:
+    """Return what a ConvTranspose cuts off its full result."""
+    mode = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+    wanted = integers(node, "output_shape")
+    if wanted is None and mode in {"NOTSET", "VALID"}:
+        return window_pads(node, shape, kernel, strides, dilations)
+    sizes = shape[2:]
+    pads = []
+    for k, size in enumerate(sizes):
+        if size is None:
+            raise Unsupported("its output shape depends on an axis of unknown length")
+        goal = size * strides[k] if wanted is None else wanted[k]
+        full = (size - 1) * strides[k] + (kernel[k] - 1) * dilations[k] + 1 + output_padding[k]
+        total = full - goal
+        if total < 0:
+            raise Unsupported("its output is larger than its full result")
+        less = total // 2
+        pads.append((less, total - less) if mode == "SAME_UPPER" else (total - less, less))
+    return tuple(pads)
+
+
+def _bias(
+    builder: Builder, node: ir.Node, data: Tensor, weight: Tensor, channels: int | None
+) -> Tensor | None:
+    """Return the bias as ``[O]``: integers in units of the accumulator, or floats among floats.
+
+    Raises:
+        Unsupported: It is neither.
+    """
+    if input_value(node, 2) is None:
+        return None
+    constant_input(node, 2)
+    bias = builder.read(node, 2)
+    if bias.data is None or channels is None or bias.data.size not in (1, channels):
+        raise Unsupported("its bias is not one number an output channel")
+    if bias.data.ndim and bias.data.size == channels != bias.data.shape[-1]:
+        raise Unsupported("its bias is not one number an output channel")
+    if bias.data.size != channels:
+        row = np.broadcast_to(bias.data.reshape(-1), (channels,))
+        bias = replace(bias, data=row, shape=row.shape)
+    bias = reshaped(bias, (channels,), 0)
+    encoding = bias.encoding
+    if encoding is None:
+        return bias
+    if data.encoding is None or weight.encoding is None:
+        raise Unsupported("it adds an integer bias to floats")
+    product = np.float64(data.encoding.scale) * weight.encoding.scale.astype(np.float64)
+    if not np.allclose(encoding.scale, product, rtol=_SAME_SCALE, atol=0.0):
+        raise Unsupported("its bias has another scale than its accumulator")
+    if np.any(encoding.zero_point):
+        raise Unsupported("its bias has a zero point")
+    return bias

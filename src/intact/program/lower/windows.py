@@ -1,0 +1,125 @@
+"""Pools and reductions."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import onnx_ir as ir
+
+from intact.errors import Unsupported
+from intact.program.lower.attributes import integers, window_pads
+from intact.program.lower.builder import Builder
+from intact.program.lower.chain_end import finish, finish_move, fused_bounds
+from intact.program.operations import Pads, Pool, PoolKind, Reduce, Reduction
+from intact.program.program import Shape
+
+Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
+
+_REDUCTIONS = {
+    "ReduceMean": Reduction.MEAN,
+    "ReduceSum": Reduction.SUM,
+    "ReduceMax": Reduction.MAX,
+    "ReduceMin": Reduction.MIN,
+}
+
+
+def average_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """AveragePool."""
+    node = chain[0]
+    data = builder.read(node, 0)
+    kernel, strides, pads, grown = _window(node, data.shape)
+    counts = node.attributes.get_int("count_include_pad", 0) == 1
+    if counts and grown:
+        raise Unsupported("ceil_mode together with count_include_pad")
+    operation = Pool(PoolKind.AVERAGE, kernel, strides, pads, counts, fused_bounds(chain))
+    finish(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
+
+
+def max_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """MaxPool without indices."""
+    node = chain[0]
+    if len([value for value in node.outputs if value.name]) > 1:
+        raise Unsupported("it hands out indices")
+    data = builder.read(node, 0)
+    kernel, strides, pads, _ = _window(node, data.shape)
+    operation = Pool(PoolKind.MAX, kernel, strides, pads)
+    finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
+
+
+def reduction(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+    """ReduceMean, ReduceSum, ReduceMax, ReduceMin."""
+    node = chain[0]
+    data = builder.read(node, 0)
+    rank = len(data.shape)
+    axes = integers(node, "axes", 1)
+    if not axes:
+        if node.attributes.get_int("noop_with_empty_axes", 0):
+            raise Unsupported("it reduces no axis")
+        axes = tuple(range(rank))
+    positive = tuple(sorted(axis % rank for axis in axes))
+    keeps = node.attributes.get_int("keepdims", 1) == 1
+    _reduce(builder, chain, Reduce(_REDUCTIONS[node.op_type], positive, keeps))
+
+
+def global_pool(kind: Reduction) -> Translate:
+    """GlobalAveragePool and GlobalMaxPool: a reduction over all spatial axes."""
+
+    def translate(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+        rank = len(builder.read(chain[0], 0).shape)
+        if rank < 3:
+            raise Unsupported("it has no spatial axes")
+        _reduce(builder, chain, Reduce(kind, tuple(range(2, rank)), keep_dims=True))
+
+    return translate
+
+
+def _reduce(builder: Builder, chain: tuple[ir.Node, ...], operation: Reduce) -> None:
+    data = builder.read(chain[0], 0)
+    if operation.kind in (Reduction.MAX, Reduction.MIN):
+        finish_move(builder, chain, operation, (data,))
+        return
+    if len(chain) > 1:
+        raise Unsupported("there is no one operation for a reduction and what follows it")
+    finish(builder, chain, operation, (data,))
+
+
+def _window(node: ir.Node, shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...], Pads, bool]:
+    """Return kernel, strides, pads and whether ``ceil_mode`` made the pads larger."""
+    kernel = integers(node, "kernel_shape")
+    if kernel is None or len(shape) != len(kernel) + 2:
+        raise Unsupported("its window does not fit its input")
+    ones = (1,) * len(kernel)
+    strides, dilations = integers(node, "strides") or ones, integers(node, "dilations") or ones
+    if dilations != ones:
+        raise Unsupported("its window is dilated")
+    pads = window_pads(node, shape, kernel, strides, dilations)
+    if not node.attributes.get_int("ceil_mode", 0):
+        return kernel, strides, pads, False
+    whole = _whole_windows(shape, kernel, strides, pads)
+    return kernel, strides, whole, whole != pads
+
+
+def _whole_windows(
+    shape: Shape, kernel: tuple[int, ...], strides: tuple[int, ...], pads: Pads
+) -> Pads:
+    """Return the pads with which rounding down counts as many windows as rounding up did."""
+    grown = []
+    for size, width, stride, (before, after) in zip(shape[2:], kernel, strides, pads, strict=True):
+        if size is None:
+            raise Unsupported("ceil_mode along an axis of unknown length")
+        rest = size + before + after - width
+        count = -(-rest // stride) + 1
+        if (count - 1) * stride >= size + before:
+            count -= 1  # a window that begins in the pads behind is left out
+        missing = (count - 1) * stride + width - (size + before + after)
+        grown.append((before, after + max(missing, 0)))
+    return tuple(grown)
+
+
+TABLE: dict[str, Translate] = {
+    "AveragePool": average_pool,
+    "MaxPool": max_pool,
+    **dict.fromkeys(_REDUCTIONS, reduction),
+    "GlobalAveragePool": global_pool(Reduction.MEAN),
+    "GlobalMaxPool": global_pool(Reduction.MAX),
+}

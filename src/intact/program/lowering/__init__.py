@@ -1,1 +1,0 @@
-"""How the nodes of a plan become steps; one table, one function an operator."""

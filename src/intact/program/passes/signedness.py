@@ -1,0 +1,145 @@
+"""Codes as signed or unsigned ones, where hardware multiplies only one kind: the same numbers."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+
+import numpy as np
+
+from intact.program.operations import (
+    MOVING,
+    Convolution,
+    Pool,
+    PoolKind,
+    Resize,
+    ResizeMode,
+)
+from intact.program.program import Encoding, Program, Step, Tensor
+
+_SHIFT = 128
+
+_UNSIGNED = (0, 255)
+
+
+def signed(program: Program) -> Program:
+    """Return a program whose 8-bit codes have a sign; floats and other widths stay as they are.
+
+    Each code and its zero point become smaller by 128, so that every real number stays what it is:
+    ``(code - 128) - (zero_point - 128)``. Scales are kept to the bit.
+
+    >>> signed(Program({}, {}, ())).steps
+    ()
+    """
+    known: dict[str, Tensor] = {}
+
+    def shifted(tensor: Tensor) -> Tensor:
+        if tensor.name not in known:
+            known[tensor.name] = _shifted(tensor)
+        return known[tensor.name]
+
+    steps = tuple(
+        replace(
+            step,
+            inputs=tuple(shifted(each) if each is not None else None for each in step.inputs),
+            outputs=tuple(shifted(each) for each in step.outputs),
+        )
+        for step in program.steps
+    )
+    inputs = {name: shifted(tensor) for name, tensor in program.inputs.items()}
+    outputs = {name: shifted(tensor) for name, tensor in program.outputs.items()}
+    return replace(program, inputs=inputs, outputs=outputs, steps=steps)
+
+
+def _shifted(tensor: Tensor) -> Tensor:
+    encoding = tensor.encoding
+    if encoding is None or (encoding.quant_min, encoding.quant_max) != _UNSIGNED:
+        return tensor
+    data = tensor.data
+    if data is not None:
+        data = (data.astype(np.int16) - _SHIFT).astype(np.int8)
+    return replace(tensor, encoding=_shifted_encoding(encoding), data=data)
+
+
+def _shifted_encoding(encoding: Encoding) -> Encoding:
+    return replace(
+        encoding,
+        zero_point=np.asarray(encoding.zero_point - _SHIFT, np.int64),
+        quant_min=_UNSIGNED[0] - _SHIFT,
+        quant_max=_UNSIGNED[1] - _SHIFT,
+    )
+
+
+def unsigned_inputs(program: Program) -> Program:
+    """Return a program whose convolutions read unsigned codes, where their arithmetic says so.
+
+    Codes and zero point become larger by the same number, so that every real number stays what it
+    is, and so does the rounding of whatever is made and read elsewhere.
+
+    >>> unsigned_inputs(Program({}, {}, ())).steps
+    ()
+    """
+    moved = _moved(program.steps)
+    if not moved:
+        return program
+
+    def held(tensor: Tensor) -> Tensor:
+        return _unsigned(tensor) if tensor.name in moved else tensor
+
+    steps = tuple(
+        replace(
+            step,
+            inputs=tuple(None if each is None else held(each) for each in step.inputs),
+            outputs=tuple(held(each) for each in step.outputs),
+        )
+        for step in program.steps
+    )
+    outputs = {name: held(tensor) for name, tensor in program.outputs.items()}
+    return replace(program, outputs=outputs, steps=steps)
+
+
+def _moved(steps: Iterable[Step]) -> set[str]:
+    """Return the names of the tensors that become unsigned."""
+    steps = tuple(steps)
+    found = {
+        step.activations[0].name
+        for step in steps
+        if isinstance(step.operation, Convolution)
+        and step.arithmetic.unsigned_inputs
+        and step.activations
+        and _is_signed(step.activations[0])
+    }
+    before = -1
+    while len(found) > before:
+        before = len(found)
+        for step in steps:
+            around = [each for each in (*step.activations, *step.outputs) if _is_signed(each)]
+            if _only_moves(step) and any(each.name in found for each in around):
+                found |= {each.name for each in around}
+    return found
+
+
+def _only_moves(step: Step) -> bool:
+    operation = step.operation
+    if isinstance(operation, Pool):
+        return operation.kind is PoolKind.MAX
+    if isinstance(operation, Resize):
+        return operation.mode is ResizeMode.NEAREST
+    return isinstance(operation, MOVING)
+
+
+def _is_signed(tensor: Tensor) -> bool:
+    encoding = tensor.encoding
+    return encoding is not None and not tensor.is_constant and encoding.dtype == np.int8
+
+
+def _unsigned(tensor: Tensor) -> Tensor:
+    encoding = tensor.encoding
+    if encoding is None:
+        return tensor
+    up = -encoding.quant_min
+    higher = np.asarray(encoding.zero_point + up, np.int64)
+    codes: Encoding = replace(
+        encoding, zero_point=higher, quant_min=0, quant_max=encoding.quant_max + up
+    )
+    return replace(tensor, encoding=codes)

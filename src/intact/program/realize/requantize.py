@@ -1,0 +1,189 @@
+"""From sums to codes with integers: roundings, fixed-point multiplications, shifts.
+
+Every rounding is a floored quotient of a number that something is added to before. Formulas are
+those of :mod:`intact.numerics.fixed_point_kernel`, which the integer engine runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.config import Rounding
+from intact.errors import ConfigError, Unsupported
+from intact.numerics.fixed_point import (
+    INT32_MAX,
+    power_of_two_exponent,
+    quantize_multiplier,
+    saturate_single,
+)
+from intact.program.arithmetic.requantize import code_bounds
+from intact.program.operations import Bounds
+from intact.program.program import Array, Encoding
+from intact.program.realize.builder import Draft
+from intact.program.realize.graph import Value
+from intact.targets import Arithmetic, Requantize, ZeroPointOrder
+
+_LARGEST_SHIFT = 62
+_LARGEST_LEFT = 32
+"""Bits; further to the left nothing is left of 32."""
+_IN_INTEGERS = (
+    Requantize.SHIFT,
+    Requantize.FIXED_POINT_SINGLE,
+    Requantize.FIXED_POINT_DOUBLE,
+)
+
+
+def refuse_floats(arithmetic: Arithmetic) -> None:
+    """Refuse arithmetic that requantizes in floats.
+
+    Raises:
+        Unsupported: It does.
+    """
+    if arithmetic.requantize not in _IN_INTEGERS:
+        raise Unsupported(
+            f"results are requantized in {arithmetic.requantize}",
+            "choose a target that does so in integers, with shift or fixed_point",
+        )
+
+
+def quotient(draft: Draft, value: Value, divisor: npt.ArrayLike, rounding: Rounding) -> Value:
+    """Return ``value / divisor`` rounded; positive divisors broadcast to the value.
+
+    Half of an odd divisor is no integer, so that there is no tie and every mode rounds alike.
+    """
+    by = np.asarray(divisor, np.int64)
+    if (by == 1).all():
+        return draft.floor_div(value, by)
+    half, even = by // 2, (by % 2 == 0).astype(np.int64)
+    if rounding is Rounding.UP:
+        nudged = draft.add(value, by - 1)
+    elif rounding is Rounding.HALF_UP:
+        nudged = draft.add(value, half)
+    elif rounding is Rounding.HALF_DOWN:
+        nudged = draft.add(value, half - even)
+    elif rounding is Rounding.HALF_AWAY_FROM_ZERO:
+        below = draft.mul(draft.is_negative(value), even)
+        nudged = draft.sub(draft.add(value, half), below)
+    elif rounding is Rounding.HALF_TOWARD_ZERO:
+        below = draft.mul(draft.is_negative(value), even)
+        nudged = draft.add(draft.add(value, half - even), below)
+    else:
+        floor = draft.floor_div(value, by)
+        odd = draft.mul(_parity(draft, floor), even)
+        nudged = draft.add(draft.add(value, half - even), odd)
+    return draft.floor_div(nudged, by)
+
+
+def _parity(draft: Draft, value: Value) -> Value:
+    """Return 1 for odd numbers, else 0."""
+    twice = draft.mul(draft.floor_div(value, 2), 2)
+    found = draft.sub(value, twice)
+    return replace(found, low=0, high=1)  # what the difference of two ranges does not show
+
+
+def wrapped(draft: Draft, value: Value, bits: int) -> Value:
+    """Return what a two's complement register of this width holds of a value."""
+    half = 1 << (bits - 1)
+    if -half <= value.low and value.high < half:
+        return value
+    turns = draft.floor_div(draft.add(value, half), 1 << bits)
+    rest = draft.sub(value, draft.mul(turns, 1 << bits))
+    return replace(rest, low=-half, high=half - 1)
+
+
+def high_product(draft: Draft, first: Value, second: Value | npt.ArrayLike) -> Value:
+    """Return ``first * second / 2**31`` rounded half up and saturated, of int32 values."""
+    product = draft.add(draft.mul(first, second), 1 << 30)
+    return draft.clip(draft.floor_div(product, 1 << 31), -INT32_MAX - 1, INT32_MAX)
+
+
+def multiply_fixed(
+    draft: Draft,
+    value: Value,
+    multiplier: npt.ArrayLike,
+    shift: npt.ArrayLike,
+    arithmetic: Arithmetic,
+) -> Value:
+    """Return ``value * multiplier * 2**(shift - 31)``, rounded as the arithmetic rounds."""
+    factors, shifts = np.asarray(multiplier, np.int64), np.asarray(shift, np.int64)
+    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+        factors, shifts = saturate_single(factors, shifts)
+        product = draft.mul(value, factors)
+        scaled = quotient(draft, product, np.int64(1) << (31 - shifts), Rounding.HALF_UP)
+        return wrapped(draft, scaled, 32)
+    left = np.clip(shifts, 0, _LARGEST_LEFT)
+    moved = wrapped(draft, draft.mul(value, np.int64(1) << left), 32)
+    product = high_product(draft, moved, factors)
+    half_up = arithmetic.rounding is Rounding.HALF_UP
+    last = Rounding.HALF_UP if half_up else Rounding.HALF_AWAY_FROM_ZERO
+    return quotient(draft, product, np.int64(1) << np.maximum(-shifts, 0), last)
+
+
+def requantized(
+    draft: Draft,
+    value: Value,
+    arithmetic: Arithmetic,
+    multiplier: npt.ArrayLike,
+    output: Encoding,
+    bounds: Bounds = Bounds(),  # noqa: B008
+) -> Value:
+    """Return the codes of accumulators, biases added: `Requantizer` with integers.
+
+    Args:
+        draft: Drawn in.
+        value: The accumulators.
+        arithmetic: How.
+        multiplier: ``accumulator scale / output scale``, of a shape that broadcasts to them.
+        output: Of the result, one scale.
+        bounds: What it is clamped to.
+    """
+    refuse_floats(arithmetic)
+    zero = zero_point(output)
+    low, high = code_bounds(arithmetic, output, bounds)
+    if arithmetic.requantize is Requantize.SHIFT:
+        before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
+        scaled = shifted(draft, value, multiplier, arithmetic.rounding, zero if before else 0)
+        zero = 0 if before else zero
+    else:
+        factors, shifts = _fixed_point(multiplier)
+        value = wrapped(draft, value, 32)
+        scaled = multiply_fixed(draft, value, factors, shifts, arithmetic)
+    # Clamped first: what is added then cannot make the type wider.
+    limited = draft.clip(scaled, low - zero, high - zero)
+    return draft.cast(draft.add(limited, zero), output.dtype)
+
+
+def shifted(
+    draft: Draft, value: Value, factor: npt.ArrayLike, rounding: Rounding, zero: int = 0
+) -> Value:
+    """Return a value times powers of two, rounded once; ``zero`` is added before that."""
+    try:
+        exponents = power_of_two_exponent(factor)
+    except ConfigError as error:
+        raise Unsupported(str(error), "use power-of-two scales, or another target") from error
+    right = np.clip(-exponents, -_LARGEST_SHIFT, _LARGEST_SHIFT)
+    moved = draft.mul(value, np.int64(1) << np.maximum(-right, 0))
+    divisor = np.int64(1) << np.maximum(right, 0)
+    if zero:
+        moved = draft.add(moved, zero * divisor)
+    return quotient(draft, moved, divisor, rounding)
+
+
+def _fixed_point(multiplier: npt.ArrayLike) -> tuple[Array, Array]:
+    try:
+        return quantize_multiplier(multiplier)
+    except ConfigError as error:
+        raise Unsupported(str(error), "mend the scales") from error
+
+
+def zero_point(encoding: Encoding) -> int:
+    """Return the zero point of an encoding with one scale."""
+    return int(encoding.zero_point.flat[0])
+
+
+def steps_of(draft: Draft, codes: Value, encoding: Encoding) -> Value:
+    """Return codes less their zero point."""
+    return draft.sub(draft.wide(codes), zero_point(encoding))

@@ -1,1 +1,0 @@
-"""Executors: the float model and the simulated quantised one, in ONNX Runtime."""

@@ -1,0 +1,86 @@
+"""Convolutions and products against ONNX Runtime's integer operators."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+from intact.engines.integer import IntegerEngine
+from intact.program import Array, Encoding
+from intact.program.operations import Convolution
+from intact.targets import Arithmetic
+from intact.targets.arithmetic import Overflow, Requantize
+from tests.program.one_step import int8, int32, one_step, uint8
+
+FLOAT32 = Arithmetic(requantize=Requantize.FLOAT32, accumulator_overflow=Overflow.WRAP)
+PAIRS = Arithmetic(
+    requantize=Requantize.FLOAT32, accumulator_overflow=Overflow.PAIR_SATURATE, pair_bits=16
+)
+
+X_SCALE, Y_SCALE = np.float32(0.021), np.float32(0.9)
+
+
+def layer(groups: int) -> tuple[Array, Array, Array, Array]:
+    """Return data NHWC, weights OHWI, their scales and a bias; many products are extreme."""
+    rng = np.random.default_rng(groups)
+    data = rng.choice(np.array([0, 30, 128, 250, 255], np.uint8), (2, 9, 9, 16))
+    weights = rng.integers(-127, 128, (8, 3, 3, 16 // groups)).astype(np.int8)
+    scales = rng.uniform(2e-3, 9e-3, 8).astype(np.float32)
+    return data, weights, scales, rng.integers(-5000, 5000, 8).astype(np.int32)
+
+
+def qlinear_conv(groups: int) -> onnx.ModelProto:
+    """Return ONNX's integer convolution with the constants of `layer`."""
+    _, weights, scales, bias = layer(groups)
+    constants = {
+        "xs": X_SCALE, "xz": np.uint8(7), "w": weights.transpose(0, 3, 1, 2), "ws": scales,
+        "wz": np.zeros(8, np.int8), "ys": Y_SCALE, "yz": np.uint8(120), "b": bias,
+    }  # fmt: skip
+    node = helper.make_node(
+        "QLinearConv", ["x", "xs", "xz", "w", "ws", "wz", "ys", "yz", "b"], ["y"],
+        pads=[1, 1, 1, 1], group=groups,
+    )  # fmt: skip
+    graph = helper.make_graph(
+        [node],
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.UINT8, [2, 16, 9, 9])],
+        [helper.make_tensor_value_info("y", TensorProto.UINT8, None)],
+        [numpy_helper.from_array(np.ascontiguousarray(a), name) for name, a in constants.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=9)
+
+
+def engine(groups: int, arithmetic: Arithmetic) -> Array:
+    """Return what the engine computes."""
+    data, weights, scales, bias = layer(groups)
+    operation = Convolution((1, 1), ((1, 1), (1, 1)), (1, 1), groups)
+    output: Encoding = uint8(Y_SCALE, 120)
+    program = one_step(
+        operation,
+        arithmetic,
+        [
+            (data.shape, uint8(X_SCALE, 7)),
+            (weights, int8(scales, 0, 0)),
+            (bias, int32(X_SCALE * scales, 0)),
+        ],
+        [((2, 9, 9, 8), output)],
+    )
+    return np.asarray(IntegerEngine(program).run({"in0": data}).outputs["out0"])
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_convolution(groups: int) -> None:
+    """Processors without 8-bit dot products saturate pairs; all others are exact."""
+    session = onnxruntime.InferenceSession(
+        qlinear_conv(groups).SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    data = layer(groups)[0]
+    expected = np.asarray(session.run(None, {"x": data.transpose(0, 3, 1, 2)})[0])
+    expected = expected.transpose(0, 2, 3, 1)
+    exact, saturated = engine(groups, FLOAT32), engine(groups, PAIRS)
+    assert np.mean(exact != saturated) > 0.1
+    assert np.array_equal(exact, expected) or np.array_equal(saturated, expected)

@@ -1,0 +1,118 @@
+"""Sums with float biases and residuals, against float32 arithmetic written out."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from intact.engines.integer.products.epilogue import RealRequantizer
+from intact.errors import ConfigError
+from intact.program.operations import Bounds
+from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+from tests.program.one_step import int8, uint8
+
+SCALES = Arithmetic(requantize=Requantize.FLOAT32)
+ENDS = Arithmetic(
+    requantize=Requantize.FLOAT32,
+    scale_precision=ScalePrecision.FLOAT32_ENDS,
+    zero_point=ZeroPointOrder.BEFORE_ROUNDING,
+)
+FOLDED = Arithmetic(
+    requantize=Requantize.FLOAT32,
+    scale_precision=ScalePrecision.FLOAT32_ENDS,
+    zero_point=ZeroPointOrder.BEFORE_ROUNDING,
+    folded_factor=True,
+)
+
+one = np.float32
+
+
+def scale(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+def reals(*values: float) -> np.ndarray:
+    return np.array(values, np.float32)
+
+
+@given(
+    st.integers(-(2**23), 2**23),
+    st.floats(2.0**-13, 2.0**-7, width=32),
+    st.floats(-20, 20, width=32),
+    st.floats(2.0**-7, 1, width=32),
+    st.integers(-128, 127),
+    st.booleans(),
+)
+def test_every_way_gives_the_nearest_code_or_its_neighbour(
+    total: int, by: float, bias: float, step: float, added: int, has_residual: bool
+) -> None:
+    residual = int8(0.11) if has_residual else None
+    exact = Fraction(total) * Fraction(one(by).item()) + Fraction(one(bias).item())
+    if residual is not None:
+        exact += Fraction(residual.scale.item()) * added
+    wanted = min(max(round(exact / Fraction(one(step).item())) + 3, -128), 127)
+    for arithmetic in (SCALES, ENDS, FOLDED):
+        make = RealRequantizer(
+            arithmetic, scale(by), int8(step, 3), Bounds(), bias=reals(bias), residual=residual
+        )
+        beside = () if residual is None else (np.array([[added]], np.int8),)
+        found = make(np.array([[total]], np.float64), *beside)
+        assert abs(int(found.item()) - wanted) <= 1
+
+
+def test_the_bias_is_added_before_the_sum_is_rounded() -> None:
+    make = RealRequantizer(SCALES, scale(0.5, 0.25), int8(1.0), Bounds(), bias=reals(0.25, 0.25))
+    assert make(np.array([[1, 1], [3, 5], [-1, -3]])).tolist() == [[1, 0], [2, 2], [0, 0]]
+
+
+def test_constants_are_added_to_the_sums_exactly() -> None:
+    constant = np.array([2**24 + 1], np.int64)
+    make = RealRequantizer(SCALES, scale(1.0), int8(1.0), Bounds(), constant=constant)
+    assert make(np.array([[-(2**24)], [-(2**24) - 3]], np.float64)).tolist() == [[1], [-2]]
+
+
+def test_residuals_count_in_real_numbers_from_their_zero_point() -> None:
+    for arithmetic in (SCALES, ENDS):
+        make = RealRequantizer(
+            arithmetic, scale(0.5), uint8(0.5, 10), Bounds(0), residual=uint8(0.25, 100)
+        )
+        sums, beside = np.array([[4], [-40]]), np.array([[104], [100]], np.uint8)
+        assert make(sums, beside).tolist() == [[16], [10]]
+
+
+def test_bounds_are_those_of_the_sum_of_both() -> None:
+    make = RealRequantizer(ENDS, scale(1.0), uint8(0.125), Bounds(0, 6), residual=uint8(1.0))
+    sums = np.array([[5], [-3], [1]])
+    assert make(sums, np.array([[4], [1], [1]], np.uint8)).tolist() == [[48], [0], [16]]
+
+
+def test_a_folded_factor_rounds_otherwise() -> None:
+    """Of many sums some lie so near to ties that the order of multiplications shows."""
+    random = np.random.default_rng(0)
+    sums = random.integers(-(10**5), 10**5, (200_000, 1))
+    first, second = (
+        RealRequantizer(each, scale(0.00123), int8(1.0731), Bounds(), bias=reals(0.377))(sums)
+        for each in (ENDS, FOLDED)
+    )
+    differ = np.flatnonzero(first != second)
+    assert 0 < len(differ) < 20
+    assert np.abs(first.astype(int) - second).max() == 1
+
+
+def test_a_fused_bias_rounds_once() -> None:
+    fused = Arithmetic(requantize=Requantize.FLOAT32, fused_bias=True)
+    # (2**12 + 1) * (1 + 2**-12) is 4098 and a half of the last bit of a float32 there.
+    for arithmetic, code in ((fused, 1), (SCALES, 0)):
+        make = RealRequantizer(
+            arithmetic, scale(1 + 2.0**-12), int8(2.0**-12), Bounds(), bias=reals(-4098)
+        )
+        assert make(np.array([[4097]])).item() == code
+
+
+def test_what_is_not_finite_is_refused() -> None:
+    with pytest.raises(ConfigError, match="not finite"):
+        RealRequantizer(SCALES, scale(1.0), int8(1.0), Bounds(), bias=reals(np.inf))
