@@ -4,52 +4,70 @@
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-STAMP := $(VENV)/installed
+# The exact versions that were tested. `make latest` goes without them.
+CONSTRAINTS := constraints.txt
+# Compiling every module of every package takes as long as downloading it, and most are never
+# imported: Python compiles what it imports.
+PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
+	$(if $(CONSTRAINTS),--constraint $(CONSTRAINTS),--upgrade --upgrade-strategy eager)
 # The helper modules in benchmarks/ are not run.
 BENCHMARKS = $(shell grep -l '__main__' benchmarks/*.py 2>/dev/null)
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all fuzz lint format types bench clean
+.PHONY: help demo test test-all latest constraints fuzz lint format types bench clean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-# Installing happens once, and again when pyproject.toml changes.
-$(STAMP): pyproject.toml
+# The package alone, which is all that `make demo` needs; then what tests and checks need beside it.
+# Each is installed once, and again when its inputs change.
+$(VENV)/package: pyproject.toml $(CONSTRAINTS)
 	@$(PYTHON) -c 'import sys; sys.exit("intact needs Python 3.11 or newer, this is " + sys.version.split()[0] + "; choose another with: make PYTHON=python3.11 ..." if sys.version_info < (3, 11) else 0)'
 	$(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	$(PIP_INSTALL) --editable .
 	@touch $@
 
-demo: $(STAMP) ## Quantize the model that comes with the package and compare both versions
+$(VENV)/dev: $(VENV)/package
+	$(PIP_INSTALL) --editable '.[dev]'
+	@touch $@
+
+demo: $(VENV)/package ## Quantize the model that comes with the package and compare both versions
 	$(BIN)/intact demo
 
-test: $(STAMP) ## Run the tests, without the slow ones
+test: $(VENV)/dev ## Run the tests, without the slow ones
 	$(BIN)/python -m pytest -n 2 -m 'not slow'
 
-test-all: $(STAMP) ## Run every test
+test-all: $(VENV)/dev ## Run every test
 	$(BIN)/python -m pytest -n 2
 
-fuzz: $(STAMP) ## Feed damaged files to everything that reads files (MINUTES=10)
+latest: ## Run the tests with the newest version of every package, in .venv-latest
+	rm -rf .venv-latest
+	$(MAKE) VENV=.venv-latest CONSTRAINTS= test
+
+constraints: ## Write the versions of .venv-latest to constraints.txt, once `make latest` is green
+	(sed '/^[^#]/,$$d' constraints.txt; .venv-latest/bin/python -m pip freeze --exclude-editable) > constraints.new
+	mv constraints.new constraints.txt
+
+fuzz: $(VENV)/dev ## Feed damaged files to everything that reads files (MINUTES=10)
 	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
 
-lint: $(STAMP) ## Check style and formatting
+lint: $(VENV)/dev ## Check style and formatting
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 
-format: $(STAMP) ## Mend what ruff can mend, and format
+format: $(VENV)/dev ## Mend what ruff can mend, and format
 	$(BIN)/ruff check --fix .
 	$(BIN)/ruff format .
 
-types: $(STAMP) ## Check types
+types: $(VENV)/dev ## Check types
 	$(BIN)/mypy
 
-bench: $(STAMP) ## Run the benchmarks one after the other
+bench: $(VENV)/dev ## Run the benchmarks one after the other
 	@test -n '$(BENCHMARKS)' || echo 'there are no benchmarks in benchmarks/'
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
-clean: ## Remove caches, build output and the environment
-	rm -rf $(VENV) out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
+clean: ## Remove caches, build output and the environments
+	rm -rf .venv .venv-latest out build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis
 	find src tests tools -name __pycache__ -type d -prune -exec rm -rf {} +
