@@ -16,7 +16,7 @@ from intact.formats.base.format import Expressible, Io
 from intact.formats.registry import FORMATS, FormatName, export, expressible
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
-from intact.search.space import FLOAT, Candidate, Kind, Space, deployable
+from intact.search.space import FLOAT, Candidate, GroupKind, Space, deployable
 from intact.targets import load_target, target_names
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import conv, image
@@ -97,7 +97,7 @@ def test_what_is_left_out_cannot_be_written(target: str, name: str, bits: int) -
     index = next(
         index
         for index, group in enumerate(space.groups)
-        if bits in group.choices and (group.kind is Kind.ACTIVATION or bits == FLOAT)
+        if bits in group.choices and (group.kind is GroupKind.ACTIVATION or bits == FLOAT)
     )
     candidate[index] = bits
     with pytest.raises(ExportError):
@@ -112,5 +112,5 @@ def test_several_formats_leave_what_all_express() -> None:
 
 def test_a_group_without_choices_keeps_the_targets_width() -> None:
     space = space_of("onnxruntime", Expressible(frozenset({16}), frozenset({3}), floats=False))
-    assert {group.choices for group in space.groups if group.kind is Kind.WEIGHT} == {(8,)}
-    assert {group.choices for group in space.groups if group.kind is Kind.ACTIVATION} == {(3,)}
+    assert {group.choices for group in space.groups if group.kind is GroupKind.WEIGHT} == {(8,)}
+    assert {group.choices for group in space.groups if group.kind is GroupKind.ACTIVATION} == {(3,)}

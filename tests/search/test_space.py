@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from intact.errors import UsageError
 from intact.graph import Graph, normalize
 from intact.plan import NoteKind, Overrides, TensorEnd, build_plan
-from intact.search.space import FLOAT, Group, Kind, Space
+from intact.search.space import FLOAT, Group, GroupKind, Space
 from intact.targets import load_target
 from tests.models import ModelBuilder, depthwise_net, residual_net, transformer_block
 from tests.plans import conv, image, own_target
@@ -41,7 +41,7 @@ def test_an_edge_is_one_group_with_its_producer_and_its_readers() -> None:
     space = Space.of(chain(), load_target("onnxruntime"))
     middle = holding(space, TensorEnd.output("first"))
     assert TensorEnd.input("second", 0) in middle.ends
-    assert middle.kind is Kind.ACTIVATION
+    assert middle.kind is GroupKind.ACTIVATION
 
 
 def test_a_fused_activation_is_in_the_group_of_what_it_hands_out() -> None:
@@ -53,7 +53,7 @@ def test_a_fused_activation_is_in_the_group_of_what_it_hands_out() -> None:
 def test_a_weight_owns_its_node_and_what_is_fused_behind_it() -> None:
     space = Space.of(chain(relu=True), load_target("onnxruntime"))
     group = holding(space, TensorEnd.input("first", 1))
-    assert (group.kind, group.owners) == (Kind.WEIGHT, ("first", "relu"))
+    assert (group.kind, group.owners) == (GroupKind.WEIGHT, ("first", "relu"))
     assert group.choices == (FLOAT, 8, 7, 6, 5, 4)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from intact.analyze.side_by_side import Place, SideBySide
+from intact.analyze.side_by_side import ComparedPoint, SideBySide
 from intact.data.stream import Samples
 from intact.graph import weight_slot
 from intact.numerics.channel_errors import ChannelErrorSums
@@ -294,7 +294,7 @@ def inspect_graph_statistic(
     return GraphStatistic(both.samples, both.executor, tuple(edges))
 
 
-def _results(plan: QuantizedGraph) -> Iterator[Place]:
+def _results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
     """Yield the results of quantized layers; those that only move codes are none."""
     points = Points.of(plan)
     for chain in chains(plan, points):
@@ -305,24 +305,24 @@ def _results(plan: QuantizedGraph) -> Iterator[Place]:
         if (point is None and not value.is_graph_output()) or (point and point.is_passed_on):
             continue
         axis = _CHANNEL_AXES.get(head.op_type) if weight_slot(head) is not None else None
-        yield Place(head, str(value.name), point.end if point else None, axis)
+        yield ComparedPoint(head, str(value.name), point.end if point else None, axis)
 
 
-def _edges(plan: QuantizedGraph) -> Iterator[Place]:
+def _edges(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
     """Yield every place where an activation is quantized, and then the model's float outputs."""
     for point in quantization_points(plan):
         if not point.is_constant and not point.is_passed_on:
-            yield Place(plan.graph.node(point.end.node), str(point.value.name), point.end)
+            yield ComparedPoint(plan.graph.node(point.end.node), str(point.value.name), point.end)
     for value in plan.graph.outputs:
         node, config = value.producer(), plan.producer_config(value)
         if node is not None and plan.graph.is_float(value) and not (config and quantizes(config)):
-            yield Place(node, str(value.name), None)
+            yield ComparedPoint(node, str(value.name), None)
 
 
 def _edge(
     plan: QuantizedGraph,
     position: int,
-    place: Place,
+    place: ComparedPoint,
     sums: tuple[Moments, Moments, ChannelErrorSums],
     groups: dict[int, str],
     types: dict[TensorEnd, EdgeTypes],
@@ -351,12 +351,12 @@ def _edge(
     )
 
 
-def _float_end(place: Place) -> TensorEnd:
+def _float_end(place: ComparedPoint) -> TensorEnd:
     slots = [str(value.name) for value in place.node.outputs]
     return TensorEnd.output(str(place.node.name), slots.index(place.tensor))
 
 
-def _layer(place: Place, sums: ChannelErrorSums) -> LayerError:
+def _layer(place: ComparedPoint, sums: ChannelErrorSums) -> LayerError:
     cosines = () if place.axis is None else tuple(sums.cosines.tolist())
     ends = (str(place.node.name), place.node.op_type, place.tensor)
     return LayerError(*ends, sums.cosine, cosines, sums.sqnr_db, sums.mse)

@@ -23,11 +23,11 @@ from intact.program.lower import lower
 _BATCH = 10
 
 Array: TypeAlias = npt.NDArray[Any]
-_Arrays: TypeAlias = Mapping["Place", Array]
+_Arrays: TypeAlias = Mapping["ComparedPoint", Array]
 
 
 @dataclass(frozen=True)
-class Place:
+class ComparedPoint:
     """Where both models are observed.
 
     Attributes:
@@ -64,7 +64,7 @@ class SideBySide:
     """
 
     def __init__(
-        self, plan: QuantizedGraph, places: Iterable[Place], *, threads: int, integers: bool
+        self, plan: QuantizedGraph, places: Iterable[ComparedPoint], *, threads: int, integers: bool
     ) -> None:
         self.executor = "integer" if integers else "simulate"
         kind = _Integers if integers else _Simulated
@@ -98,14 +98,14 @@ class SideBySide:
 class _Quantized(Protocol):
     """The quantized model, observed."""
 
-    places: tuple[Place, ...]
+    places: tuple[ComparedPoint, ...]
 
     def run(self, feeds: Feeds) -> _Arrays:
         """Return the float32 values at the places."""
 
 
 class _Simulated:
-    def __init__(self, plan: QuantizedGraph, places: Sequence[Place], threads: int) -> None:
+    def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint], threads: int) -> None:
         self._simulator = Simulator(plan, threads=threads)
         points = self._simulator.points
         self.places = tuple(each for each in places if each.end is None or each.end in points)
@@ -120,7 +120,7 @@ class _Simulated:
 
 
 class _Integers:
-    def __init__(self, plan: QuantizedGraph, places: Sequence[Place], threads: int) -> None:
+    def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint], threads: int) -> None:
         program = lower(plan)
         self._engine = IntegerEngine(program, threads=threads)
         by_end = {tensor.end: tensor for tensor in program.tensors() if not tensor.is_constant}

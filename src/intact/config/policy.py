@@ -1,6 +1,6 @@
 """What kind of quantization a tensor has, as a set of flags.
 
-The seven properties are those of the PPQ document (*Tensor Quantization Config*). Most of the
+The seven properties are those of [ppq]. Most of the
 128 subsets are impossible; :meth:`QuantPolicy.check` says why.
 """
 

@@ -1,6 +1,6 @@
 """The eleven states of a tensor config, what each means, and how one becomes another.
 
-The states are those of the PPQ document. The transitions are those PPQ practises, written
+The states are those of [ppq]. The transitions are those PPQ practises, written
 down as a table and enforced; PPQ itself guards none of them.
 """
 

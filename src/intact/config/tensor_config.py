@@ -1,4 +1,4 @@
-"""How one tensor end is quantized, following the PPQ document's *Tensor Quantization Config*.
+"""How one tensor end is quantized, following [ppq]'s *Tensor Quantization Config*.
 
 A config belongs to a (node, slot) and not to a tensor, because two consumers may quantize one
 tensor differently. Configs that share one scale form a union-find: each reads scale and offset

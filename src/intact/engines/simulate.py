@@ -2,7 +2,7 @@
 
 Scales, clips and switches are inputs, so another calibration of the same structure costs a run
 and no compilation. Weights are constants of the session, already on their grid: as inputs they
-would lose ONNX Runtime's blocked layout (18 -> 31 ms, facts on the runtimes).
+would lose ONNX Runtime's blocked layout (18 -> 31 ms, measured).
 
 The simulation is exact as long as every sum of ``|q_x * q_w|`` stays below 2**24, where float32
 holds all integers; beyond that it is a close approximation.

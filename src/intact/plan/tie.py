@@ -1,6 +1,6 @@
 """Ties: ends that must share a scale because the hardware has one for them.
 
-This is the first half of the TVM document's ``threshold_rectify``, as union-find: the tied ends
+This is the first half of [tvm]'s ``threshold_rectify``, as union-find: the tied ends
 hang under one dominator and read their scale through it (what its range is: `rectify`). Ends on
 different grids (another width) cannot share one scale: they stay apart, and a note says so.
 """
@@ -60,7 +60,7 @@ def largest_scale(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
     With widths ``b_i`` and thresholds ``t_i`` a scale is ``t_i / 2^(b_i - 1)``. The end ``*`` of
     the largest one keeps its threshold, the others have ``t_i = 2^(b_i - b*) t*``; for ranges that
     are not symmetric, both of their sides. With equal widths that is the union of the ranges.
-    Source: the TVM document (HAGO), "Threshold Estimation"; facts, "HAGO, Rectify".
+    Source: [tvm], "Threshold Estimation".
 
     >>> largest_scale([8, 8], [(-1.0, 0.5), (-0.25, 2.0)])
     [(-1.0, 2.0), (-1.0, 2.0)]

@@ -1,6 +1,6 @@
 """Which nodes are quantized: HAGO's topology rules, with a reason for every node.
 
-Source: the TVM document and its sources (facts, "HAGO, Topology"). In topological order: an op
+Source: [tvm]. In topological order: an op
 without integer description stays float; an op that also has a float description is quantized
 only if one of its sources is; all others are quantized. Added to that, where the target asks:
 an op with a float description whose consumers are all float stays float, since it would only

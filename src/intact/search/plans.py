@@ -58,7 +58,7 @@ class Grids:
 
 
 @dataclass(frozen=True)
-class Place:
+class ChosenEnd:
     """An end whose width a candidate chooses.
 
     Attributes:
@@ -86,8 +86,8 @@ class Place:
 class Question:
     """Whether two ends lie on the same grid; the second may be on one that no width moves."""
 
-    first: Place
-    second: Place | Grid
+    first: ChosenEnd
+    second: ChosenEnd | Grid
     answer: bool
 
     def holds(self, grids: Grids, widths: Sequence[int]) -> bool:
@@ -112,8 +112,8 @@ class Structure:
     """
 
     plan: QuantizedGraph
-    annotated: tuple[tuple[Place | None, TensorEnd, Missing | None], ...]
-    places: tuple[Place, ...]
+    annotated: tuple[tuple[ChosenEnd | None, TensorEnd, Missing | None], ...]
+    places: tuple[ChosenEnd, ...]
     questions: tuple[Question, ...]
     points: tuple[QuantPoint, ...]
     parts: tuple[tuple[int, ...], tuple[int, ...]]
@@ -213,7 +213,9 @@ class _Heard(Grid):
     __hash__ = Grid.__hash__
 
 
-def _places(plan: QuantizedGraph, groups: Mapping[TensorEnd, int], grids: Grids) -> Iterator[Place]:
+def _places(
+    plan: QuantizedGraph, groups: Mapping[TensorEnd, int], grids: Grids
+) -> Iterator[ChosenEnd]:
     """Yield the ends of an annotated plan whose widths are chosen."""
     target = plan.target
     unsigned = unsigned_values(plan.graph, target, plan.decisions)
@@ -232,11 +234,11 @@ def _places(plan: QuantizedGraph, groups: Mapping[TensorEnd, int], grids: Grids)
         else:
             name = "" if value is None else str(value.name)
             scheme = target.activation_scheme(rule, unsigned=name in unsigned)
-        yield Place(end, groups[end], scheme, axis, grids.family(scheme, axis))
+        yield ChosenEnd(end, groups[end], scheme, axis, grids.family(scheme, axis))
 
 
 def _questions(
-    heard: Sequence[tuple[_Heard, Grid, bool]], places: Mapping[TensorEnd, Place], grids: Grids
+    heard: Sequence[tuple[_Heard, Grid, bool]], places: Mapping[TensorEnd, ChosenEnd], grids: Grids
 ) -> Iterator[Question]:
     """Yield what the widths decide, each question once."""
     seen: set[tuple[object, ...]] = set()
@@ -246,7 +248,7 @@ def _questions(
         mine, theirs = _kind(first), _kind(other)
         if mine != theirs:
             continue  # at no width
-        if isinstance(second, Place) and (place.group, place.scheme, place.axis) == (
+        if isinstance(second, ChosenEnd) and (place.group, place.scheme, place.axis) == (
             second.group,
             second.scheme,
             second.axis,
@@ -262,8 +264,8 @@ def _kind(grid: Grid) -> tuple[object, ...]:
     return grid.policy, grid.rounding, grid.granularity
 
 
-def _identity(second: Place | Grid) -> tuple[int, int]:
-    return (second.group, id(second.family)) if isinstance(second, Place) else (-1, id(second))
+def _identity(second: ChosenEnd | Grid) -> tuple[int, int]:
+    return (second.group, id(second.family)) if isinstance(second, ChosenEnd) else (-1, id(second))
 
 
 _KEPT = 256
@@ -367,7 +369,9 @@ class Planner:
             ),
         )
 
-    def _missing(self, plan: QuantizedGraph, place: Place, widths: Sequence[int]) -> Missing | None:
+    def _missing(
+        self, plan: QuantizedGraph, place: ChosenEnd, widths: Sequence[int]
+    ) -> Missing | None:
         grid = place.grid(self._grids, widths)
         return self._memo(
             ("missing", place.end, id(grid)),  # equal grids are one object, which is kept

@@ -1,8 +1,7 @@
 """The choice space: for each group of tensor ends, how many bits they may have.
 
-Source: the TVM document (HAGO), "Workflow Overview" and "Hardware Description"; facts, "HAGO,
-Bits": the limit of an edge is the widest type that everything at it declares, and choices go from
-there down to 4 bits. Ends whose scales are tied and ends of fused operators are one group, so that
+Source: [tvm], "Workflow Overview" and "Hardware Description". The limit of an edge is the widest type that
+everything at it declares, and choices go from there down to 4 bits. Ends whose scales are tied and ends of fused operators are one group, so that
 no candidate is illegal. What is added to that: a group may stay float where that is a node's own
 affair.
 """
@@ -78,7 +77,7 @@ Candidate: TypeAlias = tuple[int, ...]
 """One choice (bits, or ``FLOAT``) for each group of a space, in their order."""
 
 
-class Kind(StrEnum):
+class GroupKind(StrEnum):
     """What the tensors of a group are."""
 
     WEIGHT = "weight"
@@ -98,7 +97,7 @@ class Group:
     """
 
     name: str
-    kind: Kind
+    kind: GroupKind
     ends: tuple[TensorEnd, ...]
     owners: tuple[str, ...]
     choices: tuple[int, ...]
@@ -155,7 +154,7 @@ class Space:
         groups = []
         for ends in _grouped(plan):
             kind = _kind(plan, ends)
-            found = _chains_of(chains, ends) if kind is Kind.WEIGHT else ()
+            found = _chains_of(chains, ends) if kind is GroupKind.WEIGHT else ()
             owners = (found or _producers(plan, ends, claimed)) if allow_float else ()
             first = plan.configs[ends[0]]
             choices = _choices(widest(plan, ends), widths)
@@ -273,13 +272,13 @@ def _is_bias(plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig) ->
     )
 
 
-def _kind(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> Kind:
+def _kind(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> GroupKind:
     for end in ends:
         node = plan.graph.node(end.node)
         value = node.inputs[end.slot] if end.direction == "input" else None
         if value is None or not is_constant(value):
-            return Kind.ACTIVATION
-    return Kind.WEIGHT
+            return GroupKind.ACTIVATION
+    return GroupKind.WEIGHT
 
 
 def _asked(plan: QuantizedGraph, end: TensorEnd, overrides: Overrides) -> bool:
@@ -365,7 +364,7 @@ def deployable(
     """
 
     def left(group: Group) -> tuple[int, ...]:
-        widths = weight_bits if group.kind is Kind.WEIGHT else activation_bits
+        widths = weight_bits if group.kind is GroupKind.WEIGHT else activation_bits
         found = (bits for bits in group.choices if (floats if bits == FLOAT else bits in widths))
         return tuple(found) or (group.default,)
 

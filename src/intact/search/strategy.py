@@ -1,6 +1,6 @@
 """A strategy: which nodes and edges are quantized, with how many bits and which thresholds.
 
-Source: the TVM document (HAGO), "Log Format". A plan with scales becomes a strategy, and a strategy
+Source: [tvm], "Log Format". A plan with scales becomes a strategy, and a strategy
 the same plan again, bit for bit and without data; ``thresholds`` has the formula.
 """
 

@@ -25,7 +25,7 @@ from intact.errors import DataError, ModelError, PlanError
 from intact.graph import Graph, normalize
 from intact.plan import QuantizedGraph, build_plan, quantization_points
 from intact.program.lower import lower
-from intact.search.space import Candidate, Kind, Space
+from intact.search.space import Candidate, GroupKind, Space
 from intact.targets import Target, load_target
 from tests.engines.piecewise.narrow import narrow_target
 from tests.gallery.catalogue import GALLERY
@@ -217,7 +217,7 @@ def test_neighbours_go_on_from_where_they_differ() -> None:
     prepared = pieces.prepare(plans.plan(base))
     for _ in range(2):
         pieces.run(prepared, 0, plans.feeds)
-    activations = [k for k in space.open if space.groups[k].kind is Kind.ACTIVATION]
+    activations = [k for k in space.open if space.groups[k].kind is GroupKind.ACTIVATION]
     for index in activations:
         widths = [bits for bits in space.groups[index].choices if bits != base[index]]
         plan = plans.plan(space.with_choice(base, index, widths[-1]))

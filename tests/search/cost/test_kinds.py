@@ -17,7 +17,7 @@ from intact.formats.onnx_qdq.write import write_qdq
 from intact.graph import Graph, normalize
 from intact.plan import Overrides, build_plan
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
-from intact.search.space import FLOAT, Candidate, Kind, Space
+from intact.search.space import FLOAT, Candidate, GroupKind, Space
 from intact.targets import load_target
 from tests.models import (
     MODELS,
@@ -77,7 +77,7 @@ def test_bits_are_summed_over_groups() -> None:
 def test_bytes_of_a_convolution_are_its_codes_scales_and_bias() -> None:
     space = space_of(one_conv(), "tvm")
     cost = make_cost("bytes", space)
-    activations = 5 * sum(group.kind is Kind.ACTIVATION for group in space.groups)
+    activations = 5 * sum(group.kind is GroupKind.ACTIVATION for group in space.groups)
     weight = 6 * 4 * 9
     rest = activations + 6 * 4  # the bias, whose scale and zero point are another 8
     assert cost.of(space.default) == weight + 5 + rest + 8
@@ -114,7 +114,7 @@ def test_a_weight_that_two_nodes_share_is_stored_once() -> None:
         return b.build()
 
     once, twice = space_of(model(shared=True)), space_of(model(shared=False))
-    weights = [group for group in once.groups if group.kind is Kind.WEIGHT]
+    weights = [group for group in once.groups if group.kind is GroupKind.WEIGHT]
     assert [len(group.ends) for group in weights] == [2]
     difference = make_cost("bytes", twice).of(twice.default)
     difference -= make_cost("bytes", once).of(once.default)
@@ -132,7 +132,7 @@ def written_bytes(space: Space, candidate: Candidate, feeds: dict[str, npt.NDArr
 def weights_at(space: Space, bits: int) -> Candidate:
     """The default, but for the weights."""
     return tuple(
-        bits if group.kind is Kind.WEIGHT and bits in group.choices else group.default
+        bits if group.kind is GroupKind.WEIGHT and bits in group.choices else group.default
         for group in space.groups
     )
 
@@ -163,7 +163,7 @@ def test_bytes_are_exactly_those_of_a_written_residual_net() -> None:
 def test_bytes_keep_the_widest_activations_and_three_weights() -> None:
     space = space_of(residual_net())
     for group in pruned(space, make_cost("bytes", space)).groups:
-        if group.kind is Kind.ACTIVATION:
+        if group.kind is GroupKind.ACTIVATION:
             assert group.choices == (8,)
         else:
             assert group.choices == (FLOAT, 8, 4)

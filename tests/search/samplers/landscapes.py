@@ -11,7 +11,7 @@ import numpy as np
 
 from intact.plan import Overrides, QuantizedGraph
 from intact.search.cost import CostModel, Term
-from intact.search.space import FLOAT, Candidate, Group, Kind, Space
+from intact.search.space import FLOAT, Candidate, Group, GroupKind, Space
 from intact.search.trial import Ask, Goal, Measured, Sampler, State, Trial
 
 SAMPLES = 100
@@ -20,7 +20,9 @@ SAMPLES = 100
 def space_of(*choices: Sequence[int]) -> Space:
     """Return a space of groups with these choices, without a graph behind it."""
     groups = tuple(
-        Group(f"group{index}", Kind.WEIGHT, (), ("node",) if FLOAT in each else (), tuple(each))
+        Group(
+            f"group{index}", GroupKind.WEIGHT, (), ("node",) if FLOAT in each else (), tuple(each)
+        )
         for index, each in enumerate(choices)
     )
     return Space(cast(QuantizedGraph, None), Overrides(), groups)

@@ -13,7 +13,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.observe.layout import Layout, Observed, Shape
+from intact.calibrate.observe.layout import BatchLayout, Observed, Shape
 from intact.calibrate.observe.observer import Observer, model_of_outputs
 from intact.engines.session import Optimization, refuse_threads
 from intact.errors import CalibrationError, ModelError, UsageError
@@ -108,7 +108,7 @@ def _groups(
         yield tuple(group)
 
 
-def known_sizes(graph: Graph, layout: Layout, tensors: Sequence[str]) -> dict[str, int] | None:
+def known_sizes(graph: Graph, layout: BatchLayout, tensors: Sequence[str]) -> dict[str, int] | None:
     """Return the bytes of each tensor in one thread; None where they depend on the samples."""
     if layout.shapes is not None:
         return {name: _bytes(layout.shapes[name], copies=1) for name in tensors}
@@ -137,7 +137,7 @@ def _shown(size: int) -> str:
 
 
 def part_observers(
-    graph: Graph, tensors: Sequence[str], layout: Layout, groups: Sequence[Sequence[str]]
+    graph: Graph, tensors: Sequence[str], layout: BatchLayout, groups: Sequence[Sequence[str]]
 ) -> Iterator[Observer]:
     """Yield an observer for each group of tensors, to be used before the next one is asked for.
 

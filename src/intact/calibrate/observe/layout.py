@@ -42,7 +42,7 @@ _BATCH_ELEMENTS = 1 << 20  # 4 MiB of activations a thread: they are counted fro
 
 
 @dataclass(frozen=True)
-class Layout:
+class BatchLayout:
     """The internal batches of one model and a set of observed tensors.
 
     Attributes:
@@ -84,7 +84,7 @@ class Layout:
         return (each,) * (each != 1) + shape[:axis] + shape[axis + 1 :]
 
 
-def find_layout(graph: Graph, tensors: Sequence[str], run: Run) -> Layout:
+def find_layout(graph: Graph, tensors: Sequence[str], run: Run) -> BatchLayout:
     """Return the layout for observing these tensors.
 
     Args:
@@ -102,7 +102,7 @@ def find_layout(graph: Graph, tensors: Sequence[str], run: Run) -> Layout:
         if not is_ragged and size > 1:
             shapes = _shapes_at(size, specs, computed, run)
             axes |= {n: 0 if s and s[0] % size == 0 else None for n, s in shapes.items()}
-        return Layout(size, axes)
+        return BatchLayout(size, axes)
     found = _inferred(graph, computed) or _measured(specs, computed, run)
     elements = sum(math.prod(shape) for shape, _ in found.values())
     size = _LARGEST_BATCH
@@ -116,7 +116,7 @@ def find_layout(graph: Graph, tensors: Sequence[str], run: Run) -> Layout:
             batch_shapes[name] = tuple(n * size if k == axis else n for k, n in enumerate(shape))
         else:
             batch_shapes[name] = (size, *(n or 1 for n in specs[name].shape[1:]))
-    return Layout(size, axes, batch_shapes)
+    return BatchLayout(size, axes, batch_shapes)
 
 
 def _inferred(graph: Graph, computed: Sequence[str]) -> dict[str, tuple[Shape, int | None]]:

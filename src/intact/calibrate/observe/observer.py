@@ -12,7 +12,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.observe.layout import Layout, Observed, Shape, find_layout
+from intact.calibrate.observe.layout import BatchLayout, Observed, Shape, find_layout
 from intact.data.batching import Batch
 from intact.engines.session import make_session, run_bound, run_session
 from intact.errors import CalibrationError
@@ -45,7 +45,7 @@ class Observer:
         tensors: Sequence[str],
         *,
         session: ort.InferenceSession | None = None,
-        layout: Layout | None = None,
+        layout: BatchLayout | None = None,
     ) -> None:
         self.tensors = tuple(tensors)
         inputs = {str(value.name) for value in graph.inputs}
@@ -104,7 +104,7 @@ class _Arena:
         session: ort.InferenceSession,
         computed: Sequence[str],
         tensors: Sequence[str],
-        layout: Layout,
+        layout: BatchLayout,
         batch_shapes: Mapping[str, Shape],
     ) -> None:
         axes, batch_size = layout.axes, layout.batch_size

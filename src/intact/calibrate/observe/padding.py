@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.observe.layout import Layout, Observed, Shape
+from intact.calibrate.observe.layout import BatchLayout, Observed, Shape
 from intact.calibrate.scales.masked import MASKED_BEYOND, attention_values, softmax_factors
 from intact.data.mask import RealPositions
 from intact.graph import Graph, OpKind, Role, input_role, op_spec
@@ -53,7 +53,9 @@ class Padding:
         layout: Where the tensors hold the samples.
     """
 
-    def __init__(self, graph: Graph, tensors: Sequence[str], mask: str, layout: Layout) -> None:
+    def __init__(
+        self, graph: Graph, tensors: Sequence[str], mask: str, layout: BatchLayout
+    ) -> None:
         self._tensors = tuple(tensors)
         self._layout = layout
         self._dims = {name: _dims(graph, name) for name in tensors}
@@ -134,7 +136,7 @@ class Padding:
             yield Observed(observed.values, starts, elements, 1, observed.shapes)
 
     def _declared(self, name: str, shape: Shape) -> tuple[_Dim, ...]:
-        """Return the declared sizes of one sample's axes; see ``Layout.sample_shape``."""
+        """Return the declared sizes of one sample's axes; see ``BatchLayout.sample_shape``."""
         dims, axis = self._dims[name], self._layout.axes[name]
         if axis is not None and dims:
             first = dims[axis] if dims[axis] == self._free else None  # it is of many samples

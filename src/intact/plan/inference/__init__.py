@@ -1,6 +1,6 @@
 """What every edge of a plan carries: scales and data types, inferred by functions of operators.
 
-Source: the TVM document (HAGO), "Scale Inference" and "Data Type Assignment". An operator that is
+Source: [tvm], "Scale Inference" and "Data Type Assignment". An operator that is
 not known here gets a function with `infers_scale` and `infers_dtype`.
 """
 

@@ -15,7 +15,7 @@ from intact.plan import TensorEnd, quantizes
 from intact.search.cost.model import Choice, CostModel, Measure, Term, summed
 from intact.search.cost.operations import bit_operations, target_operations
 from intact.search.cost.structure import Shapes, Structure, is_signed
-from intact.search.space import Kind, Space
+from intact.search.space import GroupKind, Space
 from intact.targets import DType
 
 _SCALE_BYTES = 4
@@ -31,7 +31,7 @@ def storage_terms(structure: Structure) -> Iterator[Term]:
             stored = _Stored(structure, value, scaled)
             scaled.update(stored.points)
             yield structure.table(stored.groups, stored.nbytes)
-    activations = [group for group in structure.space.groups if group.kind is Kind.ACTIVATION]
+    activations = [group for group in structure.space.groups if group.kind is GroupKind.ACTIVATION]
     parameters = len(activations) * (_SCALE_BYTES + _ZERO_POINT_BYTES)
     yield structure.table((), lambda _: parameters)
 

@@ -1,1 +1,1 @@
-"""Trials on disk: one line of JSON each, as the TVM document has it."""
+"""Trials on disk: one line of JSON each, as [tvm] has it."""

@@ -1,6 +1,6 @@
-"""One line of a search's log: the TVM document's format, strict, and what a search needs besides.
+"""One line of a search's log: [tvm]'s format, strict, and what a search needs besides.
 
-Source: the TVM document (HAGO), "Log Format": ``version``, ``strategy`` and ``results`` are its;
+Source: [tvm], "Log Format": ``version``, ``strategy`` and ``results`` are its;
 ``search`` is added, so that a search can be continued. ``log.schema.json`` says the same.
 """
 

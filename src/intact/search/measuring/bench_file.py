@@ -27,7 +27,7 @@ from intact.plan import Overrides, TensorEnd, build_plan
 from intact.search.measuring.bench import Bench
 from intact.search.measuring.chunks import Chunk
 from intact.search.measuring.objective import Objective
-from intact.search.space import Group, Kind, Space
+from intact.search.space import Group, GroupKind, Space
 from intact.targets import target_from_json, target_to_json
 
 VERSION = 1
@@ -37,7 +37,7 @@ _MODEL, _STATISTICS, _REST = "model.onnx", "statistics.npz", "bench.json"
 
 class _Group(msgspec.Struct, forbid_unknown_fields=True):
     name: str
-    kind: Kind
+    kind: GroupKind
     ends: list[str]
     owners: list[str]
     choices: list[int]

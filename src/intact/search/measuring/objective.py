@@ -50,7 +50,7 @@ class Seen:
 
 
 @dataclass(frozen=True)
-class Kind:
+class ObjectiveKind:
     """A way to score.
 
     Attributes:
@@ -126,12 +126,14 @@ def _row_cosine(want: Rows, have: Rows) -> Rows:
     return np.asarray(np.where(empty, both, cosines.clip(-1.0, 1.0)))
 
 
-KINDS: Mapping[str, Kind] = {
+KINDS: Mapping[str, ObjectiveKind] = {
     kind.name: kind
     for kind in (
-        Kind("accuracy", "%", 2, "top-1 accuracy on the labels", _correct, 100.0, is_count=True),
-        Kind("metric", "", 4, "the user's metric (--metric)"),
-        Kind(
+        ObjectiveKind(
+            "accuracy", "%", 2, "top-1 accuracy on the labels", _correct, 100.0, is_count=True
+        ),
+        ObjectiveKind("metric", "", 4, "the user's metric (--metric)"),
+        ObjectiveKind(
             "agreement",
             "%",
             2,
@@ -140,9 +142,13 @@ KINDS: Mapping[str, Kind] = {
             100.0,
             is_count=True,
         ),
-        Kind("kl", "nats", 5, "minus the divergence from the float softmax", _divergence, 0.0),
-        Kind("sqnr", "dB", 2, "signal to quantization noise of all outputs"),
-        Kind("cosine", "", 6, "cosine with the float outputs, mean of the samples", _cosines, 1.0),
+        ObjectiveKind(
+            "kl", "nats", 5, "minus the divergence from the float softmax", _divergence, 0.0
+        ),
+        ObjectiveKind("sqnr", "dB", 2, "signal to quantization noise of all outputs"),
+        ObjectiveKind(
+            "cosine", "", 6, "cosine with the float outputs, mean of the samples", _cosines, 1.0
+        ),
     )
 }
 
@@ -225,7 +231,7 @@ class Objective:
         return Objective(kind, metric, figure, lower_is_better)
 
     @property
-    def row(self) -> Kind:
+    def row(self) -> ObjectiveKind:
         """What the table says of the kind."""
         return KINDS[self.kind]
 

@@ -1,6 +1,6 @@
 """Simulated annealing over the widths.
 
-Source: the facts, "HAGO, Search": temperature from .5 to .0005, times .99 a trial; a move changes
+Source: [tvm], "Search": temperature from .5 to .0005, times .99 a trial; a move changes
 10 % of the groups by up to 2 bits. Where HAGO's energy is the accuracy, ours is made of the goal:
 
 - ``min_score``: the cost, and what the score lacks of the limit.

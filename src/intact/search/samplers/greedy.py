@@ -1,6 +1,6 @@
 """Greedy search: one group after the other, as narrow as the score allows.
 
-Source: the facts, "HAGO, Search": start at the default (the most bits), walk the edges in
+Source: [tvm], "Search": start at the default (the most bits), walk the edges in
 topological order, lower the bits of one until the accuracy falls below the best, then freeze it.
 What "falls below" means follows from the goal:
 

@@ -1,6 +1,6 @@
 """Random search: each group draws one of its choices, all alike likely.
 
-Source: the facts, "HAGO, Search". Candidates whose cost already rules them out are drawn again,
+Source: [tvm], "Search". Candidates whose cost already rules them out are drawn again,
 which costs no trial. Where nearly all are ruled out (when one group in six stays float, all is
 dearer than the default), choices are drawn up to a width that is drawn first.
 """
