@@ -109,7 +109,7 @@ class TensorMoments:
 
     @staticmethod
     def of(moments: Moments) -> TensorMoments:
-        """Return what was added up."""
+        """Return the accumulated figures."""
         return TensorMoments(moments.mean, moments.std, moments.minimum, moments.maximum)
 
     def to_json(self) -> dict[str, float | None]:

@@ -34,7 +34,7 @@ class ComparedPoint:
         node: The node in whose name it stands.
         tensor: Name of the value in the float model.
         end: The end that names the quantization point; None for a float output of the model.
-        axis: The channel axis, where channels are told apart.
+        axis: The channel axis, where errors are kept by channel.
     """
 
     node: ir.Node

@@ -40,7 +40,7 @@ def is_reference(name: str, inputs: Iterable[str]) -> bool:
 
 
 def as_reference(source: str, name: str, values: object) -> Reference:
-    """Return what was given for a key as an array, or as a list of them.
+    """Join the parts of a key to one array, or keep them as a list.
 
     Raises:
         DataError: It holds Python objects.
@@ -55,7 +55,7 @@ def as_reference(source: str, name: str, values: object) -> Reference:
 
 
 def joined_references(source: str, batches: Sequence[BatchReferences]) -> dict[str, Reference]:
-    """Return what came along with the used samples, by key.
+    """Return the extra arrays of the used samples by key.
 
     Args:
         source: What to call the data in messages.

@@ -77,7 +77,7 @@ class Preprocess:
     def scaled(
         self, name: str, values: npt.NDArray[Any], axis: int | None = None
     ) -> npt.NDArray[Any]:
-        """Return what calling it returns, with the axis of the channels where that is known.
+        """Apply the steps like a call, with the axis of the channels where that is known.
 
         Raises:
             DataError: The number of channels is not that of ``mean`` or ``scale``.
@@ -173,7 +173,7 @@ def read_preprocess(path: str | Path) -> Preprocess:
 
 
 def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
-    """Return what the content of a preprocessing file says.
+    """Parse the content of a preprocessing file.
 
     Args:
         data: The content.

@@ -178,7 +178,7 @@ def is_folder(source: object) -> TypeGuard[str | Path]:
 
 
 def _count(reader: Iterable[Batch]) -> int | None:
-    """Return how many samples a list of batches holds; None for what has to be read to know."""
+    """Count the samples of a list of batches; None for sources that must be read to know."""
     if not isinstance(reader, list):
         return None
     lengths = [

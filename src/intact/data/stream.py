@@ -103,7 +103,7 @@ class Samples:
         return next((size for size in fixed if size is not None), None)
 
     def batch_size(self, wanted: int) -> int:
-        """Return how many samples can run at once: as the model fixes, or up to ``wanted``.
+        """Return the batch size: the model's own where it fixes one, else up to ``wanted``.
 
         One where inputs have other free dimensions, since samples may then differ in shape.
         """
@@ -143,7 +143,7 @@ class Samples:
         return joined_labels(self.source, self._seen)
 
     def references(self) -> dict[str, Reference]:
-        """Return what came along with the samples of the last pass, by key, labels included.
+        """Return the extra arrays of the last pass by key, labels included.
 
         Raises:
             DataError: Some samples have no entry, or there are not as many entries as samples.
@@ -195,7 +195,7 @@ class Samples:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
     def _separated(self, raw: Mapping[str, Any]) -> tuple[Batch, dict[str, Reference]]:
-        """Return what is for the model or the mask, and what comes along and is to be kept."""
+        """Split a sample: arrays for the model or the mask, and extra arrays to keep."""
         along = {n for n in raw if n != self.mask and is_reference(n, self.specs)}
         kept = along if self.keep_references else along & {LABELS}
         inputs = {n: as_array(self.source, n, raw[n]) for n in raw if n not in along | self.unread}
@@ -244,7 +244,7 @@ class Samples:
 
 
 def as_array(source: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Return what a source gives as an array.
+    """Convert an item of a source to an array.
 
     Raises:
         DataError: It is none, or holds masked values.

@@ -132,7 +132,7 @@ def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
 
 
 def _summed(node: ir.Node) -> int | None:
-    """Return how many products of two activations are added, where the model tells."""
+    """Count the added products of two activations; None where the model does not fix it."""
     value = input_value(node, 0)
     length = None if value is None or not value.shape else value.shape[-1]
     return length if isinstance(length, int) else None
@@ -180,7 +180,7 @@ def _steps(
 def _scale(
     plan: QuantizedGraph, node: ir.Node
 ) -> tuple[npt.NDArray[np.float64] | None, int | None]:
-    """Return what the sums' integers stand for; None where more than integers is added."""
+    """Return the scale of the integer sums; None where more than integers is added."""
     weight, bias = weight_slot(node), bias_slot(node)
     extra = [k for k, value in enumerate(node.inputs) if value is not None and k not in _FACTORS]
     codes = {slot for slot in extra if slot == bias and quantizes(plan.input_config(node, slot))}

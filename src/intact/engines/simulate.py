@@ -132,7 +132,7 @@ class _Chain:
     def __call__(
         self, op_type: str, *inputs: ir.Value, dtype: ir.DataType | None = None
     ) -> ir.Value:
-        """Add a node; its result has the type of its last input unless told otherwise."""
+        """Add a node; its result has the type of its last input unless given."""
         result = dtype or inputs[-1].dtype or ir.DataType.FLOAT
         attributes: dict[str, int | float | str] = {"to": int(result)} if op_type == "Cast" else {}
         return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", attributes, result)
@@ -228,7 +228,7 @@ class Simulator:
         plan: A calibrated plan; its weights and its structure are compiled in.
         threads: Threads inside one operator; 0 lets the runtime choose.
         teacher_forced: Cut the model at every quantized activation: each piece reads its
-            activations from the caller (see ``teacher_inputs``) and hands out its own, so that
+            activations from the caller (see ``teacher_inputs``) and returns its own, so that
             an error in one layer is not seen through the next.
 
     Raises:

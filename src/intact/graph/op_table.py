@@ -2,7 +2,7 @@
 
 One row an operator. A row says which inputs carry the tensors that a quantizer works on (data,
 weight, bias) and which only steer the operator (shapes, indices, parameters), and whether the
-operator hands out nothing but values it was given. Input positions are those of opset 11 and
+operator returns only values of its inputs. Input positions are those of opset 11 and
 later; they did not move since then, inputs were only added at the end.
 
 Source: the ONNX operator specification (https://onnx.ai/onnx/operators/).

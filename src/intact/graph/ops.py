@@ -74,7 +74,7 @@ def bias_slot(node: ir.Node) -> int | None:
 
 
 def input_role(node: ir.Node, slot: int) -> Role:
-    """Return what an input slot of a node is for.
+    """Return the role of an input slot of a node.
 
     A weight or bias slot whose value is computed by the model carries data. Inputs of unknown
     operators carry data.
@@ -126,7 +126,7 @@ def output_channel_axis(node: ir.Node) -> int | None:
 
 
 def output_channels(node: ir.Node) -> int | None:
-    """Return how many output channels a Conv, ConvTranspose or Gemm with a constant weight has."""
+    """Count the output channels of a Conv, ConvTranspose or Gemm with a constant weight."""
     weight = constant_array(input_value(node, 1))
     if weight is None or weight.ndim < 2:
         return None

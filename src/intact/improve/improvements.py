@@ -56,7 +56,7 @@ class Improvements:
         return graph
 
     def notes(self, graph: Graph) -> tuple[Note, ...]:
-        """Return what the rewrites leave alone in a graph and a user might not expect."""
+        """List parts of a graph that the rewrites leave alone unexpectedly."""
         return tuple(
             Note(NoteKind.REWRITE, "", line)
             for name in self.rewrites

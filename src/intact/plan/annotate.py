@@ -141,7 +141,7 @@ class _Schemes:
     unsigned: frozenset[str]
 
     def of_activation(self, rule: OpRule, value: ir.Value | None) -> TensorScheme:
-        """Return how one activation is quantized."""
+        """Make the config of one activation."""
         unsigned = value is not None and str(value.name) in self.unsigned
         return self.target.activation_scheme(rule, unsigned=unsigned)
 

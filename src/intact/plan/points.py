@@ -27,7 +27,7 @@ class QuantPoint:
         config: How; scale and offset are read through its dominator.
         end: The end whose config quantizes: it names the point.
         readers: The (node, slot) pairs that read the quantized data.
-        at_output: The producer hands out quantized data, so every reader and a graph output
+        at_output: The producer outputs quantized data, so every reader and a graph output
             sees it; otherwise only ``readers`` do, and what they quantize is what the producer
             hands out.
         is_passed_on: The data is on the grid already: the producer moves codes of its input,

@@ -171,7 +171,7 @@ def _prune(graph: Graph, target: Target, decisions: dict[str, Decision]) -> None
 def _follows_integer_only(
     node: ir.Node, graph: Graph, target: Target, decisions: dict[str, Decision]
 ) -> bool:
-    """Tell whether a node is the fused activation of one that must hand out integers anyway."""
+    """Tell whether a node is the fused activation of one that must output integers anyway."""
     spec = op_spec(node)
     source = node.inputs[0].producer() if node.inputs[0] is not None else None
     if source is None or spec is None or spec.kind is not OpKind.ACTIVATION:

@@ -48,7 +48,7 @@ def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
 def missing_operator(
     plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig
 ) -> Missing | None:
-    """Return what of an end's width has no operator on the target; None if nothing.
+    """Describe the part of an end's width that no operator of the target has; None if all has one.
 
     The smallest type that holds the codes decides: 5 to 8 bits are int8 as far as a kernel is
     concerned, 4 bits are int4.

@@ -20,7 +20,7 @@ def goal_of(
     least_cost: float = 0.0,
     highest_score: float = math.inf,
 ) -> Goal:
-    """Return what a search is after.
+    """Build the goal of a search.
 
     Args:
         float_score: Of the float model.

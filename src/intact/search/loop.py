@@ -62,7 +62,7 @@ class Nearest:
 
 
 def nearest(trials: Iterable[Trial], goal: Goal, samples: int) -> Nearest:
-    """Return how near the trials came to the limits of a goal."""
+    """Describe how near the trials came to the limits of a goal."""
     whole = front(trials, samples)
     limit = math.inf if goal.max_cost is None else goal.max_cost
     least = -math.inf if goal.min_score is None else goal.min_score
@@ -150,7 +150,7 @@ class Standing:
         return sum(self.share(trial) for trial in self.trials)
 
     def share(self, trial: Trial) -> float:
-        """Return what a trial counts in the budget; one that was stopped, or failed, is a whole."""
+        """Return a trial's share of the budget; a stopped or failed trial counts as a whole one."""
         is_whole = trial.measured.state is not State.COMPLETE
         return 1.0 if is_whole else trial.measured.samples / max(self.samples, 1)
 

@@ -240,7 +240,7 @@ def _places(
 def _questions(
     heard: Sequence[tuple[_Heard, Grid, bool]], places: Mapping[TensorEnd, ChosenEnd], grids: Grids
 ) -> Iterator[Question]:
-    """Yield what the widths decide, each question once."""
+    """Yield the decisions that depend on widths, each once."""
     seen: set[tuple[object, ...]] = set()
     for first, other, same in heard:
         place = places[first.end]
@@ -360,7 +360,7 @@ class Planner:
         return structure
 
     def _width_notes(self, structure: Structure, widths: Sequence[int]) -> tuple[Note, ...]:
-        """Return what `width_notes` says of single ends, which no fusing has hidden yet."""
+        """Collect the notes of `width_notes` about single ends, before fusing hides any."""
         return operator_notes(
             structure.plan.target,
             (

@@ -1,9 +1,9 @@
 """The choice space: for each group of tensor ends, how many bits they may have.
 
-Source: [tvm], "Workflow Overview" and "Hardware Description". The limit of an edge is the widest type that
-everything at it declares, and choices go from there down to 4 bits. Ends whose scales are tied and ends of fused operators are one group, so that
-no candidate is illegal. What is added to that: a group may stay float where that is a node's own
-affair.
+Source: [tvm], "Workflow Overview" and "Hardware Description". The limit of an edge is the widest
+type that everything at it declares, and choices go from there down to 4 bits. Ends whose scales are
+tied and ends of fused operators are one group, so that every candidate is legal. In addition a
+group may stay float where that concerns only its own node.
 """
 
 from __future__ import annotations

@@ -50,7 +50,7 @@ def scale_owners(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantC
 
 
 def role_at(plan: QuantizedGraph, end: TensorEnd) -> Role:
-    """Return what is read at an end; DATA for what is written."""
+    """Return the role of the value read at an end; DATA for an output."""
     is_input = end.direction is Direction.INPUT
     return input_role(plan.graph.node(end.node), end.slot) if is_input else Role.DATA
 
@@ -151,7 +151,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @staticmethod
     def of(plan: QuantizedGraph) -> Strategy:
-        """Return what a plan decides.
+        """Extract the strategy of a plan.
 
         Args:
             plan: With scales, made from a float model.

@@ -1,4 +1,4 @@
-"""What a search asks, what it is told, and what it is after."""
+"""Requests, results and goal of a search."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Trial:
     """A candidate with its result.
 
     Attributes:
-        number: From 0, in the order in which results were told.
+        number: From 0, in the order in which samplers got the results.
         candidate: The choices.
         cost: Lower is better.
         measured: What it gave.
@@ -143,9 +143,9 @@ class Goal:
 
 
 class Sampler(Protocol):
-    """Chooses candidates: asked for some, told what they gave, in the order asked.
+    """Chooses candidates by ask and tell; trials are told in the order asked.
 
-    Everything it decides follows from its seed and from what it was told, so that a search that
+    Everything it decides follows from its seed and from the trials told, so that a search that
     was cut off can be led to where it was by telling it the logged results again. How many are
     asked at once is the sampler's own affair and does not depend on the number of workers.
     """

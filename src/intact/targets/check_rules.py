@@ -203,7 +203,7 @@ _IN_FLOATS = ("scales_in_turn", "ratio_conversions", "fused_bias")
 
 _OF_SCALES = ("scales_in_turn", "ratio_conversions", "reciprocal_scale")
 
-"""Ways to use the scale of an output, of which a grid told by its ends has none."""
+"""Uses of an output's scale that do not exist for a grid given by its ends."""
 
 _PRECISIONS = {
     "scale_precision": frozenset(ScalePrecision) - {ScalePrecision.FLOAT32_PRODUCT},
@@ -295,7 +295,7 @@ def _check_pairs(arithmetic: Arithmetic, file: str, where: str) -> None:
 
 
 def _check_ends(arithmetic: Arithmetic, file: str, where: str) -> None:
-    """Refuse what goes only with grids that are told by their ends, and what never does."""
+    """Refuse fields that need grids given by their ends, and those that exclude them."""
     has_ends = arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
     if has_ends and arithmetic.requantize is not Requantize.FLOAT32:
         raise TargetError(

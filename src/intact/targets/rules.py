@@ -102,7 +102,7 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         reason: Why not; shown to the user, required when ``quantize`` is false.
         float: The operator has a float form too, so it is quantized only behind a quantized
             source (HAGO's topology rule).
-        float_output: The integer form can hand out its result as float32.
+        float_output: The integer form can output float32.
         inputs: Data types taken, data inputs first, then the weight; empty for those of
             ``[activation]`` and ``[weight]``. A shorter list repeats its last data type.
         outputs: Data types given.

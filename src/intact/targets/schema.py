@@ -123,7 +123,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return any(op_type in rule.ops and rule.quantize for rule in self.rules)
 
     def activation_scheme(self, rule: OpRule, *, unsigned: bool = False) -> TensorScheme:
-        """Return how the activations of a rule's operators are quantized.
+        """Return the scheme of the activations of a rule's operators.
 
         Args:
             rule: The rule.
@@ -133,7 +133,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return scheme.unsigned() if unsigned else scheme
 
     def weight_scheme(self, rule: OpRule) -> TensorScheme:
-        """Return how the weights of a rule's operators are quantized."""
+        """Return the scheme of the weights of a rule's operators."""
         return self.weight.overridden(rule.weight)
 
     def arithmetic_for(self, op_type: str) -> Arithmetic:

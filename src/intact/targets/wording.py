@@ -16,12 +16,12 @@ def quoted(text: object) -> str:
 
 
 def plain(text: object) -> str:
-    """Return what :func:`quoted` does, without quotes."""
+    """Shorten and escape like :func:`quoted`, without quotes."""
     return quoted(text)[1:-1]
 
 
 def rule_label(ops: object) -> str:
-    """Return how messages call an ``[[op]]`` entry: by its operators.
+    """Name an ``[[op]]`` entry in messages: by its operators.
 
     >>> rule_label(["Conv", "Gemm"])
     '[[op]] for Conv, Gemm'

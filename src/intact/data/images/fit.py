@@ -50,7 +50,7 @@ class ImageInput:
         return np.array(self._in_order(self.preprocess.image.pad), np.uint8)
 
     def finished(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
-        """Return what the model takes of images, uint8 [N, rows, columns, C] in RGB order.
+        """Convert images, uint8 [N, rows, columns, C] in RGB order, to the model's input.
 
         Channel order, mean and scale (float32, if there are any), focus and layout, in this order.
         """
@@ -81,7 +81,7 @@ def focused(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
 
 
 def image_input(specs: Mapping[str, InputSpec], preprocess: Preprocess) -> ImageInput:
-    """Return how the model takes images.
+    """Match the image steps with the model's input.
 
     Args:
         specs: The model's inputs; one, of rank 4, with 1 or 3 channels (4 or 12 with focus) in

@@ -27,7 +27,7 @@ class Piece:
         nodes: In topological order.
         inputs: What they read of other pieces and of the graph's inputs.
         readers: The nodes and slots that read each input.
-        outputs: Values that others read, or the graph hands out.
+        outputs: Values that other pieces read, and graph outputs.
         constants: Who reads constants.
     """
 
@@ -51,7 +51,7 @@ class Cut:
 
     Attributes:
         pieces: In topological order.
-        outputs: What the graph hands out, by name.
+        outputs: Graph outputs by name.
         checkpoints: Values from which a run may resume: every path from the inputs to what comes
             later goes through the one piece that makes them (the graph's articulation points, and
             where it has none the narrowest places), and the graph's outputs.
@@ -89,7 +89,7 @@ def _live(graph: Graph) -> list[ir.Node]:
 
 
 def _levels(nodes: Sequence[ir.Node], streams: Streams) -> dict[ir.Node, int]:
-    """Return how many quantizers lie on the longest way from each node to an output, negated."""
+    """Count the quantizers on the longest path from each node to an output, negated."""
     levels: dict[ir.Node, int] = defaultdict(int)
     for node in reversed(nodes):
         level = levels[node]

@@ -40,7 +40,7 @@ class Prepared:
 
     Attributes:
         steps: In topological order.
-        outputs: What the graph hands out, by name.
+        outputs: Graph outputs by name.
         quantizers: What makes streams of others; without an entry a stream is as it was computed.
         producers: Which step computes a value.
         keys: By computed value: bytes that are equal where two plans compute the same.

@@ -178,7 +178,7 @@ class Compiled(Generic[Made]):
         self.made = 0
 
     def get(self, key: Hashable, make: Callable[[], tuple[Made, int]]) -> Made:
-        """Return what is there, or make it: ``make`` gives it with its bytes."""
+        """Return the entry, or make it: ``make`` returns it with its size in bytes."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
@@ -256,7 +256,7 @@ class PiecewiseSimulator:
         return self._sessions.made
 
     def prepare(self, plan: QuantizedGraph) -> Prepared:
-        """Return what running a plan takes; compiles nothing.
+        """Prepare a plan for running; compiles nothing.
 
         Args:
             plan: A calibrated plan of the simulator's graph; not changed, and not to be changed
@@ -273,7 +273,7 @@ class PiecewiseSimulator:
         return Prepared.of(found, streams)
 
     def _quantizer(self, config: TensorQuantConfig) -> Quantizer:
-        """Return what puts data on a config's grid; one for all plans that agree on it."""
+        """Return the quantizer of a config's grid, shared by all plans with that grid."""
         params = config.params
         if params is None or config.grid.exponential:  # the quantizer holds the plan's own config
             return quantizer_of(config)

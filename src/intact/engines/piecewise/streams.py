@@ -76,7 +76,7 @@ Quantizer: TypeAlias = SimulatedQuantize | LogarithmicQuantizer | OverflowingQua
 
 
 def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
-    """Return what wraps sums and goes on; None where float32 does not hold them."""
+    """Make the quantizer that wraps sums; None where float32 does not hold them."""
     if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
         return None
     overflow = SimulatedQuantize(
@@ -86,7 +86,7 @@ def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuanti
 
 
 def quantizer_of(config: TensorQuantConfig) -> Quantizer:
-    """Return what puts data on the grid of a config that has its scale."""
+    """Make the quantizer of a config that has its scale."""
     params = config.params
     if config.grid.exponential or params is None:
         return LogarithmicQuantizer(config)
@@ -121,7 +121,7 @@ class Stream:
 
     Attributes:
         value: The value's name.
-        end: The end where readers quantize it; empty for what the producer hands out.
+        end: The end where readers quantize it; empty for the producer's output.
     """
 
     value: str
@@ -179,7 +179,7 @@ class Streams:
         return frozenset(self.handed_out), frozenset(self.ends.items())
 
     def read(self, value: ir.Value, reader: Reader) -> Stream:
-        """Return what a reader gets of a value that is no constant."""
+        """Return the stream by which a reader gets a value that is not constant."""
         return Stream(str(value.name), self.ends.get(reader, ""))
 
     def is_cut(self, value: ir.Value, reader: Reader) -> bool:
@@ -187,12 +187,12 @@ class Streams:
         return str(value.name) in self.handed_out or reader in self.ends
 
     def quantizer(self, stream: Stream) -> Quantizer | None:
-        """Return what makes a stream: of what is handed out, or of what the producer computed."""
+        """Return the source of a stream: the quantized output, or the producer's own result."""
         return self.at_end[stream.end] if stream.end else self.handed_out.get(stream.value)
 
 
 def reads(node: ir.Node) -> Iterator[tuple[ir.Value, Reader]]:
-    """Yield what a node reads and where, with what its bodies read of their surroundings."""
+    """Yield a node's inputs with their slots, those of its subgraphs included."""
     name = str(node.name)
     for slot, value in enumerate(node.inputs):
         if value is not None:

@@ -107,7 +107,7 @@ def _texts(message: Any) -> Iterator[tuple[str, str | bytes]]:
 
 
 def _problem(node: onnx.NodeProto, opset: int) -> str:
-    """Return what ONNX's definition of an operator does not allow; empty where it allows all."""
+    """List violations of the operator's ONNX definition; empty where there are none."""
     schema = _schema(node.op_type, opset)
     if schema is None:
         return ""

@@ -237,6 +237,6 @@ def _culprit(proto: onnx.ModelProto, opset: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Return what a failed assertion of the converter says, without its place in the source."""
+    """Shorten the converter's failed assertion: its message without the place in the source."""
     text = " ".join(str(error).split())
     return text.rpartition("failed: ")[2][:200] or type(error).__name__

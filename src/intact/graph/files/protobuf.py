@@ -125,7 +125,7 @@ def _size(span: Span) -> int:
 def frame_weights(
     proto: onnx.ModelProto, weights: list[tuple[onnx.TensorProto, int]]
 ) -> list[bytes]:
-    """Return what a file holds before each large weight: writing both in turn writes the model.
+    """Yield the bytes before each large weight; written in turn with them, they are the file.
 
     Args:
         proto: The model without these initializers.

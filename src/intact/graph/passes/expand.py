@@ -17,7 +17,7 @@ _AXES_ARE_INPUT = 18
 
 
 def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
-    """Return the graph with every operator of these types taken apart.
+    """Expand every operator of these types into simpler ones.
 
     Args:
         graph: A normalized graph; not changed.
@@ -42,7 +42,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
 def _layer_norm(editor: Editor, node: ir.Node) -> None:
     """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias``.
 
-    A node that hands out mean or deviation too, or whose input has no known rank, stays.
+    A node with mean or deviation as outputs, or whose input has no known rank, stays.
     Source: the definition of the ONNX operator.
     """
     data, scale = node.inputs[0], node.inputs[1]

@@ -98,7 +98,7 @@ def _adds(node: ir.Node, value: ir.Value, number: float) -> bool:
 
 
 def _scaled(value: ir.Value | None, factor: float) -> ir.Value | None:
-    """Return what a value is ``factor`` times of."""
+    """Find the value of which this one is ``factor`` times the multiple."""
     node = None if value is None else value.producer()
     if node is None or node.domain != "" or node.op_type not in {"Mul", "Div"}:
         return None

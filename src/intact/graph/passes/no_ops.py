@@ -11,7 +11,7 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 
 def remove_no_ops(model: ir.Model) -> int:
-    """Remove the nodes of the main graph that hand on data input 0 or its only other input.
+    """Remove the nodes of the main graph that return data input 0 or its only other input.
 
     A node between a graph input or constant and a graph output stays, and so does one between two
     graph outputs: the two ports have names of their own.
@@ -28,7 +28,7 @@ def remove_no_ops(model: ir.Model) -> int:
 
 
 def _handed_on(node: ir.Node) -> ir.Value | None:
-    """Return the input that a node hands on unchanged, None if it does anything at all."""
+    """Return the input that a node returns unchanged, None if it computes anything."""
     if node.domain != "" or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
         return None
     data = input_value(node, 0)

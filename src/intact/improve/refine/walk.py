@@ -124,7 +124,7 @@ class Walk:
         return found
 
     def _inputs(self, node: ir.Node, values: Arrays) -> Arrays:
-        """Return what a node reads of others in the quantized model."""
+        """Collect a node's inputs in the quantized model."""
         found = _chosen(node, values)
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))

@@ -136,7 +136,7 @@ def _is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) 
 
 
 def _fused(chain: tuple[ir.Node, ...]) -> Bounds | None:
-    """Return what a chain clamps to behind its first node; None if it computes something else."""
+    """Return the clamp of a chain behind its first node; None if it computes something else."""
     bounds = Bounds()
     try:
         for node in chain[1:]:

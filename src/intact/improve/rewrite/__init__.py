@@ -15,4 +15,4 @@ REWRITES: Mapping[str, Callable[[Graph], Graph]] = MappingProxyType({"equalize":
 leaves its own alone."""
 
 NOTES: Mapping[str, Callable[[Graph], tuple[str, ...]]] = MappingProxyType({"equalize": notes})
-"""What each rewrite leaves alone in a graph and a user might not expect."""
+"""Parts of a graph that each rewrite leaves alone unexpectedly."""

@@ -169,7 +169,7 @@ def equalize(graph: Graph) -> Graph:
 
 
 def notes(graph: Graph) -> tuple[str, ...]:
-    """Return what `equalize` leaves alone in a graph and a user might not expect."""
+    """List parts of a graph that `equalize` leaves alone unexpectedly."""
     links = Links.of(graph)
     lines = []
     if not links.behind:
@@ -230,7 +230,7 @@ class _Scales:
 
 
 def _largest_factors(layer: Layer) -> Doubles:
-    """Return what each output channel can be multiplied by until its bias is the layer's largest.
+    """Compute the factor of each output channel at which its bias is the layer's largest.
 
     A channel of next to no weights gives its bias alone. Its factor would be large, and with it
     that constant: one scale for all channels would then be spent on it.
@@ -244,6 +244,6 @@ def _largest_factors(layer: Layer) -> Doubles:
 
 
 def _scaled(norm: BatchNorm, factors: Doubles) -> BatchNorm:
-    """Return what is remembered of a folded BatchNormalization for scaled outputs."""
+    """Scale the memory of a folded BatchNormalization with its outputs."""
     gamma, beta = norm.gamma * factors, norm.beta * factors
     return replace(norm, gamma=gamma.astype(np.float32), beta=beta.astype(np.float32))

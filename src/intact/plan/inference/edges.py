@@ -106,7 +106,7 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
 
 
 def _taken(plan: QuantizedGraph, node: ir.Node, slot: int, results: dict[str, _Result]) -> _Result:
-    """Return what a node reads at a slot: sums of a fused producer, codes, or floats."""
+    """Infer the type at an input slot: sums of a fused producer, codes, or floats."""
     value, config = node.inputs[slot], plan.input_config(node, slot)
     producer = None if value is None else value.producer()
     if producer is not None and _is_hidden(plan, node, slot):

@@ -204,7 +204,7 @@ def own_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
 
 @infers_scale(*(op_type for op_type, spec in OPS.items() if spec.moves_values))
 def moved_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """Integers are handed on; where they have several scales, an axis may have gone elsewhere."""
+    """Integers pass; where they have several scales, an axis may have moved."""
     if not moves_values(node):
         return None
     return scales[0] if scales[0].ndim == 0 else None

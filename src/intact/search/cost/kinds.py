@@ -187,7 +187,7 @@ def _priced(structure: Structure, shapes: Shapes) -> Iterable[Term]:
 
 
 def _guessed(structure: Structure, shapes: Shapes) -> Iterable[Term]:
-    """Return what stands for the latency: the target's costs, or bit-operations without those."""
+    """Choose the estimate of latency: the target's costs, or bit-operations without those."""
     terms = list(target_operations(structure, shapes))
     return terms if summed(terms)[1] else bit_operations(structure, shapes)
 

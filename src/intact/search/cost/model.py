@@ -57,7 +57,7 @@ class CostModel:
     known: dict[Candidate, float] = field(default_factory=dict)
 
     def of(self, candidate: Candidate) -> float:
-        """Return what a candidate costs; one that is measured is measured once.
+        """Compute a candidate's cost; a measured cost is measured once.
 
         Raises:
             UsageError: It is no candidate of the space.

@@ -85,7 +85,7 @@ def bit_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
 
 
 def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
-    """Yield what each node costs by the target's file, times its products or elements.
+    """Yield each node's cost: the price in the target's file times its products or elements.
 
     The file's numbers are relative to each other, so that the sum is proportional to time, in
     products of an operator whose cost is 1. A node computes in the widest type of the first

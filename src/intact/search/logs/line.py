@@ -110,7 +110,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def trial(self) -> Trial:
-        """The trial as it was told to the sampler."""
+        """The trial as the sampler got it."""
         return trial_of(self.results, self.search)
 
     @property
@@ -140,7 +140,7 @@ class Head(msgspec.Struct):
 
 
 def trial_of(results: Results, search: SearchPart) -> Trial:
-    """Return the trial that a line tells of."""
+    """Decode the trial of a line."""
     named = results.not_finite
 
     def number(name: str, value: float | None) -> float:

@@ -81,7 +81,7 @@ def _too_large(source: str, needed: int, allowed: int) -> DataError:
 
 
 def portions(total: int, size: int, first: int = 1) -> list[int]:
-    """Return how many samples run at once, until all have; the first portion in so many parts.
+    """Yield batch sizes until all samples have run; the first portion is split in parts.
 
     >>> portions(40, 16, first=2)
     [8, 8, 16, 16]

@@ -341,7 +341,7 @@ def _ends(chunks: Sequence[Chunk], samples: int) -> Iterator[int]:
 
 
 def _chunks_until(chunks: Sequence[Chunk], samples: int) -> int:
-    """Return how many chunks hold the first samples."""
+    """Count the chunks that hold the first samples."""
     done = 0
     for number, chunk in enumerate(chunks, start=1):
         done += chunk.count

@@ -279,7 +279,7 @@ class Objective:
 
 
 def default_kind(first: npt.NDArray[Any], size: int, *, has_labels: bool) -> str:
-    """Return what is scored where the user does not say: accuracy, agreement or SQNR.
+    """Choose the default objective: accuracy, agreement or SQNR.
 
     Args:
         first: The first output of the float model, of a batch.

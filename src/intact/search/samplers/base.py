@@ -1,7 +1,7 @@
-"""What samplers have in common: a search written as a walk, and the memory of what was told.
+"""The base of samplers: a search written as a generator, with a memory of all trials.
 
 A sampler is written as a generator: it yields what it asks and is sent the trials. So its state is
-where it stands in its own loops, and everything in it follows from the seed and what it was told.
+where it stands in its own loops, and everything in it follows from the seed and the trials.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class WalkingSampler(ABC):
 
     Attributes:
         name: As users write it.
-        trials: What was told, by candidate.
+        trials: The trials so far, by candidate.
         best: The best trial so far that the goal accepts.
         to_undercut: Its cost, as it is guessed.
     """
@@ -118,7 +118,7 @@ class WalkingSampler(ABC):
         return self.goal.bar(self.best, self.cost.of(candidate))
 
     def guess(self, candidate: Candidate) -> float:
-        """Return what a candidate costs without measuring it.
+        """Compute a candidate's cost without measuring it.
 
         Where the cost is measured: what its tables tell, in proportion to the default's cost.
         """
@@ -139,7 +139,7 @@ class WalkingSampler(ABC):
         return None if bar == math.inf else bar
 
     def is_new(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate has not been told of."""
+        """Tell whether a candidate has no trial yet."""
         return candidate not in self.trials
 
     def measure(self, candidates: Iterable[Candidate], bar: Bar | float | None = None) -> Measuring:

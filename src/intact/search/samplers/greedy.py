@@ -251,7 +251,7 @@ class BatchedGreedy(WalkingSampler):
         return self.best or base
 
     def _enough(self, base: Trial, ordered: Sequence[Candidate], limit: float) -> int:
-        """Return how many steps it takes to hold the limit; all of them where they do not."""
+        """Count the steps that hold the limit; all of them where none do."""
         for count in range(1, len(ordered)):
             if self.guess(together(base.candidate, ordered[:count])) <= limit:
                 return count

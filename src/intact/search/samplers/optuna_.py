@@ -1,14 +1,14 @@
 """Optuna's samplers behind ours: TPE for one objective, NSGA-II for the front of score and cost.
 
 Extra ``search``: optuna from 4.2 on, 5 too. Only what these have in common is used: ``ask`` with
-fixed distributions, ``tell``, ``enqueue_trial``. Limits are told as values and not as optuna's
+fixed distributions, ``tell``, ``enqueue_trial``. Limits are passed as values and not as optuna's
 constraints, whose interface 5.0 replaced: candidates that hold them come before all that do not,
 and those in the order of what they lack, relative to the default's score and cost (Deb's
 constrained domination; both algorithms go by the order of values alone).
 
 A parameter is the place of a group's choice in its list, an integer, as widths are ordered. Both
 begin with the candidates of one width. What was tried is not asked again. Costs are known without a
-trial: what its cost rules out is told at once. Where the algorithm draws nothing of use, a
+trial: what its cost rules out is reported at once. Where the algorithm draws nothing of use, a
 neighbour of the best is tried.
 """
 
@@ -31,7 +31,7 @@ from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Goal, State, Trial
 
 LARGEST = 1e8
-"""Greatest magnitude of a score that is told: signal-to-noise ratios may be infinite."""
+"""Greatest magnitude of a score passed to optuna: signal-to-noise ratios may be infinite."""
 
 RULED_OUT, BROKEN = 1e9, 2e9
 """Values from which on candidates cannot win for their cost, and limits are broken."""

@@ -202,7 +202,7 @@ class Soundings:
         return min(max(self.samples // _SHARE, _FEWEST), _MOST, self.samples)
 
     def _added(self, start: Candidate, changes: Sequence[Change]) -> Added:
-        """Return what changes add to the noise of a candidate."""
+        """Estimate the noise that changes add to a candidate."""
         changed = [self.space.with_choice(start, index, bits) for index, bits in changes]
         first, *trials = yield from self._glance([start, *changed])
         noise = first.measured.noise

@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def _channels() -> tuple[BinaryIO, BinaryIO]:
-    """Return what is read and written; whatever else prints from now on goes to stderr."""
+    """Take over stdin and stdout for messages; anything else that prints goes to stderr."""
     requests, replies = os.fdopen(os.dup(0), "rb"), os.fdopen(os.dup(1), "wb")
     with open(os.devnull, "rb") as nothing:  # noqa: PTH123 - a device
         os.dup2(nothing.fileno(), 0)

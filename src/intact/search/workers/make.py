@@ -21,7 +21,7 @@ def make_pool(
     distributed: bool = False,
     address: str | None = None,
 ) -> Pool:
-    """Return a pool; nothing is started before it is used.
+    """Make a pool; nothing is started before it is used.
 
     Args:
         bench: What is measured with.
@@ -46,7 +46,7 @@ def make_pool(
 
 
 def cores() -> int:
-    """Return how many processors this process may use."""
+    """Count the processors that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

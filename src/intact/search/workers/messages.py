@@ -128,13 +128,13 @@ def encode(message: Request | Reply) -> bytes:
 
 
 def decode_request(content: bytes) -> Request:
-    """Return what a pool said."""
+    """Decode a message of a pool."""
     request: Request = _requests.decode(content)
     return request
 
 
 def decode_reply(content: bytes) -> Reply:
-    """Return what a worker said."""
+    """Decode a message of a worker."""
     reply: Reply = _replies.decode(content)
     return reply
 

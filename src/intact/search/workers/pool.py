@@ -77,7 +77,7 @@ def attempt(run: Callable[[], Measured]) -> Measured:
     """Run a trial; what is wrong with its candidate is a failure of the trial, not of the search.
 
     Raises:
-        UsageError: What is asked for makes no sense.
+        UsageError: The request makes no sense.
         Exception: Any but `IntactError` and `MemoryError`: an error in a program.
     """
     began = time.perf_counter()

@@ -157,7 +157,7 @@ class ProcessWorker:
             return self._process.wait()
 
     def _what_happened(self) -> str:
-        """Return how it ended, and the last that it printed."""
+        """Describe how the process ended, with its last output."""
         code = self._end()
         how = f"exit code {code}" if code >= 0 else _signal(-code)
         said = self._last_line()
@@ -174,7 +174,7 @@ class ProcessWorker:
 
 
 def _apart() -> dict[str, Any]:
-    """Return how to start a process that Ctrl-C in the terminal does not reach."""
+    """Return options that start a process out of reach of Ctrl-C in the terminal."""
     if os.name == "nt":
         return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
     return {"process_group": 0}
