@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from intact import api, demo
-from intact.api import running
+from intact.api import _evaluate
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
@@ -102,7 +102,7 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
         seen.extend(batch for batch, _ in samples.batches(5))
 
     monkeypatch.setitem(runtimes.VERIFICATIONS, FormatName.ONNX_QDQ, verified)
-    monkeypatch.setattr(running, "evaluate_result", evaluated)
+    monkeypatch.setattr(_evaluate, "evaluate_result", evaluated)
     api.verify(result, images)
     api.evaluate(result, images)
     assert len(seen) == 2

@@ -52,8 +52,8 @@ def test_no_module_is_called_like_a_public_name(name: str) -> None:
 
 
 def test_unknown_name_is_an_attribute_error() -> None:
-    misspelt = "quantize"
-    with pytest.raises(AttributeError, match="no attribute 'quantize'"):
+    misspelt = "quantse"
+    with pytest.raises(AttributeError, match="no attribute 'quantse'"):
         getattr(intact, misspelt)
 
 

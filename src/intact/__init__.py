@@ -13,33 +13,22 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from intact.api import HOMES as _API
+
 __version__ = "0.1.0"
 
-# The public API: each name and the module that holds it. A name of intact.api is one entry here;
-# a name from elsewhere is also imported below, for type checkers. No module of the package may be
-# called like a public name, because importing it would put the module in the name's place.
+# The public names and the modules that hold them: those of intact.api, and these, which are also
+# imported below for type checkers. No module of the package may be called like a public name,
+# because importing it would put the module in the name's place.
 _HOMES = {
+    **{name: home for name, home in _API.items() if home.startswith("intact.api.")},
+    "load_result": _API["load_result"],
     "ImageSteps": "intact.data.images.steps",
     "IntactError": "intact.errors",
     "Overrides": "intact.plan",
     "Preprocess": "intact.data.preprocess",
-    "convert_ranges": "intact.api",
-    "evaluate": "intact.api",
-    "execute": "intact.api",
-    "export": "intact.api",
-    "inspect": "intact.api",
-    "inspect_graph_statistic": "intact.api",
     "load_plan": "intact.plan",
-    "load_result": "intact.api",
-    "quant_loss": "intact.api",
-    "replay_strategy": "intact.api",
-    "search_strategy": "intact.api",
-    "quantize": "intact.api",
-    "quantize_for": "intact.api",
     "read_preprocess": "intact.data.preprocess",
-    "read_quantized": "intact.api",
-    "verify": "intact.api",
-    "verify_all": "intact.api",
 }
 
 __all__: list[str] = list(_HOMES)

@@ -8,7 +8,7 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.flow.tengine import plan_of_file
+from intact.flow.sources import plan_of_tmfile
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.tengine.format import MODEL_FILE, TENGINE
 from intact.formats.verification import Verification, verify_tengine
@@ -29,7 +29,7 @@ def verified(
     model: onnx.ModelProto, plan: QuantizedGraph, files: Mapping[str, bytes], batch: int = 6
 ) -> Verification:
     content = files.get(MODEL_FILE)
-    read_back = None if content is None else plan_of_file(content, plan.target)
+    read_back = None if content is None else plan_of_tmfile(content, plan.target)
     feeds = random_inputs(model, batch=batch, seed=8)
     return verify_tengine(plan, files, read_back, [feeds, feeds], threads=1)
 

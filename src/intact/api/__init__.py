@@ -1,15 +1,47 @@
-"""The public functions: each does one job of the command line, from Python."""
+"""The public functions: each does one job of the command line, from Python.
 
-from intact.api.looking import convert_ranges, inspect
-from intact.api.making import DEFAULT_SAMPLES, quantize, quantize_for
-from intact.api.running import evaluate, execute, inspect_graph_statistic, quant_loss
-from intact.api.searching import FoundStrategy, replay_strategy, search_strategy
-from intact.api.sources import ModelSource, load_result
-from intact.api.taking import export, read_quantized
-from intact.api.verifying import verify, verify_all
+A function's module is imported when the function is first asked for: quantizing loads nothing of
+evaluation, search or verification.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
+    from intact.api._execute import execute
+    from intact.api._export import export, read_quantized
+    from intact.api._inspect import convert_ranges, inspect
+    from intact.api._quantize import quantize, quantize_for
+    from intact.api._search import replay_strategy, search_strategy
+    from intact.api._verify import verify, verify_all
+    from intact.flow.search import FoundStrategy
+    from intact.flow.sources import ModelSource, load_result
+
+HOMES = {
+    "FoundStrategy": "intact.flow.search",
+    "ModelSource": "intact.flow.sources",
+    "convert_ranges": "intact.api._inspect",
+    "evaluate": "intact.api._evaluate",
+    "execute": "intact.api._execute",
+    "export": "intact.api._export",
+    "inspect": "intact.api._inspect",
+    "inspect_graph_statistic": "intact.api._evaluate",
+    "load_result": "intact.flow.sources",
+    "quant_loss": "intact.api._evaluate",
+    "quantize": "intact.api._quantize",
+    "quantize_for": "intact.api._quantize",
+    "read_quantized": "intact.api._export",
+    "replay_strategy": "intact.api._search",
+    "search_strategy": "intact.api._search",
+    "verify": "intact.api._verify",
+    "verify_all": "intact.api._verify",
+}
+"""Each public name and the module that holds it."""
 
 __all__ = [
-    "DEFAULT_SAMPLES",
     "FoundStrategy",
     "ModelSource",
     "convert_ranges",
@@ -28,3 +60,14 @@ __all__ = [
     "verify",
     "verify_all",
 ]
+
+
+def __getattr__(name: str) -> object:
+    """Import a public name at its first use and keep it."""
+    home = HOMES.get(name)
+    if home is None:
+        message = f"module {__name__!r} has no attribute {name!r}"
+        raise AttributeError(message)
+    value = getattr(importlib.import_module(home), name)
+    globals()[name] = value
+    return value

@@ -19,8 +19,8 @@ from intact.cli import show
 from intact.cli.printing import console, new_table, observing, print_json, say
 
 if TYPE_CHECKING:
-    from intact.api.searching import FoundStrategy
     from intact.calibrate.collect import Progress
+    from intact.flow.search import FoundStrategy
     from intact.search.loop import Report, Standing
     from intact.search.space import Space
     from intact.search.trial import Trial

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 from intact.data.batching import Batch
 from intact.errors import CalibrationError, ExportError, PlanError, UsageError
-from intact.flow.tengine import plan_of_file
+from intact.flow.sources import plan_of_tmfile
 from intact.formats.base.format import Exported, Io, WrittenFiles
 from intact.formats.c.format import c_program
 from intact.formats.ncnn.format import files_of
@@ -128,7 +128,7 @@ def _verify_tengine(model: Deployed, feeds: Feeds) -> Verification:
     files = _files(model)
     content = files.get(TENGINE_FILE)
     try:
-        found = None if content is None else plan_of_file(content, model.plan.target)
+        found = None if content is None else plan_of_tmfile(content, model.plan.target)
     except CalibrationError as error:
         raise ExportError(
             f"{TENGINE_FILE} cannot be read back for target {model.plan.target.name} ({error})",

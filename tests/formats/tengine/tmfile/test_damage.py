@@ -11,8 +11,8 @@ from random import Random
 import numpy as np
 import pytest
 
-from intact.api.sources import open_source
 from intact.errors import IntactError, ModelError
+from intact.flow.sources import open_source
 from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
 from intact.formats.tengine.tmfile.write import write_int8
 from tests.formats.tengine.tmfile import by_hand

@@ -8,17 +8,16 @@ from pathlib import Path
 
 import numpy.typing as npt
 
-from intact.api.sources import (
-    load_result,
-    names_tflite,
-    target_of,
-)
 from intact.calibrate.collect import Progress
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.errors import IntactError, UsageError
-from intact.flow import (
+from intact.flow.calibration import DataSource
+from intact.flow.execution import with_codes
+from intact.flow.result import Result, results_in
+from intact.flow.sources import load_result, names_tflite, target_of
+from intact.flow.verification import (
     Subject,
     compare,
     compare_observed,
@@ -27,9 +26,6 @@ from intact.flow import (
     runnable_formats,
     takes_kernels,
 )
-from intact.flow.calibration import DataSource
-from intact.flow.execution import with_codes
-from intact.flow.result import Result, results_in
 from intact.formats.verification import Verification
 from intact.program.lower import lower
 from intact.targets import Target

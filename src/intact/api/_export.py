@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from intact.api.making import DEFAULT_SAMPLES
-from intact.api.sources import (
+from intact.api._quantize import DEFAULT_SAMPLES
+from intact.calibrate.assign import Method
+from intact.calibrate.collect import Progress
+from intact.data.preprocess import Preprocess
+from intact.errors import ModelError, UsageError
+from intact.flow.calibration import Calibration, DataSource, Job
+from intact.flow.result import Result, check_output
+from intact.flow.sources import (
     FloatSource,
     ModelSource,
     deployment_of,
@@ -14,12 +20,6 @@ from intact.api.sources import (
     open_source,
     target_of,
 )
-from intact.calibrate.assign import Method
-from intact.calibrate.collect import Progress
-from intact.data.preprocess import Preprocess
-from intact.errors import ModelError, UsageError
-from intact.flow.calibration import Calibration, DataSource, Job
-from intact.flow.result import Result, check_output
 from intact.plan import Overrides
 from intact.plan.build import complete
 from intact.targets import Target

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from intact.api.sources import (
+from intact.errors import UsageError
+from intact.flow.sources import (
     FloatSource,
     ModelSource,
     load_result,
@@ -12,7 +13,6 @@ from intact.api.sources import (
     open_source,
     target_of,
 )
-from intact.errors import UsageError
 from intact.graph import normalize
 from intact.numerics.conversion import Quantization
 from intact.plan import Overrides, build_plan

@@ -8,16 +8,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact.api.search_setup import (
-    Setup,
-    choices,
-    float_graph,
-    log_path,
-    objective_of,
-    options_of,
-    refuse_unknown,
-)
-from intact.api.sources import ModelSource, default_target, deployment_of, target_of
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
 from intact.data.metric import MetricFunction
@@ -26,6 +16,16 @@ from intact.data.sources import open_samples
 from intact.errors import SearchError, UsageError
 from intact.flow.calibration import DataSource
 from intact.flow.result import Result, check_output
+from intact.flow.search_setup import (
+    Setup,
+    choices,
+    float_graph,
+    log_path,
+    objective_of,
+    options_of,
+    refuse_unknown,
+)
+from intact.flow.sources import ModelSource, default_target, deployment_of, target_of
 from intact.plan import Overrides
 from intact.search.cost import CostModel
 from intact.search.goals import Budget, goal_of

@@ -5,14 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from intact.api.sources import (
-    ModelSource,
-    QuantizedSource,
-    default_target,
-    deployment_of,
-    open_source,
-    target_of,
-)
 from intact.calibrate.assign import Method
 from intact.calibrate.collect import Progress
 from intact.data.preprocess import Preprocess
@@ -26,6 +18,14 @@ from intact.flow.calibration import (
     refuse_nothing_to_do,
 )
 from intact.flow.result import Result, check_output, save_several
+from intact.flow.sources import (
+    ModelSource,
+    QuantizedSource,
+    default_target,
+    deployment_of,
+    open_source,
+    target_of,
+)
 from intact.graph import normalize
 from intact.graph.passes.expand import expand as expand_operators
 from intact.graph.passes.join_gelu import join_gelu

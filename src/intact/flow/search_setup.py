@@ -2,21 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from intact.api.measuring import latency_of
-from intact.api.sources import ModelSource, QuantizedSource, open_source
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import Progress, collect
 from intact.calibrate.statistics import Statistics
 from intact.data.metric import Metric, MetricFunction
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
+from intact.engines.session import FloatModel
 from intact.errors import UsageError, nearest
 from intact.flow.calibration import Deployment, refuse_nothing_to_do
+from intact.flow.evaluation import latencies
 from intact.flow.result import Result, check_output
+from intact.flow.sources import ModelSource, QuantizedSource, open_source
+from intact.formats.onnx_qdq.run import QdqRuntime
+from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
 from intact.graph.passes.expand import expand as expand_operators
@@ -30,6 +33,31 @@ from intact.search.plans import Planner, required
 from intact.search.samplers import SAMPLERS
 from intact.search.space import Candidate, Space, deployable
 from intact.targets import Target
+
+_BATCH = 32
+
+
+def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[[Candidate], float]:
+    """Return what measures the milliseconds of a candidate in ONNX Runtime, for 32 samples.
+
+    Each is timed in turn with the float model and its share of that is taken, so that a machine
+    that grows slower or faster meanwhile favours none.
+    """
+    feeds = next(iter(samples.batches(samples.batch_size(_BATCH))))[0]
+    float_model = FloatModel(planner.space.plan.graph, threads=threads)
+
+    def plain() -> object:
+        return float_model.run(feeds)
+
+    (unit, _), _ = latencies(plain, plain)
+
+    def measure(candidate: Candidate) -> float:
+        runtime = QdqRuntime(write_qdq(planner.plan(candidate)).model, threads=threads)
+        _, speedup = latencies(plain, lambda: runtime.run(feeds))
+        return unit / speedup
+
+    return measure
+
 
 LOG_SUFFIX = ".search.jsonl"
 
