@@ -8,6 +8,7 @@ from typing import TypeAlias, TypeVar
 
 from intact.errors import PlanError
 from intact.program import Array, Encoding, Step, Tensor
+from intact.program.handlers import Handlers
 
 Kernel: TypeAlias = Callable[..., tuple[Array, ...]]
 
@@ -49,6 +50,8 @@ class Overflows:
 Prepare: TypeAlias = Callable[[Step, Overflows], Kernel]
 
 """Makes the kernel of a step: all that does not depend on activations is computed here."""
+
+KERNELS: Handlers[Prepare] = Handlers("the integer engine")
 
 OperationT = TypeVar("OperationT")
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 
 from intact.engines.integer.kernel import (
+    KERNELS,
     Kernel,
     Overflows,
-    Prepare,
     kernel_of,
     operation_of,
     weaver,
@@ -35,43 +35,55 @@ from intact.program.operations import (
 
 OperationT = TypeVar("OperationT")
 
-
-def _mover(kind: type[OperationT], move: Callable[[OperationT, Array], Array]) -> Prepare:
-    """Return the preparation of an operation that moves the elements of one tensor."""
-
-    def prepare(step: Step, _: Overflows) -> Kernel:
-        operation = operation_of(step, kind)
-        source = step.inputs[0].encoding if step.inputs[0] is not None else None
-        recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
-        return kernel_of(step, lambda array: recode(move(operation, array)))
-
-    return prepare
+Move: TypeAlias = Callable[[OperationT, Array], Array]
 
 
+def _moves(kind: type[OperationT]) -> Callable[[Move[OperationT]], Move[OperationT]]:
+    """Register the kernel of an operation that moves the elements of one tensor."""
+
+    def decorate(move: Move[OperationT]) -> Move[OperationT]:
+        @KERNELS.register(kind)
+        def prepare(step: Step, _: Overflows) -> Kernel:
+            operation = operation_of(step, kind)
+            source = step.inputs[0].encoding if step.inputs[0] is not None else None
+            recode = recoder(step.arithmetic, source, step.outputs[0].encoding)
+            return kernel_of(step, lambda array: recode(move(operation, array)))
+
+        return move
+
+    return decorate
+
+
+@_moves(Reshape)
 def _reshape(operation: Reshape, array: Array) -> Array:
     return array.reshape(operation.shape)
 
 
+@_moves(Transpose)
 def _transpose(operation: Transpose, array: Array) -> Array:
     # Contiguous at once: whoever reads it reads it so, and perhaps more than once.
     return np.asarray(array.transpose(operation.permutation), order="C")
 
 
+@_moves(Slice)
 def _slice(operation: Slice, array: Array) -> Array:
     parts = zip(operation.starts, operation.stops, operation.steps, strict=True)
     sliced: Array = array[tuple(slice(*part) for part in parts)]
     return sliced
 
 
+@_moves(Gather)
 def _gather(operation: Gather, array: Array) -> Array:
     taken: Array = np.take(array, operation.indices, axis=operation.axis)
     return taken
 
 
+@_moves(Tile)
 def _tile(operation: Tile, array: Array) -> Array:
     return np.tile(array, operation.repeats)
 
 
+@_moves(Expand)
 def _expand(operation: Expand, array: Array) -> Array:
     """Broadcast both ways, as ONNX does: the longer of two lengths wins."""
     rank = max(len(operation.shape), array.ndim)
@@ -82,6 +94,7 @@ def _expand(operation: Expand, array: Array) -> Array:
     return np.broadcast_to(array, shape)
 
 
+@_moves(DepthToSpace)
 def _depth_to_space(operation: DepthToSpace, array: Array) -> Array:
     batch, height, width, depth = array.shape
     block = operation.block
@@ -91,6 +104,7 @@ def _depth_to_space(operation: DepthToSpace, array: Array) -> Array:
     return moved.reshape(batch, height * block, width * block, channels)
 
 
+@_moves(SpaceToDepth)
 def _space_to_depth(operation: SpaceToDepth, array: Array) -> Array:
     batch, height, width, channels = array.shape
     block = operation.block
@@ -100,6 +114,7 @@ def _space_to_depth(operation: SpaceToDepth, array: Array) -> Array:
     return moved.reshape(batch, rows, columns, block * block * channels)
 
 
+@KERNELS.register(Pad)
 def _pad(step: Step, _: Overflows) -> Kernel:
     """Return the kernel of Pad; the real number 0 is what surrounds codes and floats alike."""
     operation = operation_of(step, Pad)
@@ -118,6 +133,7 @@ def _zero_of(encoding: Encoding | None) -> int:
     return 0 if encoding is None else encoding.zero_point.item()
 
 
+@KERNELS.register(Concat)
 def _concat(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, Concat)
     target = step.outputs[0].encoding
@@ -131,6 +147,7 @@ def _concat(step: Step, _: Overflows) -> Kernel:
     return kernel_of(step, concat)
 
 
+@KERNELS.register(Split)
 def _split(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, Split)
     source = step.inputs[0].encoding if step.inputs[0] is not None else None
@@ -146,6 +163,7 @@ def _split(step: Step, _: Overflows) -> Kernel:
     return split
 
 
+@KERNELS.register(Lookup)
 def _lookup(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, Lookup)
     source = step.inputs[0].encoding if step.inputs[0] is not None else None
@@ -161,19 +179,3 @@ def _lookup(step: Step, _: Overflows) -> Kernel:
             ) from error
 
     return kernel_of(step, lookup)
-
-
-KERNELS: dict[type, Prepare] = {
-    Concat: _concat,
-    DepthToSpace: _mover(DepthToSpace, _depth_to_space),
-    Expand: _mover(Expand, _expand),
-    Gather: _mover(Gather, _gather),
-    Lookup: _lookup,
-    Pad: _pad,
-    Reshape: _mover(Reshape, _reshape),
-    Slice: _mover(Slice, _slice),
-    SpaceToDepth: _mover(SpaceToDepth, _space_to_depth),
-    Split: _split,
-    Tile: _mover(Tile, _tile),
-    Transpose: _mover(Transpose, _transpose),
-}

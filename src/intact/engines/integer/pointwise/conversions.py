@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numba import njit
 
-from intact.engines.integer.kernel import Kernel, Overflows, Prepare, encoding_of, kernel_of
+from intact.engines.integer.kernel import KERNELS, Kernel, Overflows, encoding_of, kernel_of
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import effective, ends_codes, has_ends
 from intact.program.arithmetic.reals import real_type, to_codes, to_reals
@@ -153,6 +153,7 @@ def _by_ends(arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds:
     return recode
 
 
+@KERNELS.register(Requantize)
 def _requantize(step: Step, _: Overflows) -> Kernel:
     source, target = encoding_of(step, step.inputs[0]), encoding_of(step, step.outputs[0])
     return kernel_of(step, recoder(step.arithmetic, source, target))
@@ -166,11 +167,13 @@ def dequantizer(source: Encoding, kind: type[np.floating[Any]] = np.float32) -> 
     return lambda codes: look_up(table, codes)
 
 
+@KERNELS.register(Dequantize)
 def _dequantize(step: Step, _: Overflows) -> Kernel:
     source = effective(step.arithmetic, encoding_of(step, step.inputs[0]))
     return kernel_of(step, dequantizer(source))
 
 
+@KERNELS.register(Quantize)
 def _quantize(step: Step, _: Overflows) -> Kernel:
     """Return the kernel of Quantize; how it rounds is for the encoding to say."""
     target, arithmetic = encoding_of(step, step.outputs[0]), step.arithmetic
@@ -180,10 +183,3 @@ def _quantize(step: Step, _: Overflows) -> Kernel:
         return to_codes(floats, arithmetic, target, rounding=target.rounding)
 
     return kernel_of(step, quantize)
-
-
-KERNELS: dict[type, Prepare] = {
-    Quantize: _quantize,
-    Dequantize: _dequantize,
-    Requantize: _requantize,
-}

@@ -11,10 +11,10 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.engines.integer.kernel import (
+    KERNELS,
     Compute,
     Kernel,
     Overflows,
-    Prepare,
     encoding_of,
     kernel_of,
     operation_of,
@@ -281,6 +281,7 @@ class _Operation:
         return any(e.axis is not None for e in (self.first, self.second, self.output))
 
 
+@KERNELS.register(Elementwise)
 def _elementwise(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, Elementwise)
     first, second = (encoding_of(step, tensor) for tensor in step.inputs)
@@ -392,6 +393,3 @@ def _extreme(operation: _Operation) -> Compute:
         return clamped
 
     return compute
-
-
-KERNELS: dict[type, Prepare] = {Elementwise: _elementwise}

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from intact.engines.integer.kernel import (
+    KERNELS,
     Compute,
     Kernel,
     Overflows,
-    Prepare,
     kernel_of,
     operation_of,
     per_tensor,
@@ -24,6 +24,7 @@ from intact.targets import Arithmetic, Requantize
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 
+@KERNELS.register(Function)
 def prepare_function(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`Function`."""
     operation = operation_of(step, Function)
@@ -39,6 +40,7 @@ def prepare_function(step: Step, _: Overflows) -> Kernel:
     return kernel_of(step, lambda codes: look_up(table, codes))
 
 
+@KERNELS.register(PRelu)
 def prepare_prelu(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`PRelu`: products with the slope below 0, else the data."""
     arithmetic = step.arithmetic
@@ -69,6 +71,3 @@ def _prelu_in_float(
         return to_codes(sloped, arithmetic, output)
 
     return compute
-
-
-KERNELS: dict[type, Prepare] = {Function: prepare_function, PRelu: prepare_prelu}

@@ -14,9 +14,9 @@ import numpy.typing as npt
 
 from intact.config import Rounding
 from intact.engines.integer.kernel import (
+    KERNELS,
     Kernel,
     Overflows,
-    Prepare,
     kernel_of,
     operation_of,
     per_tensor,
@@ -55,6 +55,7 @@ Rows: TypeAlias = Callable[[Array], npt.NDArray[Any]]
 """Takes codes ``[rows, length]``, gives those of the output, not yet clamped."""
 
 
+@KERNELS.register(Softmax)
 def prepare_softmax(step: Step, _: Overflows) -> Kernel:
     """Make the kernel of a :class:`Softmax`."""
     operation = operation_of(step, Softmax)
@@ -217,6 +218,3 @@ def _float_log_softmax(data: Encoding, output: Encoding) -> Rows:
         return np.asarray(steps + np.float32(output.zero_point))
 
     return rows
-
-
-KERNELS: dict[type, Prepare] = {Softmax: prepare_softmax}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from intact.engines.integer.kernel import Kernel, Overflows, Prepare
+from intact.engines.integer.kernel import KERNELS, Kernel, Overflows
 from intact.engines.integer.products.convolution import (
     convolution,
     multiply_rows,
@@ -21,18 +21,10 @@ from intact.program.operations import (
 )
 
 
+@KERNELS.register(FullyConnected)
 def fully_connected(step: Step, overflows: Overflows) -> Kernel:
     """Make the kernel of a `FullyConnected`."""
     layer = Layer.of(step)
     weights = layer.raw_weights.T[None]
     pairs = layer.pairs(weights, weights.shape[1])
     return multiply_rows(layer, cast(FullyConnected, step.operation).bounds, overflows, pairs)
-
-
-KERNELS: dict[type, Prepare] = {
-    Convolution: convolution,
-    TransposedConvolution: transposed_convolution,
-    FullyConnected: fully_connected,
-    BatchMatMul: batch_matmul,
-}
-"""Which function makes the kernel of which operation."""

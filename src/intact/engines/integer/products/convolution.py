@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from intact.engines.integer.kernel import Kernel, Overflows
+from intact.engines.integer.kernel import KERNELS, Kernel, Overflows
 from intact.engines.integer.products.gemm import ExactProduct, grouped
 from intact.engines.integer.products.layer import ROWS_IN_CACHE, Layer
 from intact.engines.integer.products.loops import depthwise, scatter
@@ -83,6 +83,7 @@ def on_data(step: Step, run: Callable[..., Array]) -> Kernel:
     return kernel
 
 
+@KERNELS.register(Convolution)
 def convolution(step: Step, overflows: Overflows) -> Kernel:
     """Make the kernel of a `Convolution`."""
     operation = cast(Convolution, step.operation)
@@ -214,6 +215,7 @@ def _chunks(
         yield slice(start, min(start + at_once, images)), parts
 
 
+@KERNELS.register(TransposedConvolution)
 def transposed_convolution(step: Step, overflows: Overflows) -> Kernel:
     """Make the kernel of a `TransposedConvolution`.
 

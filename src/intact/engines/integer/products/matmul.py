@@ -8,7 +8,7 @@ from typing import Any, cast
 import numpy as np
 import numpy.typing as npt
 
-from intact.engines.integer.kernel import Kernel, Overflows, per_tensor
+from intact.engines.integer.kernel import KERNELS, Kernel, Overflows, per_tensor
 from intact.engines.integer.products.epilogue import Epilogue
 from intact.engines.integer.products.gemm import exact_type
 from intact.engines.integer.products.pairs import PairSaturation
@@ -52,6 +52,7 @@ class _Operand:
         return np.asarray(codes.astype(kind) - self.zero.astype(kind))
 
 
+@KERNELS.register(BatchMatMul)
 def batch_matmul(step: Step, overflows: Overflows) -> Kernel:
     """Make the kernel of a `BatchMatMul`."""
     operation = cast(BatchMatMul, step.operation)

@@ -13,9 +13,9 @@ import numpy.typing as npt
 from numba import njit
 
 from intact.engines.integer.kernel import (
+    KERNELS,
     Kernel,
     Overflows,
-    Prepare,
     kernel_of,
     operation_of,
     per_tensor,
@@ -125,6 +125,7 @@ _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 Average = Callable[[Array], Array]
 
 
+@KERNELS.register(Pool)
 def _pool(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, Pool)
     source, target = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
@@ -287,6 +288,3 @@ def _divide(
                 mean = np.float64(sums[sample, window, channel] + offset) / count
                 code = np.int64(round_float(mean, rounding)) + zero
                 codes[sample, window, channel] = min(max(code, low), high)
-
-
-KERNELS: dict[type, Prepare] = {Pool: _pool, **reductions.KERNELS}

@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.engines.integer.kernel import (
+    KERNELS,
     Kernel,
     Overflows,
-    Prepare,
     kernel_of,
     operation_of,
     per_tensor,
@@ -30,6 +30,7 @@ from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrde
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 
+@KERNELS.register(Reduce)
 def _reduce(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, Reduce)
     source, target = per_tensor(step, step.inputs[0]), per_tensor(step, step.outputs[0])
@@ -172,6 +173,3 @@ def _shifted_mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, co
 def _clamped(codes: Array, encoding: Encoding) -> Array:
     clamped: Array = np.clip(codes, encoding.quant_min, encoding.quant_max).astype(encoding.dtype)
     return clamped
-
-
-KERNELS: dict[type, Prepare] = {Reduce: _reduce}

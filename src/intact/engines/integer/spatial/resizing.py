@@ -12,9 +12,9 @@ import numpy.typing as npt
 
 from intact.config import Rounding
 from intact.engines.integer.kernel import (
+    KERNELS,
     Kernel,
     Overflows,
-    Prepare,
     encoding_of,
     kernel_of,
     operation_of,
@@ -38,6 +38,7 @@ _FINE_BITS = 11
 """Bits of a weight in XNNPACK's, which samples in float32."""
 
 
+@KERNELS.register(Resize)
 def _resize(step: Step, _: Overflows) -> Kernel:
     operation = operation_of(step, Resize)
     target = step.outputs[0].encoding
@@ -196,6 +197,3 @@ def _fine_positions(operation: Resize, length: int, size: int) -> Positions:
     first, second, fractions = _float_positions(operation, length, size)
     weights = np.rint(fractions * np.float32(1 << _FINE_BITS)).astype(np.int64)
     return first, second, weights
-
-
-KERNELS: dict[type, Prepare] = {Resize: _resize}
