@@ -23,13 +23,13 @@ from intact.program.operations import (
     Requantize,
 )
 from intact.targets import Arithmetic, load_target
+from tests.engines.integer import test_reductions as means
 from tests.engines.integer.hardware import computed, random_codes
 from tests.engines.integer.one_op import REFERENCE, XNNPACK, litert, micro
 from tests.engines.integer.pointwise import test_elementwise as pairs
 from tests.engines.integer.pointwise import test_functions_runtimes as functions
 from tests.engines.integer.pointwise.one_function import CODES, run
-from tests.engines.integer.products import test_accumulating_runtimes as products
-from tests.engines.integer.spatial import test_reductions as means
+from tests.engines.integer.products import test_products_runtimes as products
 from tests.program.one_step import int8, one_step
 
 RUNTIMES: dict[str, Callable[..., Array]] = {

@@ -13,33 +13,35 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.engines.integer import moves
+from intact.engines.integer import moves, pooling, reductions, resizing
 from intact.engines.integer.islands import float_island
-from intact.engines.integer.kernel import Kernel, Overflow, Overflows, Prepare
+from intact.engines.integer.kernel import KERNELS, Kernel, Overflow, Overflows
 from intact.engines.integer.pointwise import conversions, elementwise, functions, softmax
-from intact.engines.integer.products import accumulating
-from intact.engines.integer.spatial import pooling, resizing
+from intact.engines.integer.products import convolution, matmul
 from intact.errors import DataError
 from intact.program import Array, Program, Step, Tensor
 from intact.program.operations import FloatNodes
 
-KERNELS: dict[type, Prepare] = {
-    **accumulating.KERNELS,
-    **conversions.KERNELS,
-    **elementwise.KERNELS,
-    **functions.KERNELS,
-    **moves.KERNELS,
-    **pooling.KERNELS,
-    **resizing.KERNELS,
-    **softmax.KERNELS,
-}
+_MODULES = (
+    conversions,
+    convolution,
+    elementwise,
+    functions,
+    matmul,
+    moves,
+    pooling,
+    reductions,
+    resizing,
+    softmax,
+)
+"""Their kernels are registered when they are imported."""
 
 
 def prepare(step: Step, overflows: Overflows, threads: int = 0) -> Kernel:
     """Make the kernel of a step."""
     if isinstance(step.operation, FloatNodes):
         return float_island(step, threads)
-    return KERNELS[type(step.operation)](step, overflows)
+    return KERNELS.of(step.operation)(step, overflows)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import msgspec
 import numpy as np
 
 from intact.config import Rounding
-from intact.engines.integer.kernel import Overflows
+from intact.engines.integer.kernel import KERNELS, Overflows
 from intact.engines.integer.pointwise import functions
 from intact.program import Encoding
 from intact.program.operations import Operation, PRelu
@@ -33,7 +33,7 @@ def run(
     operation: Operation, arithmetic: Arithmetic, codes: Array, data: Encoding, output: Encoding
 ) -> Array:
     program = one_step(operation, arithmetic, [(codes.shape, data)], [(codes.shape, output)])
-    kernel = functions.KERNELS[type(operation)](program.steps[0], Overflows())
+    kernel = KERNELS[type(operation)](program.steps[0], Overflows())
     (result,) = kernel(codes)
     assert isinstance(result, np.ndarray)
     assert result.dtype == output.dtype

@@ -1,4 +1,4 @@
-"""Products of two activations."""
+"""Products of matrices: dense layers and products of two activations."""
 
 from __future__ import annotations
 
@@ -9,14 +9,20 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.engines.integer.kernel import KERNELS, Kernel, Overflows, per_tensor
+from intact.engines.integer.products.convolution import (
+    multiply_rows,
+)
 from intact.engines.integer.products.epilogue import Epilogue
 from intact.engines.integer.products.gemm import exact_type
-from intact.engines.integer.products.pairs import PairSaturation
+from intact.engines.integer.products.layer import Layer, PairSaturation
 from intact.engines.integer.products.windows import Floats, offset_of
 from intact.errors import PlanError
 from intact.program import Array, Step, Tensor
 from intact.program.arithmetic.ends import effective
-from intact.program.operations import BatchMatMul
+from intact.program.operations import (
+    BatchMatMul,
+    FullyConnected,
+)
 from intact.targets.arithmetic import Overflow
 
 
@@ -109,3 +115,12 @@ def _saturated(
             lines = np.ascontiguousarray(rows[index])[None]
             result[index] = pairs.apply(lines, result[index][None], overflows.of(step))[0]
     return result
+
+
+@KERNELS.register(FullyConnected)
+def fully_connected(step: Step, overflows: Overflows) -> Kernel:
+    """Make the kernel of a `FullyConnected`."""
+    layer = Layer.of(step)
+    weights = layer.raw_weights.T[None]
+    pairs = layer.pairs(weights, weights.shape[1])
+    return multiply_rows(layer, cast(FullyConnected, step.operation).bounds, overflows, pairs)

@@ -1,4 +1,4 @@
-"""Kernels that make one element of many: pools over windows, reductions over axes."""
+"""Kernels of pools: one element of each window."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from intact.engines.integer.kernel import (
     per_tensor,
 )
 from intact.engines.integer.pointwise.conversions import dequantizer, recoder
-from intact.engines.integer.spatial import reductions
+from intact.engines.integer.reductions import ends_mean, float_mean
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.ends import has_ends
@@ -146,14 +146,14 @@ def _pool(step: Step, _: Overflows) -> Kernel:
 def _average_by_ends(
     operation: Pool, arithmetic: Arithmetic, source: Encoding, target: Encoding
 ) -> Average:
-    """Divide sums of codes as OpenVINO does: see `reductions.ends_mean`."""
+    """Divide sums of codes as OpenVINO does: see `ends_mean`."""
     zero_point = source.zero_point.item()
 
     def average(codes: Array) -> Array:
         sums, counts, elements = _sums(operation, codes)
         steps = sums - elements[..., None] * zero_point
         count = counts[..., None]
-        return reductions.ends_mean(arithmetic, source, target, steps, count, operation.bounds)
+        return ends_mean(arithmetic, source, target, steps, count, operation.bounds)
 
     return average
 
@@ -187,7 +187,7 @@ def _float_average(
         sums = codes.sum(axis=spatial, keepdims=True, dtype=np.int64)
         count = math.prod(operation.kernel)
         after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
-        mean = reductions.float_mean(after, source, target, count, operation.bounds)
+        mean = float_mean(after, source, target, count, operation.bounds)
         return mean(sums - count * source.zero_point.item())
 
     return average
@@ -249,7 +249,7 @@ def _by_count(
 ) -> Callable[[int], Average]:
     """Return what makes, for a number of elements, codes of their sums."""
     if arithmetic.scales_in_turn:
-        return lambda count: reductions.float_mean(arithmetic, source, target, count, bounds)
+        return lambda count: float_mean(arithmetic, source, target, count, bounds)
     ratio = real_multiplier(arithmetic, [source.scale], target)
     return lambda count: Requantizer(arithmetic, ratio / count, target, bounds)
 

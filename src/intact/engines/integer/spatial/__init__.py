@@ -1,1 +1,0 @@
-"""Operations over axes: pools, reductions and resizing."""
