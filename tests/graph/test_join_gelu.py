@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from intact.engines.session import FloatModel
-from intact.graph import normalize
+from intact.graph import is_constant, normalize
 from intact.graph.passes.join_gelu import join_gelu
 from tests.models import ModelBuilder
 
@@ -37,6 +37,17 @@ def written_out(
             b.node("Mul", x, b.node("Mul", added, b.scalar(half)), out="y")
         else:
             b.node("Mul", b.node("Mul", x, b.scalar(half)), added, out="y")
+    b.output("y", ["batch", 8])
+    return b
+
+
+def with_layer_norm(opset: int) -> ModelBuilder:
+    """A Gelu behind a mean whose axes are an attribute up to opset 17."""
+    b = ModelBuilder(opset)
+    x = b.node("MatMul", b.input("x", ["batch", 8]), b.weight(8, 8))
+    x = b.node("Sub", x, b.node("ReduceMean", x, axes=[-1], keepdims=1))
+    added = b.node("Add", b.node("Erf", b.node("Div", x, b.scalar(math.sqrt(2)))), b.scalar(1.0))
+    b.node("Mul", b.node("Mul", x, added), b.scalar(0.5), out="y")
     b.output("y", ["batch", 8])
     return b
 
@@ -76,3 +87,17 @@ def test_what_others_see_stays() -> None:
 def test_a_graph_without_any_is_returned_as_it_is() -> None:
     graph = normalize(written_out("half last", one=2.0).build())
     assert join_gelu(graph) is graph
+
+
+@pytest.mark.parametrize("opset", [13, 14, 17])
+def test_attributes_that_become_inputs_are_initializers(opset: int) -> None:
+    graph = normalize(with_layer_norm(opset).build())
+    joined = join_gelu(graph)
+    assert [node.op_type for node in joined.nodes] == ["MatMul", "ReduceMean", "Sub", "Gelu"]
+    assert [node.name for node in joined.nodes[:3]] == [node.name for node in graph.nodes[:3]]
+    axes = joined.nodes[1].inputs[1]
+    assert axes is not None
+    assert is_constant(axes)
+    x = {"x": np.random.default_rng(1).normal(0, 2, (16, 8)).astype(np.float32)}
+    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(joined, threads=1).run(x)
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-6)

@@ -15,6 +15,8 @@ from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
 from intact.graph.graph import Graph
 from intact.graph.ops import constant_array, input_value
+from intact.graph.passes import library
+from intact.graph.passes.names import make_names_unique
 
 _GELU_SINCE = 20
 _CLOSE = 1e-4
@@ -32,7 +34,7 @@ def join_gelu(graph: Graph) -> Graph:
     if not any(True for _ in _matches(graph)):
         return graph
     if graph.opset < _GELU_SINCE:
-        graph = Graph(convert_opset(graph.model, _GELU_SINCE))
+        graph = _at_opset(graph, _GELU_SINCE)
     editor = Editor(graph.model)
     for data, last in list(_matches(graph)):
         old = editor.nodes[str(last.name)].outputs[0]
@@ -44,6 +46,18 @@ def join_gelu(graph: Graph) -> Graph:
         editor.rebind(name, joined)
     _remove_unread(editor.model.graph)
     return Graph(editor.finish())
+
+
+def _at_opset(graph: Graph, opset: int) -> Graph:
+    """Convert a graph to a newer opset.
+
+    The converter writes attributes that became inputs (the axes of a ReduceMean) as Constant nodes
+    without names: they become initializers, as normalization leaves all constants.
+    """
+    model = convert_opset(graph.model, opset)
+    library.lift_constants(model)
+    make_names_unique(model)
+    return Graph(model)
 
 
 def _matches(graph: Graph) -> Iterator[tuple[ir.Value, ir.Node]]:
