@@ -53,7 +53,7 @@ def test_an_output_keeps_its_name_and_place() -> None:
     editor = Editor(normalize(chain().build()).model)
     old = editor.value("a")
     new = editor.node("Neg", [old], "n")
-    editor.take_over_output(old, new)
+    editor.replace_output(old, new)
     assert [str(value.name) for value in editor.model.graph.outputs] == ["y", "a"]
     assert (editor.value("a"), editor.value("a_float")) == (new, old)
     found = run(editor, X)
@@ -64,7 +64,7 @@ def test_an_output_keeps_its_name_and_place() -> None:
 def test_what_is_no_output_is_left_alone() -> None:
     editor = Editor(normalize(residual_net()).model)
     value = editor.value("image")
-    editor.take_over_output(value, editor.node("Neg", [value], "n"))
+    editor.replace_output(value, editor.node("Neg", [value], "n"))
     assert value.name == "image"
 
 
@@ -81,7 +81,7 @@ def test_names_of_nodes_and_values_are_not_given_twice(taken: str) -> None:
 
 def test_names_inside_bodies_are_taken() -> None:
     editor = Editor(normalize(control_flow()).model)
-    assert editor.fresh_name("then_branch_out") == "then_branch_out_2"
+    assert editor.names.fresh("then_branch_out") == "then_branch_out_2"
 
 
 def test_later_readers_get_what_was_bound() -> None:

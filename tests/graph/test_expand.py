@@ -74,5 +74,5 @@ def test_nothing_to_do_is_nothing_done() -> None:
 
 
 def test_an_unknown_type_is_refused() -> None:
-    with pytest.raises(UsageError, match=r"LayerNormalization.*LayerNormalization"):
-        expand(normed(17), ["LayerNormalization"])
+    with pytest.raises(UsageError, match=r"LayerNormalizatoin.*LayerNormalization"):
+        expand(normed(17), ["LayerNormalizatoin"])

@@ -270,7 +270,7 @@ class Simulator:
             self.teacher_inputs[point.end] = str(source.name)
         editor.redirect(value, source, readers)
         if point.at_output:
-            editor.take_over_output(value, result)
+            editor.replace_output(value, result)
             editor.rebind(str(point.value.name), source)
         if not any(output is result for output in editor.model.graph.outputs):
             editor.model.graph.outputs.append(result)

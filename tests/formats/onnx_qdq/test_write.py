@@ -302,7 +302,7 @@ def test_other_roundings_are_said(target: str) -> None:
 def test_logarithmic_levels_are_refused(tmp_path: Path) -> None:
     rules = OPS + 'activation = { dtype = "int8", symmetric = true, spacing = "exponential" }\n'
     plan = calibrated(conv().build(), own_target(tmp_path, rules))
-    with pytest.raises(ExportError, match=r"conv.input\[0\]: logarithmic levels"):
+    with pytest.raises(ExportError, match=r"conv.input\[0\], .*: logarithmic levels"):
         write_qdq(plan)
 
 

@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from intact.engines.piecewise.streams import Reader, Stream, Streams, reads
 from intact.graph import IMPLICIT_SLOT, Graph
+from intact.graph.names import Names
 from intact.graph.ops import is_constant
 
 _FLOATS = (ir.DataType.FLOAT, None)
@@ -186,13 +187,13 @@ def piece_model(
     """
     copy = _copy(graph, piece)
     nodes = {str(node.name): node for node in copy}
-    taken = {str(value.name) for value in (*copy.inputs, *copy.initializers.values())}
-    taken |= {str(value.name) for node in copy for value in node.outputs}
+    made = (value for node in copy for value in node.outputs)
+    taken = Names(v.name for v in (*copy.inputs, *copy.initializers.values(), *made))
     names = []
     for stream, readers in zip(piece.inputs, piece.readers, strict=True):
         name = stream.value
         if stream.end:
-            name = _fresh(f"{stream.value}/{stream.end}", taken)
+            name = taken.fresh(f"{stream.value}/{stream.end}")
             like = graph.value(stream.value)
             value = ir.Value(name=name, shape=like.shape, type=like.type)
             copy.inputs.append(value)
@@ -201,7 +202,7 @@ def piece_model(
         names.append(name)
     for (node, slot), array in constants.items():
         if slot != IMPLICIT_SLOT:
-            constant = _constant(_fresh(f"{node}/{slot}", taken), array)
+            constant = _constant(taken.fresh(f"{node}/{slot}"), array)
             copy.register_initializer(constant)
             nodes[node].replace_input_with(slot, constant)
     _drop_unused(copy, frozenset(names))
@@ -246,12 +247,3 @@ def _drop_unused(copy: ir.Graph, kept: frozenset[str]) -> None:
     for name, value in list(copy.initializers.items()):
         if not (value.uses() or value.is_graph_output()):
             del copy.initializers[name]
-
-
-def _fresh(name: str, taken: set[str]) -> str:
-    candidate, count = name, 1
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    taken.add(candidate)
-    return candidate

@@ -4,34 +4,23 @@ from __future__ import annotations
 
 import onnx_ir as ir
 
+from intact.graph.names import Names
+
 
 class GraphEdits:
     """Small edits of one graph, in place, under names that it does not have yet."""
 
     def __init__(self, graph: ir.Graph) -> None:
         self.graph = graph
-        self._taken = {value.name for node in graph for value in node.outputs}
-        self._taken |= {value.name for value in graph.inputs} | set(graph.initializers)
-        self._taken |= {node.name for node in graph}
-
-    def fresh(self, wanted: str) -> str:
-        """Return the wanted name, with a number behind it where it is taken, and take it."""
-        name, number = wanted, 1
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._taken.add(name)
-        return name
-
-    def give_back(self, name: str | None) -> None:
-        """Let a name be used again."""
-        self._taken.discard(name)
+        made = (value for node in graph for value in node.outputs)
+        values = (*graph.inputs, *graph.initializers.values(), *made)
+        self.names = Names([*(value.name for value in values), *(node.name for node in graph)])
 
     def identity(self, value: ir.Value, before: ir.Node) -> ir.Value:
         """Insert an Identity of a value and return its output."""
         node = ir.Node("", "Identity", [value], num_outputs=1)
         result = node.outputs[0]
-        node.name = result.name = self.fresh(f"{value.name}_again")
+        node.name = result.name = self.names.fresh(f"{value.name}_again")
         result.type, result.shape = ir.TensorType(ir.DataType.FLOAT), value.shape
         self.graph.insert_before(before, node)
         return result
@@ -39,7 +28,7 @@ class GraphEdits:
     def copy(self, port: ir.Value, value: ir.Value) -> ir.Value:
         """Make an Identity of a value the graph output that ``port`` was, and return it."""
         node = ir.Node("", "Identity", [value], num_outputs=1)
-        node.name = self.fresh(f"{port.name}_copy")
+        node.name = self.names.fresh(f"{port.name}_copy")
         self.graph.append(node)
         result = node.outputs[0]
         result.type = port.type

@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from intact.errors import Unsupported
-from intact.formats.c.faults import Faults
 from intact.formats.c.files import (
     OpenShapes,
     data_file,
@@ -30,6 +29,9 @@ from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
 from intact.program import Program
 from intact.program.passes.inference import Lengths
+from intact.program.unsupported import UnsupportedNodes
+
+_CANNOT = "C cannot hold"
 
 
 @dataclass(frozen=True)
@@ -118,13 +120,13 @@ def _shapes(program: Program) -> dict[str, Lengths]:
     try:
         return static_shapes(program)
     except OpenShapes as wrong:
-        faults = Faults(program)
+        unsupported = UnsupportedNodes(_CANNOT, program=program)
         for name, reason in wrong.tensors.items():
-            faults.add(f"tensor {name!r}", Unsupported(reason, "fix all axes but the batch"))
+            unsupported.add(f"tensor {name!r}", Unsupported(reason, "fix all axes but the batch"))
         for step in program.steps:
             if not is_held(step):
-                faults.add_step(step, no_kernel(step))
-        raise faults.error() from wrong
+                unsupported.add_step(step, no_kernel(step))
+        raise unsupported.error() from wrong
 
 
 def _write_steps(program: Program, sources: Sources) -> None:
@@ -133,23 +135,20 @@ def _write_steps(program: Program, sources: Sources) -> None:
     Raises:
         ExportError: Some cannot be.
     """
-    faults = Faults(program)
+    unsupported = UnsupportedNodes(_CANNOT, program=program)
     for what, ends in (("input", program.inputs), ("output", program.outputs)):
         for name, tensor in ends.items():
-            try:
+            with unsupported.collect(f"{what} {name!r}"):
                 encoding_of(tensor)
-            except Unsupported as refusal:
-                faults.add(f"{what} {name!r}", refusal)
     for number, step in enumerate(program.steps):
         layer, mark = Layer(number, step, sources), len(sources.calls)
         try:
             write_layer(layer)
-        except Unsupported as refusal:
-            faults.add_step(step, refusal)
+        except Unsupported as reason:
+            unsupported.add_step(step, reason)
         else:
             _say(layer, number, sources, mark)
-    if faults:
-        raise faults.error()
+    unsupported.raise_any()
 
 
 def _say(layer: Layer, number: int, sources: Sources, mark: int) -> None:

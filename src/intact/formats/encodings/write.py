@@ -13,8 +13,8 @@ from typing import TypeAlias
 import msgspec
 import numpy as np
 
-from intact.errors import ExportError
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points, refuse_unready
+from intact.program.unsupported import UnsupportedNodes
 
 _VERSION = "0.6.1"
 _WIDEST = 16
@@ -33,24 +33,21 @@ def write_encodings(plan: QuantizedGraph) -> bytes:
     """
     refuse_unready(plan)
     found: dict[bool, dict[str, list[Encoding]]] = {False: {}, True: {}}
-    refused: dict[str, str] = {}
+    unsupported = UnsupportedNodes(
+        "encodings, which have one scale for a tensor, cannot hold",
+        "keep a node that reads it float with --keep-float",
+    )
     for point in quantization_points(plan):
         name = str(point.value.name)
         if point.config.bits > _WIDEST:
             continue
         if point.config.grid.exponential:
-            refused[name] = "its levels are logarithmic"
+            unsupported.add(repr(name), "its levels are logarithmic")
             continue
         encodings = _encodings(point)
         if found[point.is_constant].setdefault(name, encodings) != encodings:
-            refused[name] = "it is quantized in several ways"
-    if refused:
-        listed = [f"{name!r}: {reason}" for name, reason in refused.items()]
-        raise ExportError(
-            f"encodings, which have one scale for a tensor, cannot hold {'; '.join(listed)}",
-            remedy="keep a node that reads it float with --keep-float",
-            listed=listed,
-        )
+            unsupported.add(repr(name), "it is quantized in several ways")
+    unsupported.raise_any()
     table = {
         "version": _VERSION,
         "activation_encodings": dict(sorted(found[False].items())),

@@ -47,7 +47,7 @@ def shield_float_products(plan: QuantizedGraph, editor: Editor) -> None:
         known = node.domain == "" and node.op_type in _QUANTIZED_BY_RUNTIME
         if not known or plan.is_quantized(node):
             continue
-        twin = editor.nodes[str(node.name)]
+        twin = editor.nodes_by_name[str(node.name)]
         if is_constant(weight) and _is_float32(weight) and _is_between_quantizers(twin):
             _shield(editor, twin)
 

@@ -32,6 +32,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.program.unsupported import UnsupportedNodes
 
 
 def raise_opset(model: ir.Model, opset: int) -> ir.Model:
@@ -209,21 +210,18 @@ def _bare(model: ir.Model) -> ir.Model:
 
 
 def _refuse_inexpressible(points: list[QuantPoint]) -> None:
-    reasons = []
+    unsupported = UnsupportedNodes("QDQ cannot express", "keep these nodes float")
     for point in points:
         config, span = point.config, f"{point.config.quant_min}..{point.config.quant_max}"
         container = container_for(config, is_constant=point.is_constant)
         per_channel = config.granularity.axis is not None and not point.is_constant
         if config.grid.exponential:
-            reasons.append(f"{point.end}: logarithmic levels")
+            unsupported.add(str(point.end), "logarithmic levels")
         elif container is None:
-            reasons.append(f"{point.end}: {span}")
+            unsupported.add(str(point.end), span)
         elif per_channel and not container.holds_exactly(config):  # a Clip has one pair of bounds
-            reasons.append(f"{point.end}: {span} with one scale a channel")
-    if reasons:
-        raise ExportError(
-            f"QDQ cannot express {'; '.join(reasons)}", remedy="keep these nodes float"
-        )
+            unsupported.add(str(point.end), f"{span} with one scale a channel")
+    unsupported.raise_any()
 
 
 def _rounding_notes(points: list[QuantPoint]) -> list[Note]:
@@ -282,7 +280,7 @@ class _Writer:
             value, result, [(str(node.name), slot) for node, slot in point.readers]
         )
         if point.at_output:
-            self.editor.take_over_output(value, result)
+            self.editor.replace_output(value, result)
             self.editor.rebind(str(point.value.name), result)
         self.result.codes[point.end] = str(codes.name)
 
@@ -327,7 +325,7 @@ class _Writer:
             node = point.value.producer()
             if node is None or not point.at_output or not is_saturation(plan, node, point.config):
                 continue
-            twin = self.editor.nodes[str(node.name)]
+            twin = self.editor.nodes_by_name[str(node.name)]
             source = twin.inputs[0]
             if source is not None:
                 twin.outputs[0].replace_all_uses_with(source)

@@ -289,7 +289,7 @@ class _Stripper:
         except (ConfigError, DataError) as error:
             raise refusal(group.nodes[0], str(error)) from error
         numbers = dequantize(codes, *parameters.params, axis=parameters.axis)
-        name = self._edits.fresh(str(value.name).removesuffix("_on_grid"))
+        name = self._edits.names.fresh(str(value.name).removesuffix("_on_grid"))
         constant = add_constant(self._graph, numbers, name)
         readers = self._hand_over(group, constant)
         self._note(parameters.narrowed(codes), readers, codes.astype(parameters.dtype))

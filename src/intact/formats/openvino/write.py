@@ -35,6 +35,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.program.unsupported import UnsupportedNodes
 
 _ROUNDINGS = (Rounding.HALF_EVEN, Rounding.NEAREST)
 
@@ -229,13 +230,12 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
     """
     refuse_unready(plan)
     points = list(quantization_points(plan))
-    listed = [f"{point.end}: {reason}" for point in points if (reason := refusal(point))]
-    if listed:
-        raise ExportError(
-            f"FakeQuantize cannot express {'; '.join(listed)}",
-            remedy="keep these nodes float",
-            listed=listed,
-        )
+    unsupported = UnsupportedNodes("FakeQuantize cannot express", "keep these nodes float")
+    for point in points:
+        reason = refusal(point)
+        if reason:
+            unsupported.add(str(point.end), reason)
+    unsupported.raise_any()
     writer = _Writer(Editor(plan.graph.model))
     for point in points:
         if point.is_constant:
@@ -264,7 +264,7 @@ class _Writer:
         readers = [(str(node.name), slot) for node, slot in point.readers]
         self.editor.redirect(value, result, readers)
         if point.at_output:
-            self.editor.take_over_output(value, result)
+            self.editor.replace_output(value, result)
             self.editor.rebind(str(point.value.name), result)
         self.result.codes[point.end] = str(result.name)
 

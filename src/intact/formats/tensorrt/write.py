@@ -17,7 +17,6 @@ from pathlib import Path
 import numpy as np
 import onnx_ir as ir
 
-from intact.errors import ExportError
 from intact.formats.tensorrt.tables import activation_scales, calibration_cache, clip_ranges
 from intact.graph import save_model
 from intact.plan import (
@@ -28,6 +27,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.program.unsupported import UnsupportedNodes
 
 _BITS = 8
 
@@ -42,18 +42,13 @@ def refuse_inexpressible(plan: QuantizedGraph) -> None:
     Raises:
         ExportError: With all reasons listed.
     """
-    reasons: dict[str, list[str]] = {}
+    unsupported = UnsupportedNodes(
+        "TensorRT cannot compute", "quantize with --target tensorrt, and 8 bits throughout"
+    )
     for point in quantization_points(plan):
         for reason in _reasons(point):
-            reasons.setdefault(reason, []).append(str(point.end))
-    if reasons:
-        told = [f"{reason} ({', '.join(ends)})" for reason, ends in reasons.items()]
-        listed = [f"{end}: {reason}" for reason, ends in reasons.items() for end in ends]
-        raise ExportError(
-            f"TensorRT has no form for {'; '.join(told)}",
-            remedy="quantize with --target tensorrt, and 8 bits throughout",
-            listed=listed,
-        )
+            unsupported.add(str(point.end), reason)
+    unsupported.raise_any()
 
 
 def _reasons(point: QuantPoint) -> Iterator[str]:

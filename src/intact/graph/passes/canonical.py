@@ -7,8 +7,9 @@ import math
 import numpy as np
 import onnx_ir as ir
 
+from intact.graph.names import node_names, value_names
 from intact.graph.ops import OpKind, Role, constant_array, input_value, moves_values, op_spec
-from intact.graph.passes.replace import add_constant, unique_node_name, unique_value_name
+from intact.graph.passes.replace import add_constant
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
@@ -98,8 +99,8 @@ def _replace(graph: ir.Graph, node: ir.Node) -> None:
     last.shape = shape if shape is not None else last.shape
     pool.name = node_name
     if not keep:
-        pooled.name = unique_value_name(graph, f"{name}_pooled")
-        new[-1].name = unique_node_name(graph, f"{node_name}_flatten")
+        pooled.name = value_names(graph).fresh(f"{name}_pooled")
+        new[-1].name = node_names(graph).fresh(f"{node_name}_flatten")
 
 
 def _pooled_shape(data: ir.Value | None) -> ir.Shape | None:

@@ -34,7 +34,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
         return graph
     editor = Editor(graph.model)
     for name in names:
-        node = editor.nodes[name]
+        node = editor.nodes_by_name[name]
         EXPANSIONS[node.op_type](editor, node)
     return Graph(editor.finish())
 

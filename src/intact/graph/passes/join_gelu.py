@@ -37,7 +37,7 @@ def join_gelu(graph: Graph) -> Graph:
         graph = _at_opset(graph, _GELU_SINCE)
     editor = Editor(graph.model)
     for data, last in list(_matches(graph)):
-        old = editor.nodes[str(last.name)].outputs[0]
+        old = editor.nodes_by_name[str(last.name)].outputs[0]
         name, kind, shape = str(old.name), old.type, old.shape
         joined = editor.node("Gelu", [editor.value(str(data.name))], f"{last.name}_gelu")
         old.replace_all_uses_with(joined, replace_graph_outputs=True)

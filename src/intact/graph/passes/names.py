@@ -8,16 +8,14 @@ name never takes one of them. Library passes invent names freely and may reuse e
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator
-from typing import TypeVar
+from collections.abc import Iterator
 
 import onnx_ir as ir
 
+from intact.graph.names import Names
+
 _MARK = "\N{SECTION SIGN}intact\N{SECTION SIGN}"
 """Starts the stand-in names; no library pass writes it."""
-
-
-_Named = TypeVar("_Named", ir.Node, ir.Value)
 
 
 def make_names_unique(model: ir.Model) -> int:
@@ -31,9 +29,9 @@ def make_names_unique(model: ir.Model) -> int:
     """
     values = _values(model.graph)
     ports = [*model.graph.inputs, *model.graph.outputs]
-    taken = _Names(value.name for value in _inner_values(model))
+    taken = Names((value.name for value in _inner_values(model)), first=1)
     given = taken.claim(dict.fromkeys((*ports, *model.graph.initializers.values(), *values)))
-    nodes = _Names(())
+    nodes = Names(first=1)
     given_nodes = nodes.claim(dict.fromkeys(model.graph))
     for node in given_nodes:
         node.name = nodes.fresh(node.name or node.op_type)
@@ -97,7 +95,7 @@ def _restore_values(model: ir.Model, originals: dict[str, str]) -> None:
 
 def _name_new_values(model: ir.Model) -> None:
     values = dict.fromkeys((*model.graph.inputs, *_all_values(model.graph)))
-    taken = _Names(value.name for value in (*values, *_inner_values(model)))
+    taken = Names((value.name for value in (*values, *_inner_values(model))), first=1)
     for value in values:
         if value.name and value.name.startswith(f"{_MARK}new{_MARK}"):
             value.name = taken.fresh(value.name.split(_MARK)[-1] or "value")
@@ -117,32 +115,6 @@ def _register_stray_constants(graph: ir.Graph) -> None:
             if not (value.is_initializer() or value.is_graph_input()):
                 value.name = f"{value.name}{_MARK}stray{_MARK}{id(value)}"
                 graph.register_initializer(value)
-
-
-class _Names:
-    """Names in use, and fresh ones."""
-
-    def __init__(self, taken: Iterable[str | None]) -> None:
-        self._taken = {name for name in taken if name}
-
-    def claim(self, things: dict[_Named, None]) -> list[_Named]:
-        """Take the names of things in order; return those whose name is empty or taken."""
-        without = []
-        for thing in things:
-            if thing.name and thing.name not in self._taken:
-                self._taken.add(thing.name)
-            else:
-                without.append(thing)
-        return without
-
-    def fresh(self, wanted: str) -> str:
-        """Return the wanted name, with a number behind it if it is taken."""
-        name, number = wanted, 0
-        while name in self._taken:
-            number += 1
-            name = f"{wanted}_{number}"
-        self._taken.add(name)
-        return name
 
 
 def _values(graph: ir.Graph) -> list[ir.Value]:

@@ -5,29 +5,8 @@ from __future__ import annotations
 import numpy as np
 import onnx_ir as ir
 
+from intact.graph.names import value_names
 from intact.graph.ops import input_value
-
-
-def unique_value_name(graph: ir.Graph, wanted: str) -> str:
-    """Return the wanted name, with a number behind it if a value of the graph has it."""
-    taken = {value.name for node in graph for value in node.outputs}
-    taken.update(value.name for value in graph.inputs)
-    taken.update(graph.initializers)
-    name, number = wanted, 0
-    while name in taken:
-        number += 1
-        name = f"{wanted}_{number}"
-    return name
-
-
-def unique_node_name(graph: ir.Graph, wanted: str) -> str:
-    """Return the wanted name, with a number behind it if a node of the graph has it."""
-    taken = {node.name for node in graph}
-    name, number = wanted, 0
-    while name in taken:
-        number += 1
-        name = f"{wanted}_{number}"
-    return name
 
 
 def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
@@ -59,7 +38,7 @@ def replace_constant(
         del graph.initializers[old.name]
         node.replace_input_with(slot, add_constant(graph, array, old.name))
     else:
-        new = add_constant(graph, array, unique_value_name(graph, name))
+        new = add_constant(graph, array, value_names(graph).fresh(name))
         node.replace_input_with(slot, new)
 
 

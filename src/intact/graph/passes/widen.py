@@ -16,7 +16,7 @@ import onnx_ir as ir
 from intact.errors import ModelError
 from intact.graph.files.external import MappedTensor
 from intact.graph.files.tensors import all_nodes, change_tensors
-from intact.graph.passes.replace import unique_node_name, unique_value_name
+from intact.graph.names import node_names, value_names
 
 METADATA_KEY = "intact.widened"
 """Model metadata: the element types that became float32, separated by commas."""
@@ -192,9 +192,9 @@ def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
 def _cast(graph: ir.Graph, value: ir.Value, to: ir.DataType) -> ir.Node:
     name = f"{value.name}_float32"
     cast = ir.node(
-        "Cast", [value], {"to": int(to)}, num_outputs=1, name=unique_node_name(graph, name)
+        "Cast", [value], {"to": int(to)}, num_outputs=1, name=node_names(graph).fresh(name)
     )
     result = cast.outputs[0]
-    result.name = unique_value_name(graph, name)
+    result.name = value_names(graph).fresh(name)
     result.type, result.shape = ir.TensorType(to), value.shape
     return cast

@@ -10,6 +10,7 @@ import onnx_ir as ir
 
 from intact.errors import PlanError, Unsupported
 from intact.graph import constant_array, input_value, is_constant
+from intact.graph.names import Names
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
 from intact.program.lower.chains import Points
 from intact.program.lower.forms import (
@@ -27,7 +28,6 @@ from intact.program.operations import (
     Requantize,
     Transpose,
 )
-from intact.program.passes.naming import fresh
 from intact.program.program import Array, Encoding, Shape, Step, Tensor
 
 _CONVERSION = "QuantizeLinear"
@@ -58,8 +58,8 @@ class Builder:
         self.floating = False
         self._forms: dict[tuple[ir.Value, TensorEnd | None], Tensor] = {}
         self._dequantized: dict[str, Tensor] = {}
-        self._taken: set[str] = set()
-        self._steps_taken: set[str] = set()
+        self._names = Names()
+        self._step_names = Names()
         for value in plan.graph.inputs:
             tensor = self.tensor(value, None)
             self.inputs[str(value.name)] = tensor
@@ -128,7 +128,7 @@ class Builder:
             array = point.constant_codes().astype(encoding.dtype)
         if array is None:
             raise Unsupported(f"its input {value.name!r} is computed")
-        name = self._fresh(str(value.name))
+        name = self._names.fresh(str(value.name))
         return Tensor(name, array.shape, encoding, array, str(value.name), end)
 
     # ---- writing -----------------------------------------------------------------------------
@@ -139,7 +139,7 @@ class Builder:
         """Return a new tensor that stands for a value, as it lies in the model."""
         name = str(value.name)
         return Tensor(
-            self._fresh(name),
+            self._names.fresh(name),
             shape_of(value),
             encoding,
             value=name,
@@ -149,7 +149,7 @@ class Builder:
 
     def inner(self, value: ir.Value, shape: Shape, data: Array | None = None) -> Tensor:
         """Return a new float tensor that is needed on the way to a value."""
-        return Tensor(self._fresh(f"{value.name}_part"), shape, None, data)
+        return Tensor(self._names.fresh(f"{value.name}_part"), shape, None, data)
 
     def emit(
         self,
@@ -164,7 +164,7 @@ class Builder:
         name = str(nodes[0].name) if nodes else outputs[0].name
         self.steps.append(
             Step(
-                fresh(name, self._steps_taken),
+                self._step_names.fresh(name),
                 operation,
                 tuple(inputs),
                 tuple(outputs),
@@ -209,7 +209,7 @@ class Builder:
             operation = Quantize()
         elif encoding is None:
             operation = Dequantize()
-        name = self._fresh(f"{source.value or source.name}")
+        name = self._names.fresh(f"{source.value or source.name}")
         result = replace(source, name=name, encoding=encoding, end=end)
         self.emit((), operation, (source,), (result,))
         return result
@@ -238,9 +238,6 @@ class Builder:
     def transposed(self, tensor: Tensor, permutation: tuple[int, ...]) -> Tensor:
         """Add a Transpose and return its result."""
         result = permuted(tensor, permutation)
-        result = replace(result, name=self._fresh(tensor.value or tensor.name))
+        result = replace(result, name=self._names.fresh(tensor.value or tensor.name))
         self.emit((), Transpose(permutation), (tensor,), (result,))
         return result
-
-    def _fresh(self, name: str) -> str:
-        return fresh(name, self._taken)

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from intact.graph.names import Names
 from intact.program.lower.forms import moved_last, permuted
 from intact.program.operations import (
     Dequantize,
@@ -27,7 +28,7 @@ from intact.program.operations import (
     Reshape,
     Transpose,
 )
-from intact.program.passes.naming import fresh, named_after_values
+from intact.program.passes.naming import named_after_values
 from intact.program.passes.reordering import Order, inverse, joined_reshape, reordered
 from intact.program.program import Program, Step, Tensor
 
@@ -83,8 +84,8 @@ class _Mover:
         self._columns: dict[str, np.ndarray] = {}
         self._kept = {tensor.name for tensor in program.outputs.values()}
         self._readers: dict[str, list[Step]] = {}
-        self._taken = {tensor.name for tensor in program.tensors()}
-        self._steps_taken = {step.name for step in program.steps}
+        self._names = Names(tensor.name for tensor in program.tensors())
+        self._step_names = Names(step.name for step in program.steps)
         for step in program.steps:
             self._arithmetic = step.arithmetic  # a transpose computes nothing: any will do
             for tensor in step.activations:
@@ -129,9 +130,9 @@ class _Mover:
         for step in self.steps:
             if isinstance(step.operation, Dequantize) and step.outputs[0] is view.stored:
                 codes = self._transposed(step.activations[0], view.order)
-                name = fresh(f"{codes.name}_float", self._taken)
+                name = self._names.fresh(f"{codes.name}_float")
                 moved = replace(permuted(view.stored, view.order), name=name)
-                name = fresh(f"{step.name}_moved", self._steps_taken)
+                name = self._step_names.fresh(f"{step.name}_moved")
                 self.steps.append(replace(step, name=name, inputs=(codes,), outputs=(moved,)))
                 self._moved[key] = moved
                 return moved
@@ -196,9 +197,9 @@ class _Mover:
         key = (stored.name, order)
         if key not in self._plain:
             letters = "_".join(str(axis) for axis in order)
-            name = fresh(f"{stored.name}_{letters}", self._taken)
+            name = self._names.fresh(f"{stored.name}_{letters}")
             result = replace(permuted(stored, order), name=name)
-            name = fresh(name, self._steps_taken)
+            name = self._step_names.fresh(name)
             step = Step(name, Transpose(order), (stored,), (result,), self._arithmetic)
             self.steps.append(step)
             self._plain[key] = result

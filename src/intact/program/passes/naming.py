@@ -1,4 +1,4 @@
-"""Names that are not taken yet, and tensors named after the values that they stand for."""
+"""Tensors named after the values that they stand for."""
 
 from __future__ import annotations
 
@@ -6,21 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from intact.program.program import Program, Tensor
-
-
-def fresh(name: str, taken: set[str]) -> str:
-    """Return a name, with a number behind it where it is taken; it is taken from now on.
-
-    >>> taken = {"x", "x_2"}
-    >>> fresh("x", taken), fresh("y", taken)
-    ('x_3', 'y')
-    """
-    candidate, count = name, 1
-    while candidate in taken:
-        count += 1
-        candidate = f"{name}_{count}"
-    taken.add(candidate)
-    return candidate
 
 
 def named_after_values(program: Program) -> Program:

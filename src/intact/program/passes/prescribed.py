@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 
+from intact.graph.names import Names
 from intact.plan import QuantizedGraph
 from intact.program.operations import Requantize
 from intact.program.program import Encoding, Program, Step
@@ -27,7 +28,7 @@ def with_prescribed_outputs(program: Program, plan: QuantizedGraph) -> Program:
         plan: What they were made of.
     """
     nodes = {str(node.name): node for node in plan.graph.nodes}
-    taken = {tensor.name for tensor in program.tensors()} | {step.name for step in program.steps}
+    names = Names([*(t.name for t in program.tensors()), *(s.name for s in program.steps)])
     steps: list[Step] = []
     for step in program.steps:
         last = nodes.get(step.nodes[-1]) if step.nodes else None
@@ -37,13 +38,13 @@ def with_prescribed_outputs(program: Program, plan: QuantizedGraph) -> Program:
             steps.append(step)
             continue
         output = step.outputs[0]
-        name = _free(f"{output.name}_prescribed", taken)
+        name = names.fresh(f"{output.name}_prescribed")
         made = replace(output, name=name, encoding=wanted, value="", end=None)
         arithmetic = plan.target.arithmetic_for(_CONVERSION)
         steps += [
             replace(step, outputs=(made,)),
             Step(
-                _free(f"{step.name}_rescaled", taken), Requantize(), (made,), (output,), arithmetic
+                names.fresh(f"{step.name}_rescaled"), Requantize(), (made,), (output,), arithmetic
             ),
         ]
     return program.with_steps(tuple(steps))
@@ -63,12 +64,3 @@ def _prescribed(step: Step, rule: OpRule, target: Target) -> Encoding | None:
         zero_point=np.asarray(fixed.offset - lowest + found.quant_min, np.int64),
     )
     return None if wanted.same_as(found) else wanted
-
-
-def _free(name: str, taken: set[str]) -> str:
-    candidate, number = name, 1
-    while candidate in taken:
-        number += 1
-        candidate = f"{name}_{number}"
-    taken.add(candidate)
-    return candidate

@@ -18,11 +18,12 @@ from intact.program.program import Encoding, Program, Step, Tensor
 from intact.program.realize import moves as moving
 from intact.program.realize import pointwise, products, resizing, softmax, spatial, transposed
 from intact.program.realize.builder import Draft
-from intact.program.realize.faults import Faults, follows_from_floats
 from intact.program.realize.graph import IntegerGraph, Op, Place, Value
 from intact.program.realize.part import Held, Part, Realize, Tensors, plain
+from intact.program.unsupported import UnsupportedNodes
 from intact.targets import Arithmetic, ZeroPointOrder
 
+_NOT_INTEGERS = "not in integers alone:"
 _FLOAT = np.dtype(np.float32)
 
 
@@ -122,7 +123,7 @@ def realize(program: Program, reasons: Mapping[str, str] | None = None) -> Integ
         ExportError: Some steps cannot be; all of them are listed, each with a remedy.
     """
     draft, tensors = Draft(), Tensors()
-    faults = Faults({**(reasons or {}), **program.in_float})
+    unsupported = UnsupportedNodes(_NOT_INTEGERS, program=program, reasons=reasons)
     names = {name: draft.unique(name) for name in (*program.inputs, *program.outputs)}
     inputs = tuple(_input(names[name], tensor) for name, tensor in program.inputs.items())
     for value, tensor in zip(inputs, program.inputs.values(), strict=True):
@@ -133,12 +134,10 @@ def realize(program: Program, reasons: Mapping[str, str] | None = None) -> Integ
         draft.stem = step.name
         try:
             _step(Part(step, draft, tensors), starts, ends)
-        except Unsupported as refusal:
-            if not follows_from_floats(program, step):
-                faults.add_step(step, refusal)
+        except Unsupported as reason:
+            unsupported.add_step(step, reason)
             _assume(step, draft, tensors)
-    if faults:
-        raise faults.error()
+    unsupported.raise_any()
     outputs = tuple(
         _output(name, tensor, draft, tensors) for name, tensor in program.outputs.items()
     )

@@ -18,7 +18,8 @@ from intact.formats.onnx_qdq.reading.parameters import (
     refusal,
 )
 from intact.graph import constant_array, input_value, moves_values
-from intact.graph.passes.replace import add_constant, unique_value_name
+from intact.graph.names import value_names
+from intact.graph.passes.replace import add_constant
 
 
 @dataclass(frozen=True)
@@ -224,7 +225,7 @@ class _Expansion:
         factor = np.float32(1 if alpha is None else alpha.as_float())
         product = factor * scales[0].reshape(()) * scales[1]
         product = np.maximum(product, np.finfo(np.float32).tiny).astype(np.float32)
-        name = unique_value_name(self._graph, f"{codes.name}_scale")
+        name = value_names(self._graph).fresh(f"{codes.name}_scale")
         scale = add_constant(self._graph, product.reshape(-1 if product.size > 1 else ()), name)
         axis = [] if codes.shape is None else [ir.AttrInt64("axis", len(codes.shape) - 1)]
         return self._add("DequantizeLinear", [codes, scale], axis, ir.DataType.FLOAT, codes.shape)
@@ -266,8 +267,8 @@ class _Expansion:
         inputs = [new, scale, zero_point]
         codes = self._add("QuantizeLinear", inputs, [], _type_of(zero_point), old.shape)
         old.replace_all_uses_with(codes, replace_graph_outputs=True)
-        codes.name = name if is_port else unique_value_name(self._graph, f"{stem}_quantized")
-        new.name = unique_value_name(self._graph, stem)
+        codes.name = name if is_port else value_names(self._graph).fresh(f"{stem}_quantized")
+        new.name = value_names(self._graph).fresh(stem)
 
     def _add(
         self,

@@ -91,13 +91,13 @@ class _Lift:
         stored = add_constant(
             self._graph,
             codes.astype(container.numpy),
-            self._edits.fresh(f"{value.name}_quantized"),
+            self._edits.names.fresh(f"{value.name}_quantized"),
         )
         node.outputs[0].replace_all_uses_with(stored, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
         if not value.uses() and not value.is_graph_output():
             del self._graph.initializers[str(value.name)]
-            self._edits.give_back(value.name)
+            self._edits.names.discard(value.name)
 
     def _make_constant(self, node: ir.Node) -> None:
         """Put the numbers in the place of stored integers; equal ones are shared."""
@@ -124,11 +124,11 @@ class _Lift:
         """Return a name for the numbers of stored integers, which may leave them theirs."""
         name = str(codes.name)
         if name.endswith("_quantized"):
-            return self._edits.fresh(name.removesuffix("_quantized"))
+            return self._edits.names.fresh(name.removesuffix("_quantized"))
         if not codes.is_graph_output():
-            codes.name = self._edits.fresh(f"{name}_quantized")
-            self._edits.give_back(name)
-        return self._edits.fresh(name)
+            codes.name = self._edits.names.fresh(f"{name}_quantized")
+            self._edits.names.discard(name)
+        return self._edits.names.fresh(name)
 
 
 def strip_pairs(model: ir.Model) -> list[ReadPoint]:

@@ -1,0 +1,104 @@
+"""What cannot be expressed, collected so that one error reports all of it."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+
+from intact.errors import ExportError, Unsupported
+from intact.program.operations import FloatNodes
+from intact.program.program import Program, Step
+
+_EACH = "mend each as it says"
+
+
+class UnsupportedNodes:
+    """Collects reasons by node, tensor or end; those with the same reason are reported together.
+
+    >>> found = UnsupportedNodes("C cannot hold", "keep them float")
+    >>> for name in ("a", "b"):
+    ...     found.add(repr(name), Unsupported("it has no kernel"))
+    >>> found.error()
+    ExportError("C cannot hold 'a', 'b': it has no kernel; keep them float")
+
+    Args:
+        message: Start of the error.
+        remedy: What helps where a reason has no remedy of its own.
+        program: What the steps of `add_step` belong to.
+        reasons: Why nodes compute in float, beside what the program knows.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        remedy: str = "",
+        *,
+        program: Program | None = None,
+        reasons: Mapping[str, str] | None = None,
+    ) -> None:
+        self._message, self._remedy = message, remedy
+        self._in_float = {**(reasons or {}), **(program.in_float if program else {})}
+        steps = program.steps if program else ()
+        self._has_floats = any(isinstance(step.operation, FloatNodes) for step in steps)
+        self._places: dict[tuple[str, str], dict[str, None]] = {}
+
+    def __bool__(self) -> bool:
+        return bool(self._places)
+
+    def add(self, place: str, reason: Unsupported | str) -> None:
+        """Add why a place (a quoted name, a tensor end) cannot be expressed."""
+        key = (reason, "") if isinstance(reason, str) else (reason.reason, reason.remedy)
+        self._places.setdefault(key, {})[place] = None
+
+    def add_step(self, step: Step, reason: Unsupported) -> None:
+        """Add why a step cannot be expressed.
+
+        For nodes in float, the plan's own reason is reported; conversions and moves beside them
+        follow from them and are not.
+        """
+        if isinstance(step.operation, FloatNodes):
+            for node in step.nodes or (step.name,):
+                why = self._in_float.get(node)
+                text = f"{reason.reason}: {why}" if why else reason.reason
+                self.add(repr(node), Unsupported(text, reason.remedy))
+        elif not (self._has_floats and _touches_floats(step)):
+            self.add(repr(step.name), reason)
+
+    @contextlib.contextmanager
+    def collect(self, place: str) -> Iterator[None]:
+        """Add what the body of the ``with`` raises as `Unsupported`, under this place."""
+        try:
+            yield
+        except Unsupported as reason:
+            self.add(place, reason)
+
+    def raise_any(self) -> None:
+        """Raise `error` if anything was added.
+
+        Raises:
+            ExportError: Something was.
+        """
+        if self:
+            raise self.error()
+
+    def error(self) -> ExportError:
+        """Make the error that reports everything."""
+        remedies = {remedy or self._remedy for _, remedy in self._places}
+        common = remedies.pop() if len(remedies) == 1 else ""
+        said = {key: _said(*key, common) for key in self._places}
+        told = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]
+        listed = [f"{each}: {said[key]}" for key, places in self._places.items() for each in places]
+        return ExportError(
+            f"{self._message} {'; '.join(told)}",
+            remedy=common or self._remedy or _EACH,
+            listed=listed,
+        )
+
+
+def _said(reason: str, remedy: str, common: str) -> str:
+    return f"{reason} ({remedy})" if remedy and remedy != common else reason
+
+
+def _touches_floats(step: Step) -> bool:
+    tensors = [*step.outputs, *(tensor for tensor in step.inputs if tensor is not None)]
+    return any(tensor.encoding is None for tensor in tensors)
