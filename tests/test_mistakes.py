@@ -122,7 +122,7 @@ def test_wrong_options(fails: Callable[..., str], options: list[str], code: int,
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (["quantse"], "'quantize'"),
+        (["quantise"], "'quantize'"),
         (["quantize"], "see `intact quantize --help`"),
         (["quantize", "model.onnx", "-o", "out"], "--data"),
         (["quantize", "model.onnx", "calib.npz", "-o", "out"], "see `intact quantize --help`"),

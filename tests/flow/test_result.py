@@ -20,7 +20,7 @@ from intact.formats.verification import verify_qdq
 from intact.plan import plan_to_json
 from tests.formats.onnx_qdq.pairs import PairBuilder, read
 
-VERSION_1 = Path(__file__).resolve().parent / "results" / "version-1"
+VERSION_1 = Path(__file__).resolve().parents[1] / "results" / "version-1"
 
 
 @pytest.fixture(scope="module")

@@ -27,7 +27,7 @@ def quantized(*names: str, **options: object) -> Result:
 
 def test_a_wrong_name_is_guessed() -> None:
     with pytest.raises(UsageError, match="did you mean 'equalize'"):
-        Improvements.of(["equalize"])
+        Improvements.of(["equalise"])
 
 
 def test_passes_are_kept_in_order_and_once() -> None:
