@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from intact.errors import Unsupported
-from intact.program.handlers import Handlers
+from intact.program.handlers import Handlers, NamedHandlers
 
 
 class First:
@@ -41,3 +41,17 @@ def test_a_second_function_for_an_operation_is_refused() -> None:
     handlers.register(First)(lambda: None)
     with pytest.raises(ValueError, match="First twice"):
         handlers.register(First)(lambda: None)
+
+
+def test_named_handlers_find_by_operator_name() -> None:
+    handlers: NamedHandlers[Callable[[], str]] = NamedHandlers("A format")
+
+    @handlers.register("ADD", "SUB")
+    def add() -> str:
+        return "add"
+
+    assert handlers.of("SUB") is add
+    with pytest.raises(Unsupported, match="A format has no MUL"):
+        handlers.of("MUL")
+    with pytest.raises(ValueError, match="ADD twice"):
+        handlers.register("ADD")(add)

@@ -1,4 +1,4 @@
-"""Functions by the type of operation that they handle: kernels, lowerings, writers of formats."""
+"""Tables of functions by the operation that they handle: kernels, lowerings, readers, writers."""
 
 from __future__ import annotations
 
@@ -7,10 +7,54 @@ from typing import Any, TypeVar
 
 from intact.errors import Unsupported
 
+Key = TypeVar("Key")
 Handler = TypeVar("Handler", bound=Callable[..., Any])
 
 
-class Handlers(Mapping[type[Any], Handler]):
+class _Handlers(Mapping[Key, Handler]):
+    """A table filled by a decorator.
+
+    Args:
+        owner: Who handles the operations, as messages name it.
+    """
+
+    def __init__(self, owner: str) -> None:
+        self._owner = owner
+        self._table: dict[Key, Handler] = {}
+
+    def register(self, *keys: Key) -> Callable[[Handler], Handler]:
+        """Register the decorated function for these operations.
+
+        Raises:
+            ValueError: An operation has a function already.
+        """
+
+        def decorate(function: Handler) -> Handler:
+            for key in keys:
+                if key in self._table:
+                    raise ValueError(f"{self._owner} handles {_name(key)} twice")
+                self._table[key] = function
+            return function
+
+        return decorate
+
+    def _find(self, key: Key) -> Handler:
+        found = self._table.get(key)
+        if found is None:
+            raise Unsupported(f"{self._owner} has no {_name(key)}")
+        return found
+
+    def __getitem__(self, key: Key) -> Handler:
+        return self._table[key]
+
+    def __iter__(self) -> Iterator[Key]:
+        return iter(self._table)
+
+    def __len__(self) -> int:
+        return len(self._table)
+
+
+class Handlers(_Handlers[type[Any], Handler]):
     """A table from operation types to functions, filled by a decorator.
 
     Each function is registered where it is defined, so that adding an operation touches one file::
@@ -20,31 +64,7 @@ class Handlers(Mapping[type[Any], Handler]):
 
         @WRITERS.register(Add, Sub)
         def _sum(step: Step, builder: Builder) -> None: ...
-
-    Args:
-        owner: Who handles the operations, as messages name it.
     """
-
-    def __init__(self, owner: str) -> None:
-        self._owner = owner
-        self._table: dict[type[Any], Handler] = {}
-
-    def register(self, *operations: type[Any]) -> Callable[[Handler], Handler]:
-        """Register the decorated function for these operation types.
-
-        Raises:
-            ValueError: An operation has a function already.
-        """
-
-        def decorate(function: Handler) -> Handler:
-            for operation in operations:
-                if operation in self._table:
-                    message = f"{self._owner} handles {operation.__name__} twice"
-                    raise ValueError(message)
-                self._table[operation] = function
-            return function
-
-        return decorate
 
     def of(self, operation: object) -> Handler:
         """Look up the function for an operation.
@@ -52,16 +72,20 @@ class Handlers(Mapping[type[Any], Handler]):
         Raises:
             Unsupported: There is none.
         """
-        found = self._table.get(type(operation))
-        if found is None:
-            raise Unsupported(f"{self._owner} has no {type(operation).__name__}")
-        return found
+        return self._find(type(operation))
 
-    def __getitem__(self, operation: type[Any]) -> Handler:
-        return self._table[operation]
 
-    def __iter__(self) -> Iterator[type[Any]]:
-        return iter(self._table)
+class NamedHandlers(_Handlers[str, Handler]):
+    """A table from operator names, as a file has them, to functions; filled like `Handlers`."""
 
-    def __len__(self) -> int:
-        return len(self._table)
+    def of(self, name: str) -> Handler:
+        """Look up the function for an operator.
+
+        Raises:
+            Unsupported: There is none.
+        """
+        return self._find(name)
+
+
+def _name(key: object) -> str:
+    return key.__name__ if isinstance(key, type) else str(key)
