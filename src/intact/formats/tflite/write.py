@@ -7,14 +7,16 @@ from dataclasses import replace
 
 from intact.errors import ExportError, Unsupported
 from intact.formats.base.format import Io
-from intact.formats.tflite.writing.bounds import add_rescaled
-from intact.formats.tflite.writing.draft import Draft
+from intact.formats.tflite.writing import moves, operators, spatial
+from intact.formats.tflite.writing.builder import WRITERS, FileBuilder, add_rescaled
 from intact.formats.tflite.writing.flatbuffer import serialize
 from intact.formats.tflite.writing.rules import moves_codes, open_axes, refusals_of
-from intact.formats.tflite.writing.table import WRITERS
 from intact.program import Program, Step, Tensor
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
+
+_MODULES = (moves, operators, spatial)
+"""Their writers are registered when they are imported."""
 
 _KEEP_FLOAT = (
     "keep them float with --keep-float, or quantize for --target tflite; cut from the model what "
@@ -51,10 +53,10 @@ def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
 
 def program_to_tflite(program: Program) -> bytes:
     """Return a program as it stands; see :func:`write_tflite`."""
-    draft, refused = _drafted(program)
+    builder, refused = _drafted(program)
     if refused:
         raise _error(refused)
-    return serialize(draft, program.inputs, program.outputs, _DESCRIPTION)
+    return serialize(builder, program.inputs, program.outputs, _DESCRIPTION)
 
 
 def tflite_refusals(program: Program) -> tuple[Unsupported, ...]:
@@ -82,11 +84,11 @@ def _listed(refused: Iterable[Unsupported]) -> list[str]:
     return [f"{', '.join(dict.fromkeys(names))}: {reason}" for reason, names in steps.items()]
 
 
-def _drafted(program: Program) -> tuple[Draft, tuple[Unsupported, ...]]:
-    draft = Draft((tensor.name for tensor in program.tensors()), open_lengths(program))
+def _drafted(program: Program) -> tuple[FileBuilder, tuple[Unsupported, ...]]:
+    builder = FileBuilder((tensor.name for tensor in program.tensors()), open_lengths(program))
     refused: list[Unsupported] = []
     for name, tensor in program.inputs.items():
-        draft.mention(tensor)
+        builder.mention(tensor)
         if None in tensor.shape[1:]:
             shown = open_axes(tensor)
             refused.append(
@@ -98,22 +100,20 @@ def _drafted(program: Program) -> tuple[Draft, tuple[Unsupported, ...]]:
         reasons = list(refusals_of(step))
         if not reasons:
             try:
-                _write(step, draft)
+                _write(step, builder)
             except Unsupported as error:
                 reasons.append(str(error))
         refused += [Unsupported(reason, node=step.name) for reason in dict.fromkeys(reasons)]
-    return draft, tuple(refused)
+    return builder, tuple(refused)
 
 
-def _write(step: Step, draft: Draft) -> None:
-    if type(step.operation) not in WRITERS:
-        raise Unsupported(f"TFLite has no operator for {type(step.operation).__name__}")
+def _write(step: Step, builder: FileBuilder) -> None:
     if moves_codes(step.operation):
-        step = _rescaled_first(step, draft)
-    WRITERS[type(step.operation)](step.operation, step, draft)
+        step = _rescaled_first(step, builder)
+    WRITERS.of(step.operation)(step.operation, step, builder)
 
 
-def _rescaled_first(step: Step, draft: Draft) -> Step:
+def _rescaled_first(step: Step, builder: FileBuilder) -> Step:
     """Return a step that moves codes, with inputs of its output's encoding.
 
     Kernels that move codes do not rescale. Rescaling before the move gives the codes that
@@ -124,6 +124,6 @@ def _rescaled_first(step: Step, draft: Draft) -> Step:
     def rescaled(tensor: Tensor | None) -> Tensor | None:
         if tensor is None or encoding is None or encoding.same_as(tensor.encoding):
             return tensor
-        return add_rescaled(draft, tensor, encoding, tensor.name)
+        return add_rescaled(builder, tensor, encoding, tensor.name)
 
     return replace(step, inputs=tuple(rescaled(tensor) for tensor in step.inputs))

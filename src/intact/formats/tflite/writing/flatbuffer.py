@@ -1,4 +1,4 @@
-"""From a draft to the bytes of a file, by the object interface of the schema's Python module."""
+"""From a builder to the bytes of a file, by the object interface of the schema's Python module."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from intact.errors import ExportError, MissingExtraError
-from intact.formats.tflite.writing.draft import Draft, Operator, Options
+from intact.formats.tflite.writing.builder import FileBuilder, Operator, Options
 from intact.program import Array, Encoding, Tensor
 
 SCHEMA_VERSION = 3
@@ -35,12 +35,15 @@ _TYPES = {
 
 
 def serialize(
-    draft: Draft, inputs: Mapping[str, Tensor], outputs: Mapping[str, Tensor], description: str
+    builder: FileBuilder,
+    inputs: Mapping[str, Tensor],
+    outputs: Mapping[str, Tensor],
+    description: str,
 ) -> bytes:
-    """Return the file; the same draft gives the same bytes.
+    """Return the file; the same builder gives the same bytes.
 
     Args:
-        draft: The operators in the order in which they run.
+        builder: The operators in the order in which they run.
         inputs: By the name that the signature gives them.
         outputs: Likewise.
         description: Free text in the file's head.
@@ -51,26 +54,28 @@ def serialize(
     """
     schema = load_schema()
     for tensor in (*inputs.values(), *outputs.values()):
-        draft.mention(tensor)
-    weight = sum(tensor.data.nbytes for tensor in draft.tensors.values() if tensor.data is not None)
+        builder.mention(tensor)
+    weight = sum(
+        tensor.data.nbytes for tensor in builder.tensors.values() if tensor.data is not None
+    )
     if weight > _LARGEST - (1 << 26):
         raise ExportError(
             f"the constants have {weight / 2**30:.1f} GiB, a .tflite file holds less than 2",
             remedy="quantize more nodes, or write another format",
         )
-    places = {name: place for place, name in enumerate(draft.tensors)}
+    places = {name: place for place, name in enumerate(builder.tensors)}
     buffers = _Buffers(schema)
     graph = schema.SubGraphT()
     graph.name = "main"
     graph.tensors = [
-        _tensor(schema, each, draft.lengths(each), buffers) for each in draft.tensors.values()
+        _tensor(schema, each, builder.lengths(each), buffers) for each in builder.tensors.values()
     ]
     graph.inputs = [places[tensor.name] for tensor in inputs.values()]
     graph.outputs = [places[tensor.name] for tensor in outputs.values()]
-    codes = list(dict.fromkeys((each.code, each.version) for each in draft.operators))
+    codes = list(dict.fromkeys((each.code, each.version) for each in builder.operators))
     graph.operators = [
         _operator(schema, each, codes.index((each.code, each.version)), places)
-        for each in draft.operators
+        for each in builder.operators
     ]
     model = schema.ModelT()
     model.version = SCHEMA_VERSION

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writing.draft import Draft, Options, data_of
+from intact.formats.tflite.writing.builder import WRITERS, FileBuilder, Options, data_of
 from intact.program import Shape, Step, Tensor
 from intact.program.operations import (
     Concat,
@@ -35,21 +35,22 @@ def version_of(tensor: Tensor, *, of_int8: int = 2) -> int:
     return 1 if tensor.encoding is None else of_int8
 
 
-def add_reshape(draft: Draft, source: Tensor, output: Tensor) -> None:
+def add_reshape(builder: FileBuilder, source: Tensor, output: Tensor) -> None:
     """Add a RESHAPE to the output's shape, whose batch may be open."""
     lengths = [-1 if length is None else length for length in output.shape]
     if lengths.count(-1) > 1:
         raise Unsupported(f"{output.name!r} has more than one open axis")
-    _add_reshape(draft, source, output, lengths)
+    _add_reshape(builder, source, output, lengths)
 
 
-def _add_reshape(draft: Draft, source: Tensor, output: Tensor, lengths: list[int]) -> None:
-    shape = draft.integers(f"{output.name}_shape", lengths)
+def _add_reshape(builder: FileBuilder, source: Tensor, output: Tensor, lengths: list[int]) -> None:
+    shape = builder.integers(f"{output.name}_shape", lengths)
     options = Options("ReshapeOptions", {"newShape": lengths})
-    draft.operator("RESHAPE", (source, shape), (output,), options)
+    builder.operator("RESHAPE", (source, shape), (output,), options)
 
 
-def write_reshape(operation: Reshape, step: Step, draft: Draft) -> None:
+@WRITERS.register(Reshape)
+def _write_reshape(operation: Reshape, step: Step, builder: FileBuilder) -> None:
     """RESHAPE: what the batch grows to must be the -1, so that the file can be resized."""
     output = step.outputs[0]
     lengths = list(operation.shape)
@@ -59,7 +60,7 @@ def write_reshape(operation: Reshape, step: Step, draft: Draft) -> None:
     for axis in open_axes:
         lengths = [_known(n, k, output.shape) for k, n in enumerate(lengths)]
         lengths[axis] = -1
-    _add_reshape(draft, data_of(step), output, lengths)
+    _add_reshape(builder, data_of(step), output, lengths)
 
 
 def _known(length: int, axis: int, shape: Shape) -> int:
@@ -67,49 +68,55 @@ def _known(length: int, axis: int, shape: Shape) -> int:
     return known if length == -1 and known is not None else length
 
 
-def write_transpose(operation: Transpose, step: Step, draft: Draft) -> None:
+@WRITERS.register(Transpose)
+def _write_transpose(operation: Transpose, step: Step, builder: FileBuilder) -> None:
     """TRANSPOSE."""
-    add_transpose(draft, data_of(step), step.outputs[0], operation.permutation)
+    add_transpose(builder, data_of(step), step.outputs[0], operation.permutation)
 
 
-def add_transpose(draft: Draft, source: Tensor, output: Tensor, permutation: Sequence[int]) -> None:
+def add_transpose(
+    builder: FileBuilder, source: Tensor, output: Tensor, permutation: Sequence[int]
+) -> None:
     """Add a TRANSPOSE."""
-    axes = draft.integers(f"{output.name}_permutation", permutation)
+    axes = builder.integers(f"{output.name}_permutation", permutation)
     options = Options("TransposeOptions")
-    draft.operator("TRANSPOSE", (source, axes), (output,), options, version=version_of(output))
+    builder.operator("TRANSPOSE", (source, axes), (output,), options, version=version_of(output))
 
 
-def write_concat(operation: Concat, step: Step, draft: Draft) -> None:
+@WRITERS.register(Concat)
+def _write_concat(operation: Concat, step: Step, builder: FileBuilder) -> None:
     """CONCATENATION."""
     options = Options("ConcatenationOptions", {"axis": operation.axis})
     version = version_of(step.outputs[0])
-    draft.operator("CONCATENATION", step.inputs, step.outputs, options, version=version)
+    builder.operator("CONCATENATION", step.inputs, step.outputs, options, version=version)
 
 
-def write_pad(operation: Pad, step: Step, draft: Draft) -> None:
+@WRITERS.register(Pad)
+def _write_pad(operation: Pad, step: Step, builder: FileBuilder) -> None:
     """PAD fills with the zero point, that is with real 0."""
     if any(min(pair) < 0 for pair in operation.pads):
         raise Unsupported(f"negative pads {operation.pads}: TFLite cannot cut with a PAD")
-    pads = draft.constant(f"{step.name}/pads", np.asarray(operation.pads, np.int32))
+    pads = builder.constant(f"{step.name}/pads", np.asarray(operation.pads, np.int32))
     version = version_of(step.outputs[0])
-    draft.operator(
+    builder.operator(
         "PAD", (step.inputs[0], pads), step.outputs, Options("PadOptions"), version=version
     )
 
 
-def write_slice(operation: Slice, step: Step, draft: Draft) -> None:
+@WRITERS.register(Slice)
+def _write_slice(operation: Slice, step: Step, builder: FileBuilder) -> None:
     """STRIDED_SLICE, whose masks are the open ends."""
     data = data_of(step)
     begins, open_begins = _ends(operation.starts)
     ends, open_ends = _ends(operation.stops)
     steps = [min(max(each, -_FURTHEST), _FURTHEST) for each in operation.steps]
     parts = [
-        draft.integers(f"{step.name}/{name}", values)
+        builder.integers(f"{step.name}/{name}", values)
         for name, values in (("begin", begins), ("end", ends), ("stride", steps))
     ]
     options = Options("StridedSliceOptions", {"beginMask": open_begins, "endMask": open_ends})
     version = version_of(data) if len(data.shape) <= 4 else 4
-    draft.operator("STRIDED_SLICE", (data, *parts), step.outputs, options, version=version)
+    builder.operator("STRIDED_SLICE", (data, *parts), step.outputs, options, version=version)
 
 
 def _ends(values: Sequence[_Bound]) -> tuple[list[int], int]:
@@ -118,81 +125,90 @@ def _ends(values: Sequence[_Bound]) -> tuple[list[int], int]:
     return [min(max(value, -_FURTHEST), _FURTHEST) for value in known], mask
 
 
-def write_split(operation: Split, step: Step, draft: Draft) -> None:
+@WRITERS.register(Split)
+def _write_split(operation: Split, step: Step, builder: FileBuilder) -> None:
     """SPLIT into equal parts, SPLIT_V into others."""
     data = data_of(step)
-    axis = draft.integers(f"{step.name}/axis", operation.axis)
+    axis = builder.integers(f"{step.name}/axis", operation.axis)
     count = len(operation.sizes)
     if len(set(operation.sizes)) == 1:
         options = Options("SplitOptions", {"numSplits": count})
         version = version_of(data)
-        draft.operator("SPLIT", (axis, data), step.outputs, options, version=version)
+        builder.operator("SPLIT", (axis, data), step.outputs, options, version=version)
         return
-    sizes = draft.integers(f"{step.name}/sizes", operation.sizes)
+    sizes = builder.integers(f"{step.name}/sizes", operation.sizes)
     options = Options("SplitVOptions", {"numSplits": count})
     version = version_of(data)
-    draft.operator("SPLIT_V", (data, sizes, axis), step.outputs, options, version=version)
+    builder.operator("SPLIT_V", (data, sizes, axis), step.outputs, options, version=version)
 
 
-def write_gather(operation: Gather, step: Step, draft: Draft) -> None:
+@WRITERS.register(Gather)
+def _write_gather(operation: Gather, step: Step, builder: FileBuilder) -> None:
     """GATHER with constant indices."""
     data = data_of(step)
-    indices = draft.constant(f"{step.name}/indices", operation.indices.astype(np.int32))
+    indices = builder.constant(f"{step.name}/indices", operation.indices.astype(np.int32))
     options = Options("GatherOptions", {"axis": operation.axis})
-    draft.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))
+    builder.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))
 
 
-def write_lookup(operation: Lookup, step: Step, draft: Draft) -> None:
+@WRITERS.register(Lookup)
+def _write_lookup(operation: Lookup, step: Step, builder: FileBuilder) -> None:
     """GATHER with computed indices."""
     data, indices = data_of(step), step.inputs[1]
     if indices is None or indices.dtype not in (np.int32, np.int64):
         raise Unsupported("its indices are neither int32 nor int64")
     options = Options("GatherOptions", {"axis": operation.axis})
-    draft.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))
+    builder.operator("GATHER", (data, indices), step.outputs, options, version=version_of(data))
 
 
-def write_tile(operation: Tile, step: Step, draft: Draft) -> None:
+@WRITERS.register(Tile)
+def _write_tile(operation: Tile, step: Step, builder: FileBuilder) -> None:
     """TILE."""
-    _add_tile(draft, step, data_of(step), operation.repeats)
+    _add_tile(builder, step, data_of(step), operation.repeats)
 
 
-def write_expand(_: Expand, step: Step, draft: Draft) -> None:
+@WRITERS.register(Expand)
+def _write_expand(_: Expand, step: Step, builder: FileBuilder) -> None:
     """BROADCAST_TO, or TILE where the batch is open: only that can be resized."""
     data, output = data_of(step), step.outputs[0]
     if None not in output.shape:
-        shape = draft.integers(f"{step.name}/shape", [n for n in output.shape if n is not None])
+        shape = builder.integers(f"{step.name}/shape", [n for n in output.shape if n is not None])
         options = Options("BroadcastToOptions")
         version = 2 if output.encoding is None else 3
-        draft.operator("BROADCAST_TO", (data, shape), (output,), options, version=version)
+        builder.operator("BROADCAST_TO", (data, shape), (output,), options, version=version)
         return
     missing = len(output.shape) - len(data.shape)
     if missing:
-        longer = draft.intermediate(
+        longer = builder.intermediate(
             f"{data.name}_longer", (1,) * missing + data.shape, data.encoding, data
         )
-        add_reshape(draft, data, longer)
+        add_reshape(builder, data, longer)
         data = longer
     repeats = [
         1 if before == after or after is None else after
         for before, after in zip(data.shape, output.shape, strict=True)
     ]
-    _add_tile(draft, step, data, repeats)
+    _add_tile(builder, step, data, repeats)
 
 
-def _add_tile(draft: Draft, step: Step, data: Tensor, repeats: Sequence[int]) -> None:
-    multiples = draft.integers(f"{step.name}/multiples", repeats)
+def _add_tile(builder: FileBuilder, step: Step, data: Tensor, repeats: Sequence[int]) -> None:
+    multiples = builder.integers(f"{step.name}/multiples", repeats)
     version = version_of(data, of_int8=1)
-    draft.operator("TILE", (data, multiples), step.outputs, Options("TileOptions"), version=version)
+    builder.operator(
+        "TILE", (data, multiples), step.outputs, Options("TileOptions"), version=version
+    )
 
 
-def write_depth_to_space(operation: DepthToSpace, step: Step, draft: Draft) -> None:
+@WRITERS.register(DepthToSpace)
+def _write_depth_to_space(operation: DepthToSpace, step: Step, builder: FileBuilder) -> None:
     """DEPTH_TO_SPACE, whose reference kernel is registered for version 1 only; it takes int8."""
     options = Options("DepthToSpaceOptions", {"blockSize": operation.block})
-    draft.operator("DEPTH_TO_SPACE", (data_of(step),), step.outputs, options)
+    builder.operator("DEPTH_TO_SPACE", (data_of(step),), step.outputs, options)
 
 
-def write_space_to_depth(operation: SpaceToDepth, step: Step, draft: Draft) -> None:
+@WRITERS.register(SpaceToDepth)
+def _write_space_to_depth(operation: SpaceToDepth, step: Step, builder: FileBuilder) -> None:
     """SPACE_TO_DEPTH."""
     options = Options("SpaceToDepthOptions", {"blockSize": operation.block})
     version = version_of(step.outputs[0])
-    draft.operator("SPACE_TO_DEPTH", (data_of(step),), step.outputs, options, version=version)
+    builder.operator("SPACE_TO_DEPTH", (data_of(step),), step.outputs, options, version=version)

@@ -8,10 +8,12 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writing.bounds import add_bounded, add_clamp
-from intact.formats.tflite.writing.draft import (
-    Draft,
+from intact.formats.tflite.writing.builder import (
+    WRITERS,
+    FileBuilder,
     Options,
+    add_bounded,
+    add_clamp,
     bias_or_zeros,
     data_of,
     weighted_inputs,
@@ -88,11 +90,12 @@ REDUCTION: Mapping[Reduction, _Kind] = {
 }
 
 
-def write_elementwise(operation: Elementwise, step: Step, draft: Draft) -> None:
+@WRITERS.register(Elementwise)
+def _write_elementwise(operation: Elementwise, step: Step, builder: FileBuilder) -> None:
     """ADD and its like."""
     kind = BINARY[operation.kind]
     add_bounded(
-        draft,
+        builder,
         kind.code,
         step.inputs,
         step.outputs[0],
@@ -103,16 +106,17 @@ def write_elementwise(operation: Elementwise, step: Step, draft: Draft) -> None:
     )
 
 
-def write_function(operation: Function, step: Step, draft: Draft) -> None:
+@WRITERS.register(Function)
+def _write_function(operation: Function, step: Step, builder: FileBuilder) -> None:
     """Functions of one operand."""
     data, output = data_of(step), step.outputs[0]
     if operation.kind is Unary.CLAMP:
-        add_clamp(draft, data, output, operation.bounds)
+        add_clamp(builder, data, output, operation.bounds)
         return
     if operation.kind is Unary.RECIPROCAL and output.encoding is None:
-        one = draft.constant(f"{step.name}/one", np.ones((), np.float32))
+        one = builder.constant(f"{step.name}/one", np.ones((), np.float32))
         add_bounded(
-            draft, "DIV", (one, data), output, operation.bounds, options=Options("DivOptions")
+            builder, "DIV", (one, data), output, operation.bounds, options=Options("DivOptions")
         )
         return
     if operation.kind not in UNARY:
@@ -124,7 +128,7 @@ def write_function(operation: Function, step: Step, draft: Draft) -> None:
     if operation.kind is Unary.ELU and operation.parameter != 1:
         raise Unsupported(f"alpha of {operation.parameter}: TFLite's ELU has 1")
     add_bounded(
-        draft,
+        builder,
         kind.code,
         (data,),
         output,
@@ -135,12 +139,14 @@ def write_function(operation: Function, step: Step, draft: Draft) -> None:
     )
 
 
-def write_prelu(_: PRelu, step: Step, draft: Draft) -> None:
+@WRITERS.register(PRelu)
+def _write_prelu(_: PRelu, step: Step, builder: FileBuilder) -> None:
     """PRELU."""
-    draft.operator("PRELU", step.inputs, step.outputs)
+    builder.operator("PRELU", step.inputs, step.outputs)
 
 
-def write_softmax(operation: Softmax, step: Step, draft: Draft) -> None:
+@WRITERS.register(Softmax)
+def _write_softmax(operation: Softmax, step: Step, builder: FileBuilder) -> None:
     """SOFTMAX or LOG_SOFTMAX over the last axis, to which another is brought first."""
     data, output = data_of(step), step.outputs[0]
     rank = len(data.shape)
@@ -150,36 +156,38 @@ def write_softmax(operation: Softmax, step: Step, draft: Draft) -> None:
     swap[axis], swap[-1] = swap[-1], swap[axis]
     if axis != rank - 1:
         shape = tuple(data.shape[k] for k in swap)
-        source = draft.intermediate(f"{data.name}_swapped", shape, data.encoding, data)
-        result = draft.intermediate(f"{output.name}_swapped", shape, output.encoding, output)
-        add_transpose(draft, data, source, swap)
+        source = builder.intermediate(f"{data.name}_swapped", shape, data.encoding, data)
+        result = builder.intermediate(f"{output.name}_swapped", shape, output.encoding, output)
+        add_transpose(builder, data, source, swap)
     if operation.log:
         code, options = "LOG_SOFTMAX", Options("LogSoftmaxOptions")
     else:
         code, options = "SOFTMAX", Options("SoftmaxOptions", {"beta": 1.0})
-    draft.operator(code, (source,), (result,), options, version=version_of(output))
+    builder.operator(code, (source,), (result,), options, version=version_of(output))
     if result is not output:
-        add_transpose(draft, result, output, swap)
+        add_transpose(builder, result, output, swap)
 
 
-def write_reduce(operation: Reduce, step: Step, draft: Draft) -> None:
+@WRITERS.register(Reduce)
+def _write_reduce(operation: Reduce, step: Step, builder: FileBuilder) -> None:
     """MEAN and its like."""
     kind = REDUCTION[operation.kind]
-    axes = draft.integers(f"{step.name}/axes", operation.axes)
+    axes = builder.integers(f"{step.name}/axes", operation.axes)
     options = Options(kind.options, {"keepDims": operation.keep_dims})
     version = version_of(step.outputs[0])
-    draft.operator(kind.code, (step.inputs[0], axes), step.outputs, options, version=version)
+    builder.operator(kind.code, (step.inputs[0], axes), step.outputs, options, version=version)
 
 
-def write_fully_connected(operation: FullyConnected, step: Step, draft: Draft) -> None:
+@WRITERS.register(FullyConnected)
+def _write_fully_connected(operation: FullyConnected, step: Step, builder: FileBuilder) -> None:
     """FULLY_CONNECTED; the version of per-channel weights is the 12th."""
     data, weight, bias = weighted_inputs(step)
-    bias = bias_or_zeros(draft, step, data, weight, bias)
+    bias = bias_or_zeros(builder, step, data, weight, bias)
     keeps = len(data.shape) != 2
     per_channel = weight.encoding is not None and weight.encoding.axis is not None
     version = 5 if keeps else 1 if data.encoding is None else 4
     add_bounded(
-        draft,
+        builder,
         "FULLY_CONNECTED",
         (data, weight, bias),
         step.outputs[0],
@@ -189,10 +197,11 @@ def write_fully_connected(operation: FullyConnected, step: Step, draft: Draft) -
     )
 
 
-def write_batch_matmul(operation: BatchMatMul, step: Step, draft: Draft) -> None:
+@WRITERS.register(BatchMatMul)
+def _write_batch_matmul(operation: BatchMatMul, step: Step, builder: FileBuilder) -> None:
     """BATCH_MATMUL."""
     add_bounded(
-        draft,
+        builder,
         "BATCH_MATMUL",
         step.inputs,
         step.outputs[0],
@@ -203,21 +212,24 @@ def write_batch_matmul(operation: BatchMatMul, step: Step, draft: Draft) -> None
     )
 
 
-def write_quantize(_: Quantize, step: Step, draft: Draft) -> None:
+@WRITERS.register(Quantize)
+def _write_quantize(_: Quantize, step: Step, builder: FileBuilder) -> None:
     """QUANTIZE of floats."""
-    draft.operator("QUANTIZE", (data_of(step),), step.outputs, Options("QuantizeOptions"))
+    builder.operator("QUANTIZE", (data_of(step),), step.outputs, Options("QuantizeOptions"))
 
 
-def write_requantize(_: Requantize, step: Step, draft: Draft) -> None:
+@WRITERS.register(Requantize)
+def _write_requantize(_: Requantize, step: Step, builder: FileBuilder) -> None:
     """QUANTIZE of codes."""
     options = Options("QuantizeOptions")
-    draft.operator("QUANTIZE", (data_of(step),), step.outputs, options, version=2)
+    builder.operator("QUANTIZE", (data_of(step),), step.outputs, options, version=2)
 
 
-def write_dequantize(_: Dequantize, step: Step, draft: Draft) -> None:
+@WRITERS.register(Dequantize)
+def _write_dequantize(_: Dequantize, step: Step, builder: FileBuilder) -> None:
     """DEQUANTIZE."""
     options = Options("DequantizeOptions")
-    draft.operator("DEQUANTIZE", (data_of(step),), step.outputs, options, version=2)
+    builder.operator("DEQUANTIZE", (data_of(step),), step.outputs, options, version=2)
 
 
 def _version(kind: _Kind, step: Step) -> int:

@@ -5,17 +5,18 @@ TFLite has them for two spatial axes. Data of one spatial axis gets a row axis o
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writing.bounds import add_bounded
-from intact.formats.tflite.writing.draft import (
-    Draft,
+from intact.formats.tflite.writing.builder import (
+    WRITERS,
+    FileBuilder,
     Options,
+    Writer,
+    add_bounded,
     bias_or_zeros,
     constant_data,
     data_of,
@@ -84,7 +85,7 @@ def named_padding(
 
 
 def padded(
-    draft: Draft,
+    builder: FileBuilder,
     data: Tensor,
     output: Tensor,
     pads: Pads,
@@ -97,7 +98,7 @@ def padded(
     """Return the schema's padding and the data, padded explicitly where need be.
 
     Args:
-        draft: Where the PAD goes.
+        builder: Where the PAD goes.
         data: What is padded.
         output: The operator's result.
         pads: By spatial axis.
@@ -112,47 +113,49 @@ def padded(
         return named, data
     lengths = tuple(n + sum(each) for n, each in zip(spatial_lengths(data), used, strict=True))
     shape = (data.shape[0], *lengths, data.shape[-1])
-    result = draft.intermediate(f"{data.name}_padded", shape, data.encoding, data)
-    table = draft.constant(f"{output.name}_pads", np.asarray([(0, 0), *used, (0, 0)], np.int32))
+    result = builder.intermediate(f"{data.name}_padded", shape, data.encoding, data)
+    table = builder.constant(f"{output.name}_pads", np.asarray([(0, 0), *used, (0, 0)], np.int32))
     version = 1 if data.encoding is None else 2
     if fill is None:
-        draft.operator("PAD", (data, table), (result,), Options("PadOptions"), version=version)
+        builder.operator("PAD", (data, table), (result,), Options("PadOptions"), version=version)
         return VALID, result
     kind = np.float32 if data.encoding is None else data.encoding.dtype
-    value = draft.constant(f"{output.name}_fill", np.asarray([fill], kind), data.encoding)
-    draft.operator(
+    value = builder.constant(f"{output.name}_fill", np.asarray([fill], kind), data.encoding)
+    builder.operator(
         "PADV2", (data, table, value), (result,), Options("PadV2Options"), version=version
     )
     return VALID, result
 
 
-def in_plane(write: Callable[[Any, Step, Draft], None]) -> Callable[[Any, Step, Draft], None]:
-    """Return a writer for one or two spatial axes, from a writer for two."""
+def _in_plane(write: Writer) -> Writer:
+    """Extend a writer for two spatial axes to one or two."""
 
-    def writer(operation: Any, step: Step, draft: Draft) -> None:
+    def writer(operation: Any, step: Step, builder: FileBuilder) -> None:
         data, output = data_of(step), step.outputs[0]
         if len(data.shape) == 4:
-            write(operation, step, draft)
+            write(operation, step, builder)
             return
         if len(data.shape) != 3:
             raise Unsupported(
                 f"the kernels have one or two spatial axes, not {len(data.shape) - 2}"
             )
-        plane = draft.intermediate(f"{data.name}_plane", _with_row(data.shape), data.encoding, data)
-        add_reshape(draft, data, plane)
-        result = draft.intermediate(
+        plane = builder.intermediate(
+            f"{data.name}_plane", _with_row(data.shape), data.encoding, data
+        )
+        add_reshape(builder, data, plane)
+        result = builder.intermediate(
             f"{output.name}_plane", _with_row(output.shape), output.encoding, output
         )
         weight = None
         if isinstance(operation, Convolution | TransposedConvolution):
             weight = step.inputs[1]
         inputs = tuple(
-            plane if each is data else _kernel_with_row(each, draft) if each is weight else each
+            plane if each is data else _kernel_with_row(each, builder) if each is weight else each
             for each in step.inputs
         )
         flat = _operation_with_row(operation)
-        write(flat, replace(step, operation=flat, inputs=inputs, outputs=(result,)), draft)
-        add_reshape(draft, result, output)
+        write(flat, replace(step, operation=flat, inputs=inputs, outputs=(result,)), builder)
+        add_reshape(builder, result, output)
 
     return writer
 
@@ -161,11 +164,11 @@ def _with_row(shape: Shape) -> Shape:
     return (shape[0], 1, *shape[1:])
 
 
-def _kernel_with_row(weight: Tensor | None, draft: Draft) -> Tensor | None:
+def _kernel_with_row(weight: Tensor | None, builder: FileBuilder) -> Tensor | None:
     if weight is None or weight.data is None:
         return weight
     data = weight.data[:, np.newaxis]
-    return draft.constant(f"{weight.name}_plane", data, weight.encoding)
+    return builder.constant(f"{weight.name}_plane", data, weight.encoding)
 
 
 def _operation_with_row(operation: Any) -> Any:
@@ -180,13 +183,17 @@ def _operation_with_row(operation: Any) -> Any:
     return replace(operation, **given)
 
 
-def write_convolution(operation: Convolution, step: Step, draft: Draft) -> None:
+@WRITERS.register(Convolution)
+@_in_plane
+def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder) -> None:
     """CONV_2D or DEPTHWISE_CONV_2D, after a PAD where neither SAME nor VALID says the pads."""
     data, weight, bias = weighted_inputs(step)
     weights = constant_data(weight)
     channels = data.shape[-1]
     extent = extents(weights.shape[1:3], operation.dilations)
-    padding, data = padded(draft, data, step.outputs[0], operation.pads, extent, operation.strides)
+    padding, data = padded(
+        builder, data, step.outputs[0], operation.pads, extent, operation.strides
+    )
     fields = {
         "padding": padding,
         "strideH": operation.strides[0],
@@ -200,16 +207,16 @@ def write_convolution(operation: Convolution, step: Step, draft: Draft) -> None:
         options = Options("DepthwiseConv2DOptions", {**fields, "depthMultiplier": multiplier})
         dilated = any(each != 1 for each in operation.dilations)
         code, version = "DEPTHWISE_CONV_2D", 3 if integer else 2 if dilated else 1
-        kernel = draft.constant(
+        kernel = builder.constant(
             f"{weight.name}_depthwise", weights.transpose(3, 1, 2, 0), last_axis(weight.encoding)
         )
     else:
         grouped = operation.groups > 1
         options = Options("Conv2DOptions", fields)
         code, version, kernel = "CONV_2D", 6 if grouped else 3 if integer else 1, weight
-    bias = bias_or_zeros(draft, step, data, weight, bias)
+    bias = bias_or_zeros(builder, step, data, weight, bias)
     add_bounded(
-        draft,
+        builder,
         code,
         (data, kernel, bias),
         step.outputs[0],
@@ -219,7 +226,9 @@ def write_convolution(operation: Convolution, step: Step, draft: Draft) -> None:
     )
 
 
-def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft) -> None:
+@WRITERS.register(TransposedConvolution)
+@_in_plane
+def _write_transposed(operation: TransposedConvolution, step: Step, builder: FileBuilder) -> None:
     """TRANSPOSE_CONV; pads that SAME does not mean are cut off its full result.
 
     It has neither groups nor dilations: what they leave out of the kernel becomes zeros, which
@@ -229,8 +238,8 @@ def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft)
     output = step.outputs[0]
     if operation.groups != 1 or any(each != 1 for each in operation.dilations):
         dense = dense_kernel(constant_data(weight), operation.groups, operation.dilations)
-        weight = draft.constant(f"{weight.name}_dense", dense, weight.encoding)
-    bias = bias_or_zeros(draft, step, data, weight, bias)
+        weight = builder.constant(f"{weight.name}_dense", dense, weight.encoding)
+    bias = bias_or_zeros(builder, step, data, weight, bias)
     kernel, lengths = constant_data(weight).shape[1:3], spatial_lengths(data)
     same = all(
         is_same(wanted, length, extent, stride, pads)
@@ -244,15 +253,15 @@ def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft)
             n + sum(pads) for n, pads in zip(spatial_lengths(output), operation.pads, strict=True)
         ]
         shape = (output.shape[0], *grown, output.shape[-1])
-        full = draft.intermediate(f"{output.name}_full", shape, output.encoding, output)
+        full = builder.intermediate(f"{output.name}_full", shape, output.encoding, output)
     fields = {
         "padding": SAME if same else VALID,
         "strideH": operation.strides[0],
         "strideW": operation.strides[1],
     }
-    shape_of_output = draft.integers(f"{step.name}/output_shape", draft.lengths(full))
+    shape_of_output = builder.integers(f"{step.name}/output_shape", builder.lengths(full))
     add_bounded(
-        draft,
+        builder,
         "TRANSPOSE_CONV",
         (shape_of_output, weight, data, bias),
         full,
@@ -262,27 +271,29 @@ def write_transposed(operation: TransposedConvolution, step: Step, draft: Draft)
         fusable=False,  # kernels before version 4 ignore the field
     )
     if full is not output:
-        _add_cut(draft, step, full, operation.pads)
+        _add_cut(builder, step, full, operation.pads)
 
 
-def _add_cut(draft: Draft, step: Step, full: Tensor, pads: Pads) -> None:
+def _add_cut(builder: FileBuilder, step: Step, full: Tensor, pads: Pads) -> None:
     """Add a SLICE of a full result to the output of a step, which lacks the pads."""
     output = step.outputs[0]
-    begin = draft.integers(f"{step.name}/begin", [0, *(before for before, _ in pads), 0])
-    size = draft.integers(f"{step.name}/size", [-1, *spatial_lengths(output), -1])
+    begin = builder.integers(f"{step.name}/begin", [0, *(before for before, _ in pads), 0])
+    size = builder.integers(f"{step.name}/size", [-1, *spatial_lengths(output), -1])
     version = version_of(output)
     options = Options("SliceOptions")
-    draft.operator("SLICE", (full, begin, size), (output,), options, version=version)
+    builder.operator("SLICE", (full, begin, size), (output,), options, version=version)
 
 
-def write_pool(operation: Pool, step: Step, draft: Draft) -> None:
+@WRITERS.register(Pool)
+@_in_plane
+def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
     """AVERAGE_POOL_2D or MAX_POOL_2D."""
     data, output = data_of(step), step.outputs[0]
     maximum = operation.kind is PoolKind.MAX
     if maximum or operation.count_pads:
         fill = None if not maximum else _lowest(data.encoding)
         padding, data = padded(
-            draft,
+            builder,
             data,
             output,
             operation.pads,
@@ -307,7 +318,7 @@ def write_pool(operation: Pool, step: Step, draft: Draft) -> None:
         "filterWidth": operation.kernel[1],
     }
     add_bounded(
-        draft,
+        builder,
         "MAX_POOL_2D" if maximum else "AVERAGE_POOL_2D",
         (data,),
         output,
@@ -317,15 +328,17 @@ def write_pool(operation: Pool, step: Step, draft: Draft) -> None:
     )
 
 
-def write_resize(operation: Resize, step: Step, draft: Draft) -> None:
+@WRITERS.register(Resize)
+@_in_plane
+def _write_resize(operation: Resize, step: Step, builder: FileBuilder) -> None:
     """RESIZE_NEAREST_NEIGHBOR or RESIZE_BILINEAR."""
     data = data_of(step)
     linear = operation.mode is ResizeMode.LINEAR
     fields = {"alignCorners": operation.align_corners, "halfPixelCenters": operation.half_pixel}
     version = 3 if operation.half_pixel or operation.align_corners else 2
-    draft.operator(
+    builder.operator(
         "RESIZE_BILINEAR" if linear else "RESIZE_NEAREST_NEIGHBOR",
-        (data, draft.integers(f"{step.name}/size", operation.sizes)),
+        (data, builder.integers(f"{step.name}/size", operation.sizes)),
         step.outputs,
         Options("ResizeBilinearOptions" if linear else "ResizeNearestNeighborOptions", fields),
         version=version,

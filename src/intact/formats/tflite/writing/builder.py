@@ -1,12 +1,8 @@
-"""``Draft``: the operators of a TFLite file while they are collected.
-
-Tensors are those of :mod:`intact.program`; what an operator takes besides data (axes, shapes) is a
-constant tensor like any other.
-"""
+"""``FileBuilder``: a TFLite file under construction, and operators whose results are clamped."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
@@ -14,6 +10,8 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.program import Array, Encoding, Shape, Step, Tensor
+from intact.program.handlers import Handlers
+from intact.program.operations import Bounds
 
 Value: TypeAlias = int | float | bool | Sequence[int]
 
@@ -49,8 +47,11 @@ def data_of(step: Step) -> Tensor:
     return data
 
 
-class Draft:
-    """Collects tensors and operators in the order in which they are mentioned.
+class FileBuilder:
+    """A TFLite file under construction: tensors and operators in the order in which they are added.
+
+    Tensors are those of :mod:`intact.program`; what an operator takes besides data (axes, shapes)
+    is a constant tensor like any other.
 
     Args:
         reserved: Names that the program's own tensors have.
@@ -133,6 +134,12 @@ class Draft:
         return candidate
 
 
+Writer: TypeAlias = Callable[[Any, Step, FileBuilder], None]
+"""Adds the operators of a step; raises `Unsupported` where TFLite has none."""
+
+WRITERS: Handlers[Writer] = Handlers("TFLite")
+
+
 def weighted_inputs(step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return data, weight and bias."""
     data, weight, bias = (*step.inputs, None)[:3]
@@ -149,7 +156,7 @@ def constant_data(tensor: Tensor) -> np.ndarray[Any, Any]:
 
 
 def bias_or_zeros(
-    draft: Draft, step: Step, data: Tensor, weight: Tensor, bias: Tensor | None
+    builder: FileBuilder, step: Step, data: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
     """Return the bias with the scales that kernels expect: ``data scale * weight scale``.
 
@@ -159,14 +166,14 @@ def bias_or_zeros(
     values = np.zeros(count, np.int64) if bias is None else constant_data(bias).reshape(-1)
     name = f"{step.name}/bias"
     if data.encoding is None or weight.encoding is None:
-        return draft.constant(name, values.astype(np.float32)) if bias is None else bias
+        return builder.constant(name, values.astype(np.float32)) if bias is None else bias
     scale = np.float32(data.encoding.scale) * weight.encoding.scale.astype(np.float32)
     axis = None if np.ndim(scale) == 0 else 0
     zeros = np.zeros(np.shape(scale), np.int64)
     encoding = Encoding(scale, zeros, -(1 << 31), (1 << 31) - 1, axis)
     if bias is not None and encoding.same_as(bias.encoding):
         return bias
-    return draft.constant(name, values.astype(np.int32), encoding)
+    return builder.constant(name, values.astype(np.int32), encoding)
 
 
 def last_axis(encoding: Encoding | None) -> Encoding | None:
@@ -195,3 +202,125 @@ def dense_kernel(
         first = channel * groups // outputs * depth
         spread[channel, ..., first : first + depth] = data[channel]
     return result
+
+
+_FUSED: Mapping[int, Bounds] = {
+    0: Bounds(),
+    1: Bounds(0),
+    2: Bounds(-1, 1),
+    3: Bounds(0, 6),
+}
+
+"""``ActivationFunctionType`` of the schema: NONE, RELU, RELU_N1_TO_1, RELU6."""
+
+
+def code_range(bounds: Bounds, encoding: Encoding) -> tuple[int, int]:
+    """Return the smallest and the largest code of a result with these bounds.
+
+    A bound becomes ``zero_point + round(bound / scale)``, halves away from zero and in float32, as
+    TFLite's kernels compute their activation ranges (measured).
+    """
+
+    def code(real: float, otherwise: int) -> int:
+        if not np.isfinite(real):
+            return otherwise
+        ratio = float(np.float32(real) / np.float32(encoding.scale))
+        rounded = int(np.copysign(np.floor(abs(ratio) + 0.5), ratio))
+        return min(max(rounded + int(encoding.zero_point), encoding.quant_min), encoding.quant_max)
+
+    return code(bounds.low, encoding.quant_min), code(bounds.high, encoding.quant_max)
+
+
+def _alike(bounds: Bounds, other: Bounds, encoding: Encoding | None) -> bool:
+    """Whether results have the same codes (or floats) under both."""
+    if bounds == other:
+        return True
+    return encoding is not None and code_range(bounds, encoding) == code_range(other, encoding)
+
+
+def add_bounded(
+    builder: FileBuilder,
+    code: str,
+    inputs: Sequence[Tensor | None],
+    output: Tensor,
+    bounds: Bounds,
+    *,
+    options: Options | None = None,
+    version: int = 1,
+    fusable: bool = True,
+) -> None:
+    """Add an operator whose result is clamped.
+
+    Args:
+        builder: Where to.
+        code: The operator.
+        inputs: Its inputs.
+        output: The clamped result.
+        bounds: What it is clamped to.
+        options: The operator's options, without the fused activation.
+        version: Of the operator.
+        fusable: Whether the options have a field for a fused activation.
+    """
+    # What the model says, if there is a name for it: a reader of the file sees a Relu, not a range.
+    candidates = sorted(_FUSED.items(), key=lambda each: each[1] != bounds)
+    for fused, covered in candidates if fusable else [(0, Bounds())]:
+        if _alike(bounds, covered, output.encoding):
+            if fusable and options is not None:
+                options = options.extended(fusedActivationFunction=fused)
+            builder.operator(code, inputs, (output,), options, version=version)
+            return
+    result = builder.intermediate(f"{output.name}_unbounded", output.shape, output.encoding, output)
+    builder.operator(code, inputs, (result,), options, version=version)
+    add_clamp(builder, result, output, bounds)
+
+
+def add_clamp(builder: FileBuilder, source: Tensor, output: Tensor, bounds: Bounds) -> None:
+    """Add operators that clamp ``source``, and bring its codes to the output's encoding.
+
+    Only RELU is trusted to rescale: TFLite Micro's RELU6 does not (measured), and it has neither
+    RELU_N1_TO_1 nor RELU_0_TO_1. What ends above it is cut off behind; the others are a QUANTIZE,
+    and then what every runtime has.
+    """
+    encoding = output.encoding
+    version = 1 if encoding is None else 2
+    if _alike(bounds, Bounds(0), encoding):
+        builder.operator("RELU", (source,), (output,), version=version)
+        return
+    if encoding is not None and not encoding.same_as(source.encoding):
+        if bounds.low == 0:
+            result = builder.intermediate(f"{output.name}_relu", output.shape, encoding, output)
+            builder.operator("RELU", (source,), (result,), version=version)
+            source = result
+        else:
+            source = add_rescaled(builder, source, encoding, output.name)
+    if _alike(bounds, Bounds(0, 6), encoding):
+        builder.operator("RELU6", (source,), (output,), version=version)
+        return
+    limits = _limits(bounds, encoding)
+    for count, (code, limit) in enumerate(limits, start=1):
+        name = f"{output.name}_{code.lower()}"
+        last = count == len(limits)
+        result = output if last else builder.intermediate(name, output.shape, encoding, output)
+        constant = builder.constant(f"{name}_limit", limit, encoding)
+        options = Options("MaximumMinimumOptions")
+        builder.operator(code, (source, constant), (result,), options, version=version)
+        source = result
+
+
+def add_rescaled(builder: FileBuilder, source: Tensor, encoding: Encoding, name: str) -> Tensor:
+    """Add a QUANTIZE of codes and return its result."""
+    result = builder.intermediate(f"{name}_rescaled", source.shape, encoding, source)
+    builder.operator("QUANTIZE", (source,), (result,), Options("QuantizeOptions"), version=2)
+    return result
+
+
+def _limits(bounds: Bounds, encoding: Encoding | None) -> list[tuple[str, Array]]:
+    """Return the operators that apply both bounds; at least one, so that there is a result."""
+    kind = np.dtype(np.float32) if encoding is None else encoding.dtype
+    low, high = (bounds.low, bounds.high) if encoding is None else code_range(bounds, encoding)
+    limits = []
+    if np.isfinite(bounds.low) or not np.isfinite(bounds.high):
+        limits.append(("MAXIMUM", np.asarray(low, kind)))
+    if np.isfinite(bounds.high):
+        limits.append(("MINIMUM", np.asarray(high, kind)))
+    return limits
