@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import intact.errors
 from intact.errors import ConfigError, DataError
 from intact.numerics.affine import dequantize, fake_quantize, quantize
-from intact.numerics.rounding import Rounding
+from intact.numerics.levels import Rounding
 from tests.numerics.arrays import float32, float32_of
 from tests.numerics.test_rounding import reference
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from intact.errors import ConfigError
 from intact.numerics import fixed_point as fp
-from intact.numerics.rounding import Rounding
+from intact.numerics.levels import Rounding
 
 INT32 = st.integers(-(2**31), 2**31 - 1)
 LOWEST, HIGHEST = -(2**31), 2**31 - 1

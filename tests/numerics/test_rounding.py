@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.errors import ConfigError
-from intact.numerics.rounding import Rounding, round_to_integer
+from intact.numerics.levels import Rounding
+from intact.numerics.rounding import round_to_integer
 from tests.numerics.arrays import float32
 
 HALF = Fraction(1, 2)

@@ -16,7 +16,7 @@ from hypothesis.extra.numpy import arrays
 
 from intact.errors import ConfigError
 from intact.numerics.affine import fake_quantize
-from intact.numerics.rounding import Rounding
+from intact.numerics.levels import Rounding
 from intact.numerics.simulated_quantize import SimulatedQuantize, simulated_quantize
 
 ROUNDINGS = tuple(Rounding)

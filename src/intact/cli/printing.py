@@ -6,7 +6,7 @@ import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from rich import box
@@ -14,7 +14,8 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
-from intact.calibrate.collect import Progress as Report
+if TYPE_CHECKING:
+    from intact.calibrate.collect import Progress as Report
 
 _NO_TERMINAL = 1000  # columns: other programs get each row whole, on one line
 

@@ -5,17 +5,20 @@ from __future__ import annotations
 import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 from rich.markup import escape
 
 from intact.cli.printing import console, decibels, kilobytes, new_table, print_json, say, times
-from intact.flow.evaluation import Evaluation
-from intact.flow.result import Result
-from intact.plan import Note
-from intact.plan.given_scales import GIVEN
-from intact.plan.inspection import Inspection
-from intact.targets import Target, target_to_json
+from intact.targets import target_to_json
+
+if TYPE_CHECKING:
+    from intact.flow.evaluation import Evaluation
+    from intact.flow.result import Result
+    from intact.plan import Note
+    from intact.plan.inspection import Inspection
+    from intact.targets import Target
 
 _SHOWN_FILES = 5
 _LITTLE_IN_COMMON = 3.0  # dB: half of the power is noise
@@ -24,7 +27,7 @@ _SHOWN_NODES = 3
 
 def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bool) -> None:
     """Print what ``quantize`` made: one result, or one for each target."""
-    if isinstance(found, Result):
+    if not isinstance(found, Mapping):
         result(found, seconds=seconds, as_json=as_json)
     elif as_json:
         made = {name: _as_json(each) for name, each in found.items()}
@@ -100,6 +103,8 @@ def _made_with(provenance: Mapping[str, str]) -> str:
         parts.append(f"scales of the {provenance['source']}{f' (by {by})' if by else ''}")
     if "scales" in provenance:
         parts.append(f"scales of {provenance['scales']}")
+    from intact.plan.given_scales import GIVEN
+
     if provenance.get("method", GIVEN) != GIVEN:
         options = provenance.get("method_options", "")
         parts.append(f"method {provenance['method']}{f' ({options})' if options else ''}")

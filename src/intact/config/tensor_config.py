@@ -18,7 +18,7 @@ from intact.config.shared_scale import SharedScale
 from intact.config.state import LEGAL_TRANSITIONS, MEANING, NEEDS_SCALE, QuantState, StateMeaning
 from intact.errors import ConfigError
 from intact.numerics.affine_params import QuantParams
-from intact.numerics.rounding import Rounding
+from intact.numerics.levels import Rounding
 
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 

@@ -27,7 +27,6 @@ from pathlib import Path
 import onnx_ir as ir
 
 from intact.calibrate.statistics import Statistics
-from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
 from intact.errors import OutputError, PlanError
@@ -43,8 +42,7 @@ PREPROCESS = "preprocess.toml"
 FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[FormatName.ONNX_QDQ].required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
-_DEPLOYED = frozenset(name for row in FORMATS.values() for name in row.files)
-_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, WEIGHTS}) | _DEPLOYED
+_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, WEIGHTS})
 _PLAN_HEAD = b'"intact-plan"'
 
 
@@ -140,6 +138,8 @@ class Result:
         Raises:
             DataError: An input was not observed and is not quantized either.
         """
+        from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
+
         if self.statistics is None:
             return evenly_drawn_samples(self.plan, count)
         return synthetic_samples(self.plan.graph, self.statistics, count)
@@ -292,10 +292,14 @@ def _refuse_foreign(folder: Path) -> None:
 def _is_own(path: Path) -> bool:
     """Tell whether something in a folder is of a result's, or a result itself."""
     if not path.is_dir() or path.is_symlink():
-        return path.name in _OWN
+        return _is_own_name(path.name)
     return _is_plan(path / PLAN) and all(
-        each.name in _OWN and not each.is_dir() for each in path.iterdir()
+        _is_own_name(each.name) and not each.is_dir() for each in path.iterdir()
     )
+
+
+def _is_own_name(name: str) -> bool:
+    return name in _OWN or any(name in row.files for row in FORMATS.values())
 
 
 def _is_plan(path: Path) -> bool:

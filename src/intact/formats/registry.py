@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable, Mapping
+import importlib
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 
 from intact.errors import PlanError, UsageError, nearest
@@ -15,16 +17,6 @@ from intact.formats.base.format import (
     require_files,
     require_packages,
 )
-from intact.formats.c.format import C
-from intact.formats.encodings.format import ENCODINGS
-from intact.formats.ncnn.format import NCNN
-from intact.formats.onnx_integer.format import ONNX_INTEGER
-from intact.formats.onnx_qdq.format import ONNX_QDQ, write_float_weights
-from intact.formats.openvino.format import OPENVINO
-from intact.formats.tengine.format import TENGINE
-from intact.formats.tensorrt.format import tensorrt
-from intact.formats.tflite.format import TFLITE
-from intact.formats.tvm.format import TVM
 from intact.plan import QuantizedGraph
 from intact.targets import Target
 
@@ -47,19 +39,50 @@ class FormatName(enum.StrEnum):
     TVM = "tvm"
 
 
-FORMATS: Mapping[FormatName, Format] = {
-    FormatName.ONNX_QDQ: ONNX_QDQ,
-    FormatName.TFLITE: TFLITE,
-    FormatName.C: C,
-    FormatName.ENCODINGS: ENCODINGS,
-    FormatName.NCNN: NCNN,
-    FormatName.OPENVINO: OPENVINO,
-    FormatName.TENSORRT: tensorrt(write_float_weights),
-    FormatName.TENGINE: TENGINE,
-    FormatName.ONNX_INTEGER: ONNX_INTEGER,
-    FormatName.TVM: TVM,
+_HOMES: Mapping[FormatName, str] = {
+    FormatName.ONNX_QDQ: "intact.formats.onnx_qdq.format:ONNX_QDQ",
+    FormatName.TFLITE: "intact.formats.tflite.format:TFLITE",
+    FormatName.C: "intact.formats.c.format:C",
+    FormatName.ENCODINGS: "intact.formats.encodings.format:ENCODINGS",
+    FormatName.NCNN: "intact.formats.ncnn.format:NCNN",
+    FormatName.OPENVINO: "intact.formats.openvino.format:OPENVINO",
+    FormatName.TENSORRT: "intact.formats.tensorrt.format:tensorrt",
+    FormatName.TENGINE: "intact.formats.tengine.format:TENGINE",
+    FormatName.ONNX_INTEGER: "intact.formats.onnx_integer.format:ONNX_INTEGER",
+    FormatName.TVM: "intact.formats.tvm.format:TVM",
 }
-"""By name. A format is a row here and a folder in ``formats/``."""
+"""Where each format is described. A format is a row here and a folder in ``formats/``."""
+
+
+class _Formats(Mapping[FormatName, Format]):
+    """The formats by name; a format is imported when it is first asked for."""
+
+    def __getitem__(self, name: FormatName) -> Format:
+        return _load(name)
+
+    def __iter__(self) -> Iterator[FormatName]:
+        return iter(_HOMES)
+
+    def __len__(self) -> int:
+        return len(_HOMES)
+
+    def __contains__(self, name: object) -> bool:
+        return name in _HOMES
+
+
+FORMATS = _Formats()
+
+
+@cache
+def _load(name: FormatName) -> Format:
+    if name is FormatName.TENSORRT:  # formats do not import each other: it gets its writer here
+        from intact.formats.onnx_qdq.format import write_float_weights
+        from intact.formats.tensorrt.format import tensorrt
+
+        return tensorrt(write_float_weights)
+    module, attribute = _HOMES[name].split(":")
+    found: Format = getattr(importlib.import_module(module), attribute)
+    return found
 
 
 def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[FormatName, ...]:

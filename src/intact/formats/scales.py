@@ -7,10 +7,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from intact.errors import DataError
-from intact.formats.encodings.read import parse_encodings
-from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
-from intact.formats.tengine.read import parse_table
-from intact.formats.tensorrt.read import CACHE_START, holds_ranges, parse_cache, parse_ranges
 from intact.graph import Graph
 from intact.plan.given_scales import ScaleTable
 
@@ -29,6 +25,8 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
     Raises:
         DataError: It is missing, unreadable, too large, or wrong in a line or key that is named.
     """
+    from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
+
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -50,6 +48,10 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
 
 def _parser(data: bytes) -> Callable[[bytes, str], ScaleTable]:
     """Return what reads a table, by how it begins."""
+    from intact.formats.encodings.read import parse_encodings
+    from intact.formats.tengine.read import parse_table
+    from intact.formats.tensorrt.read import CACHE_START, holds_ranges, parse_cache, parse_ranges
+
     if data.lstrip()[:1] == b"{":
         return parse_ranges if holds_ranges(data) else parse_encodings
     return parse_cache if data.startswith(CACHE_START) else parse_table

@@ -122,7 +122,7 @@ class Graph:
     change that one's model before anything else is asked of it.
 
     Args:
-        model: A model as `intact.graph.normalize.normalize` leaves it.
+        model: A model as `intact.graph.normalization.normalize` leaves it.
 
     Raises:
         ModelError: Two nodes or two values share a name, or one has none.

@@ -19,7 +19,8 @@ from intact.numerics.affine_params import (
     params_from_range,
     range_from_params,
 )
-from intact.numerics.rounding import Rounding, round_to_integer
+from intact.numerics.levels import Rounding
+from intact.numerics.rounding import round_to_integer
 
 __all__ = [
     "PowerOfTwo",

@@ -27,7 +27,8 @@ from intact.numerics.fixed_point_kernel import (
     shift_right_half_up,
     wrap_int32,
 )
-from intact.numerics.rounding import Rounding, round_to_integer
+from intact.numerics.levels import Rounding
+from intact.numerics.rounding import round_to_integer
 
 __all__ = [
     "INT32_MAX",

@@ -16,7 +16,7 @@ import numpy as np
 from numba import njit
 from numba.extending import register_jitable
 
-from intact.numerics.rounding import Rounding
+from intact.numerics.levels import Rounding
 
 INT32_MAX = 2**31 - 1
 INT32_MIN = -(2**31)

@@ -1,4 +1,4 @@
-"""The codes that a range is chosen for."""
+"""Integer codes: how values are rounded to them, and which of them a range is chosen for."""
 
 from __future__ import annotations
 
@@ -6,6 +6,32 @@ import enum
 from dataclasses import dataclass
 
 from intact.errors import ConfigError
+
+
+class Rounding(enum.StrEnum):
+    """How a value is rounded to an integer; the names say what happens to a tie.
+
+    =====================  ====  ====  =====  =====
+    mode                   0.5   1.5   -0.5   -1.5
+    =====================  ====  ====  =====  =====
+    HALF_EVEN, NEAREST      0     2     0      -2
+    HALF_UP                 1     2     0      -1
+    HALF_DOWN               0     1    -1      -2
+    HALF_TOWARD_ZERO        0     1     0      -1
+    HALF_AWAY_FROM_ZERO     1     2    -1      -2
+    UP                      1     2     0      -1
+    =====================  ====  ====  =====  =====
+    """
+
+    HALF_EVEN = "half_even"
+    HALF_UP = "half_up"
+    HALF_DOWN = "half_down"
+    HALF_TOWARD_ZERO = "half_toward_zero"
+    HALF_AWAY_FROM_ZERO = "half_away_from_zero"
+    NEAREST = "nearest"
+    """PPQ's ROUND_TO_NEAR_INT, deprecated there; a name for HALF_EVEN that old plans may hold."""
+    UP = "up"
+    """Toward positive infinity, for every value and not only for ties."""
 
 
 class Scheme(enum.StrEnum):

@@ -17,7 +17,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ConfigError
-from intact.numerics.rounding import Rounding
+from intact.numerics.levels import Rounding
 from intact.numerics.simulated_quantize_kernel import (
     quantize_ceil,
     quantize_half_even,

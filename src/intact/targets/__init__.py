@@ -5,73 +5,58 @@
 ``load``                                           files: names, ``extends``, errors
 """
 
-from intact.targets.arithmetic import (
-    Arithmetic,
-    ArithmeticOverride,
-    Functions,
-    Overflow,
-    Requantize,
-    ScalePrecision,
-    ZeroPointOrder,
-)
-from intact.targets.load import (
-    load_target,
-    target_from_json,
-    target_names,
-    target_source,
-    target_to_json,
-)
-from intact.targets.match import matches
-from intact.targets.rules import (
-    Condition,
-    FixedOutput,
-    Fusion,
-    Groups,
-    OpRule,
-    ScaleRule,
-    Signature,
-)
-from intact.targets.schema import Calibration, Target, Topology, Unsigned
-from intact.targets.scheme import (
-    BiasScheme,
-    DType,
-    Granularity,
-    SchemeOverride,
-    Spacing,
-    TensorScheme,
-    full_range,
-)
+from __future__ import annotations
 
-__all__ = [
-    "Arithmetic",
-    "ArithmeticOverride",
-    "BiasScheme",
-    "Calibration",
-    "Condition",
-    "DType",
-    "FixedOutput",
-    "Functions",
-    "Fusion",
-    "Granularity",
-    "Groups",
-    "OpRule",
-    "Overflow",
-    "Requantize",
-    "ScalePrecision",
-    "ScaleRule",
-    "SchemeOverride",
-    "Signature",
-    "Spacing",
-    "Target",
-    "TensorScheme",
-    "Topology",
-    "Unsigned",
-    "ZeroPointOrder",
-    "full_range",
-    "load_target",
-    "matches",
-    "target_from_json",
-    "target_names",
-    "target_source",
-    "target_to_json",
-]
+from typing import TYPE_CHECKING
+
+from intact._lazy import lazy
+
+if TYPE_CHECKING:
+    from intact.targets.arithmetic import Arithmetic as Arithmetic
+    from intact.targets.arithmetic import ArithmeticOverride as ArithmeticOverride
+    from intact.targets.arithmetic import Functions as Functions
+    from intact.targets.arithmetic import Overflow as Overflow
+    from intact.targets.arithmetic import Requantize as Requantize
+    from intact.targets.arithmetic import ScalePrecision as ScalePrecision
+    from intact.targets.arithmetic import ZeroPointOrder as ZeroPointOrder
+    from intact.targets.load import load_target as load_target
+    from intact.targets.load import target_from_json as target_from_json
+    from intact.targets.load import target_names as target_names
+    from intact.targets.load import target_source as target_source
+    from intact.targets.load import target_to_json as target_to_json
+    from intact.targets.match import matches as matches
+    from intact.targets.rules import Condition as Condition
+    from intact.targets.rules import FixedOutput as FixedOutput
+    from intact.targets.rules import Fusion as Fusion
+    from intact.targets.rules import Groups as Groups
+    from intact.targets.rules import OpRule as OpRule
+    from intact.targets.rules import ScaleRule as ScaleRule
+    from intact.targets.rules import Signature as Signature
+    from intact.targets.schema import Calibration as Calibration
+    from intact.targets.schema import Target as Target
+    from intact.targets.schema import Topology as Topology
+    from intact.targets.schema import Unsigned as Unsigned
+    from intact.targets.scheme import BiasScheme as BiasScheme
+    from intact.targets.scheme import DType as DType
+    from intact.targets.scheme import Granularity as Granularity
+    from intact.targets.scheme import SchemeOverride as SchemeOverride
+    from intact.targets.scheme import Spacing as Spacing
+    from intact.targets.scheme import TensorScheme as TensorScheme
+    from intact.targets.scheme import full_range as full_range
+else:
+    __getattr__, __all__ = lazy(
+        __name__,
+        {
+            "arithmetic": (
+                "Arithmetic ArithmeticOverride Functions Overflow Requantize ScalePrecision "
+                "ZeroPointOrder"
+            ),
+            "load": "load_target target_from_json target_names target_source target_to_json",
+            "match": "matches",
+            "rules": "Condition FixedOutput Fusion Groups OpRule ScaleRule Signature",
+            "schema": "Calibration Target Topology Unsigned",
+            "scheme": (
+                "BiasScheme DType Granularity SchemeOverride Spacing TensorScheme full_range"
+            ),
+        },
+    )

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 import msgspec
 
-from intact.config import Rounding
+from intact.numerics.levels import Rounding
 from intact.targets.rules import Condition
 
 

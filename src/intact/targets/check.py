@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from intact.errors import TargetError, nearest
-from intact.graph import OPS
+from intact.graph.op_table import OPS
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
 from intact.targets.check_rules import (

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import msgspec
 
 from intact.errors import TargetError, nearest
-from intact.graph import OPS
+from intact.graph.op_table import OPS
 from intact.numerics.decimals import SMALLEST, six_decimals
 from intact.targets.arithmetic import Arithmetic, Overflow, Requantize, ScalePrecision
 from intact.targets.check_scheme import check_activation, check_scheme

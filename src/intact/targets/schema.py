@@ -5,13 +5,16 @@ One frozen value read from a TOML file. No other code names a target.
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import msgspec
-import onnx_ir as ir
 
 from intact.targets.arithmetic import Arithmetic
-from intact.targets.match import matches
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, TensorScheme
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
 
 FORMAT = 1
 
@@ -111,6 +114,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def rule_for(self, node: ir.Node) -> OpRule | None:
         """Return the last rule that matches a node; None if the target does not describe it."""
+        from intact.targets.match import matches
+
         if node.domain != "":
             return None
         for rule in reversed(self.rules):
@@ -142,6 +147,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     def arithmetic_of(self, node: ir.Node) -> Arithmetic:
         """Return the arithmetic of one node."""
+        from intact.targets.match import matches
+
         return self.arithmetic.for_op(node.op_type, lambda when: matches(when, node))
 
     def cost_of(self, op_type: str, dtype: DType, rule: OpRule | None = None) -> float:

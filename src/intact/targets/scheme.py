@@ -6,8 +6,8 @@ import enum
 
 import msgspec
 
-from intact.config import Rounding
 from intact.errors import TargetError
+from intact.numerics.levels import Rounding
 
 
 class DType(enum.StrEnum):

@@ -82,7 +82,7 @@ def test_sizes_may_be_computed_by_the_model() -> None:
 
 
 def test_all_together_have_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sys.modules["intact.graph.normalize"], "MOST_FILLED", 250)
+    monkeypatch.setattr(sys.modules["intact.graph.normalization"], "MOST_FILLED", 250)
     b = ModelBuilder()
     x = b.input("x", ["batch", 10])
     for _ in range(3):

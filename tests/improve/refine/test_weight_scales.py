@@ -15,9 +15,8 @@ from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
-from intact.improve.refine import REFINEMENTS, refine_weight_scales
 from intact.improve.refine.walk import Walk
-from intact.improve.refine.weight_scales import ZOOMS
+from intact.improve.refine.weight_scales import ZOOMS, refine_weight_scales
 from intact.plan import QuantizedGraph, quantization_points
 from intact.plan.given_scales import GIVEN
 from tests.models import MODELS, ModelBuilder, random_inputs
@@ -169,7 +168,6 @@ def test_only_so_many_samples_are_read() -> None:
     same = refine_weight_scales(plan, samples(model, plan, batch=12), most=4)
     for name, scale in weight_scales(few).items():
         assert np.array_equal(scale, weight_scales(same)[name])
-    assert REFINEMENTS["weight-scales"] is refine_weight_scales
 
 
 def test_a_model_of_a_fixed_batch(tmp_path: Path) -> None:
