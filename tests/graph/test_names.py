@@ -43,3 +43,11 @@ def test_a_discarded_name_is_used_again() -> None:
 def test_one_name_for_many_things_takes_linear_time() -> None:
     names = Names()
     assert len({names.fresh("tensor") for _ in range(100_000)}) == 100_000
+
+
+def test_many_equal_names_take_linear_time() -> None:
+    """Counting from the first number each time would take half a billion tries here."""
+    names = Names()
+    found = [names.fresh("x") for _ in range(30_000)]
+    assert len(set(found)) == len(found)
+    assert found[:3] == ["x", "x_2", "x_3"]

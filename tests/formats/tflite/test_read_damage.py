@@ -12,9 +12,8 @@ import pytest
 
 from intact.errors import ModelError
 from intact.formats.tflite.read import read_tflite
-from intact.formats.tflite.reading.canvas import fresh_name
 from intact.formats.tflite.reading.decode import Wire
-from intact.formats.tflite.reading.parameters import Parameters
+from intact.formats.tflite.reading.file import Parameters
 from intact.targets import load_target
 from tests.formats.tflite.read_cases import build
 from tests.formats.tflite.small_files import FileBuilder
@@ -125,14 +124,6 @@ def test_a_tensor_of_exabytes_takes_no_memory() -> None:
     tracemalloc.stop()
     assert "its shape is [1, 46340, 46340, 4]" in message
     assert peak < 1 << 24
-
-
-def test_names_that_are_all_alike_are_told_apart_in_one_go() -> None:
-    """As many tries as names: one by one would take half a billion here."""
-    taken: dict[str, int] = {}
-    names = [fresh_name("x", taken) for _ in range(30_000)]
-    assert len(set(names)) == len(names)
-    assert names[:3] == ["x", "x_2", "x_3"]
 
 
 @pytest.mark.parametrize("kind", ["CONCATENATION", "PACK"])

@@ -15,14 +15,12 @@ from onnx_ir.passes import common
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ConfigError, ModelError
 from intact.formats.base.binary import clipped
-from intact.formats.tflite.reading.canvas import Operand
+from intact.formats.tflite.reading.builder import BATCH, DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reading.decode import is_tflite, open_tflite
-from intact.formats.tflite.reading.draft import BATCH, DATA_TYPES, Draft
-from intact.formats.tflite.reading.file import Signature
-from intact.formats.tflite.reading.layouts import Layout, channels_first, inverse
-from intact.formats.tflite.reading.operators import draw
-from intact.formats.tflite.reading.parameters import Parameters
+from intact.formats.tflite.reading.file import Parameters, Signature
+from intact.formats.tflite.reading.operators import build_model
 from intact.formats.tflite.reading.schema import Element
+from intact.formats.tflite.reading.tensors import ChannelLayout, Operand, channels_first, inverse
 from intact.graph import (
     Graph,
     Role,
@@ -40,103 +38,96 @@ from intact.targets import Target
 _IR_VERSION = 9
 
 
-def assemble(draft: Draft) -> Graph:
+def assemble(builder: ModelBuilder) -> Graph:
     """Return the float graph.
 
     Raises:
         ModelError: Shapes of the file contradict each other.
     """
-    outputs = _outputs(draft)
-    draft.name_rest()
-    graph = ir.Graph(
-        draft.inputs,
-        outputs,
-        nodes=draft.nodes,
-        initializers=draft.constants,
-        opset_imports={"": draft.opset},
-        name="main_graph",
-    )
-    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name=draft.file.description[:200])
+    outputs = _outputs(builder)
+    builder.name_rest()
+    graph = builder.graph.graph(outputs, opset=builder.opset, name="main_graph")
+    model = ir.Model(graph, ir_version=_IR_VERSION, producer_name=builder.file.description[:200])
     library.remove_unused(model)
-    _check_shapes(model, draft)
+    _check_shapes(model, builder)
     return Graph(model)
 
 
-def _outputs(draft: Draft) -> list[ir.Value]:
+def _outputs(builder: ModelBuilder) -> list[ir.Value]:
     """Return the values of the graph's outputs; a second use of one is a copy."""
     names: dict[int, list[str]] = {}  # that the signature has for one tensor, the last first
-    for name, index in draft.file.signature.outputs.items():
-        if name not in draft.taken:
+    for name, index in builder.file.signature.outputs.items():
+        if name not in builder.graph.names:
             names.setdefault(index, []).insert(0, name)
     outputs: dict[ir.Value, None] = {}
-    for index in draft.file.outputs:
-        source = draft.alias.get(index, index)
-        operand = draft.operand(source)
+    for index in builder.file.outputs:
+        source = builder.alias.get(index, index)
+        operand = builder.operand(source)
         value = operand.value
         if value.producer() is None or value in outputs:
-            copy = draft.moved("Identity", [operand], None, operand.shape)
+            copy = builder.moved("Identity", [operand], None, operand.shape)
             value = copy.value
             called = names.get(index) or [f"{operand.value.name}/output"]
-            value.name = draft.fresh(called.pop())
-            draft.shapes[value] = operand.shape
-        element = draft.tensor(index).element
+            value.name = builder.graph.names.fresh(called.pop())
+            builder.shapes[value] = operand.shape
+        element = builder.tensor(index).element
         value.type = ir.TensorType(DATA_TYPES.get(element, ir.DataType.FLOAT))
         outputs[value] = None
     return list(outputs)
 
 
-def _check_shapes(model: ir.Model, draft: Draft) -> None:
+def _check_shapes(model: ir.Model, builder: ModelBuilder) -> None:
     try:
         with quiet():
             common.ShapeInferencePass(check_type=True, strict_mode=True)(model)
     except Exception as error:  # onnx raises its own kinds
         reason = " ".join(str(error).split())[:300]
-        raise ModelError(f"{draft.file.source}: its shapes do not fit: {reason}") from error
-    for value, wanted in draft.shapes.items():
+        raise ModelError(f"{builder.file.source}: its shapes do not fit: {reason}") from error
+    for value, wanted in builder.shapes.items():
         if value.producer() is None or value.graph is None:
             continue
         found = value.shape
         lengths = [None if found is None else found[k] for k in range(len(found or ()))]
         known = [length if isinstance(length, int) else None for length in lengths]
         expected: list[int | str] = list(wanted)
-        if draft.batch:
+        if builder.batch:
             expected[0] = BATCH
         if found is not None and (
             len(known) != len(expected)
             or any(k is not None and k != w for k, w in zip(known, expected, strict=True))
         ):
             raise ModelError(
-                f"{draft.file.source}: tensor {clipped(repr(value.name))} of shape {list(wanted)}"
+                f"{builder.file.source}: tensor {clipped(repr(value.name))} of shape {list(wanted)}"
                 f" is computed as {found}",
                 remedy="the file contradicts itself: convert the model again",
             )
         value.shape = ir.Shape(expected)
 
 
-def configure(graph: Graph, target: Target, draft: Draft) -> QuantizedGraph:
+def configure(graph: Graph, target: Target, builder: ModelBuilder) -> QuantizedGraph:
     """Return the plan of a float graph that was read.
 
     Raises:
         ModelError: Nothing in it is quantized.
     """
-    if not draft.writes and not any(each.parameters for each in draft.reads.values()):
+    if not builder.writes and not any(each.parameters for each in builder.reads.values()):
         raise ModelError(
-            f"{draft.file.source}: the model is not quantized",
+            f"{builder.file.source}: the model is not quantized",
             remedy="quantize the model that it was converted from",
         )
     try:
-        return _Configurer(graph, target, draft).run()
+        return _Configurer(graph, target, builder).run()
     except ConfigError as error:
-        raise ModelError(f"{draft.file.source}: {clipped(str(error))}") from error
+        raise ModelError(f"{builder.file.source}: {clipped(str(error))}") from error
 
 
 class _Configurer:
     """Makes configs in topological order, so that those who follow find whom they follow."""
 
-    def __init__(self, graph: Graph, target: Target, draft: Draft) -> None:
+    def __init__(self, graph: Graph, target: Target, builder: ModelBuilder) -> None:
         self._plan = QuantizedGraph(graph, target, {}, {})
         self._graph = graph
-        self._reads, self._writes = draft.reads, draft.writes
+        self._reads, self._writes = builder.reads, builder.writes
         self._shapes = shape_or_index_values(graph)
         self._known: dict[tuple[ir.Value, Hashable], TensorQuantConfig] = {}
 
@@ -316,24 +307,24 @@ def read_tflite_model(source: str | Path | bytes, target: Target) -> TfliteModel
         ModelError: See `read_tflite`.
     """
     file = open_tflite(source)
-    draft = draw(file)
-    graph = assemble(draft)
-    plan = configure(graph, target, draft)
+    builder = build_model(file)
+    graph = assemble(builder)
+    plan = configure(graph, target, builder)
     plan.provenance |= {"source": READ_SOURCE, READ_FROM: "tflite"}
     if file.description:
         plan.provenance["producer"] = file.description[:200]
-    return TfliteModel(plan, _places(draft), file.inputs, file.outputs, file.signature)
+    return TfliteModel(plan, _places(builder), file.inputs, file.outputs, file.signature)
 
 
-def _places(draft: Draft) -> dict[int, TensorPlace]:
+def _places(builder: ModelBuilder) -> dict[int, TensorPlace]:
     places = {}
-    for index, tensor in enumerate(draft.file.tensors):
-        drawn = draft.drawn.get(draft.alias.get(index, index))
-        if drawn is None or not drawn.values:
+    for index, tensor in enumerate(builder.file.tensors):
+        activation = builder.activation(index)
+        if activation is None or not activation.values:
             continue
-        layout, value = next(iter(drawn.values.items()))
+        layout, value = next(iter(activation.values.items()))
         order = None
-        if layout is Layout.FIRST and tensor.rank > 2:
+        if layout is ChannelLayout.FIRST and tensor.rank > 2:
             order = inverse(channels_first(tensor.rank))
         element = Element(tensor.element).name.lower()
         places[index] = TensorPlace(tensor.name, str(value.name), element, order)

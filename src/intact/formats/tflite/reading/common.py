@@ -1,4 +1,4 @@
-"""What the functions that read operators share: slots, fused activations, shapes that must fit."""
+"""The table of readers, and what they share: slots, fused activations, checks of shapes."""
 
 from __future__ import annotations
 
@@ -9,14 +9,16 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.canvas import Operand
-from intact.formats.tflite.reading.draft import Draft, FixesBatch
+from intact.formats.tflite.reading.builder import FixesBatch, ModelBuilder
 from intact.formats.tflite.reading.file import FileTensor, Operator
-from intact.formats.tflite.reading.layouts import Layout
 from intact.formats.tflite.reading.schema import Element, Fused, Padding
+from intact.formats.tflite.reading.tensors import ChannelLayout, Operand
+from intact.program.handlers import NamedHandlers
 
-Read: TypeAlias = Callable[[Draft, Operator], None]
-"""Adds the nodes of an operator to a draft; raises ``Unsupported`` where it cannot."""
+Reader: TypeAlias = Callable[[ModelBuilder, Operator], None]
+"""Adds the nodes of an operator to a builder; raises `Unsupported` where it cannot."""
+
+READERS: NamedHandlers[Reader] = NamedHandlers("The reader of TFLite files")
 
 _NEARLY = 1 / 512
 """Relative difference of two scales below which no 8-bit code changes from one to the other."""
@@ -88,32 +90,35 @@ def window_pads(
     return tuple(before for before, _ in pads) + tuple(after for _, after in pads)
 
 
-def clamped(draft: Draft, value: Operand | ir.Value, activation: int) -> ir.Value:
+def clamped(builder: ModelBuilder, value: Operand | ir.Value, activation: int) -> ir.Value:
     """Return a value behind a fused activation; that of an operand is no part of its chain."""
     match activation:
         case Fused.NONE:
             return value.value if isinstance(value, Operand) else value
         case Fused.RELU:
-            return draft.node("Relu", [value])
+            return builder.node("Relu", [value])
         case Fused.RELU6:
-            return draft.node("Clip", [value, draft.number(0), draft.number(6)])
+            return builder.node("Clip", [value, builder.number(0), builder.number(6)])
         case Fused.RELU_N1_TO_1:
-            return draft.node("Clip", [value, draft.number(-1), draft.number(1)])
+            return builder.node("Clip", [value, builder.number(-1), builder.number(1)])
     known = activation in Fused.__members__.values()
     name = Fused(activation).name if known else str(activation)
     raise Unsupported(f"its fused activation is {name}")
 
 
 def finish(
-    draft: Draft, op: Operator, value: Operand | ir.Value, layout: Layout = Layout.FILE
+    builder: ModelBuilder,
+    op: Operator,
+    value: Operand | ir.Value,
+    layout: ChannelLayout = ChannelLayout.FILE,
 ) -> None:
-    """Let a value, behind the operator's fused activation, be its output."""
-    draft.write(op.outputs[0], clamped(draft, value, int(op.options.get("fused", 0))), layout)
+    """Make a value, behind the operator's fused activation, its output."""
+    builder.write(op.outputs[0], clamped(builder, value, int(op.options.get("fused", 0))), layout)
 
 
-def broadcast(draft: Draft, op: Operator, *shapes: Sequence[int]) -> None:
+def broadcast(builder: ModelBuilder, op: Operator, *shapes: Sequence[int]) -> None:
     """Refuse operands that do not broadcast to the output."""
-    wanted = draft.tensor(op.outputs[0]).shape
+    wanted = builder.tensor(op.outputs[0]).shape
     try:
         found = np.broadcast_shapes(*(tuple(shape) for shape in shapes))
     except ValueError:
@@ -123,24 +128,24 @@ def broadcast(draft: Draft, op: Operator, *shapes: Sequence[int]) -> None:
         raise Unsupported(f"operands {operands} do not give {list(wanted)}")
 
 
-def needs_shape(draft: Draft, index: int, shape: Sequence[int]) -> None:
+def needs_shape(builder: ModelBuilder, index: int, shape: Sequence[int]) -> None:
     """Refuse an output whose shape is not what the operator gives."""
-    tensor = draft.tensor(index)
+    tensor = builder.tensor(index)
     if tensor.shape != tuple(shape):
         raise Unsupported(
             f"tensor {tensor.name!r} of shape {list(tensor.shape)} is computed as {list(shape)}"
         )
 
 
-def keeps_scale(draft: Draft, source: int, *outputs: int) -> None:
+def keeps_scale(builder: ModelBuilder, source: int, *outputs: int) -> None:
     """Refuse what moves codes from one scale to another.
 
     LiteRT's kernels copy the codes without looking; no plan can say that. Where the scales differ
     by a rounding error of the converter the codes are the same either way.
     """
-    given = draft.parameters(source)
+    given = builder.parameters(source)
     for output in outputs:
-        kept = draft.parameters(output)
+        kept = builder.parameters(output)
         if (given is None) != (kept is None):
             raise Unsupported("it turns integers into floats or back")
         if given is None or kept is None or kept.equals(given):
@@ -155,15 +160,15 @@ def keeps_scale(draft: Draft, source: int, *outputs: int) -> None:
             raise Unsupported("its output has another scale than its input, which it only moves")
 
 
-def mixes_batch(draft: Draft, is_mixed: bool) -> None:
+def mixes_batch(builder: ModelBuilder, is_mixed: bool) -> None:
     """Give up an open batch where an operator works along the first axis."""
-    if draft.batch and is_mixed:
+    if builder.batch and is_mixed:
         raise FixesBatch
 
 
-def one_kind(draft: Draft, op: Operator) -> None:
+def one_kind(builder: ModelBuilder, op: Operator) -> None:
     """Refuse operators that compute with integers and floats."""
-    elements = {draft.tensor(i).element for i in (*op.inputs, *op.outputs) if i >= 0}
+    elements = {builder.tensor(i).element for i in (*op.inputs, *op.outputs) if i >= 0}
     if elements & _FLOATS and elements & _CODES:
         raise Unsupported("it mixes float tensors with integer ones (dynamic-range quantization)")
 

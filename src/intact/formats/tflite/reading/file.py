@@ -6,14 +6,25 @@ Only the structure is judged here; whether an operator can be read is for `opera
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from intact.config import (
+    Granularity,
+    PerChannel,
+    PerTensor,
+    QuantState,
+    Rounding,
+    TensorQuantConfig,
+    make_policy,
+)
+from intact.errors import Unsupported
 from intact.formats.tflite.reading.schema import Element
+from intact.numerics.affine import dequantize
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,3 +127,147 @@ class TfliteFile:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     signature: Signature
+
+
+READ = "read"
+
+"""Stands as ``observer`` of a config that was read, in the place of a method's name."""
+
+
+_WIDTHS = {Element.INT4: 4, Element.INT8: 8, Element.UINT8: 8, Element.INT16: 16, Element.INT32: 32}
+
+_NUMPY: dict[Element, npt.DTypeLike] = {
+    Element.FLOAT32: np.float32,
+    Element.FLOAT16: np.float16,
+    Element.INT4: np.int8,
+    Element.INT8: np.int8,
+    Element.UINT8: np.uint8,
+    Element.INT16: np.int16,
+    Element.INT32: np.int32,
+    Element.INT64: np.int64,
+    Element.BOOL: np.bool_,
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Parameters:
+    """How codes and numbers of one tensor belong together.
+
+    Attributes:
+        scale: float32, ``[]`` or ``[channels]``.
+        zero_point: int64, like ``scale``.
+        bits: Width of the codes, which fill their type.
+        signed: Whether codes go below 0.
+        axis: The channel axis; None for one scale.
+    """
+
+    scale: npt.NDArray[np.float32]
+    zero_point: npt.NDArray[np.int64]
+    bits: int
+    signed: bool
+    axis: int | None = None
+
+    @property
+    def low(self) -> int:
+        """Smallest code."""
+        return -(1 << (self.bits - 1)) if self.signed else 0
+
+    @property
+    def high(self) -> int:
+        """Largest code."""
+        return (1 << (self.bits - 1)) - 1 if self.signed else (1 << self.bits) - 1
+
+    @property
+    def key(self) -> Hashable:
+        """What is equal for parameters under which equal codes mean equal numbers."""
+        scales, zeros = self.scale.tobytes(), self.zero_point.tobytes()
+        return self.bits, self.signed, self.axis, self.scale.shape, scales, zeros
+
+    def equals(self, other: Parameters | None) -> bool:
+        """Tell whether equal codes mean equal numbers."""
+        return other is not None and self.key == other.key
+
+    def along(self, axis: int | None) -> Parameters:
+        """Return the same with the scales along another axis."""
+        return self if self.axis is None else replace(self, axis=axis)
+
+    def numbers(self, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
+        """Return what codes stand for."""
+        return dequantize(codes, self.scale, self.zero_point, axis=self.axis)
+
+    def config(self, state: QuantState) -> TensorQuantConfig:
+        """Return a new config that says the same; calibration leaves its scale alone.
+
+        LiteRT rounds numbers half away from zero (``std::round``).
+        """
+        granularity: Granularity = PerTensor() if self.axis is None else PerChannel(self.axis)
+        return TensorQuantConfig(
+            policy=make_policy(granularity, symmetric=self.signed and not self.zero_point.any()),
+            rounding=Rounding.HALF_AWAY_FROM_ZERO,
+            bits=self.bits,
+            quant_min=self.low,
+            quant_max=self.high,
+            granularity=granularity,
+            scale=self.scale,
+            offset=self.zero_point,
+            observer=READ,
+            detail={"fixed": True},
+            state=state,
+        )
+
+
+def parameters_of(tensor: FileTensor) -> Parameters | None:
+    """Return the parameters of a tensor; None where it is not quantized.
+
+    Raises:
+        Unsupported: They are impossible, or of a kind that is not read.
+    """
+    found = tensor.quantization
+    if found is None or tensor.element not in _WIDTHS:
+        return None
+    scale, zero_point = found.scale.astype(np.float32), found.zero_point.astype(np.int64)
+    if found.is_custom:
+        raise Unsupported(f"tensor {tensor.name!r} is quantized by block or in a custom way")
+    if not (np.isfinite(scale) & (scale > 0)).all():
+        raise Unsupported(f"a scale of tensor {tensor.name!r} is not positive and finite")
+    if zero_point.size not in (0, 1, scale.size):
+        raise Unsupported(
+            f"tensor {tensor.name!r} has {scale.size} scales and {zero_point.size} zero points"
+        )
+    axis = None if scale.size == 1 else found.axis
+    if axis is not None and not (0 <= axis < tensor.rank and tensor.shape[axis] == scale.size):
+        raise Unsupported(
+            f"tensor {tensor.name!r} has {scale.size} scales along axis {axis} of shape"
+            f" {list(tensor.shape)}"
+        )
+    shape = () if axis is None else scale.shape
+    zeros = np.zeros(1, np.int64) if zero_point.size == 0 else zero_point
+    spread = np.broadcast_to(zeros.reshape(() if zeros.size == 1 else shape), shape)
+    signed = tensor.element is not Element.UINT8
+    parameters = Parameters(scale.reshape(shape), spread, _WIDTHS[tensor.element], signed, axis)
+    if ((spread < parameters.low) | (spread > parameters.high)).any():
+        raise Unsupported(f"a zero point of tensor {tensor.name!r} is no code of its type")
+    return parameters
+
+
+def constant_of(tensor: FileTensor) -> npt.NDArray[np.generic]:
+    """Return the stored numbers or codes of a constant, read-only; 4 bits in an int8.
+
+    Raises:
+        Unsupported: Its data is shorter or longer than its shape, or of a type that is not read.
+    """
+    kind = _NUMPY.get(tensor.element)
+    if kind is None or tensor.data is None:
+        raise Unsupported(f"tensor {tensor.name!r} is a constant of {tensor.element.name.lower()}")
+    packed = tensor.element is Element.INT4
+    size = -(-tensor.size // 2) if packed else tensor.size * np.dtype(kind).itemsize
+    if len(tensor.data) != size:
+        raise Unsupported(
+            f"tensor {tensor.name!r} of shape {list(tensor.shape)} has {len(tensor.data)} bytes,"
+            f" not {size}"
+        )
+    if packed:  # the lower four bits come first
+        both = np.frombuffer(tensor.data, np.int8)
+        codes = np.stack([both << 4 >> 4, both >> 4], axis=-1).reshape(-1)
+        return codes[: tensor.size].reshape(tensor.shape)
+    return np.frombuffer(tensor.data, np.dtype(kind).newbyteorder("<")).reshape(tensor.shape)

@@ -4,25 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Mapping
 
 from intact.errors import ModelError, Unsupported
 from intact.formats.base.binary import clipped
-from intact.formats.tflite.reading import moves, parts, pointwise, products, reductions, spatial
-from intact.formats.tflite.reading import parts as sizes
-from intact.formats.tflite.reading.common import Read, mixes_batch, one_kind
-from intact.formats.tflite.reading.draft import Draft, FixesBatch
+from intact.formats.tflite.reading import moves, pointwise, products, slices, spatial
+from intact.formats.tflite.reading.builder import FixesBatch, ModelBuilder
+from intact.formats.tflite.reading.common import READERS, mixes_batch, one_kind
 from intact.formats.tflite.reading.file import Operator, TfliteFile
 
-TABLE: Mapping[str, Read] = {
-    **products.TABLE,
-    **spatial.TABLE,
-    **pointwise.TABLE,
-    **reductions.TABLE,
-    **moves.TABLE,
-    **parts.TABLE,
-}
-"""What adds the nodes of an operator, by its name."""
+_MODULES = (moves, pointwise, products, slices, spatial)
+"""Their readers are registered when they are imported."""
 
 _CONVERSIONS = frozenset({"QUANTIZE", "DEQUANTIZE"})
 _MANY_OUTPUTS = frozenset({"SPLIT", "SPLIT_V", "UNPACK"})
@@ -32,7 +23,7 @@ _MOST_GROUPS = 100
 """Kinds and reasons that are listed: each of a hostile file's operators may have its own."""
 
 
-def draw(file: TfliteFile) -> Draft:
+def build_model(file: TfliteFile) -> ModelBuilder:
     """Return the float graph of a file, with its batch open if nothing in it mixes samples.
 
     Raises:
@@ -44,66 +35,66 @@ def draw(file: TfliteFile) -> Draft:
         raise ModelError(f"{file.source}: an input is listed twice")
     for batch in (True, False):
         try:
-            return _draw(file, batch=batch)
+            return _build(file, batch=batch)
         except FixesBatch:
             continue
     raise ModelError(f"{file.source}: its batch cannot be told")
 
 
-def _draw(file: TfliteFile, *, batch: bool) -> Draft:
+def _build(file: TfliteFile, *, batch: bool) -> ModelBuilder:
     try:
-        draft = Draft(file, batch=batch, alias=_aliases(file))
+        builder = ModelBuilder(file, batch=batch, alias=_aliases(file))
     except Unsupported as reason:
         raise ModelError(f"{file.source}: an input: {clipped(str(reason))}") from reason
-    refusals: list[tuple[Operator, str]] = []
+    unsupported: list[tuple[Operator, str]] = []
     failed: set[int] = set()
     for op in file.operators:
         if failed.intersection(op.inputs):
             failed.update(op.outputs)
             continue
         try:
-            _read(draft, op)
+            _read(builder, op)
         except Unsupported as reason:
-            refusals.append((op, str(reason)))
+            unsupported.append((op, str(reason)))
             failed.update(op.outputs)
-    if not refusals:
+    if not unsupported:
         try:
             for index in file.outputs:
-                draft.operand(index)
-                mixes_batch(draft, draft.is_constant(index))
+                builder.operand(index)
+                mixes_batch(builder, builder.is_constant(index))
         except Unsupported as reason:
             raise ModelError(f"{file.source}: an output: {clipped(str(reason))}") from reason
-        return draft
+        return builder
     raise ModelError(
-        f"{file.source}: {len(refusals)} of {len(file.operators)} operators cannot be read:"
-        f" {_listed(refusals)}",
+        f"{file.source}: {len(unsupported)} of {len(file.operators)} operators cannot be read:"
+        f" {_listed(unsupported)}",
         remedy="convert the model with full-integer int8 quantization and built-in operators",
     )
 
 
-def _read(draft: Draft, op: Operator) -> None:
+def _read(builder: ModelBuilder, op: Operator) -> None:
     wanted = len(op.outputs) >= 1 if op.name in _MANY_OUTPUTS else len(op.outputs) == 1
-    if op.name in TABLE and not wanted:
+    if op.name in READERS and not wanted:
         raise Unsupported(f"it has {len(op.outputs)} outputs")
     for index in op.outputs:
-        if index in draft.drawn or draft.is_constant(index):
-            raise Unsupported(f"its output {draft.tensor(index).name!r} is there already")
-    if sizes.is_known(draft, op):
-        sizes.compute(draft, op)
+        if index in builder.activations or builder.is_constant(index):
+            raise Unsupported(f"its output {builder.tensor(index).name!r} is there already")
+    if slices.is_known(builder, op):
+        slices.compute(builder, op)
         return
-    read = TABLE.get(op.name)
+    read = READERS.get(op.name)
     if read is None:
         raise Unsupported("operators of this kind are not read")
     if op.name not in _CONVERSIONS:
-        one_kind(draft, op)
+        one_kind(builder, op)
     for index in op.outputs:
-        draft.parameters(index)
-    read(draft, op)
+        builder.parameters(index)
+    read(builder, op)
 
 
-def _listed(refusals: list[tuple[Operator, str]]) -> str:
+def _listed(unsupported: list[tuple[Operator, str]]) -> str:
     groups: dict[tuple[str, str], list[int]] = defaultdict(list)
-    for op, reason in refusals:
+    for op, reason in unsupported:
         groups[op.name, reason].append(op.index)
     listed = [
         f"{name} ({', '.join(map(str, indices[:_MOST_SHOWN]))}"

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.canvas import Attribute, Operand
+from intact.formats.tflite.reading.builder import DATA_TYPES, ModelBuilder
 from intact.formats.tflite.reading.common import (
-    Read,
+    READERS,
     axis_in,
     broadcast,
     clamped,
@@ -17,137 +17,72 @@ from intact.formats.tflite.reading.common import (
     needs_shape,
     slot,
 )
-from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
-from intact.formats.tflite.reading.layouts import Layout
 from intact.formats.tflite.reading.schema import Fused
+from intact.formats.tflite.reading.tensors import (
+    ChannelLayout,
+    Input,
+    Operand,
+    arranged,
+    channels_first,
+)
 
 _GELU_OPSET = 20
 
 
-def _operands(draft: Draft, op: Operator) -> tuple[Layout, list[Operand]]:
+def _operands(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, list[Operand]]:
     """Return two operands that broadcast to the output, in one layout."""
     indices = [slot(op, 0), slot(op, 1)]
-    broadcast(draft, op, *(draft.tensor(index).shape for index in indices))
-    rank = draft.tensor(op.outputs[0]).rank
-    computed = [index for index in indices if not draft.is_constant(index)]
+    broadcast(builder, op, *(builder.tensor(index).shape for index in indices))
+    rank = builder.tensor(op.outputs[0]).rank
+    computed = [index for index in indices if not builder.is_constant(index)]
     if not computed:
         raise Unsupported("all its inputs are constants")
-    same = all(draft.tensor(index).rank == rank for index in computed)
-    mixes_batch(draft, not same)
-    layout = draft.layout_of(*computed) if same else Layout.FILE
+    same = all(builder.tensor(index).rank == rank for index in computed)
+    mixes_batch(builder, not same)
+    layout = builder.layout_of(*computed) if same else ChannelLayout.FILE
     return layout, [
-        draft.operand(index, layout) if index in computed else draft.constant(index, layout, rank)
+        builder.operand(index, layout)
+        if index in computed
+        else builder.constant(index, layout, rank)
         for index in indices
     ]
 
 
-def _binary(op_type: str, *, moves: bool = False) -> Read:
-    def read(draft: Draft, op: Operator) -> None:
-        if moves:  # the kernels compare codes
-            for index in op.inputs:
-                keeps_scale(draft, index, op.outputs[0])
-        layout, operands = _operands(draft, op)
-        finish(draft, op, draft.node(op_type, operands), layout)
+_BINARY = {
+    "ADD": "Add",
+    "SUB": "Sub",
+    "MUL": "Mul",
+    "DIV": "Div",
+    "MAXIMUM": "Max",
+    "MINIMUM": "Min",
+}
 
-    return read
+
+@READERS.register(*_BINARY)
+def binary(builder: ModelBuilder, op: Operator) -> None:
+    """Operators on two operands; the kernels of MAXIMUM and MINIMUM compare codes."""
+    if op.name in {"MAXIMUM", "MINIMUM"}:
+        for index in op.inputs:
+            keeps_scale(builder, index, op.outputs[0])
+    layout, operands = _operands(builder, op)
+    finish(builder, op, builder.node(_BINARY[op.name], operands), layout)
 
 
-def squared_difference(draft: Draft, op: Operator) -> None:
+@READERS.register("SQUARED_DIFFERENCE")
+def squared_difference(builder: ModelBuilder, op: Operator) -> None:
     """SQUARED_DIFFERENCE: Sub, then Mul of that with itself."""
-    layout, operands = _operands(draft, op)
-    difference = draft.node("Sub", operands)
-    draft.write(op.outputs[0], draft.node("Mul", [difference, difference]), layout)
+    layout, operands = _operands(builder, op)
+    difference = builder.node("Sub", operands)
+    builder.write(op.outputs[0], builder.node("Mul", [difference, difference]), layout)
 
 
-def _source(draft: Draft, op: Operator) -> tuple[Layout, Operand]:
+def _source(builder: ModelBuilder, op: Operator) -> tuple[ChannelLayout, Operand]:
     """Return the one operand in the layout that it has, whose shape is the output's."""
     index = slot(op, 0)
-    needs_shape(draft, op.outputs[0], draft.tensor(index).shape)
-    layout = draft.layout_of(index)
-    return layout, draft.operand(index, layout)
-
-
-def _unary(op_type: str, attributes: Mapping[str, Attribute] | None = None) -> Read:
-    def read(draft: Draft, op: Operator) -> None:
-        layout, source = _source(draft, op)
-        draft.write(op.outputs[0], draft.node(op_type, [source], attributes), layout)
-
-    return read
-
-
-def _clamp(activation: Fused) -> Read:
-    """RELU and its kin, standing alone."""
-
-    def read(draft: Draft, op: Operator) -> None:
-        layout, source = _source(draft, op)
-        draft.write(op.outputs[0], clamped(draft, source, activation), layout)
-
-    return read
-
-
-def relu_0_to_1(draft: Draft, op: Operator) -> None:
-    """RELU_0_TO_1."""
-    layout, source = _source(draft, op)
-    value = draft.node("Clip", [source, draft.number(0), draft.number(1)])
-    draft.write(op.outputs[0], value, layout)
-
-
-def leaky_relu(draft: Draft, op: Operator) -> None:
-    """LEAKY_RELU."""
-    alpha = float(op.options["alpha"])
-    if not abs(alpha) < 1e30:
-        raise Unsupported(f"its slope is {alpha}")
-    layout, source = _source(draft, op)
-    draft.write(op.outputs[0], draft.node("LeakyRelu", [source], {"alpha": alpha}), layout)
-
-
-def prelu(draft: Draft, op: Operator) -> None:
-    """PRELU with a stored slope."""
-    layout, source = _source(draft, op)
-    index = slot(op, 1)
-    if not draft.is_constant(index):
-        raise Unsupported("its slope is computed")
-    broadcast(draft, op, draft.tensor(slot(op, 0)).shape, draft.tensor(index).shape)
-    slope = draft.constant(index, layout, len(source.shape))
-    draft.write(op.outputs[0], draft.node("PRelu", [source, slope]), layout)
-
-
-def gelu(draft: Draft, op: Operator) -> None:
-    """GELU, exact or with tanh."""
-    draft.opset = max(draft.opset, _GELU_OPSET)
-    mode = "tanh" if op.options["approximate"] else "none"
-    _unary("Gelu", {"approximate": mode})(draft, op)
-
-
-def rsqrt(draft: Draft, op: Operator) -> None:
-    """RSQRT: Sqrt, then Reciprocal."""
-    layout, source = _source(draft, op)
-    value = draft.node("Reciprocal", [draft.node("Sqrt", [source])])
-    draft.write(op.outputs[0], value, layout)
-
-
-def square(draft: Draft, op: Operator) -> None:
-    """SQUARE: Mul with itself."""
-    layout, source = _source(draft, op)
-    draft.write(op.outputs[0], draft.node("Mul", [source, source]), layout)
-
-
-def _along_channels(op_type: str, attributes: Mapping[str, Attribute]) -> Read:
-    """Operators along the last axis of the file."""
-
-    def read(draft: Draft, op: Operator) -> None:
-        if op.options.get("beta", 1.0) != 1.0:
-            raise Unsupported(f"its beta is {op.options['beta']:g}")
-        rank = draft.tensor(slot(op, 0)).rank
-        axis_in(-1, rank)
-        mixes_batch(draft, rank == 1)
-        layout, source = _source(draft, op)
-        axis = 1 if layout is Layout.FIRST else rank - 1
-        value = draft.node(op_type, [source], {"axis": axis, **attributes})
-        finish(draft, op, value, layout)
-
-    return read
+    needs_shape(builder, op.outputs[0], builder.tensor(index).shape)
+    layout = builder.layout_of(index)
+    return layout, builder.operand(index, layout)
 
 
 _UNARY = {
@@ -167,25 +102,157 @@ _UNARY = {
     "ROUND": "Round",
 }
 
-TABLE: dict[str, Read] = {
-    **{name: _unary(op_type) for name, op_type in _UNARY.items()},
-    "ADD": _binary("Add"),
-    "SUB": _binary("Sub"),
-    "MUL": _binary("Mul"),
-    "DIV": _binary("Div"),
-    "MAXIMUM": _binary("Max", moves=True),
-    "MINIMUM": _binary("Min", moves=True),
-    "SQUARED_DIFFERENCE": squared_difference,
-    "SQUARE": square,
-    "RELU": _clamp(Fused.RELU),
-    "RELU6": _clamp(Fused.RELU6),
-    "RELU_N1_TO_1": _clamp(Fused.RELU_N1_TO_1),
-    "RELU_0_TO_1": relu_0_to_1,
-    "LEAKY_RELU": leaky_relu,
-    "PRELU": prelu,
-    "GELU": gelu,
-    "RSQRT": rsqrt,
-    "SOFTMAX": _along_channels("Softmax", {}),
-    "LOG_SOFTMAX": _along_channels("LogSoftmax", {}),
-    "L2_NORMALIZATION": _along_channels("LpNormalization", {"p": 2}),
+
+@READERS.register(*_UNARY)
+def unary(builder: ModelBuilder, op: Operator) -> None:
+    """Functions of one operand without options."""
+    layout, source = _source(builder, op)
+    builder.write(op.outputs[0], builder.node(_UNARY[op.name], [source]), layout)
+
+
+_CLAMPS = {"RELU": Fused.RELU, "RELU6": Fused.RELU6, "RELU_N1_TO_1": Fused.RELU_N1_TO_1}
+
+
+@READERS.register(*_CLAMPS)
+def clamp(builder: ModelBuilder, op: Operator) -> None:
+    """RELU, RELU6 and RELU_N1_TO_1 as operators of their own."""
+    layout, source = _source(builder, op)
+    builder.write(op.outputs[0], clamped(builder, source, _CLAMPS[op.name]), layout)
+
+
+@READERS.register("RELU_0_TO_1")
+def relu_0_to_1(builder: ModelBuilder, op: Operator) -> None:
+    """RELU_0_TO_1."""
+    layout, source = _source(builder, op)
+    value = builder.node("Clip", [source, builder.number(0), builder.number(1)])
+    builder.write(op.outputs[0], value, layout)
+
+
+@READERS.register("LEAKY_RELU")
+def leaky_relu(builder: ModelBuilder, op: Operator) -> None:
+    """LEAKY_RELU."""
+    alpha = float(op.options["alpha"])
+    if not abs(alpha) < 1e30:
+        raise Unsupported(f"its slope is {alpha}")
+    layout, source = _source(builder, op)
+    builder.write(op.outputs[0], builder.node("LeakyRelu", [source], {"alpha": alpha}), layout)
+
+
+@READERS.register("PRELU")
+def prelu(builder: ModelBuilder, op: Operator) -> None:
+    """PRELU with a stored slope."""
+    layout, source = _source(builder, op)
+    index = slot(op, 1)
+    if not builder.is_constant(index):
+        raise Unsupported("its slope is computed")
+    broadcast(builder, op, builder.tensor(slot(op, 0)).shape, builder.tensor(index).shape)
+    slope = builder.constant(index, layout, len(source.shape))
+    builder.write(op.outputs[0], builder.node("PRelu", [source, slope]), layout)
+
+
+@READERS.register("GELU")
+def gelu(builder: ModelBuilder, op: Operator) -> None:
+    """GELU, exact or with tanh."""
+    builder.opset = max(builder.opset, _GELU_OPSET)
+    layout, source = _source(builder, op)
+    mode = "tanh" if op.options["approximate"] else "none"
+    builder.write(op.outputs[0], builder.node("Gelu", [source], {"approximate": mode}), layout)
+
+
+@READERS.register("RSQRT")
+def rsqrt(builder: ModelBuilder, op: Operator) -> None:
+    """RSQRT: Sqrt, then Reciprocal."""
+    layout, source = _source(builder, op)
+    value = builder.node("Reciprocal", [builder.node("Sqrt", [source])])
+    builder.write(op.outputs[0], value, layout)
+
+
+@READERS.register("SQUARE")
+def square(builder: ModelBuilder, op: Operator) -> None:
+    """SQUARE: Mul with itself."""
+    layout, source = _source(builder, op)
+    builder.write(op.outputs[0], builder.node("Mul", [source, source]), layout)
+
+
+_ALONG_CHANNELS = {
+    "SOFTMAX": "Softmax",
+    "LOG_SOFTMAX": "LogSoftmax",
+    "L2_NORMALIZATION": "LpNormalization",
 }
+
+
+@READERS.register(*_ALONG_CHANNELS)
+def along_channels(builder: ModelBuilder, op: Operator) -> None:
+    """Operators along the last axis of the file."""
+    if op.options.get("beta", 1.0) != 1.0:
+        raise Unsupported(f"its beta is {op.options['beta']:g}")
+    rank = builder.tensor(slot(op, 0)).rank
+    axis_in(-1, rank)
+    mixes_batch(builder, rank == 1)
+    layout, source = _source(builder, op)
+    attributes = {"axis": 1 if layout is ChannelLayout.FIRST else rank - 1}
+    if op.name == "L2_NORMALIZATION":
+        attributes["p"] = 2
+    finish(builder, op, builder.node(_ALONG_CHANNELS[op.name], [source], attributes), layout)
+
+
+_REDUCTIONS = {
+    "MEAN": "ReduceMean",
+    "SUM": "ReduceSum",
+    "REDUCE_MAX": "ReduceMax",
+    "REDUCE_MIN": "ReduceMin",
+}
+
+
+@READERS.register(*_REDUCTIONS)
+def reduction(builder: ModelBuilder, op: Operator) -> None:
+    """MEAN, SUM, REDUCE_MAX and REDUCE_MIN."""
+    index, keep = slot(op, 0), bool(op.options["keep_dims"])
+    shape = builder.tensor(index).shape
+    rank = len(shape)
+    axes = sorted({axis_in(axis, rank) for axis in builder.list_of(slot(op, 1))})
+    if not axes:
+        raise Unsupported("it reduces no axis")
+    mixes_batch(builder, 0 in axes)
+    if op.name in {"REDUCE_MAX", "REDUCE_MIN"}:
+        keeps_scale(builder, index, op.outputs[0])
+    kept = [axis for axis in range(rank) if axis not in axes]
+    result = [1 if axis in axes else n for axis, n in enumerate(shape)]
+    needs_shape(builder, op.outputs[0], result if keep else [shape[axis] for axis in kept])
+    layout = builder.layout_of(index)
+    order = channels_first(rank)
+    output = layout
+    if layout is ChannelLayout.FIRST and not keep:
+        left = [axis for axis in order if axis not in axes]
+        if left == kept:
+            output = ChannelLayout.FILE
+        elif left != list(arranged(kept, ChannelLayout.FIRST)):
+            layout = output = ChannelLayout.FILE
+    places = sorted(order.index(axis) for axis in axes) if layout is ChannelLayout.FIRST else axes
+    inputs: list[Input] = [builder.operand(index, layout), builder.integers(*places)]
+    value = builder.node(_REDUCTIONS[op.name], inputs, {"keepdims": int(keep)})
+    builder.write(op.outputs[0], value, output)
+
+
+_POSITIONS = {"ARG_MAX": "ArgMax", "ARG_MIN": "ArgMin"}
+
+
+@READERS.register(*_POSITIONS)
+def position(builder: ModelBuilder, op: Operator) -> None:
+    """ARG_MAX and ARG_MIN: the position of the first of equal elements."""
+    index, output = slot(op, 0), builder.tensor(op.outputs[0])
+    shape = builder.tensor(index).shape
+    axes = builder.list_of(slot(op, 1))
+    if len(axes) != 1:
+        raise Unsupported(f"its axes are {list(axes)}")
+    axis = axis_in(axes[0], len(shape))
+    mixes_batch(builder, axis == 0)
+    needs_shape(builder, op.outputs[0], shape[:axis] + shape[axis + 1 :])
+    kind = DATA_TYPES[output.element]
+    attributes = {"axis": axis, "keepdims": 0}
+    value = builder.node(_POSITIONS[op.name], [builder.operand(index)], attributes)
+    value.type = ir.TensorType(ir.DataType.INT64)
+    if kind is not ir.DataType.INT64:
+        value = builder.node("Cast", [value], {"to": int(kind)})
+        value.type = ir.TensorType(kind)
+    builder.write(op.outputs[0], value)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.canvas import Attribute, Operand
+from intact.formats.tflite.reading.builder import ModelBuilder
 from intact.formats.tflite.reading.common import (
-    Read,
+    READERS,
     clamped,
     finish,
     mixes_batch,
@@ -18,49 +18,50 @@ from intact.formats.tflite.reading.common import (
     slot,
     window_pads,
 )
-from intact.formats.tflite.reading.draft import Draft
-from intact.formats.tflite.reading.file import Operator
-from intact.formats.tflite.reading.layouts import Layout
-from intact.formats.tflite.reading.parameters import Parameters, parameters_of
+from intact.formats.tflite.reading.file import Operator, Parameters, parameters_of
 from intact.formats.tflite.reading.schema import Element, Padding
+from intact.formats.tflite.reading.tensors import ChannelLayout, Operand
+from intact.graph.builder import Attribute
 
 _WINDOW = ("stride_h", "stride_w")
 _DILATION = ("dilation_h", "dilation_w")
 
 
-def convolution(draft: Draft, op: Operator) -> None:
+@READERS.register("CONV_2D")
+def convolution(builder: ModelBuilder, op: Operator) -> None:
     """CONV_2D, grouped where the weight has fewer channels than the data."""
-    data, weight = draft.tensor(slot(op, 0)), draft.tensor(slot(op, 1))
+    data, weight = builder.tensor(slot(op, 0)), builder.tensor(slot(op, 1))
     needs_rank(data, 4)
     needs_rank(weight, 4)
     channels, group = data.shape[3], weight.shape[3]
     groups = channels // group
     if channels % group or weight.shape[0] % groups:
         raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
-    _window(draft, op, _weight(draft, slot(op, 1), (0, 3, 1, 2), 0), groups)
+    _window(builder, op, _weight(builder, slot(op, 1), (0, 3, 1, 2), 0), groups)
 
 
-def depthwise(draft: Draft, op: Operator) -> None:
+@READERS.register("DEPTHWISE_CONV_2D")
+def depthwise(builder: ModelBuilder, op: Operator) -> None:
     """DEPTHWISE_CONV_2D: a convolution with a group for each channel."""
-    data, weight = draft.tensor(slot(op, 0)), draft.tensor(slot(op, 1))
+    data, weight = builder.tensor(slot(op, 0)), builder.tensor(slot(op, 1))
     needs_rank(data, 4)
     needs_rank(weight, 4)
     channels = data.shape[3]
     if weight.shape[0] != 1 or weight.shape[3] % channels:
         raise Unsupported(f"its weight {list(weight.shape)} does not fit {channels} channels")
-    _window(draft, op, _weight(draft, slot(op, 1), (3, 0, 1, 2), 0), channels)
+    _window(builder, op, _weight(builder, slot(op, 1), (3, 0, 1, 2), 0), channels)
 
 
-def _window(draft: Draft, op: Operator, weight: Operand, groups: int) -> None:
-    data, output = draft.tensor(slot(op, 0)), draft.tensor(op.outputs[0])
+def _window(builder: ModelBuilder, op: Operator, weight: Operand, groups: int) -> None:
+    data, output = builder.tensor(slot(op, 0)), builder.tensor(op.outputs[0])
     strides, dilations = positive(op, *_WINDOW), positive(op, *_DILATION)
     kernel, channels = weight.shape[2:], weight.shape[0]
     needs_rank(output, 4)
     sizes = output.shape[1:3]
     pads = window_pads(op, data.shape[1:3], kernel, strides, dilations, sizes)
-    needs_shape(draft, op.outputs[0], (data.shape[0], *sizes, channels))
-    source = draft.operand(slot(op, 0), Layout.FIRST)
-    bias = _bias(draft, op, optional(op, 2), source, weight, channels)
+    needs_shape(builder, op.outputs[0], (data.shape[0], *sizes, channels))
+    source = builder.operand(slot(op, 0), ChannelLayout.FIRST)
+    bias = _bias(builder, op, optional(op, 2), source, weight, channels)
     attributes: dict[str, Attribute] = {
         "kernel_shape": kernel,
         "strides": strides,
@@ -68,17 +69,20 @@ def _window(draft: Draft, op: Operator, weight: Operand, groups: int) -> None:
         "dilations": dilations,
         "group": groups,
     }
-    finish(draft, op, draft.node("Conv", [source, weight, bias], attributes), Layout.FIRST)
+    finish(
+        builder, op, builder.node("Conv", [source, weight, bias], attributes), ChannelLayout.FIRST
+    )
 
 
-def transposed_convolution(draft: Draft, op: Operator) -> None:
+@READERS.register("TRANSPOSE_CONV")
+def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
     """TRANSPOSE_CONV: output shape, weight ``[out, h, w, in]``, data, bias."""
     weight_index, data_index = slot(op, 1), slot(op, 2)
-    data, output = draft.tensor(data_index), draft.tensor(op.outputs[0])
+    data, output = builder.tensor(data_index), builder.tensor(op.outputs[0])
     needs_rank(data, 4)
     needs_rank(output, 4)
-    needs_rank(draft.tensor(weight_index), 4)
-    weight = _weight(draft, weight_index, (3, 0, 1, 2), 1)
+    needs_rank(builder.tensor(weight_index), 4)
+    weight = _weight(builder, weight_index, (3, 0, 1, 2), 1)
     strides, kernel = positive(op, *_WINDOW), weight.shape[2:]
     if weight.shape[0] != data.shape[3]:
         raise Unsupported(f"its weight does not fit {data.shape[3]} channels")
@@ -91,17 +95,17 @@ def transposed_convolution(draft: Draft, op: Operator) -> None:
         more.append(max(-rest, 0))
         if not 0 <= more[-1] < stride:
             raise Unsupported(f"its output of {wanted} elements does not come of {size}")
-    needs_shape(draft, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
-    source = draft.operand(data_index, Layout.FIRST)
-    bias = _bias(draft, op, optional(op, 3), source, weight, weight.shape[1])
+    needs_shape(builder, op.outputs[0], (data.shape[0], *output.shape[1:3], weight.shape[1]))
+    source = builder.operand(data_index, ChannelLayout.FIRST)
+    bias = _bias(builder, op, optional(op, 3), source, weight, weight.shape[1])
     attributes = {
         "kernel_shape": kernel,
         "strides": strides,
         "pads": (*before, *after),
         "output_padding": tuple(more),
     }
-    value = draft.node("ConvTranspose", [source, weight, bias], attributes)
-    finish(draft, op, value, Layout.FIRST)
+    value = builder.node("ConvTranspose", [source, weight, bias], attributes)
+    finish(builder, op, value, ChannelLayout.FIRST)
 
 
 def _cut(op: Operator, size: int, wanted: int, stride: int, width: int) -> tuple[int, int]:
@@ -116,60 +120,62 @@ def _cut(op: Operator, size: int, wanted: int, stride: int, width: int) -> tuple
     return total // 2, full - total // 2 - wanted
 
 
-def fully_connected(draft: Draft, op: Operator) -> None:
+@READERS.register("FULLY_CONNECTED")
+def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     """FULLY_CONNECTED: the data is a matrix of rows as wide as the weight's."""
-    data, weight_tensor = draft.tensor(slot(op, 0)), draft.tensor(slot(op, 1))
+    data, weight_tensor = builder.tensor(slot(op, 0)), builder.tensor(slot(op, 1))
     needs_rank(weight_tensor, 2)
     if op.options["weights_format"]:
         raise Unsupported("its weight is shuffled")
-    weight = _weight(draft, slot(op, 1), (0, 1), 0)
+    weight = _weight(builder, slot(op, 1), (0, 1), 0)
     outputs, width = weight.shape
     rows = data.size // width
     if data.size % width:
         raise Unsupported(f"its weight {[outputs, width]} does not fit data {list(data.shape)}")
-    output = draft.tensor(op.outputs[0])
+    output = builder.tensor(op.outputs[0])
     if output.size != rows * outputs:
-        needs_shape(draft, op.outputs[0], (rows, outputs))
-    source = draft.in_file_order(slot(op, 0))
+        needs_shape(builder, op.outputs[0], (rows, outputs))
+    source = builder.in_file_order(slot(op, 0))
     if source.shape != (rows, width):
-        source = draft.reshaped(source, (rows, width))
-    bias = _bias(draft, op, optional(op, 2), source, weight, outputs)
-    value = draft.node("Gemm", [source, weight, bias], {"transB": 1})
+        source = builder.reshaped(source, (rows, width))
+    bias = _bias(builder, op, optional(op, 2), source, weight, outputs)
+    value = builder.node("Gemm", [source, weight, bias], {"transB": 1})
     if output.shape == (rows, outputs):
-        finish(draft, op, value)
+        finish(builder, op, value)
         return
-    value = clamped(draft, value, int(op.options["fused"]))
-    parameters = draft.parameters(op.outputs[0])
+    value = clamped(builder, value, int(op.options["fused"]))
+    parameters = builder.parameters(op.outputs[0])
     if parameters is not None:
-        draft.writes[value] = parameters
+        builder.writes[value] = parameters
     result = Operand(value, (rows, outputs), parameters)
-    draft.write(op.outputs[0], draft.reshaped(result, output.shape).value)
+    builder.write(op.outputs[0], builder.reshaped(result, output.shape).value)
 
 
-def batch_matmul(draft: Draft, op: Operator) -> None:
+@READERS.register("BATCH_MATMUL")
+def batch_matmul(builder: ModelBuilder, op: Operator) -> None:
     """BATCH_MATMUL, with either factor transposed."""
-    left, right = (_factor(draft, op, number) for number in (0, 1))
-    ranks = {draft.tensor(slot(op, number)).rank for number in (0, 1)}
-    mixes_batch(draft, len(ranks) > 1 or min(ranks) < 3)
+    left, right = (_factor(builder, op, number) for number in (0, 1))
+    ranks = {builder.tensor(slot(op, number)).rank for number in (0, 1)}
+    mixes_batch(builder, len(ranks) > 1 or min(ranks) < 3)
     if left.shape[-1] != right.shape[-2]:
         raise Unsupported(f"factors {list(left.shape)} and {list(right.shape)} do not fit")
-    draft.write(op.outputs[0], draft.node("MatMul", [left, right]))
+    builder.write(op.outputs[0], builder.node("MatMul", [left, right]))
 
 
-def _factor(draft: Draft, op: Operator, number: int) -> Operand:
+def _factor(builder: ModelBuilder, op: Operator, number: int) -> Operand:
     index, is_adjoint = slot(op, number), bool(op.options[("adj_x", "adj_y")[number]])
-    tensor = draft.tensor(index)
+    tensor = builder.tensor(index)
     if tensor.rank < 2:
         raise Unsupported("a factor is a vector")
     order = (*range(tensor.rank - 2), tensor.rank - 1, tensor.rank - 2)
-    if draft.is_constant(index):
-        parameters = draft.parameters(index)
+    if builder.is_constant(index):
+        parameters = builder.parameters(index)
         if parameters is not None and parameters.axis is not None:
             raise Unsupported("a factor has one scale a channel")
         # With three dimensions it is not taken for the weight of a dense layer.
-        other = draft.tensor(slot(op, 1 - number)).rank
+        other = builder.tensor(slot(op, 1 - number)).rank
         ahead = (1,) * (3 - tensor.rank) if other > 2 else ()
-        return draft.rearranged(
+        return builder.rearranged(
             index,
             ("factor", is_adjoint, ahead),
             lambda array: (array.transpose(order) if is_adjoint else array).reshape(
@@ -177,24 +183,24 @@ def _factor(draft: Draft, op: Operator, number: int) -> Operand:
             ),
             parameters,
         )
-    operand = draft.operand(index)
+    operand = builder.operand(index)
     if not is_adjoint:
         return operand
-    return draft.moved("Transpose", [operand], {"perm": order}, _swapped(operand.shape))
+    return builder.moved("Transpose", [operand], {"perm": order}, _swapped(operand.shape))
 
 
 def _swapped(shape: tuple[int, ...]) -> tuple[int, ...]:
     return (*shape[:-2], shape[-1], shape[-2])
 
 
-def _weight(draft: Draft, index: int, order: tuple[int, ...], channels: int) -> Operand:
+def _weight(builder: ModelBuilder, index: int, order: tuple[int, ...], channels: int) -> Operand:
     """Return a constant weight with its axes in another order.
 
     Raises:
         Unsupported: It is computed, or its scales lie along another axis than ``channels`` then.
     """
-    tensor = draft.tensor(index)
-    if not draft.is_constant(index):
+    tensor = builder.tensor(index)
+    if not builder.is_constant(index):
         raise Unsupported("its weight is computed")
     parameters = parameters_of(tensor)
     if parameters is None and tensor.element not in (Element.FLOAT32, Element.FLOAT16):
@@ -206,13 +212,13 @@ def _weight(draft: Draft, index: int, order: tuple[int, ...], channels: int) -> 
             parameters = parameters.along(order.index(parameters.axis))
             if parameters.axis != channels:
                 raise Unsupported("the scales of its weight do not lie along its output channels")
-    return draft.rearranged(
+    return builder.rearranged(
         index, ("weight", order), lambda array: array.transpose(order), parameters
     )
 
 
 def _bias(
-    draft: Draft, op: Operator, index: int, data: Operand, weight: Operand, channels: int
+    builder: ModelBuilder, op: Operator, index: int, data: Operand, weight: Operand, channels: int
 ) -> Operand | None:
     """Return the bias in units of the accumulator, as the kernels add it whatever its scale says.
 
@@ -221,8 +227,8 @@ def _bias(
     """
     if index < 0:
         return None
-    tensor = draft.tensor(index)
-    if not draft.is_constant(index) or tensor.size != channels:
+    tensor = builder.tensor(index)
+    if not builder.is_constant(index) or tensor.size != channels:
         raise Unsupported("its bias is not one stored number an output channel")
     wanted = Element.FLOAT32 if data.parameters is None else Element.INT32
     if tensor.element is not wanted:
@@ -236,15 +242,6 @@ def _bias(
             raise Unsupported("the product of the scales of its data and weight is no float32")
         axis = None if scale.ndim == 0 else 0
         parameters = Parameters(scale, np.zeros(scale.shape, np.int64), 32, True, axis)
-    return draft.rearranged(
+    return builder.rearranged(
         index, ("bias", op.index), lambda array: array.reshape(channels), parameters
     )
-
-
-TABLE: dict[str, Read] = {
-    "CONV_2D": convolution,
-    "DEPTHWISE_CONV_2D": depthwise,
-    "TRANSPOSE_CONV": transposed_convolution,
-    "FULLY_CONNECTED": fully_connected,
-    "BATCH_MATMUL": batch_matmul,
-}

@@ -9,9 +9,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.canvas import Array, Input
+from intact.formats.tflite.reading.builder import ModelBuilder
 from intact.formats.tflite.reading.common import (
-    Read,
+    READERS,
     axis_in,
     finish,
     keeps_scale,
@@ -19,52 +19,58 @@ from intact.formats.tflite.reading.common import (
     needs_shape,
     slot,
 )
-from intact.formats.tflite.reading.draft import Draft
 from intact.formats.tflite.reading.file import Operator
-from intact.formats.tflite.reading.layouts import Layout, arranged
 from intact.formats.tflite.reading.schema import Element
+from intact.formats.tflite.reading.tensors import Array, ChannelLayout, Input, arranged
 
 _LOWEST = -(2**31)
 
 
-def concatenation(draft: Draft, op: Operator) -> None:
+@READERS.register("CONCATENATION")
+def concatenation(builder: ModelBuilder, op: Operator) -> None:
     """CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
-    output = draft.tensor(op.outputs[0])
+    output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
-    mixes_batch(draft, axis == 0)
-    shapes = [draft.tensor(index).shape for index in op.inputs]
+    mixes_batch(builder, axis == 0)
+    shapes = [builder.tensor(index).shape for index in op.inputs]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == output.rank}
     if not shapes or len(rest) != 1 or any(len(shape) != output.rank for shape in shapes):
         raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
     total = sum(shape[axis] for shape in shapes)
-    needs_shape(draft, op.outputs[0], (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
+    needs_shape(builder, op.outputs[0], (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
     if output.element is not Element.UINT8:
         for index in op.inputs:
-            keeps_scale(draft, index, op.outputs[0])
-    layout = draft.layout_of(*op.inputs)
-    operands = [draft.operand(index, layout) for index in op.inputs]
+            keeps_scale(builder, index, op.outputs[0])
+    layout = builder.layout_of(*op.inputs)
+    operands = [builder.operand(index, layout) for index in op.inputs]
     attributes = {"axis": _place(axis, output.rank, layout)}
-    finish(draft, op, draft.node("Concat", operands, attributes), layout)
+    finish(builder, op, builder.node("Concat", operands, attributes), layout)
 
 
-def split(draft: Draft, op: Operator) -> None:
+@READERS.register("SPLIT")
+def split(builder: ModelBuilder, op: Operator) -> None:
     """SPLIT: the axis, the data; equal parts."""
-    _split(draft, op, slot(op, 1), draft.list_of(slot(op, 0)), None)
+    _split(builder, op, slot(op, 1), builder.list_of(slot(op, 0)), None)
 
 
-def split_v(draft: Draft, op: Operator) -> None:
+@READERS.register("SPLIT_V")
+def split_v(builder: ModelBuilder, op: Operator) -> None:
     """SPLIT_V: the data, the sizes (one may be -1), the axis."""
-    _split(draft, op, slot(op, 0), draft.list_of(slot(op, 2)), draft.list_of(slot(op, 1)))
+    _split(builder, op, slot(op, 0), builder.list_of(slot(op, 2)), builder.list_of(slot(op, 1)))
 
 
 def _split(
-    draft: Draft, op: Operator, index: int, axes: tuple[int, ...], sizes: tuple[int, ...] | None
+    builder: ModelBuilder,
+    op: Operator,
+    index: int,
+    axes: tuple[int, ...],
+    sizes: tuple[int, ...] | None,
 ) -> None:
-    shape, count = draft.tensor(index).shape, len(op.outputs)
+    shape, count = builder.tensor(index).shape, len(op.outputs)
     if len(axes) != 1 or not count:
         raise Unsupported(f"its axes are {list(axes)}, its outputs {count}")
     axis = axis_in(axes[0], len(shape))
-    mixes_batch(draft, axis == 0)
+    mixes_batch(builder, axis == 0)
     if sizes is None:
         sizes = (shape[axis] // count,) * count
     if sizes.count(-1) == 1:
@@ -73,50 +79,54 @@ def _split(
     if len(sizes) != count or sum(sizes) != shape[axis] or min(sizes) < 1:
         raise Unsupported(f"parts {list(sizes[:8])} of {shape[axis]} elements")
     for output, size in zip(op.outputs, sizes, strict=True):
-        needs_shape(draft, output, (*shape[:axis], size, *shape[axis + 1 :]))
-    keeps_scale(draft, index, *op.outputs)
-    layout = draft.layout_of(index)
-    inputs: list[Input] = [draft.operand(index, layout), draft.integers(*sizes)]
+        needs_shape(builder, output, (*shape[:axis], size, *shape[axis + 1 :]))
+    keeps_scale(builder, index, *op.outputs)
+    layout = builder.layout_of(index)
+    inputs: list[Input] = [builder.operand(index, layout), builder.integers(*sizes)]
     attributes = {"axis": _place(axis, len(shape), layout)}
     for output, value in zip(
-        op.outputs, draft.split("Split", inputs, attributes, count), strict=True
+        op.outputs, builder.split("Split", inputs, attributes, count), strict=True
     ):
-        draft.write(output, value, layout)
+        builder.write(output, value, layout)
 
 
-def pack(draft: Draft, op: Operator) -> None:
+@READERS.register("PACK")
+def pack(builder: ModelBuilder, op: Operator) -> None:
     """PACK: each input gets an axis of one element, along which they are put together."""
-    output = draft.tensor(op.outputs[0])
+    output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
-    mixes_batch(draft, axis == 0)
+    mixes_batch(builder, axis == 0)
     single = (*output.shape[:axis], 1, *output.shape[axis + 1 :])
     if len(op.inputs) != output.shape[axis]:
         raise Unsupported(f"{len(op.inputs)} inputs for {list(output.shape)}")
     operands = []
     for index in op.inputs:
-        needs_shape(draft, index, (*single[:axis], *single[axis + 1 :]))
-        keeps_scale(draft, index, op.outputs[0])
-        mixes_batch(draft, draft.is_constant(index))
-        operands.append(draft.reshaped(draft.operand(index), single))
-    draft.write(op.outputs[0], draft.node("Concat", operands, {"axis": axis}))
+        needs_shape(builder, index, (*single[:axis], *single[axis + 1 :]))
+        keeps_scale(builder, index, op.outputs[0])
+        mixes_batch(builder, builder.is_constant(index))
+        operands.append(builder.reshaped(builder.operand(index), single))
+    builder.write(op.outputs[0], builder.node("Concat", operands, {"axis": axis}))
 
 
-def unpack(draft: Draft, op: Operator) -> None:
+@READERS.register("UNPACK")
+def unpack(builder: ModelBuilder, op: Operator) -> None:
     """UNPACK, the inverse."""
     index = slot(op, 0)
-    shape, count = draft.tensor(index).shape, len(op.outputs)
+    shape, count = builder.tensor(index).shape, len(op.outputs)
     axis = axis_in(int(op.options["axis"]), len(shape))
-    mixes_batch(draft, axis == 0)
+    mixes_batch(builder, axis == 0)
     if count != shape[axis]:
         raise Unsupported(f"{count} outputs of {list(shape)}")
-    keeps_scale(draft, index, *op.outputs)
-    source = draft.operand(index)
+    keeps_scale(builder, index, *op.outputs)
+    source = builder.operand(index)
     single = (*shape[:axis], 1, *shape[axis + 1 :])
-    values = draft.split("Split", [source, draft.integers(*(1,) * count)], {"axis": axis}, count)
+    values = builder.split(
+        "Split", [source, builder.integers(*(1,) * count)], {"axis": axis}, count
+    )
     for output, value in zip(op.outputs, values, strict=True):
-        needs_shape(draft, output, (*shape[:axis], *shape[axis + 1 :]))
-        part = draft.passed_on(value, single, source)
-        draft.write(output, draft.reshaped(part, draft.tensor(output).shape).value)
+        needs_shape(builder, output, (*shape[:axis], *shape[axis + 1 :]))
+        part = builder.on_grid_of(source, value, single)
+        builder.write(output, builder.reshaped(part, builder.tensor(output).shape).value)
 
 
 @dataclass(frozen=True)
@@ -134,10 +144,11 @@ class Cut:
         return _LOWEST if stop < 0 else stop
 
 
-def slice_(draft: Draft, op: Operator) -> None:
+@READERS.register("SLICE")
+def slice_(builder: ModelBuilder, op: Operator) -> None:
     """SLICE: where it begins and how much of each axis is kept, -1 for the rest."""
-    shape = draft.tensor(slot(op, 0)).shape
-    begin, size = draft.list_of(slot(op, 1)), draft.list_of(slot(op, 2))
+    shape = builder.tensor(slot(op, 0)).shape
+    begin, size = builder.list_of(slot(op, 1)), builder.list_of(slot(op, 2))
     if not len(begin) == len(size) == len(shape):
         raise Unsupported(f"it begins at {list(begin)} and keeps {list(size)}")
     cuts = [
@@ -147,21 +158,22 @@ def slice_(draft: Draft, op: Operator) -> None:
     for cut, length in zip(cuts, shape, strict=True):
         if cut.start < 0 or cut.length < 1 or cut.start + cut.length > length:
             raise Unsupported(f"it begins at {list(begin)} and keeps {list(size)}")
-    needs_shape(draft, op.outputs[0], [cut.length for cut in cuts])
-    _cut(draft, op, cuts)
+    needs_shape(builder, op.outputs[0], [cut.length for cut in cuts])
+    _cut(builder, op, cuts)
 
 
-def strided_slice(draft: Draft, op: Operator) -> None:
+@READERS.register("STRIDED_SLICE")
+def strided_slice(builder: ModelBuilder, op: Operator) -> None:
     """STRIDED_SLICE, with all masks."""
-    cuts, shape = strided_cuts(draft, op)
-    needs_shape(draft, op.outputs[0], shape)
-    _cut(draft, op, cuts)
+    cuts, shape = strided_cuts(builder, op)
+    needs_shape(builder, op.outputs[0], shape)
+    _cut(builder, op, cuts)
 
 
-def strided_cuts(draft: Draft, op: Operator) -> tuple[list[Cut], tuple[int, ...]]:
+def strided_cuts(builder: ModelBuilder, op: Operator) -> tuple[list[Cut], tuple[int, ...]]:
     """Return what a STRIDED_SLICE keeps of each axis of its input, and its output's shape."""
-    shape = draft.tensor(slot(op, 0)).shape
-    begins, ends, steps = (draft.list_of(slot(op, number)) for number in (1, 2, 3))
+    shape = builder.tensor(slot(op, 0)).shape
+    begins, ends, steps = (builder.list_of(slot(op, number)) for number in (1, 2, 3))
     if not len(begins) == len(ends) == len(steps) or op.options["offset"]:
         raise Unsupported("its begins, ends and steps are of different lengths, or offsets")
     kinds = [_kind(op, k) for k in range(len(begins))]
@@ -198,49 +210,37 @@ def _kind(op: Operator, position: int) -> str:
     return next(found, "keep")
 
 
-def _cut(draft: Draft, op: Operator, cuts: list[Cut]) -> None:
+def _cut(builder: ModelBuilder, op: Operator, cuts: list[Cut]) -> None:
     """Add the Slice of an operator whose output has been held against its cuts."""
     index, output = slot(op, 0), op.outputs[0]
-    shape, wanted = draft.tensor(index).shape, draft.tensor(output).shape
+    shape, wanted = builder.tensor(index).shape, builder.tensor(output).shape
     kept = tuple(cut.length for cut in cuts)
-    keeps_scale(draft, index, output)
+    keeps_scale(builder, index, output)
     whole = [cut == Cut(0, 1, length) for cut, length in zip(cuts, shape, strict=True)]
-    mixes_batch(draft, not all(whole[:1]))
+    mixes_batch(builder, not all(whole[:1]))
     same_rank = kept == wanted
-    layout = draft.layout_of(index) if same_rank else Layout.FILE
+    layout = builder.layout_of(index) if same_rank else ChannelLayout.FILE
     axes = [axis for axis, is_whole in enumerate(whole) if not is_whole]
-    operand = draft.operand(index, layout)
+    operand = builder.operand(index, layout)
     if shape and (axes or same_rank):
         axes = axes or [len(shape) - 1]
         lists = [
-            draft.integers(*(cuts[axis].start for axis in axes)),
-            draft.integers(*(cuts[axis].stop for axis in axes)),
-            draft.integers(*(_place(axis, len(shape), layout) for axis in axes)),
-            draft.integers(*(cuts[axis].step for axis in axes)),
+            builder.integers(*(cuts[axis].start for axis in axes)),
+            builder.integers(*(cuts[axis].stop for axis in axes)),
+            builder.integers(*(_place(axis, len(shape), layout) for axis in axes)),
+            builder.integers(*(cuts[axis].step for axis in axes)),
         ]
-        operand = draft.moved("Slice", [operand, *lists], None, arranged(kept, layout))
+        operand = builder.moved("Slice", [operand, *lists], None, arranged(kept, layout))
     if same_rank and shape:
-        draft.write(output, operand.value, layout)
+        builder.write(output, operand.value, layout)
     else:
-        draft.write(output, draft.reshaped(operand, wanted).value)
+        builder.write(output, builder.reshaped(operand, wanted).value)
 
 
-def _place(axis: int, rank: int, layout: Layout) -> int:
+def _place(axis: int, rank: int, layout: ChannelLayout) -> int:
     """Return where an axis of the file lies in a layout."""
     return arranged(range(rank), layout).index(axis)
 
-
-TABLE: dict[str, Read] = {
-    "CONCATENATION": concatenation,
-    "SPLIT": split,
-    "SPLIT_V": split_v,
-    "PACK": pack,
-    "UNPACK": unpack,
-    "SLICE": slice_,
-    "STRIDED_SLICE": strided_slice,
-}
-
-"""Read functions by operator."""
 
 _MOST = 1 << 12
 
@@ -249,31 +249,33 @@ _MOST = 1 << 12
 _INTEGERS = {Element.INT32: np.int32, Element.INT64: np.int64}
 
 
-def is_known(draft: Draft, op: Operator) -> bool:
+def is_known(builder: ModelBuilder, op: Operator) -> bool:
     """Tell whether an operator computes integers that follow from shapes and constants."""
     if op.name not in _KNOWN or len(op.outputs) != 1:
         return False
-    tensors = [draft.tensor(index) for index in (*op.inputs, *op.outputs) if index >= 0]
+    tensors = [builder.tensor(index) for index in (*op.inputs, *op.outputs) if index >= 0]
     if any(tensor.size > _MOST for tensor in tensors) and op.name != "SHAPE":
         return False
-    if draft.tensor(op.outputs[0]).element not in _INTEGERS or not op.inputs:
+    if builder.tensor(op.outputs[0]).element not in _INTEGERS or not op.inputs:
         return False
-    return op.name == "SHAPE" or all(draft.is_constant(index) for index in op.inputs if index >= 0)
+    return op.name == "SHAPE" or all(
+        builder.is_constant(index) for index in op.inputs if index >= 0
+    )
 
 
-def compute(draft: Draft, op: Operator) -> None:
+def compute(builder: ModelBuilder, op: Operator) -> None:
     """Compute them.
 
     Raises:
         Unsupported: They are not of the shape that the file says.
     """
-    output = draft.tensor(op.outputs[0])
+    output = builder.tensor(op.outputs[0])
     if op.name == "SHAPE":
-        result: Array = np.array(draft.tensor(op.inputs[0]).shape, np.int64)
+        result: Array = np.array(builder.tensor(op.inputs[0]).shape, np.int64)
     elif op.name == "STRIDED_SLICE":
-        result = _cut_sizes(draft, op).reshape(output.shape)
+        result = _cut_sizes(builder, op).reshape(output.shape)
     else:
-        arrays = [draft.array(index) for index in op.inputs if index >= 0]
+        arrays = [builder.array(index) for index in op.inputs if index >= 0]
         try:
             _refuse_growth(op, arrays, output.size)
             with np.errstate(all="ignore"):
@@ -282,8 +284,8 @@ def compute(draft: Draft, op: Operator) -> None:
         except (ValueError, IndexError, TypeError, OverflowError) as error:
             raise Unsupported(f"its integers do not fit together ({error})") from error
     _require_size(result.size, output.size)
-    draft.charge(result.size)
-    draft.known[op.outputs[0]] = result.reshape(output.shape).astype(_INTEGERS[output.element])
+    builder.charge(result.size)
+    builder.known[op.outputs[0]] = result.reshape(output.shape).astype(_INTEGERS[output.element])
 
 
 def _refuse_growth(op: Operator, arrays: list[Array], wanted: int) -> None:
@@ -305,12 +307,12 @@ def _require_size(found: int, wanted: int) -> None:
         raise Unsupported(f"it gives {found} integers where its output has {wanted}")
 
 
-def _cut_sizes(draft: Draft, op: Operator) -> Array:
-    array = draft.array(op.inputs[0])
-    for axis, cut in enumerate(strided_cuts(draft, op)[0]):
+def _cut_sizes(builder: ModelBuilder, op: Operator) -> Array:
+    array = builder.array(op.inputs[0])
+    for axis, cut in enumerate(strided_cuts(builder, op)[0]):
         kept = range(cut.start, cut.start + cut.step * cut.length, cut.step)
         array = np.take(array, list(kept), axis=axis)
-    if array.size != draft.tensor(op.outputs[0]).size:
+    if array.size != builder.tensor(op.outputs[0]).size:
         raise Unsupported(f"it keeps {array.size} integers")
     return array
 
