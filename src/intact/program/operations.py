@@ -14,8 +14,6 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
-from intact.program.float_operations import FloatOperation
-
 Pads: TypeAlias = tuple[tuple[int, int], ...]
 """Elements before and after, by axis."""
 
@@ -175,8 +173,6 @@ class Pool:
 
     Attributes:
         count_pads: An average divides by the whole window, pads included.
-        added_by_ceil: How many elements of the pads behind each axis complete the last window,
-            because the model rounds lengths up; None where it rounds down.
     """
 
     kind: PoolKind
@@ -185,7 +181,6 @@ class Pool:
     pads: Pads
     count_pads: bool = False
     bounds: Bounds = Bounds()
-    added_by_ceil: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -330,15 +325,12 @@ class FloatNodes:
         inputs: The model's value that each input of the step stands for.
         outputs: Likewise for the outputs.
         functions: Those of the model, which the nodes may call.
-        reason: Why no operation stands for a single node; "" if that was not tried, or there is
-            none for its operator.
     """
 
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     functions: tuple[ir.Function, ...] = ()
-    reason: str = ""
 
 
 Operation: TypeAlias = (
@@ -369,7 +361,6 @@ Operation: TypeAlias = (
     | Dequantize
     | Requantize
     | FloatNodes
-    | FloatOperation
 )
 
 MOVING = (

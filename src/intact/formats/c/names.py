@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from intact.graph.names import Names
-
 _WORDS = """
     auto break case char const continue default do double else enum extern float for goto if inline
     int long register restrict return short signed sizeof static struct switch typedef union
@@ -39,24 +37,30 @@ def identifier(name: str) -> str:
     return f"{text}_" if text.lower() in RESERVED or text.endswith("_t") else text
 
 
-class Identifiers(Names):
-    """Unique C identifiers; letters of either case count as one, since macros follow.
+class Identifiers:
+    """Gives out identifiers, each once; letters of either case count as one, since macros follow.
 
     Args:
-        taken: Identifiers in use.
+        taken: Identifiers that are not given out.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        super().__init__(taken, key=str.lower)
+        self._taken = {name.lower() for name in taken}
 
     def unique(self, name: str, suffix: str = "") -> str:
-        """Make an identifier of a name and a suffix.
+        """Return an identifier made of a name and a suffix that was not given out before.
 
-        >>> made = Identifiers(["input"])
-        >>> made.unique("input"), made.unique("input"), made.unique("a b", "_bias")
+        >>> given = Identifiers(["input"])
+        >>> given.unique("input"), given.unique("input"), given.unique("a b", "_bias")
         ('input_2', 'input_3', 'a_b_bias')
         """
-        return self.fresh(identifier(name), suffix)
+        stem = identifier(name)
+        result, number = f"{stem}{suffix}", 1
+        while result.lower() in self._taken:
+            number += 1
+            result = f"{stem}_{number}{suffix}"
+        self._taken.add(result.lower())
+        return result
 
 
 def comment(text: str) -> str:
