@@ -14,10 +14,9 @@ import pytest
 from intact import quantize, verify
 from intact.errors import PlanError
 from intact.formats.ncnn.verify import verify_ncnn
-from intact.formats.ncnn.write import write_ncnn
 from intact.formats.verification import Verification
 from intact.plan import QuantizedGraph
-from tests.formats.ncnn.cases import CASES, build_case
+from tests.formats.ncnn.cases import CASES, build_case, written_from
 from tests.models import MODELS, ModelBuilder, random_inputs
 from tests.plans import calibrated
 
@@ -26,7 +25,7 @@ pytest.importorskip("ncnn")
 
 def verified(model: onnx.ModelProto, plan: QuantizedGraph, batch: int = 3) -> Verification:
     feeds = [random_inputs(model, batch=batch, seed=seed) for seed in (1, 2)]
-    found = verify_ncnn(plan, write_ncnn(plan), feeds, threads=1)
+    found = verify_ncnn(plan, written_from(plan), feeds, threads=1)
     assert found.samples == 2 * batch
     return found
 
@@ -136,7 +135,7 @@ def test_six_bit_weights_for_winograd() -> None:
 def test_another_models_weights_are_noticed() -> None:
     model = MODELS["residual"].build(17)
     plan = calibrated(model, "ncnn")
-    written = write_ncnn(plan)
+    written = written_from(plan)
     other = bytearray(written.weights)
     other[8] ^= 1  # a code of the first layer
     feeds = [random_inputs(model, batch=2)]

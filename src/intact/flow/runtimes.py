@@ -42,6 +42,7 @@ from intact.formats.verification import (
     verify_tvm,
 )
 from intact.plan import QuantizedGraph
+from intact.program.lower import lower_nodes
 from intact.program.realize import integer_program
 from intact.targets import Target
 
@@ -141,7 +142,7 @@ def _verify_tengine(model: Deployed, feeds: Feeds) -> Verification:
 
 
 def _verify_ncnn(model: Deployed, feeds: Feeds) -> Verification:
-    written = write_ncnn(model.plan)
+    written = write_ncnn(lower_nodes(model.plan))
     _refuse_changed(_files(model), files_of(written))
     return verify_ncnn(model.plan, written, feeds, threads=model.threads)
 

@@ -14,6 +14,8 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from intact.program.float_operations import FloatOperation
+
 Pads: TypeAlias = tuple[tuple[int, int], ...]
 """Elements before and after, by axis."""
 
@@ -173,6 +175,8 @@ class Pool:
 
     Attributes:
         count_pads: An average divides by the whole window, pads included.
+        added_by_ceil: How many elements of the pads behind each axis complete the last window,
+            because the model rounds lengths up; None where it rounds down.
     """
 
     kind: PoolKind
@@ -181,6 +185,7 @@ class Pool:
     pads: Pads
     count_pads: bool = False
     bounds: Bounds = Bounds()
+    added_by_ceil: tuple[int, ...] | None = None
 
 
 @dataclass(frozen=True)
@@ -325,12 +330,15 @@ class FloatNodes:
         inputs: The model's value that each input of the step stands for.
         outputs: Likewise for the outputs.
         functions: Those of the model, which the nodes may call.
+        reason: Why no operation stands for a single node; "" if that was not tried, or there is
+            none for its operator.
     """
 
     nodes: tuple[ir.Node, ...]
     inputs: tuple[ir.Value, ...]
     outputs: tuple[ir.Value, ...]
     functions: tuple[ir.Function, ...] = ()
+    reason: str = ""
 
 
 Operation: TypeAlias = (
@@ -361,6 +369,7 @@ Operation: TypeAlias = (
     | Dequantize
     | Requantize
     | FloatNodes
+    | FloatOperation
 )
 
 MOVING = (

@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from intact.config import Rounding
-from intact.formats.c.kinds import DIVISIONS, SHIFTS
 from intact.formats.c.library import Library
+from intact.formats.c.requantization import DIVISIONS, SHIFTS
 from intact.numerics.fixed_point import (
     multiply_by_quantized_multiplier,
     rounding_right_shift,

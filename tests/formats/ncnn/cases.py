@@ -12,6 +12,9 @@ import onnx
 
 from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.run import NcnnRuntime
+from intact.formats.ncnn.write import write_ncnn
+from intact.plan import QuantizedGraph
+from intact.program.lower import lower_nodes
 from tests.models import ModelBuilder
 
 Build = Callable[[ModelBuilder, str], str]
@@ -243,6 +246,7 @@ IMAGE_CASES: Mapping[str, Build] = {
     "split": _split,
     "pad": _pad([0, 0, 1, 2, 0, 0, 0, 1]),
     "pad channels": _pad([0, 1, 1, 0, 0, 2, 0, 0], value=-1.0),
+    "pad of named axes": lambda b, x: b.node("Pad", x, b.ints(1, 2), "", b.ints(3)),
     "pad by edges": _pad([0, 0, 1, 2, 0, 0, 2, 1], "edge"),
     "pad by reflection": _pad([0, 0, 1, 2, 0, 0, 2, 1], "reflect"),
     "nearest": resize("nearest", "asymmetric", (12, 21), nearest_mode="floor"),
@@ -258,9 +262,13 @@ IMAGE_CASES: Mapping[str, Build] = {
     "depth to space": node("DepthToSpace", blocksize=2),
     "depth to space, CRD": node("DepthToSpace", blocksize=2, mode="CRD"),
 }
-VOLUME_CASES: Mapping[str, Build] = {
+VOLUME_CASES: dict[str, Build] = {
     f"transpose {''.join(map(str, order))}": node("Transpose", perm=[0, *order])
     for order in permutations((1, 2, 3, 4))
+}
+VOLUME_CASES |= {
+    "global average of volumes": node("GlobalAveragePool"),
+    "global max of volumes": node("GlobalMaxPool"),
 }
 ROW_CASES: Mapping[str, Build] = {
     "matmul": _matmul,
@@ -273,6 +281,8 @@ ROW_CASES: Mapping[str, Build] = {
     "transpose of a matrix": node("Transpose", perm=[0, 2, 1]),
     "add to rows": _constant("Add", 8),
     "mean of a matrix": mean([1], 0),
+    "global average of a signal": node("GlobalAveragePool"),
+    "identity": lambda b, x: b.node("Identity", x),
 }
 VECTOR_CASES: Mapping[str, Build] = {
     "gemm": _gemm(),
@@ -297,6 +307,11 @@ def build_case(name: str, opset: int = 18) -> onnx.ModelProto:
     b = ModelBuilder(opset)
     b.output(build(b, b.input("x", shape)))
     return b.build()
+
+
+def written_from(plan: QuantizedGraph) -> NcnnModel:
+    """Write a calibrated plan."""
+    return write_ncnn(lower_nodes(plan))
 
 
 def outputs_of(

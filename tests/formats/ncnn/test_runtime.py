@@ -10,8 +10,7 @@ import pytest
 
 from intact.errors import ExportError, MissingExtraError
 from intact.formats.ncnn.run import NcnnRuntime, ncnn_version
-from intact.formats.ncnn.write import write_ncnn
-from tests.formats.ncnn.cases import build_case
+from tests.formats.ncnn.cases import build_case, written_from
 from tests.plans import calibrated, planned
 
 RELU = "7767517\n2 2\nInput x 0 1 x 0=3\nReLU y 1 1 x y\n"
@@ -25,7 +24,7 @@ def test_ncnn_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_writing_takes_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ncnn", None)
-    assert write_ncnn(calibrated(build_case("gemm"), "ncnn")).weights
+    assert written_from(calibrated(build_case("gemm"), "ncnn")).weights
 
 
 def test_the_version_is_told() -> None:
@@ -61,7 +60,7 @@ def test_codes_are_rounded_half_away_and_saturate() -> None:
 
 def test_kept_in_float_it_runs_as_well() -> None:
     pytest.importorskip("ncnn")
-    written = write_ncnn(planned(build_case("relu"), "ncnn"))
+    written = written_from(planned(build_case("relu"), "ncnn"))
     runtime = NcnnRuntime(written.param, written.weights, threads=1)
     x = np.ones((4, 6, 7), np.float32)
     (found,) = runtime.run({written.inputs["x"]: x}, written.outputs.values()).values()

@@ -9,10 +9,10 @@ import pytest
 
 from intact.errors import DataError
 from intact.formats.ncnn.table import TableEntry, table_text
-from intact.formats.ncnn.write import write_ncnn
 from intact.formats.scales import read_scales
 from intact.graph import normalize
 from intact.plan import quantization_points
+from tests.formats.ncnn.cases import written_from
 from tests.models import MODELS, ModelBuilder
 from tests.plans import calibrated
 
@@ -39,7 +39,7 @@ def test_what_is_written_is_read_back_to_six_decimals(tmp_path: Path) -> None:
     for name in ("residual", "depthwise"):
         plan = calibrated(MODELS[name].build(17), "ncnn")
         path = tmp_path / f"{name}.table"
-        path.write_text(write_ncnn(plan).table)
+        path.write_text(written_from(plan).table)
         read = read_scales(path, plan.graph)
         points = {str(point.value.name): point for point in quantization_points(plan)}
         assert set(read.scales) == set(points)

@@ -10,12 +10,11 @@ import pytest
 
 from intact.errors import ExportError, PlanError
 from intact.formats.base.format import Io, WrittenFiles
-from intact.formats.ncnn.draft import Layer
+from intact.formats.ncnn.builder import Layer
 from intact.formats.ncnn.model import NcnnModel
-from intact.formats.ncnn.write import write_ncnn
 from intact.formats.registry import FormatName, export
 from intact.plan import Overrides, QuantizedGraph
-from tests.formats.ncnn.cases import outputs_of
+from tests.formats.ncnn.cases import outputs_of, written_from
 from tests.models import MODELS, ModelBuilder, random_inputs, run_model
 from tests.plans import calibrated, planned
 
@@ -42,7 +41,7 @@ def one_conv(*, outputs: int = 2) -> onnx.ModelProto:
 
 def test_the_bin_of_one_layer_byte_by_byte() -> None:
     plan = calibrated(one_conv(), "ncnn")
-    written = write_ncnn(plan)
+    written = written_from(plan)
     data = plan.input_config(plan.graph.node("c"), 0).params
     weight = plan.input_config(plan.graph.node("c"), 1).params
     assert data is not None
@@ -70,7 +69,7 @@ def plan_codes(codes: list[int]) -> bytes:
 
 def test_a_float_layer_has_the_tag_zero() -> None:
     plan = calibrated(one_conv(), "ncnn", Overrides(keep_float=("Conv",)))
-    written = write_ncnn(plan)
+    written = written_from(plan)
     assert written.weights[:8] == struct.pack("<If", 0, 1.27)
     assert "8=" not in " ".join(layers(written)[1])
     assert written.table == ""
@@ -78,12 +77,12 @@ def test_a_float_layer_has_the_tag_zero() -> None:
 
 def test_equal_plans_give_equal_bytes() -> None:
     model = MODELS["residual"].build(17)
-    first, second = (write_ncnn(calibrated(model, "ncnn")) for _ in range(2))
+    first, second = (written_from(calibrated(model, "ncnn")) for _ in range(2))
     assert (first.param, first.weights, first.table) == (second.param, second.weights, second.table)
 
 
 def test_blobs_that_are_read_twice_are_split() -> None:
-    rows = layers(write_ncnn(calibrated(MODELS["residual"].build(17), "ncnn")))
+    rows = layers(written_from(calibrated(MODELS["residual"].build(17), "ncnn")))
     read = [blob for row in rows for blob in row[4 : 4 + int(row[2])]]
     assert len(read) == len(set(read))
     assert [row[2:4] for row in rows if row[0] == "Split"] == [["1", "2"]]
@@ -96,7 +95,7 @@ def test_an_output_that_is_read_further_keeps_its_name() -> None:
     b.output(x)
     b.output(b.node("Add", x, b.node("Sigmoid", x), out="z"))
     model = b.build()
-    written = write_ncnn(planned_float(model))
+    written = written_from(planned_float(model))
     assert written.outputs == {"y": "y", "z": "z"}
     feeds = random_inputs(model)
     found = outputs_of(written, feeds)
@@ -109,7 +108,7 @@ def test_a_relu_of_an_output_stays_a_layer() -> None:
     x = b.node("Conv", b.input("x", ["batch", 3, 4, 4]), b.weight(2, 3, 1, 1), out="y")
     b.output(x)
     b.output(b.node("Relu", x, out="z"))
-    written = write_ncnn(calibrated(b.build(), "ncnn"))
+    written = written_from(calibrated(b.build(), "ncnn"))
     kinds = [row[0] for row in layers(written)]
     assert kinds == ["Input", "Convolution", "Split", "ReLU"]
     tops = {top for row in layers(written) for top in row[4 + int(row[2]) :]}
@@ -123,7 +122,7 @@ def test_an_output_that_is_an_input_is_a_blob_of_its_own() -> None:
     b.output(b.node("Exp", x, out="y"))
     b.output(x, ["batch", 3])
     model = b.build()
-    written = write_ncnn(planned_float(model))
+    written = written_from(planned_float(model))
     assert written.outputs == {"y": "y", "x": "x_output"}
     assert "'x' is 'x_output'" in written.notes[0].message
     feeds = random_inputs(model)
@@ -141,7 +140,7 @@ def test_odd_names_become_words() -> None:
     pytest.importorskip("ncnn")
     model = MODELS["odd_names"].build(17)
     plan = calibrated(model, "ncnn")
-    written = write_ncnn(plan)
+    written = written_from(plan)
     names = [name for row in layers(written) for name in row[1:2] + row[4 : 4 + int(row[2])]]
     assert all(name.isascii() and name.isprintable() and len(name) <= 255 for name in names)
     renamed = [name for name, blob in {**written.inputs, **written.outputs}.items() if name != blob]
@@ -155,7 +154,7 @@ def test_names_that_become_one_word_stay_apart() -> None:
     b = ModelBuilder()
     x = b.node("Relu", b.input("a b", ["batch", 3]), out="a_b", name="n 1")
     b.output(b.node("Neg", x, out="a\tb", name="n_1"))
-    rows = layers(write_ncnn(planned_float(b.build())))
+    rows = layers(written_from(planned_float(b.build())))
     assert [row[4:] for row in rows] == [
         ["a_b", "0=3"],
         ["a_b", "a_b_2"],
@@ -171,7 +170,7 @@ def test_all_that_cannot_be_held_is_listed() -> None:
     x = b.node("Transpose", x, perm=[1, 0, 2, 3], name="turn")
     b.output(b.node("Relu", x))
     with pytest.raises(ExportError) as found:
-        write_ncnn(planned_float(b.build()))
+        written_from(planned_float(b.build()))
     told = str(found.value)
     for each in (
         "'asinh': ncnn has no layer for Asinh",
@@ -185,7 +184,7 @@ def test_all_that_cannot_be_held_is_listed() -> None:
 def test_plans_for_other_hardware_are_refused() -> None:
     plan = calibrated(MODELS["residual"].build(17), "onnxruntime")
     with pytest.raises(ExportError, match="nothing else") as found:
-        write_ncnn(plan)
+        written_from(plan)
     places = [line.partition(":")[0] for line in found.value.unsaid]
     outputs = {str(each) for each in plan.configs if "output" in str(each)}
     assert outputs & set(places)
@@ -194,8 +193,8 @@ def test_plans_for_other_hardware_are_refused() -> None:
 
 def test_narrow_activations_are_refused_and_narrow_weights_are_not() -> None:
     with pytest.raises(ExportError, match=r"-7\.\.7 are fewer"):
-        write_ncnn(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[0]": 4})))
-    written = write_ncnn(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[1]": 4})))
+        written_from(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[0]": 4})))
+    written = written_from(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[1]": 4})))
     assert np.abs(np.frombuffer(written.weights[4:10], np.int8)).max() == 7
 
 
@@ -203,7 +202,7 @@ def test_a_scale_for_each_group_cannot_be_given_to_its_channels() -> None:
     b = ModelBuilder()
     b.output(b.conv(b.input("x", ["batch", 4, 5, 5]), 4, 8, group=4))
     with pytest.raises(ExportError, match="one scale for each group"):
-        write_ncnn(calibrated(b.build(), "ncnn"))
+        written_from(calibrated(b.build(), "ncnn"))
 
 
 @pytest.mark.parametrize(
@@ -218,7 +217,7 @@ def test_shapes_that_no_blob_has(shape: list[int | str], told: str) -> None:
     b = ModelBuilder()
     b.output(b.node("Relu", b.input("x", shape)))
     with pytest.raises(ExportError, match=told):
-        write_ncnn(planned_float(b.build()))
+        written_from(planned_float(b.build()))
 
 
 def test_inputs_of_other_types_and_constant_outputs_are_refused() -> None:
@@ -226,7 +225,7 @@ def test_inputs_of_other_types_and_constant_outputs_are_refused() -> None:
     b.output(b.node("Cast", b.input("x", ["batch", 3], onnx.TensorProto.INT64), to=1))
     b.output(b.node("Identity", b.weight(3), out="fixed"))
     with pytest.raises(ExportError) as found:
-        write_ncnn(planned_float(b.build()))
+        written_from(planned_float(b.build()))
     assert "'x': an input that is not float32" in str(found.value)
     assert "'fixed': an output that is a constant" in str(found.value)
 
@@ -237,7 +236,7 @@ def test_open_lengths_are_left_open_where_no_layer_asks() -> None:
     b.output(b.node("Relu", b.conv(b.input("x", ["batch", 3, "h", "w"]), 3, 4)))
     model = b.build()
     feeds = {"x": np.random.default_rng(0).normal(size=(1, 3, 5, 6)).astype(np.float32)}
-    written = write_ncnn(calibrated(model, "ncnn"))
+    written = written_from(calibrated(model, "ncnn"))
     assert layers(written)[0][4:] == ["x"]
     (found,) = outputs_of(written, feeds).values()
     assert found.shape == (1, 4, 5, 6)
@@ -247,18 +246,18 @@ def test_wide_sums_are_told_of() -> None:
     b = ModelBuilder()
     weight = b.constant(np.ones((2, 40, 3, 3), np.float32))  # 360 * 127 * 127 > 2^31 / 576
     b.output(b.node("Conv", b.input("x", ["batch", 40, 6, 6]), weight, name="wide"))
-    (note,) = write_ncnn(calibrated(b.build(), "ncnn")).notes
+    (note,) = written_from(calibrated(b.build(), "ncnn")).notes
     assert note.node == "wide"
     assert "3728270" in note.message
     assert "winograd" in note.remedy
-    assert not write_ncnn(calibrated(b.build(), "ncnn-winograd")).notes
+    assert not written_from(calibrated(b.build(), "ncnn-winograd")).notes
 
 
 def test_wide_sums_of_windows_that_winograd_has_not_are_not_told_of() -> None:
     b = ModelBuilder()
     weight = b.constant(np.ones((2, 40, 5, 5), np.float32))
     b.output(b.node("Conv", b.input("x", ["batch", 40, 6, 6]), weight))
-    assert not write_ncnn(calibrated(b.build(), "ncnn")).notes
+    assert not written_from(calibrated(b.build(), "ncnn")).notes
 
 
 @pytest.mark.parametrize("number", [0.1, 1 / 3, 1e-30, 3.4028235e38, 16777215.0])
@@ -270,7 +269,7 @@ def test_floats_of_the_param_keep_their_bits(number: float) -> None:
 
 def test_a_plan_without_scales_is_refused() -> None:
     with pytest.raises(PlanError, match="calibrate"):
-        write_ncnn(planned(one_conv(), "ncnn"))
+        written_from(planned(one_conv(), "ncnn"))
 
 
 def test_the_format_has_three_files() -> None:

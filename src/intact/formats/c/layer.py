@@ -10,11 +10,12 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import Unsupported
-from intact.formats.c.kinds import Kind, kind_of
 from intact.formats.c.library import AXES, Library
 from intact.formats.c.names import Identifiers, comment, identifier
+from intact.formats.c.requantization import Requantization, requantization_of
 from intact.formats.c.storage import Places
 from intact.program import Encoding, Step, Tensor
+from intact.program.handlers import Handlers
 from intact.program.passes.inference import Lengths
 
 _TYPES = {
@@ -144,9 +145,13 @@ class Layer:
         """The shapes of all tensors, by name."""
         return self._sources.shapes
 
-    def kind(self) -> Kind:
-        """Return how the step requantizes; a Unsupported where C does not."""
-        return kind_of(self.step.arithmetic)
+    def requantization(self) -> Requantization:
+        """Return how the step requantizes.
+
+        Raises:
+            Unsupported: C does not compute so.
+        """
+        return requantization_of(self.step.arithmetic)
 
     def shape(self, tensor: Tensor) -> Lengths:
         """Return the shape of a tensor of this step."""
@@ -194,11 +199,11 @@ class Layer:
         )
         return f"&{name}"
 
-    def call(self, name: str, *arguments: str | int, kind: Kind | None = None) -> None:
+    def call(self, name: str, *arguments: str | int, kind: Requantization | None = None) -> None:
         """Write a call of a kernel of the library."""
         self.call_function(self._sources.library.use(name, kind), *arguments)
 
-    def call_elementwise(self, element: str, kind: Kind | None, *arguments: str) -> None:
+    def call_elementwise(self, element: str, kind: Requantization | None, *arguments: str) -> None:
         """Write a call that applies a kernel of two elements to all of them."""
         library = self._sources.library
         self.call_function(library.use_elementwise(library.use(element, kind)), *arguments)
@@ -221,9 +226,10 @@ class Layer:
         self._sources.calls.append(f"    /* {comment(text)} */")
 
 
-Write: TypeAlias = Callable[[Layer], None]
+Writer: TypeAlias = Callable[[Layer], None]
+"""Writes one layer; raises `Unsupported` where C has no kernel for it."""
 
-"""Writes one layer, or raises a Unsupported."""
+WRITERS: Handlers[Writer] = Handlers("C")
 
 
 def encoding_of(tensor: Tensor) -> Encoding:

@@ -6,7 +6,7 @@ import re
 from functools import cache
 from importlib import resources
 
-from intact.formats.c.kinds import KINDS, Kind
+from intact.formats.c.requantization import REQUANTIZATIONS, Requantization
 
 AXES = 6
 """Axes of a grid of rows; the most that a tensor of eight axes can need seldom exceeds three."""
@@ -29,7 +29,7 @@ class Library:
         self._types: dict[str, str] = {}
         self._functions: dict[str, str] = {}
 
-    def use(self, name: str, kind: Kind | None = None) -> str:
+    def use(self, name: str, kind: Requantization | None = None) -> str:
         """Return the name of a kernel's function."""
         function = name if kind is None else f"{name}_{kind.name}"
         self._need(function)
@@ -55,7 +55,9 @@ class Library:
             stem, kind = found
             self._add(function, _source(f"{stem}.c"), {}, kind)
 
-    def _add(self, function: str, source: str, tokens: dict[str, str], kind: Kind | None) -> None:
+    def _add(
+        self, function: str, source: str, tokens: dict[str, str], kind: Requantization | None
+    ) -> None:
         text = _complete(source, tokens, kind)
         for stem in _TYPE.findall(text):
             if stem not in self._types:
@@ -71,8 +73,8 @@ class Library:
 @cache
 def reserved() -> frozenset[str]:
     """Return all names that kernels can have, and their structures."""
-    stems = {*_stems(), *(f"requantize_{name}" for name in KINDS)}
-    functions = stems | {f"{stem}_{name}" for stem in stems for name in KINDS}
+    stems = {*_stems(), *(f"requantize_{name}" for name in REQUANTIZATIONS)}
+    functions = stems | {f"{stem}_{name}" for stem in stems for name in REQUANTIZATIONS}
     called = {call for stem in _stems() for call in _CALL.findall(_source(f"{stem}.c"))}
     return frozenset(
         {*functions, *called, *(f"{name}_all" for name in functions)}
@@ -80,21 +82,21 @@ def reserved() -> frozenset[str]:
     )
 
 
-def _find(function: str) -> tuple[str, Kind | None] | None:
+def _find(function: str) -> tuple[str, Requantization | None] | None:
     """Return the file and kind of a kernel's function; None for functions that are not ours."""
-    for name in sorted(KINDS, key=len, reverse=True):
+    for name in sorted(REQUANTIZATIONS, key=len, reverse=True):
         stem = function.removesuffix(f"_{name}")
         own = f"{stem}_shift"
-        if stem != function and KINDS[name].shifts and own in _stems():
-            return own, KINDS[name]
+        if stem != function and REQUANTIZATIONS[name].shifts and own in _stems():
+            return own, REQUANTIZATIONS[name]
         if stem != function and stem in _stems():
-            return stem, KINDS[name]
+            return stem, REQUANTIZATIONS[name]
         if function == f"requantize_{name}":
-            return function, KINDS[name]
+            return function, REQUANTIZATIONS[name]
     return (function, None) if function in _stems() else None
 
 
-def _complete(source: str, tokens: dict[str, str], kind: Kind | None) -> str:
+def _complete(source: str, tokens: dict[str, str], kind: Requantization | None) -> str:
     known = {"AXES": str(AXES)} | tokens
     if kind is not None:
         known |= {"KIND": kind.name} | dict(kind.tokens)

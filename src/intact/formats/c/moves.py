@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 from intact.errors import Unsupported
 from intact.formats.c.library import AXES
 from intact.program import Step
+from intact.program.handlers import Handlers
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -132,7 +133,7 @@ def moves_of(step: Step, shapes: Mapping[str, Lengths]) -> list[Move]:
     Raises:
         Unsupported: The operation does more than move, or does it in a way that kernels cannot.
     """
-    make = _MOVES.get(type(step.operation))
+    make = MOVES.get(type(step.operation))
     if make is None:
         raise Unsupported("it does more than move elements", "")
     ins = [() if tensor is None else shapes[tensor.name] for tensor in step.inputs]
@@ -141,7 +142,7 @@ def moves_of(step: Step, shapes: Mapping[str, Lengths]) -> list[Move]:
 
 def view_of(step: Step, slot: int, shapes: Mapping[str, Lengths]) -> int | None:
     """Return where in input 0 an output lies as it is, in elements; None where it does not."""
-    if type(step.operation) not in _MOVES or len(step.inputs) != 1:
+    if type(step.operation) not in MOVES or len(step.inputs) != 1:
         return None
     try:
         moves = [move for move in moves_of(step, shapes) if move.target == slot]
@@ -155,20 +156,26 @@ def view_of(step: Step, slot: int, shapes: Mapping[str, Lengths]) -> int | None:
 
 _Shapes: TypeAlias = Sequence[Lengths]
 
+MOVES: Handlers[Callable[[Any, _Shapes, _Shapes], list[Move]]] = Handlers("C")
+"""Operations that only move elements: from the shapes of inputs and outputs to the moves."""
+
 
 def _one(lengths: Lengths, inputs: Sequence[int], outputs: Sequence[int], start: int = 0) -> Move:
     return Move(0, 0, start, 0, grid(lengths, [inputs, outputs]))
 
 
+@MOVES.register(Reshape)
 def _reshape(_: Reshape, ins: _Shapes, __: _Shapes) -> list[Move]:
     return [_one(ins[0], contiguous(ins[0]), contiguous(ins[0]))]
 
 
+@MOVES.register(Transpose)
 def _transpose(operation: Transpose, ins: _Shapes, outs: _Shapes) -> list[Move]:
     strides = contiguous(ins[0])
     return [_one(outs[0], [strides[axis] for axis in operation.permutation], contiguous(outs[0]))]
 
 
+@MOVES.register(Slice)
 def _slice(operation: Slice, ins: _Shapes, outs: _Shapes) -> list[Move]:
     strides = contiguous(ins[0])
     ranges = [
@@ -182,6 +189,7 @@ def _slice(operation: Slice, ins: _Shapes, outs: _Shapes) -> list[Move]:
     return [_one(outs[0], steps, contiguous(outs[0]), start)]
 
 
+@MOVES.register(Split)
 def _split(operation: Split, ins: _Shapes, outs: _Shapes) -> list[Move]:
     strides = contiguous(ins[0])
     starts = itertools.accumulate(operation.sizes, initial=0)
@@ -191,6 +199,7 @@ def _split(operation: Split, ins: _Shapes, outs: _Shapes) -> list[Move]:
     ]
 
 
+@MOVES.register(Concat)
 def _concat(operation: Concat, ins: _Shapes, outs: _Shapes) -> list[Move]:
     strides = contiguous(outs[0])
     starts = itertools.accumulate((each[operation.axis] for each in ins), initial=0)
@@ -200,6 +209,7 @@ def _concat(operation: Concat, ins: _Shapes, outs: _Shapes) -> list[Move]:
     ]
 
 
+@MOVES.register(Pad)
 def _pad(operation: Pad, ins: _Shapes, outs: _Shapes) -> list[Move]:
     if any(count < 0 for pair in operation.pads for count in pair):
         raise Unsupported("a pad is negative", "cut with a Slice")
@@ -210,6 +220,7 @@ def _pad(operation: Pad, ins: _Shapes, outs: _Shapes) -> list[Move]:
     return [Move(0, 0, 0, start, grid(ins[0], [contiguous(ins[0]), strides]))]
 
 
+@MOVES.register(Tile)
 def _tile(operation: Tile, ins: _Shapes, _: _Shapes) -> list[Move]:
     pairs = zip(operation.repeats, ins[0], strict=True)
     lengths = tuple(itertools.chain.from_iterable(pairs))
@@ -217,6 +228,7 @@ def _tile(operation: Tile, ins: _Shapes, _: _Shapes) -> list[Move]:
     return [_one(lengths, strides, contiguous(lengths))]
 
 
+@MOVES.register(Expand)
 def _expand(_: Expand, ins: _Shapes, outs: _Shapes) -> list[Move]:
     return [_one(outs[0], broadcast_strides(ins[0], outs[0]), contiguous(outs[0]))]
 
@@ -231,29 +243,13 @@ def _blocks(lengths: Lengths, block: int) -> tuple[Lengths, tuple[int, ...], tup
     return cells, deep, contiguous(cells)
 
 
+@MOVES.register(DepthToSpace)
 def _depth_to_space(operation: DepthToSpace, ins: _Shapes, _: _Shapes) -> list[Move]:
     cells, deep, wide = _blocks(ins[0], operation.block)
     return [_one(cells, deep, wide)]
 
 
+@MOVES.register(SpaceToDepth)
 def _space_to_depth(operation: SpaceToDepth, _: _Shapes, outs: _Shapes) -> list[Move]:
     cells, deep, wide = _blocks(outs[0], operation.block)
     return [_one(cells, wide, deep)]
-
-
-_MOVES: dict[type, Callable[[Any, _Shapes, _Shapes], list[Move]]] = {
-    Concat: _concat,
-    DepthToSpace: _depth_to_space,
-    Expand: _expand,
-    Pad: _pad,
-    Reshape: _reshape,
-    Slice: _slice,
-    SpaceToDepth: _space_to_depth,
-    Split: _split,
-    Tile: _tile,
-    Transpose: _transpose,
-}
-
-MOVING = tuple(_MOVES)
-
-"""The operations."""

@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from intact.graph.names import Names
+
 _WORDS = """
     auto break case char const continue default do double else enum extern float for goto if inline
     int long register restrict return short signed sizeof static struct switch typedef union
@@ -37,30 +39,24 @@ def identifier(name: str) -> str:
     return f"{text}_" if text.lower() in RESERVED or text.endswith("_t") else text
 
 
-class Identifiers:
-    """Gives out identifiers, each once; letters of either case count as one, since macros follow.
+class Identifiers(Names):
+    """Unique C identifiers; letters of either case count as one, since macros follow.
 
     Args:
-        taken: Identifiers that are not given out.
+        taken: Identifiers in use.
     """
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = {name.lower() for name in taken}
+        super().__init__(taken, key=str.lower)
 
     def unique(self, name: str, suffix: str = "") -> str:
-        """Return an identifier made of a name and a suffix that was not given out before.
+        """Make an identifier of a name and a suffix.
 
-        >>> given = Identifiers(["input"])
-        >>> given.unique("input"), given.unique("input"), given.unique("a b", "_bias")
+        >>> made = Identifiers(["input"])
+        >>> made.unique("input"), made.unique("input"), made.unique("a b", "_bias")
         ('input_2', 'input_3', 'a_b_bias')
         """
-        stem = identifier(name)
-        result, number = f"{stem}{suffix}", 1
-        while result.lower() in self._taken:
-            number += 1
-            result = f"{stem}_{number}{suffix}"
-        self._taken.add(result.lower())
-        return result
+        return self.fresh(identifier(name), suffix)
 
 
 def comment(text: str) -> str:

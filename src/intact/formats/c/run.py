@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError, ExportError, MissingExtraError
-from intact.formats.c.ports import Port
+from intact.formats.c.files import Port
 from intact.formats.c.write import CProgram
 
 COMPILERS = ("cc", "gcc", "clang")

@@ -14,22 +14,27 @@ from dataclasses import dataclass
 from intact.errors import Unsupported
 from intact.formats.c.files import (
     OpenShapes,
+    Port,
     data_file,
     header_file,
     origin,
+    ports_of,
     shape_text,
     source_file,
     static_shapes,
 )
-from intact.formats.c.layer import Layer, Sources, encoding_of
-from intact.formats.c.layers.table import is_held, no_kernel, write_layer
+from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of
+from intact.formats.c.layers import elementwise, moves, products, spatial
 from intact.formats.c.names import Identifiers, identifier
-from intact.formats.c.ports import Port, ports_of
 from intact.formats.c.storage import plan_places
 from intact.plan import Note, NoteKind
-from intact.program import Program
+from intact.program import Program, Step
+from intact.program.operations import Dequantize, FloatNodes, Quantize
 from intact.program.passes.inference import Lengths
 from intact.program.unsupported import UnsupportedNodes
+
+_MODULES = (elementwise, moves, products, spatial)
+"""Their writers are registered when they are imported."""
 
 _CANNOT = "C cannot hold"
 
@@ -124,8 +129,8 @@ def _shapes(program: Program) -> dict[str, Lengths]:
         for name, reason in wrong.tensors.items():
             unsupported.add(f"tensor {name!r}", Unsupported(reason, "fix all axes but the batch"))
         for step in program.steps:
-            if not is_held(step):
-                unsupported.add_step(step, no_kernel(step))
+            if type(step.operation) not in WRITERS:
+                unsupported.add_step(step, _no_kernel(step))
         raise unsupported.error() from wrong
 
 
@@ -143,12 +148,30 @@ def _write_steps(program: Program, sources: Sources) -> None:
     for number, step in enumerate(program.steps):
         layer, mark = Layer(number, step, sources), len(sources.calls)
         try:
-            write_layer(layer)
+            _write_layer(layer)
         except Unsupported as reason:
             unsupported.add_step(step, reason)
         else:
             _say(layer, number, sources, mark)
     unsupported.raise_any()
+
+
+def _write_layer(layer: Layer) -> None:
+    write = WRITERS.get(type(layer.step.operation))
+    if write is None:
+        raise _no_kernel(layer.step)
+    write(layer)
+
+
+def _no_kernel(step: Step) -> Unsupported:
+    """Return why there is no kernel for a step's operation."""
+    if isinstance(step.operation, FloatNodes | Quantize | Dequantize):
+        return Unsupported(
+            "it computes in float",
+            "quantize it, or cut the model there and compute it in code of your own",
+        )
+    name = type(step.operation).__name__
+    return Unsupported(f"there is no C kernel for {name}", "keep it out of the part on the chip")
 
 
 def _say(layer: Layer, number: int, sources: Sources, mark: int) -> None:

@@ -17,6 +17,7 @@ from intact.formats.base.format import (
 from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.write import write_ncnn
 from intact.plan import QuantizedGraph
+from intact.program.lower import lower_nodes
 
 PARAM_FILE, BIN_FILE, TABLE_FILE = "model.int8.param", "model.int8.bin", "model.table"
 _FILES = (PARAM_FILE, BIN_FILE, TABLE_FILE)
@@ -32,7 +33,7 @@ def files_of(model: NcnnModel) -> dict[str, bytes]:
 
 
 def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    model = write_ncnn(plan)
+    model = write_ncnn(lower_nodes(plan))
     return WrittenFiles(files_of(model), _deployed(model), model.notes)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from intact.plan import Note, NoteKind, QuantPoint
+from intact.plan import Note, NoteKind
 from intact.program.operations import Bounds
 
 WINOGRAD_LIMIT = 2**31 // 576
@@ -79,26 +79,3 @@ def notes_of(ends: Mapping[str, str], wide: Sequence[str]) -> Iterator[Note]:
             "int8 Winograd kernels wrap",
             "set opt.use_winograd_convolution = false, or quantize for --target ncnn-winograd",
         )
-
-
-def not_expressible(point: QuantPoint, products: frozenset[str]) -> str:
-    """Return why a quantization point cannot be had in ncnn; "" if it can.
-
-    Args:
-        point: The point.
-        products: Operators whose operands ncnn quantizes.
-    """
-    is_operand = all(node.op_type in products and slot <= 1 for node, slot in point.readers)
-    if point.at_output or not is_operand:
-        return "ncnn quantizes inputs and weights of convolutions and dense layers, nothing else"
-    config = point.config
-    span = f"{config.quant_min}..{config.quant_max}"
-    if config.grid.exponential or not config.grid.symmetric or config.quant_min >= 0:
-        return "its levels are not symmetric around 0"
-    if config.quant_min < -LARGEST_CODE or config.quant_max > LARGEST_CODE:
-        return f"its codes {span} leave -127..127"
-    if not point.is_constant and (config.quant_min, config.quant_max) != (-127, 127):
-        return f"its codes {span} are fewer than ncnn's -127..127"
-    if not point.is_constant and config.granularity.axis is not None:
-        return "an activation with one scale a channel"
-    return ""

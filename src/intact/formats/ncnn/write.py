@@ -1,4 +1,4 @@
-"""Plans as ``.param``, ``.bin`` and calibration table of ncnn.
+"""Programs as ``.param``, ``.bin`` and calibration table of ncnn.
 
 The model is written for one sample at a time, as ncnn computes it: the batch is left out.
 """
@@ -7,199 +7,215 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
-import onnx_ir as ir
 
 from intact.errors import ExportError, Unsupported
-from intact.formats.ncnn.draft import Draft, Layer, Write
-from intact.formats.ncnn.layers import elementwise, moving, pooling, products
-from intact.formats.ncnn.layers.products import Product, Scales, reciprocals
-from intact.formats.ncnn.model import (
-    LARGEST_CODE,
-    WINOGRAD_LIMIT,
-    NcnnModel,
-    WrittenProduct,
-    not_expressible,
-    notes_of,
+from intact.formats.ncnn import layers
+from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
+from intact.formats.ncnn.model import LARGEST_CODE, NcnnModel, notes_of
+from intact.formats.ncnn.notation import known_lengths, lengths, sample
+from intact.formats.ncnn.table import table_text
+from intact.program import Program, Step, Tensor
+from intact.program.operations import (
+    Bounds,
+    Convolution,
+    Dequantize,
+    FloatNodes,
+    FullyConnected,
+    Function,
+    Requantize,
+    TransposedConvolution,
+    Unary,
 )
-from intact.formats.ncnn.shapes import known_lengths, lengths, sample
-from intact.formats.ncnn.table import TableEntry, table_text
-from intact.graph import input_value, is_constant, shape_or_index_values
-from intact.plan import QuantizedGraph, refuse_unready
-from intact.program.lower.attributes import bounds_of
-from intact.program.lower.chains import Points
-from intact.program.operations import Bounds
+
+__all__ = ["layers", "write_ncnn"]
 
 _MAGIC = 7767517
-_PRODUCTS = {
-    "Conv": products.convolution,
-    "ConvTranspose": products.transposed_convolution,
-    "Gemm": products.dense,
-    "MatMul": products.dense,
-}
-_WRITERS: Mapping[str, Write] = {**elementwise.TABLE, **pooling.TABLE, **moving.TABLE}
+_PRODUCTS = (Convolution, FullyConnected, TransposedConvolution)
 _REMEDY = (
     "quantize for --target ncnn with its 8-bit activations, or keep what it quantizes otherwise "
     "float with --keep-float; what it has no layer for in float either must leave the model"
 )
 
 
-def write_ncnn(plan: QuantizedGraph) -> NcnnModel:
-    """Return a calibrated plan as a model of ncnn; equal plans give equal bytes.
+def write_ncnn(program: Program) -> NcnnModel:
+    """Write a program; equal programs give equal bytes.
+
+    Args:
+        program: As `lower_nodes` makes it.
 
     Raises:
-        ExportError: What ncnn has no layer for, or computes in float while the plan does not; all
-            is listed.
-        PlanError: An end has no scale yet.
+        ExportError: What ncnn has no layer for, or computes in float while the program does not;
+            all is listed.
     """
-    refuse_unready(plan)
-    writer = _Writer(plan)
+    writer = _Writer(program)
     writer.write()
-    if writer.refused:
-        listed = [f"{place}: {reason}" for place, reason in writer.refused.items()]
+    if writer.unsupported:
+        listed = [f"{place}: {reason}" for place, reason in writer.unsupported.items()]
         raise ExportError(f"ncnn cannot hold {'; '.join(listed)}", remedy=_REMEDY, listed=listed)
     return writer.model()
 
 
 @dataclass
 class _Writer:
-    """Adds the layers of one plan.
+    """Adds the layers of one program.
 
     Attributes:
-        refused: Why it cannot be written, by place.
-        written: The products, by node.
-        entries: Rows of the table.
-        wide: Convolutions whose sums may leave what Winograd's algorithm holds.
+        unsupported: Why something cannot be written, by place.
     """
 
-    plan: QuantizedGraph
-    draft: Draft = field(default_factory=Draft)
-    refused: dict[str, str] = field(default_factory=dict)
-    written: dict[str, WrittenProduct] = field(default_factory=dict)
-    entries: list[TableEntry] = field(default_factory=list)
-    wide: list[str] = field(default_factory=list)
-
-    def __post_init__(self) -> None:
-        self._points = Points.of(self.plan)
-        self._fused: set[ir.Node] = set()
+    program: Program
+    builder: NcnnBuilder = field(default_factory=NcnnBuilder)
+    unsupported: dict[str, str] = field(default_factory=dict)
 
     def write(self) -> None:
         """Add every layer; collect what cannot be."""
-        graph = self.plan.graph
-        for point in (*self._points.at_output.values(), *self._points.at_input.values()):
-            reason = not_expressible(point, frozenset(_PRODUCTS))
-            if reason:
-                self.refused[str(point.end)] = reason
-        for value in graph.inputs:
-            with self._listing(str(value.name)):
-                self._input(value)
-        shapes = shape_or_index_values(graph)
-        for node in graph.nodes:
-            if node in self._fused or all(str(value.name) in shapes for value in node.outputs):
-                continue
-            with self._listing(str(node.name)):
-                self._node(node)
-        for value in graph.outputs:
-            if is_constant(value):
-                self.refused[repr(str(value.name))] = "an output that is a constant"
+        for tensor, reason in _other_codes(self.program):
+            self.unsupported.setdefault(str(tensor.end or tensor.name), reason)
+        for name, tensor in self.program.inputs.items():
+            with self._collecting(name):
+                self._input(name, tensor)
+        for name, reason in self.program.in_float.items():
+            self.unsupported.setdefault(repr(name), reason)
+        activations = _fused_activations(self.program)
+        fused = {step.name for step in activations.values()}
+        for step in self.program.steps:
+            if step.name not in fused and not self._is_no_layer(step):
+                with self._collecting(step.nodes[0]):
+                    whole = _with_activation(step, activations.get(step.name))
+                    WRITERS.of(whole.operation)(whole.operation, whole, self.builder)
+        for name, tensor in self.program.outputs.items():
+            if tensor.is_constant:
+                self.unsupported[repr(name)] = "an output that is a constant"
 
     def model(self) -> NcnnModel:
-        """Return what was drafted."""
-        graph = self.plan.graph
-        outputs = {str(value.name): self.draft.output(value) for value in graph.outputs}
-        layers = self.draft.split(outputs.values())
+        """Make the model of all layers."""
+        builder, program = self.builder, self.program
+        inputs = {name: builder.blob(tensor) for name, tensor in program.inputs.items()}
+        outputs = {name: builder.output(name, t, inputs) for name, t in program.outputs.items()}
+        layers = builder.split(outputs.values())
         tops = {blob for layer in layers for blob in layer.tops}
         lines = [str(_MAGIC), f"{len(layers)} {len(tops)}", *(layer.line() for layer in layers)]
-        named = {str(v.name): self.draft.blob(v) for v in graph.values if not is_constant(v)}
-        inputs = {str(value.name): self.draft.blob(value) for value in graph.inputs}
         return NcnnModel(
             param="".join(f"{line}\n" for line in lines),
             weights=b"".join(layer.data for layer in layers),
-            table=table_text(self.entries),
-            blobs={name: blob for name, blob in named.items() if blob in tops},
+            table=table_text(builder.entries),
+            blobs={name: blob for name, blob in builder.blobs.items() if blob in tops},
             inputs=inputs,
             outputs=outputs,
-            products=self.written,
-            notes=tuple(notes_of(inputs | outputs, self.wide)),
+            products=builder.products,
+            notes=tuple(notes_of(inputs | outputs, builder.wide)),
+        )
+
+    def _is_no_layer(self, step: Step) -> bool:
+        """Tell whether a step is a conversion, or computes a shape or index."""
+        ends = {tensor.name for tensor in self.program.outputs.values()}
+        return not step.nodes or all(
+            tensor.dtype.kind in "biu" and tensor.encoding is None and tensor.name not in ends
+            for tensor in step.outputs
         )
 
     @contextmanager
-    def _listing(self, name: str) -> Iterator[None]:
+    def _collecting(self, name: str) -> Iterator[None]:
         try:
             yield
         except Unsupported as reason:
-            self.refused.setdefault(repr(name), str(reason))
+            self.unsupported.setdefault(repr(name), str(reason))
 
-    def _input(self, value: ir.Value) -> None:
-        if value.dtype is not ir.DataType.FLOAT:
+    def _input(self, name: str, tensor: Tensor) -> None:
+        if tensor.dtype != np.float32:
             raise Unsupported("an input that is not float32")
-        is_open = None in known_lengths(value)
-        shape = {} if is_open else lengths(sample(value))  # if open, the caller's holds
-        self.draft.emit("Input", str(value.name), [], [self.draft.blob(value)], shape)
+        is_open = None in known_lengths(tensor)
+        shape = {} if is_open else lengths(sample(tensor))  # if open, the caller's holds
+        self.builder.emit("Input", name, [], [self.builder.blob(tensor)], shape)
 
-    def _node(self, node: ir.Node) -> None:
-        if node.domain != "":
-            raise Unsupported(f"ncnn has no layer for {node.op_type} of domain {node.domain!r}")
-        if node.op_type == "MatMul" and not is_constant(input_value(node, 1)):
-            moving.product_of_activations(self.draft, node)
-        elif node.op_type in _PRODUCTS:
-            self._product(node)
-        elif node.op_type in _WRITERS:
-            _WRITERS[node.op_type](self.draft, node)
-        else:
-            raise Unsupported(f"ncnn has no layer for {node.op_type}")
 
-    def _product(self, node: ir.Node) -> None:
-        scales = self._scales(node)
-        result, bounds = node.outputs[0], Bounds()
-        follower = self._activation(node)
-        if follower is not None:
-            result, bounds = follower[0].outputs[0], follower[1]
-            self._fused.add(follower[0])
-        layer = _PRODUCTS[node.op_type](self.draft, Product(node, result, bounds, scales))
-        blob, is_int8 = self.draft.blob(result), scales is not None
-        self.written[str(node.name)] = WrittenProduct(layer.name, blob, bounds, is_int8)
-        if scales is not None:
-            self._record(node, layer, scales)
+@WRITERS.register(FloatNodes)
+def _no_layer(operation: FloatNodes, _step: Step, _builder: NcnnBuilder) -> None:
+    node = operation.nodes[0]
+    domain = f" of domain {node.domain!r}" if node.domain else ""
+    raise Unsupported(operation.reason or f"ncnn has no layer for {node.op_type}{domain}")
 
-    def _scales(self, node: ir.Node) -> Scales | None:
-        data, weight = (self._points.at_input.get((str(node.name), slot)) for slot in (0, 1))
-        if data is None and weight is None:
-            return None
-        if data is None or weight is None:
-            raise Unsupported("its operands are not both quantized where it reads them")
-        return Scales(data, weight)
 
-    def _activation(self, node: ir.Node) -> tuple[ir.Node, Bounds] | None:
-        """Return the Relu or Clip that alone reads a product, with its bounds.
+def _fused_activations(program: Program) -> Mapping[str, Step]:
+    """Find the Relu or Clip that alone reads a product, by name of the product's step.
 
-        A Clip is not fused into a layer with groups: ncnn's kernels for 3x3 windows know a Relu
-        only, and others would be taken.
-        """
-        value = node.outputs[0]
-        readers = self.plan.graph.consumers(value)
-        if len(readers) != 1 or value.is_graph_output() or readers[0][1] != 0:
-            return None
-        try:
-            bounds = bounds_of(readers[0][0])
-        except Unsupported:
-            return None
-        if bounds is None or not bounds.low <= bounds.high:
-            return None
-        if bounds != Bounds(0.0) and (node.attributes.get_int("group", 1) or 1) > 1:
-            return None
-        return readers[0][0], bounds
+    A Clip is not fused into a layer with groups: ncnn's kernels for 3x3 windows know a Relu
+    only, and others would be taken.
+    """
+    kept = {tensor.value for tensor in program.outputs.values()}
+    readers: dict[str, list[Step]] = {}
+    for step in program.steps:
+        for tensor in step.activations if step.nodes else ():
+            readers.setdefault(tensor.value, []).append(step)
+    found = {}
+    for step in program.steps:
+        value = step.outputs[0].value
+        if not isinstance(step.operation, _PRODUCTS) or value in kept:
+            continue
+        match readers.get(value, []):
+            case [Step(operation=Function(kind=Unary.CLAMP, bounds=bounds)) as reader]:
+                has_groups = getattr(step.operation, "groups", 1) > 1
+                if bounds.low <= bounds.high and (bounds == Bounds(0.0) or not has_groups):
+                    found[step.name] = reader
+    return found
 
-    def _record(self, node: ir.Node, layer: Layer, scales: Scales) -> None:
-        """Add a layer's row of the table; note what Winograd's algorithm may wrap."""
-        codes = scales.weight.constant_codes()
-        outputs = layer.outputs
-        factors = reciprocals(scales.weight, outputs)
-        self.entries.append(TableEntry(layer.name, factors, float(reciprocals(scales.data, 1)[0])))
-        window = [layer.parameters.get(key) for key in (1, 11, 2, 12, 3, 13)]
-        if layer.kind == "Convolution" and window == [3, 3, 1, 1, 1, 1]:
-            sums = np.abs(codes.astype(np.int64)).reshape(outputs, -1).sum(axis=1)
-            if int(sums.max(initial=0)) * LARGEST_CODE > WINOGRAD_LIMIT:
-                self.wide.append(str(node.name))
+
+def _with_activation(step: Step, activation: Step | None) -> Step:
+    """Join a product with the activation that reads it, whose result it has then."""
+    if activation is None or not isinstance(step.operation, _PRODUCTS):
+        return step
+    clamp = activation.operation
+    bounds = clamp.bounds if isinstance(clamp, Function) else Bounds()
+    result = replace(step.outputs[0], value=activation.outputs[0].value)
+    return replace(step, operation=replace(step.operation, bounds=bounds), outputs=(result,))
+
+
+def _other_codes(program: Program) -> Iterator[tuple[Tensor, str]]:
+    """Yield the tensors of codes that ncnn does not have, with reasons."""
+    nothing_else = (
+        "ncnn quantizes inputs and weights of convolutions and dense layers, nothing else"
+    )
+    for step in program.steps:
+        if not step.nodes and not _converts_for_others(step, program):
+            continue
+        for slot, tensor in enumerate(step.inputs):
+            if tensor is None or tensor.encoding is None:
+                continue
+            is_operand = isinstance(step.operation, _PRODUCTS) and slot <= 1
+            reason = _other_levels(tensor) if is_operand else nothing_else
+            if reason:
+                yield tensor, reason
+        yield from ((tensor, nothing_else) for tensor in step.outputs if tensor.encoding)
+
+
+def _converts_for_others(step: Step, program: Program) -> bool:
+    """Tell whether a step converts codes for another node than those that are named anyway."""
+    if not isinstance(step.operation, Dequantize | Requantize):
+        return False
+    value = step.outputs[0].value
+    return not any(
+        tensor.value == value
+        for each in program.steps
+        if program.in_float.keys() & set(each.nodes)
+        for tensor in each.activations
+    )
+
+
+def _other_levels(tensor: Tensor) -> str:
+    """Say why ncnn does not have the levels of an operand; "" if it does."""
+    encoding = tensor.encoding
+    if encoding is None:
+        return ""
+    span = f"{encoding.quant_min}..{encoding.quant_max}"
+    if encoding.zero_point.any() or encoding.quant_min >= 0:
+        return "its levels are not symmetric around 0"
+    if encoding.quant_min < -LARGEST_CODE or encoding.quant_max > LARGEST_CODE:
+        return f"its codes {span} leave -127..127"
+    if not tensor.is_constant and (encoding.quant_min, encoding.quant_max) != (-127, 127):
+        return f"its codes {span} are fewer than ncnn's -127..127"
+    if not tensor.is_constant and encoding.axis is not None:
+        return "an activation with one scale a channel"
+    return ""

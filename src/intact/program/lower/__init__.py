@@ -16,7 +16,7 @@ from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, refuse_unready
 from intact.program.lower.builder import Builder
 from intact.program.lower.chains import Points, chains
-from intact.program.lower.table import translate
+from intact.program.lower.table import LAYERS, OPERATIONS, Lowerings
 from intact.program.operations import FloatNodes
 from intact.program.passes.islands import join_islands, without_unused
 from intact.program.passes.layout import Layout, cancel_transposes
@@ -42,15 +42,37 @@ def lower(
     Raises:
         PlanError: An end has no scale yet, or levels without integer arithmetic.
     """
-    program = without_unused(translated(plan, float_operations=float_operations))
+    floats = OPERATIONS if float_operations else None
+    program = without_unused(translated(plan, floats))
     moved = without_unused(cancel_transposes(program, layout))
     return unsigned_inputs(with_prescribed_outputs(join_islands(moved), plan))
 
 
-def translated(plan: QuantizedGraph, *, float_operations: bool = False) -> Program:
-    """Return the steps as the nodes were translated one by one, with every transpose.
+def lower_nodes(plan: QuantizedGraph) -> Program:
+    """Lower a calibrated plan for formats that hold float layers and keep the model's layout.
 
-    Arguments and errors are those of `lower`.
+    Each float node is one step, of an operation where there is one for it (see
+    `intact.program.float_operations`), else of `FloatNodes` with the reason. Each spatial operation
+    stands between two transposes, which are conversions: steps of no node.
+
+    Args:
+        plan: The plan; not changed.
+
+    Raises:
+        PlanError: See `lower`.
+    """
+    return without_unused(translated(plan, LAYERS))
+
+
+def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program:
+    """Lower node by node, with every transpose.
+
+    Args:
+        plan: The plan; not changed.
+        floats: What float nodes are lowered by; None leaves them as they are.
+
+    Raises:
+        PlanError: See `lower`.
     """
     refuse_unready(plan)
     points = Points.of(plan)
@@ -63,7 +85,7 @@ def translated(plan: QuantizedGraph, *, float_operations: bool = False) -> Progr
         if reason:
             in_float |= {str(node.name): reason for node in chain}
         for node in chain:
-            _in_floats(builder, node, as_operation=float_operations)
+            _in_floats(builder, node, floats)
     outputs = {str(value.name): builder.floats_of(value) for value in plan.graph.outputs}
     return Program(builder.inputs, outputs, tuple(builder.steps), in_float)
 
@@ -71,27 +93,27 @@ def translated(plan: QuantizedGraph, *, float_operations: bool = False) -> Progr
 def _in_integers(builder: Builder, chain: tuple[ir.Node, ...]) -> str | None:
     """Add the steps of a quantized chain; return why there are none, or None."""
     try:
-        translate(builder, chain)
+        OPERATIONS.translate(builder, chain)
     except Unsupported as reason:
         return str(reason)
     return None
 
 
-def _in_floats(builder: Builder, node: ir.Node, *, as_operation: bool) -> None:
+def _in_floats(builder: Builder, node: ir.Node, floats: Lowerings | None) -> None:
     """Add a node that computes with floats, as an operation or as it is."""
-    if as_operation:
-        builder.floating = True
-        try:
-            translate(builder, (node,))
-        except Unsupported:
-            _as_it_is(builder, node)
-        finally:
-            builder.floating = False
-    else:
+    if floats is None or not floats.has(node):
         _as_it_is(builder, node)
+        return
+    builder.floating = True
+    try:
+        floats.translate(builder, (node,))
+    except Unsupported as reason:
+        _as_it_is(builder, node, str(reason))
+    finally:
+        builder.floating = False
 
 
-def _as_it_is(builder: Builder, node: ir.Node) -> None:
+def _as_it_is(builder: Builder, node: ir.Node, reason: str = "") -> None:
     read: dict[ir.Value, Tensor] = {}
     for slot, value in enumerate(node.inputs):
         is_quantized = (str(node.name), slot) in builder.points.at_input
@@ -103,7 +125,7 @@ def _as_it_is(builder: Builder, node: ir.Node) -> None:
     outputs = [value for value in node.outputs if value.name]
     results = [builder.tensor(value, None) for value in outputs]
     functions = tuple(builder.plan.graph.model.functions.values())
-    operation = FloatNodes((node,), tuple(read), tuple(outputs), functions)
+    operation = FloatNodes((node,), tuple(read), tuple(outputs), functions, reason)
     builder.emit((node,), operation, tuple(read.values()), results)
     for value, result in zip(outputs, results, strict=True):
         builder.hand_out(value, result)

@@ -21,6 +21,7 @@ from intact.program.operations import (
     Lookup,
     Operation,
     Pad,
+    Pads,
     Reshape,
     Resize,
     ResizeMode,
@@ -81,17 +82,26 @@ def pad(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     if not moves_values(node):
         raise Unsupported("it pads with another number than 0")
     data = builder.read(node, 0)
+    pads = pads_of(node, len(data.shape))
+    if min(min(pair) for pair in pads) < 0:
+        raise Unsupported("its pads are negative")
+    finish_move(builder, chain, Pad(pads), (data,))
+
+
+def pads_of(node: ir.Node, rank: int) -> Pads:
+    """Read the constant pads of a Pad, by axis.
+
+    Raises:
+        Unsupported: They are computed.
+    """
     flat, axes = integers(node, "pads", 1), integers(node, "axes", 3)
-    rank = len(data.shape)
     if flat is None:
         raise Unsupported("its pads are computed")
     chosen = tuple(range(rank)) if axes is None else tuple(axis % rank for axis in axes)
     pads = [(0, 0)] * rank
     for axis, before, after in zip(chosen, flat, flat[len(chosen) :], strict=False):
         pads[axis] = (before, after)
-    if min(min(pair) for pair in pads) < 0:
-        raise Unsupported("its pads are negative")
-    finish_move(builder, chain, Pad(tuple(pads)), (data,))
+    return tuple(pads)
 
 
 def slicing(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
@@ -208,20 +218,34 @@ _ROUNDINGS = {
 """What the nearest_mode must be for the operation to mean the same."""
 
 
-def resize(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
-    """Resize of the spatial axes to a known size, nearest or linear."""
+_TOLERANCE = 1e-3
+"""Elements by which a length may differ from its factor times the length before."""
+
+
+def resize(builder: Builder, chain: tuple[ir.Node, ...], *, approximate: bool = False) -> None:
+    """Resize of the spatial axes to a known size, nearest or linear.
+
+    Args:
+        builder: Where the steps go.
+        chain: The node.
+        approximate: Also take factors that are those of the lengths up to rounding, and an output
+            whose first length is another than the input's, as files of single samples do.
+    """
     node = chain[0]
     data, value = builder.read(node, 0), node.outputs[0]
     shape, rank = shape_of(value), len(data.shape)
     mode = node.attributes.get_string("mode", "nearest")
     transform = node.attributes.get_string("coordinate_transformation_mode", "half_pixel")
+    if approximate and transform == "half_pixel_symmetric":
+        transform = "half_pixel"  # they differ where lengths are no whole products of factors
     if mode not in {"nearest", "linear"} or transform not in _TRANSFORMS:
         raise Unsupported(f"its mode is {mode} with {transform}")
     if node.attributes.get_int("antialias", 0):
         raise Unsupported("it has antialias")
-    if len(shape) != rank or shape[:2] != data.shape[:2] or None in shape[2:]:
+    kept = slice(1, 2) if approximate else slice(2)
+    if len(shape) != rank or shape[kept] != data.shape[kept] or None in shape[2:]:
         raise Unsupported("it resizes other axes than the spatial ones, or to unknown lengths")
-    if not _scales_exactly(node, data.shape, shape):
+    if not _scales_exactly(node, data.shape, shape, _TOLERANCE if approximate else 0.0):
         raise Unsupported("its factors are not those of its lengths")
     corners = _TRANSFORMS[str(transform)]
     if mode == "nearest":
@@ -235,7 +259,7 @@ def resize(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
 
-def _scales_exactly(node: ir.Node, old: Shape, new: Shape) -> bool:
+def _scales_exactly(node: ir.Node, old: Shape, new: Shape, tolerance: float) -> bool:
     """Tell whether the factors that sample the input are the ratios of the lengths.
 
     Where factors are given, ONNX samples with them and not with the lengths that they round to.
@@ -249,7 +273,7 @@ def _scales_exactly(node: ir.Node, old: Shape, new: Shape) -> bool:
         if before is None or after is None:
             if factor != 1.0:
                 return False
-        elif before * float(factor) != after:
+        elif not abs(before * float(factor) - after) <= tolerance:
             return False
     return True
 

@@ -27,11 +27,12 @@ def average_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     """AveragePool."""
     node = chain[0]
     data = builder.read(node, 0)
-    kernel, strides, pads, grown = _window(node, data.shape)
+    kernel, strides, pads, added = _window(node, data.shape)
     counts = node.attributes.get_int("count_include_pad", 0) == 1
-    if counts and grown:
+    if counts and any(added or ()):
         raise Unsupported("ceil_mode together with count_include_pad")
-    operation = Pool(PoolKind.AVERAGE, kernel, strides, pads, counts, fused_bounds(chain))
+    bounds = fused_bounds(chain)
+    operation = Pool(PoolKind.AVERAGE, kernel, strides, pads, counts, bounds, added)
     finish(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
 
@@ -41,8 +42,8 @@ def max_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     if len([value for value in node.outputs if value.name]) > 1:
         raise Unsupported("it hands out indices")
     data = builder.read(node, 0)
-    kernel, strides, pads, _ = _window(node, data.shape)
-    operation = Pool(PoolKind.MAX, kernel, strides, pads)
+    kernel, strides, pads, added = _window(node, data.shape)
+    operation = Pool(PoolKind.MAX, kernel, strides, pads, added_by_ceil=added)
     finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
 
@@ -51,14 +52,22 @@ def reduction(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     node = chain[0]
     data = builder.read(node, 0)
     rank = len(data.shape)
+    keeps = node.attributes.get_int("keepdims", 1) == 1
+    _reduce(builder, chain, Reduce(_REDUCTIONS[node.op_type], axes_of(node, rank), keeps))
+
+
+def axes_of(node: ir.Node, rank: int) -> tuple[int, ...]:
+    """Read the axes of a reduction, ascending and not negative.
+
+    Raises:
+        Unsupported: They are computed, or there are none.
+    """
     axes = integers(node, "axes", 1)
     if not axes:
         if node.attributes.get_int("noop_with_empty_axes", 0):
             raise Unsupported("it reduces no axis")
         axes = tuple(range(rank))
-    positive = tuple(sorted(axis % rank for axis in axes))
-    keeps = node.attributes.get_int("keepdims", 1) == 1
-    _reduce(builder, chain, Reduce(_REDUCTIONS[node.op_type], positive, keeps))
+    return tuple(sorted(axis % rank for axis in axes))
 
 
 def global_pool(kind: Reduction) -> Translate:
@@ -83,8 +92,10 @@ def _reduce(builder: Builder, chain: tuple[ir.Node, ...], operation: Reduce) -> 
     finish(builder, chain, operation, (data,))
 
 
-def _window(node: ir.Node, shape: Shape) -> tuple[tuple[int, ...], tuple[int, ...], Pads, bool]:
-    """Return kernel, strides, pads and whether ``ceil_mode`` made the pads larger."""
+def _window(
+    node: ir.Node, shape: Shape
+) -> tuple[tuple[int, ...], tuple[int, ...], Pads, tuple[int, ...] | None]:
+    """Read kernel, strides, pads, and what of the pads behind ``ceil_mode`` added."""
     kernel = integers(node, "kernel_shape")
     if kernel is None or len(shape) != len(kernel) + 2:
         raise Unsupported("its window does not fit its input")
@@ -94,9 +105,10 @@ def _window(node: ir.Node, shape: Shape) -> tuple[tuple[int, ...], tuple[int, ..
         raise Unsupported("its window is dilated")
     pads = window_pads(node, shape, kernel, strides, dilations)
     if not node.attributes.get_int("ceil_mode", 0):
-        return kernel, strides, pads, False
+        return kernel, strides, pads, None
     whole = _whole_windows(shape, kernel, strides, pads)
-    return kernel, strides, whole, whole != pads
+    added = tuple(new - old for (_, new), (_, old) in zip(whole, pads, strict=True))
+    return kernel, strides, whole, added
 
 
 def _whole_windows(

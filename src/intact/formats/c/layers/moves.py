@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from intact.errors import Unsupported
-from intact.formats.c.kinds import zero_point
-from intact.formats.c.layer import Layer, Write, encoding_of
-from intact.formats.c.moves import MOVING, Move, moves_of
+from intact.formats.c.layer import WRITERS, Layer, encoding_of
+from intact.formats.c.moves import MOVES, Move, moves_of
+from intact.formats.c.requantization import zero_point
 from intact.program import Tensor
 from intact.program.operations import Gather, Pad
 
 
+@WRITERS.register(*MOVES)
 def write_moves(layer: Layer) -> None:
     """Write every move whose elements do not lie in place already."""
     _same_codes(layer)
@@ -67,6 +68,7 @@ def _moved(pointer: str, start: int) -> str:
     return f"{base} + {total}" if total else base
 
 
+@WRITERS.register(Gather)
 def write_gather(layer: Layer) -> None:
     """Write a Gather with constant indices."""
     operation = layer.step.operation
@@ -91,6 +93,3 @@ def write_gather(layer: Layer) -> None:
         layer.pointer(source),
         layer.pointer(layer.output),
     )
-
-
-WRITERS: dict[type, Write] = {**dict.fromkeys(MOVING, write_moves), Gather: write_gather}

@@ -6,9 +6,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import Unsupported
-from intact.formats.c.kinds import Kind, fixed_point, right_shift, zero_point
-from intact.formats.c.layer import Layer, Write, encoding_of, image_of, plane_of
+from intact.formats.c.layer import WRITERS, Layer, encoding_of, image_of, plane_of
 from intact.formats.c.moves import broadcast_strides, grid
+from intact.formats.c.requantization import Requantization, fixed_point, right_shift, zero_point
 from intact.program import Array, Tensor
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
 from intact.program.operations import (
@@ -21,6 +21,7 @@ from intact.program.operations import (
 )
 
 
+@WRITERS.register(Convolution, TransposedConvolution)
 def write_convolution(layer: Layer) -> None:
     """Write a convolution, depthwise or transposed or neither."""
     operation = layer.step.operation
@@ -31,7 +32,7 @@ def write_convolution(layer: Layer) -> None:
             "a tensor is added to its sums before they are rounded",
             "choose a target that adds by an operation of its own",
         )
-    kind, data, weights = layer.kind(), layer.input(0), _weights(layer)
+    kind, data, weights = layer.requantization(), layer.input(0), _weights(layer)
     batches, input_height, input_width, channels = image_of(layer.shape(data))
     _, output_height, output_width, outputs = image_of(layer.shape(layer.output))
     _, kernel_height, kernel_width, _ = image_of(weights.shape)
@@ -74,12 +75,13 @@ def write_convolution(layer: Layer) -> None:
     )
 
 
+@WRITERS.register(FullyConnected)
 def write_fully_connected(layer: Layer) -> None:
     """Write a fully connected layer."""
     operation = layer.step.operation
     if not isinstance(operation, FullyConnected):
         raise Unsupported("it is no fully connected layer", "")
-    kind, data, weights = layer.kind(), layer.input(0), _weights(layer)
+    kind, data, weights = layer.requantization(), layer.input(0), _weights(layer)
     outputs, depth = weights.shape
     arrays, per_channel = _channel_arrays(layer, kind, full=False)
     params = layer.params(
@@ -104,12 +106,13 @@ def write_fully_connected(layer: Layer) -> None:
     )
 
 
+@WRITERS.register(BatchMatMul)
 def write_batch_matmul(layer: Layer) -> None:
     """Write a product of two activations."""
     operation = layer.step.operation
     if not isinstance(operation, BatchMatMul):
         raise Unsupported("it is no product of activations", "")
-    kind, arithmetic = layer.kind(), layer.step.arithmetic
+    kind, arithmetic = layer.requantization(), layer.step.arithmetic
     first, second, output = layer.input(0), layer.input(1), layer.output
     (*a_lead, rows, depth), (*b_lead, _, columns) = layer.shape(first), layer.shape(second)
     lead = np.broadcast_shapes(tuple(a_lead), tuple(b_lead))
@@ -145,7 +148,7 @@ def write_batch_matmul(layer: Layer) -> None:
     layer.call("batch_matmul", params, *pointers, kind=kind)
 
 
-def output_scale(layer: Layer, kind: Kind, real: npt.ArrayLike) -> dict[str, int]:
+def output_scale(layer: Layer, kind: Requantization, real: npt.ArrayLike) -> dict[str, int]:
     """Return the fields that bring one number to the output's scale."""
     if kind.shifts:
         return {"output_shift": int(right_shift(real).flat[0])}
@@ -173,7 +176,7 @@ def _weights(layer: Layer) -> Array:
     return tensor.data
 
 
-def _channel_arrays(layer: Layer, kind: Kind, *, full: bool) -> tuple[list[str], int]:
+def _channel_arrays(layer: Layer, kind: Requantization, *, full: bool) -> tuple[list[str], int]:
     """Return bias and scales as arguments, and whether there is one scale for each channel."""
     data, weight, bias = layer.input(0), layer.input(1), layer.optional(2)
     scales = [encoding_of(data).scale, _scale(weight)]
@@ -233,11 +236,3 @@ def _codes(layer: Layer, bounds: Bounds) -> dict[str, int]:
         "activation_min": low,
         "activation_max": high,
     }
-
-
-WRITERS: dict[type, Write] = {
-    BatchMatMul: write_batch_matmul,
-    Convolution: write_convolution,
-    FullyConnected: write_fully_connected,
-    TransposedConvolution: write_convolution,
-}

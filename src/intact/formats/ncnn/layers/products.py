@@ -1,200 +1,184 @@
-"""Convolutions and dense layers, with weights as int8 codes or as floats.
+"""Convolutions, dense layers and products of activations.
 
-In the ``.bin`` a layer has a tag of its weights, the weights, the bias, and where the weights are
-codes the reciprocals of their scales (one an output channel) and of the input's scale.
+In the ``.bin`` a layer with weights has a tag of these, the weights as int8 codes or floats, the
+bias, and where the weights are codes the reciprocals of their scales (one an output channel) and of
+the input's scale.
 """
 
 from __future__ import annotations
 
 import struct
-from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.ncnn.draft import Draft, Layer, floats
-from intact.formats.ncnn.shapes import Parameter, known_lengths, lengths, present, rank_of, sample
-from intact.graph import constant_array, input_value
-from intact.plan import QuantPoint
-from intact.program.lower.attributes import integers, window_pads
-from intact.program.operations import Bounds
+from intact.formats.ncnn.builder import (
+    WRITERS,
+    Layer,
+    NcnnBuilder,
+    floats,
+    input_of,
+    name_of,
+)
+from intact.formats.ncnn.layers.elementwise import finite
+from intact.formats.ncnn.model import LARGEST_CODE, WINOGRAD_LIMIT, WrittenProduct
+from intact.formats.ncnn.notation import Parameter, rank_of, sample
+from intact.formats.ncnn.table import TableEntry
+from intact.program import Array, Step, Tensor
+from intact.program.operations import (
+    BatchMatMul,
+    Bounds,
+    Convolution,
+    FullyConnected,
+    TransposedConvolution,
+)
 
 _INT8_TAG, _FLOAT_TAG = 0x000D4B38, 0
 _BIAS_TERM, _INT8_SCALE_TERM = 5, 8
 _ACTIVATION_TYPE, _ACTIVATION_PARAMS = 9, 10
 _RELU, _CLIP = 1, 3
 
-_LARGEST = float(np.finfo(np.float32).max)
+
+@WRITERS.register(Convolution)
+def _convolution(operation: Convolution, step: Step, builder: NcnnBuilder) -> None:
+    """Write ``Convolution``, or ``ConvolutionDepthWise`` where it has groups."""
+    weight = np.moveaxis(_weight(step), -1, 1)
+    if weight.ndim != 4:
+        raise Unsupported("only convolutions of images are written")
+    outputs, groups, is_int8 = len(weight), operation.groups, _is_int8(step)
+    if is_int8 and 1 < groups != outputs:
+        raise Unsupported(
+            "ncnn has one scale for each group, and here a group has several output channels"
+        )
+    parameters: dict[int, Parameter] = {0: outputs, **_window(operation, weight)}
+    parameters |= {_BIAS_TERM: _has_bias(step), 6: weight.size}
+    if groups > 1:
+        parameters[7] = groups
+    if is_int8:
+        parameters[_INT8_SCALE_TERM] = 2 if groups == 1 else 1
+    parameters |= _activation(operation.bounds)
+    data = _data(step, weight, outputs)
+    kind = "Convolution" if groups == 1 else "ConvolutionDepthWise"
+    layer = builder.unary(kind, step, dict(sorted(parameters.items())), data)
+    _record(builder, step, layer, operation.bounds)
+    if is_int8 and groups == 1 and _is_for_winograd(operation, weight):
+        sums = np.abs(weight.astype(np.int64)).reshape(outputs, -1).sum(axis=1)
+        if int(sums.max(initial=0)) * LARGEST_CODE > WINOGRAD_LIMIT:
+            builder.wide.append(name_of(step))
 
 
-@dataclass(frozen=True)
-class Scales:
-    """The codes of one layer.
-
-    Attributes:
-        data: Where its input is quantized.
-        weight: Where its weight is.
-    """
-
-    data: QuantPoint
-    weight: QuantPoint
+def _is_for_winograd(operation: Convolution, weight: Array) -> bool:
+    ones = (1, 1)
+    return weight.shape[2:] == (3, 3) and operation.strides == operation.dilations == ones
 
 
-@dataclass(frozen=True)
-class Product:
-    """A layer that multiplies, and what is fused into it.
+@WRITERS.register(TransposedConvolution)
+def _transposed(operation: TransposedConvolution, step: Step, builder: NcnnBuilder) -> None:
+    """Write ``Deconvolution``, or ``DeconvolutionDepthWise``; in float only."""
+    weight = np.moveaxis(_weight(step), -1, 1)
+    if weight.ndim != 4 or _is_int8(step):
+        raise Unsupported("ncnn has no int8 layer for it, and only images are written")
+    outputs, groups = len(weight), operation.groups
+    more = operation.output_padding
+    parameters: dict[int, Parameter] = {0: outputs, **_window(operation, weight)}
+    parameters |= {18: more[1], 19: more[0], _BIAS_TERM: _has_bias(step), 6: weight.size}
+    if groups > 1:
+        parameters[7] = groups
+    parameters |= _activation(operation.bounds)
+    data = _data(step, weight, outputs)
+    kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
+    layer = builder.unary(kind, step, dict(sorted(parameters.items())), data)
+    _record(builder, step, layer, operation.bounds)
 
-    Attributes:
-        node: The node.
-        result: The value that the layer hands out: of the node, or of the fused activation.
-        bounds: What the fused activation clamps to.
-        scales: None where the layer computes in float.
-    """
 
-    node: ir.Node
-    result: ir.Value
-    bounds: Bounds
-    scales: Scales | None
+@WRITERS.register(FullyConnected)
+def _dense(operation: FullyConnected, step: Step, builder: NcnnBuilder) -> None:
+    """Write ``InnerProduct``."""
+    weight, source, result = _weight(step), input_of(step), step.outputs[0]
+    rank, outputs = rank_of(source), len(weight)
+    if rank not in (2, 3):
+        raise Unsupported("only vectors, or rows of them, by a matrix are written")
+    parameters: dict[int, Parameter] = {0: outputs, 1: _has_bias(step), 2: weight.size}
+    if _is_int8(step):
+        parameters[_INT8_SCALE_TERM] = 2
+    parameters |= _activation(operation.bounds)
+    data = _data(step, weight, outputs)
+    bottom, top = builder.read(step), builder.blob(result)
+    if rank == 3 and sample(source)[0] == 1:  # one row would come out as a vector
+        inner = builder.inner(result)
+        layer = builder.emit("InnerProduct", name_of(step), [bottom], [inner], parameters, data)
+        builder.reshape(f"{name_of(step)}_rows", inner, top, (1, outputs))
+    else:
+        layer = builder.emit("InnerProduct", name_of(step), [bottom], [top], parameters, data)
+    _record(builder, step, layer, operation.bounds)
 
 
-def reciprocals(point: QuantPoint, count: int) -> npt.NDArray[np.float32]:
-    """Return what ncnn multiplies by to get codes: ``1 / scale`` in float32, ``[count]``."""
-    params = point.config.params
-    if params is None:
-        raise Unsupported(f"{point.end} has no scale")
-    scale = np.asarray(params.scale, np.float32).reshape(-1)
+@WRITERS.register(BatchMatMul)
+def _matmul(_operation: BatchMatMul, step: Step, builder: NcnnBuilder) -> None:
+    """Write the product of two activations with equally many axes."""
+    ranks = [rank_of(input_of(step, slot)) for slot in (0, 1)]
+    if ranks[0] != ranks[1] or ranks[0] < 3:
+        raise Unsupported("its operands are no matrices with equally many axes")
+    bottoms = [builder.read(step, slot) for slot in (0, 1)]
+    builder.emit("MatMul", name_of(step), bottoms, [builder.blob(step.outputs[0])])
+
+
+def _record(builder: NcnnBuilder, step: Step, layer: Layer, bounds: Bounds) -> None:
+    """Note a written product, and its row of the table."""
+    data, weight = input_of(step), input_of(step, 1)
+    is_int8 = _is_int8(step)
+    blob = builder.blob(step.outputs[0])
+    builder.products[name_of(step)] = WrittenProduct(layer.name, blob, bounds, is_int8)
+    if is_int8:
+        factors = _reciprocals(weight, weight.shape[0] or 0)
+        builder.entries.append(TableEntry(layer.name, factors, float(_reciprocals(data, 1)[0])))
+
+
+def _reciprocals(tensor: Tensor, count: int) -> npt.NDArray[np.float32]:
+    """Compute what ncnn multiplies by to get codes: ``1 / scale`` in float32, ``[count]``."""
+    if tensor.encoding is None:
+        raise Unsupported(f"{tensor.value!r} has no scale")
+    scale = tensor.encoding.scale.reshape(-1)
     if scale.size not in (1, count):
         raise Unsupported(f"its weight has {scale.size} scales, ncnn takes {count}")
     return np.broadcast_to(np.float32(1) / scale, (count,))
 
 
-def convolution(draft: Draft, product: Product) -> Layer:
-    """Conv: ``Convolution``, or ``ConvolutionDepthWise`` where it has groups."""
-    node = product.node
-    weight = _weight(node)
-    if weight.ndim != 4:
-        raise Unsupported("only convolutions of images are written")
-    outputs, groups = weight.shape[0], node.attributes.get_int("group", 1) or 1
-    parameters: dict[int, Parameter] = {0: outputs, **_window(node, weight.shape[2:])}
-    parameters[_BIAS_TERM] = _has_bias(node)
-    parameters[6] = weight.size
-    scales = outputs
-    if groups > 1:
-        parameters[7] = scales = groups
-    if product.scales is not None:
-        parameters[_INT8_SCALE_TERM] = 2 if groups == 1 else 1
-    if product.scales is not None and 1 < groups != outputs:
-        raise Unsupported(
-            "ncnn has one scale for each group, and here a group has several output channels"
-        )
-    parameters |= _activation(product.bounds)
-    data = _data(product, weight, outputs, scales)
-    kind = "Convolution" if groups == 1 else "ConvolutionDepthWise"
-    bottom, top = draft.read(node, 0), draft.blob(product.result)
-    return draft.emit(kind, str(node.name), [bottom], [top], dict(sorted(parameters.items())), data)
+def _is_int8(step: Step) -> bool:
+    return input_of(step, 1).encoding is not None
 
 
-def transposed_convolution(draft: Draft, product: Product) -> Layer:
-    """ConvTranspose: ``Deconvolution``, or ``DeconvolutionDepthWise``; in float only."""
-    node = product.node
-    weight = _weight(node)
-    if weight.ndim != 4 or product.scales is not None:
-        raise Unsupported("ncnn has no int8 layer for it, and only images are written")
-    if integers(node, "output_shape") is not None or _auto_pad(node) not in {"NOTSET", "VALID"}:
-        raise Unsupported("its pads follow from an output shape")
-    groups = node.attributes.get_int("group", 1) or 1
-    inputs, per_group, *kernel = weight.shape
-    apart = weight.reshape(groups, inputs // groups, per_group, *kernel).swapaxes(1, 2)
-    parameters: dict[int, Parameter] = {0: groups * per_group, **_window(node, weight.shape[2:])}
-    more = integers(node, "output_padding") or (0, 0)
-    parameters |= {18: more[1], 19: more[0], _BIAS_TERM: _has_bias(node), 6: weight.size}
-    if groups > 1:
-        parameters[7] = groups
-    parameters |= _activation(product.bounds)
-    data = _data(product, apart, groups * per_group, 0)
-    kind = "Deconvolution" if groups == 1 else "DeconvolutionDepthWise"
-    bottom, top = draft.read(node, 0), draft.blob(product.result)
-    return draft.emit(kind, str(node.name), [bottom], [top], dict(sorted(parameters.items())), data)
-
-
-def dense(draft: Draft, product: Product) -> Layer:
-    """Gemm and MatMul with a constant matrix on the right: ``InnerProduct``."""
-    node = product.node
-    weight = _weight(node)
-    rank = rank_of(present(node, 0))
-    if weight.ndim != 2 or rank not in (2, 3):
-        raise Unsupported("only vectors, or rows of them, by a matrix are written")
-    if node.op_type == "Gemm":
-        _refuse_factors(node)
-    transposed = node.attributes.get_int("transB", 0) != 1
-    rows = weight.T if transposed else weight
-    outputs = len(rows)
-    parameters: dict[int, Parameter] = {0: outputs, 1: _has_bias(node), 2: weight.size}
-    if product.scales is not None:
-        parameters[_INT8_SCALE_TERM] = 2
-    parameters |= _activation(product.bounds)
-    data = _data(product, rows, outputs, outputs, transposed=transposed)
-    bottom, top = draft.read(node, 0), draft.blob(product.result)
-    if rank == 3 and sample(present(node, 0))[0] == 1:  # one row would come out as a vector
-        inner = draft.inner(product.result)
-        layer = draft.emit("InnerProduct", str(node.name), [bottom], [inner], parameters, data)
-        draft.emit("Reshape", f"{node.name}_rows", [inner], [top], lengths((1, outputs)))
-        return layer
-    return draft.emit("InnerProduct", str(node.name), [bottom], [top], parameters, data)
-
-
-def _refuse_factors(node: ir.Node) -> None:
-    factors = [node.attributes.get_float(name, 1.0) for name in ("alpha", "beta")]
-    if factors != [1.0, 1.0] or node.attributes.get_int("transA", 0) == 1:
-        raise Unsupported("it has factors, or a transposed left operand")
-
-
-def _weight(node: ir.Node) -> npt.NDArray[Any]:
-    array = constant_array(input_value(node, 1))
+def _weight(step: Step) -> Array:
+    array = input_of(step, 1).data
     if array is None:
         raise Unsupported("its weight is computed")
     return array
 
 
-def _data(
-    product: Product,
-    weight: npt.NDArray[Any],
-    outputs: int,
-    scales: int,
-    *,
-    transposed: bool = False,
-) -> bytes:
-    """Return a layer's part of the ``.bin``; ``weight`` lies as ncnn has it."""
-    bias = _bias(product.node, outputs)
-    if product.scales is None:
+def _data(step: Step, weight: Array, outputs: int) -> bytes:
+    """Encode a layer's part of the ``.bin``; ``weight`` lies as ncnn has it."""
+    bias = _bias(step, outputs)
+    if not _is_int8(step):
         return b"".join([struct.pack("<I", _FLOAT_TAG), floats(weight), bias])
-    codes = product.scales.weight.constant_codes()
-    stored = np.ascontiguousarray(codes.T if transposed else codes, np.int8).tobytes()
+    stored = np.ascontiguousarray(weight, np.int8).tobytes()
     padding = b"\0" * (-len(stored) % 4)
-    factors = reciprocals(product.scales.weight, scales), reciprocals(product.scales.data, 1)
+    factors = _reciprocals(input_of(step, 1), outputs), _reciprocals(input_of(step), 1)
     head = struct.pack("<I", _INT8_TAG)
     return b"".join([head, stored, padding, bias, floats(factors[0]), floats(factors[1])])
 
 
-def _has_bias(node: ir.Node) -> int:
-    return int(input_value(node, 2) is not None)
+def _has_bias(step: Step) -> int:
+    return int(step.inputs[2] is not None)
 
 
-def _bias(node: ir.Node, outputs: int) -> bytes:
-    value = input_value(node, 2)
-    if value is None:
+def _bias(step: Step, outputs: int) -> bytes:
+    bias = step.inputs[2]
+    if bias is None:
         return b""
-    array = constant_array(value)
-    if (
-        array is None
-        or array.size not in (1, outputs)
-        or (array.ndim and array.size != array.shape[-1])
-    ):
+    if bias.data is None or bias.data.shape != (outputs,):
         raise Unsupported("its bias is not one constant for each output channel")
-    return floats(np.broadcast_to(array.reshape(-1), (outputs,)))
+    return floats(bias.data)
 
 
 def _activation(bounds: Bounds) -> dict[int, Parameter]:
@@ -202,29 +186,18 @@ def _activation(bounds: Bounds) -> dict[int, Parameter]:
         return {}
     if bounds == Bounds(0.0):
         return {_ACTIVATION_TYPE: _RELU}
-    ends = tuple(max(min(end, _LARGEST), -_LARGEST) for end in (bounds.low, bounds.high))
-    return {_ACTIVATION_TYPE: _CLIP, _ACTIVATION_PARAMS: ends}
+    return {_ACTIVATION_TYPE: _CLIP, _ACTIVATION_PARAMS: finite(bounds)}
 
 
-def _auto_pad(node: ir.Node) -> str:
-    return node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
-
-
-def _window(node: ir.Node, kernel: tuple[int, ...]) -> dict[int, Parameter]:
-    """Return kernel, dilations, strides and pads; widths have the lower numbers."""
-    strides = integers(node, "strides") or (1, 1)
-    dilations = integers(node, "dilations") or (1, 1)
-    shape = (None, *known_lengths(present(node, 0)))
-    try:
-        pads = window_pads(node, shape, kernel, strides, dilations)
-    except Unsupported as reason:
-        raise Unsupported(str(reason)) from None
-    (top, bottom), (left, right) = pads
+def _window(operation: Convolution | TransposedConvolution, weight: Array) -> dict[int, Parameter]:
+    """Make the parameters of kernel, dilations, strides and pads; widths have the lower numbers."""
+    (top, bottom), (left, right) = operation.pads
     if min(top, bottom, left, right) < 0:
         raise Unsupported("it has negative pads")
+    kernel, dilations, strides = weight.shape[2:], operation.dilations, operation.strides
     return {
-        1: int(kernel[1]),
-        11: int(kernel[0]),
+        1: kernel[1],
+        11: kernel[0],
         2: dilations[1],
         12: dilations[0],
         3: strides[1],

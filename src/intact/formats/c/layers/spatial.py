@@ -1,29 +1,40 @@
-"""Operations that make one element of many: pools over windows, reductions over axes."""
+"""Pools, reductions and resizing."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+import numpy.typing as npt
+
 from intact.errors import Unsupported
-from intact.formats.c.kinds import DIVISIONS, Kind, fixed_point, right_shift, zero_point
-from intact.formats.c.layer import Layer, Write, encoding_of, image_of, plane_of
+from intact.formats.c.layer import WRITERS, Layer, encoding_of, image_of, plane_of
 from intact.formats.c.layers.products import output_scale
 from intact.formats.c.moves import Grid, contiguous, grid
+from intact.formats.c.requantization import (
+    DIVISIONS,
+    Requantization,
+    fixed_point,
+    right_shift,
+    zero_point,
+)
 from intact.program import Encoding
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
-from intact.program.operations import Pool, PoolKind, Reduce, Reduction
+from intact.program.operations import Pool, PoolKind, Reduce, Reduction, Resize, ResizeMode
 from intact.targets import ZeroPointOrder
 
 _MOST_SUMMED = 2**23
+
 """Elements whose sum, zero point taken off, stays in 32 bits."""
 
 
+@WRITERS.register(Pool)
 def write_pool(layer: Layer) -> None:
     """Write an average or a maximum of windows."""
     operation = layer.step.operation
     if not isinstance(operation, Pool):
         raise Unsupported("it is no pool", "")
-    layer.kind()  # refuses arithmetic in floats
+    layer.requantization()  # refuses arithmetic in floats
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
     if not source.same_as(output):
         raise Unsupported("its result has another scale than its input", "tie the two")
@@ -77,6 +88,7 @@ def _mean_of_window(layer: Layer, operation: Pool, encoding: Encoding) -> dict[s
     }
 
 
+@WRITERS.register(Reduce)
 def write_reduce(layer: Layer) -> None:
     """Write a mean, sum, maximum or minimum over axes."""
     operation = layer.step.operation
@@ -130,9 +142,9 @@ def _grids(lengths: Sequence[int], axes: Sequence[int]) -> tuple[Grid, Grid]:
 
 def _sum_or_mean(
     layer: Layer, reduction: Reduction, count: int
-) -> tuple[dict[str, int], str, Kind]:
+) -> tuple[dict[str, int], str, Requantization]:
     """Return the fields that scale a sum, and the kernel."""
-    kind, arithmetic = layer.kind(), layer.step.arithmetic
+    kind, arithmetic = layer.requantization(), layer.step.arithmetic
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
     ratio = real_multiplier(arithmetic, [source.scale], output)
     if reduction is Reduction.SUM:
@@ -149,11 +161,11 @@ def _sum_or_mean(
     return fields, "reduce_sum", kind
 
 
-def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str, Kind]:
+def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str, Requantization]:
     """Return the fields of a mean whose scales are powers of two: one division, or one shift."""
     if count & (count - 1) == 0:
         shift += count.bit_length() - 1
-        return {"output_shift": shift}, "reduce_sum", layer.kind()
+        return {"output_shift": shift}, "reduce_sum", layer.requantization()
     factor, divisor = 1 << max(-shift, 0), count << max(shift, 0)
     if count * 255 * factor >= 2**31 or divisor >= 2**30:
         raise Unsupported("its mean does not fit 32 bits", "give input and result nearer scales")
@@ -161,4 +173,76 @@ def _divided(layer: Layer, shift: int, count: int) -> tuple[dict[str, int], str,
     return {"factor": factor, "divisor": divisor}, "reduce_mean", kind
 
 
-WRITERS: dict[type, Write] = {Pool: write_pool, Reduce: write_reduce}
+_BITS = 10
+
+"""Of a weight, in TFLite's integer kernel."""
+
+
+@WRITERS.register(Resize)
+def write_resize(layer: Layer) -> None:
+    """Write a Resize over one or two axes."""
+    operation = layer.step.operation
+    if not isinstance(operation, Resize):
+        raise Unsupported("it is no Resize", "")
+    source, output = layer.input(), layer.output
+    if not encoding_of(source).same_as(encoding_of(output)):
+        raise Unsupported("its result has another scale than its input", "tie the two")
+    batches, input_height, input_width, channels = image_of(layer.shape(source))
+    _, output_height, output_width, _ = image_of(layer.shape(output))
+    params = layer.params(
+        "resize",
+        {
+            "batches": batches,
+            "input_height": input_height,
+            "input_width": input_width,
+            "channels": channels,
+            "output_height": output_height,
+            "output_width": output_width,
+        },
+    )
+    nearest = operation.mode is ResizeMode.NEAREST
+    sample = _nearest if nearest else _linear
+    ys = sample(operation, input_height, output_height)
+    xs = sample(operation, input_width, output_width)
+    samples = (
+        layer.array(ys, "_rows", "rows that are sampled"),
+        layer.array(xs, "_columns", "columns that are sampled"),
+    )
+    pointers = layer.pointer(source), layer.pointer(output)
+    if nearest:
+        layer.call("resize_nearest", params, *samples, *pointers)
+        return
+    kind = layer.requantization()
+    if kind.name == "single":
+        raise Unsupported(
+            "it interpolates with one rounding", "use a target with fixed_point_double"
+        )
+    layer.call("resize_linear", params, *samples, *pointers, kind=kind)
+
+
+def _nearest(operation: Resize, length: int, size: int) -> npt.NDArray[np.int32]:
+    """Return which element each output takes, computed in float32 as TFLite does, ``[size]``."""
+    if operation.align_corners and size > 1:
+        step = np.float32(length - 1) / np.float32(size - 1)
+    else:
+        step = np.float32(length) / np.float32(size)
+    places = np.arange(size, dtype=np.float32)
+    if operation.half_pixel:
+        places += np.float32(0.5)
+    scaled = places * step
+    if operation.align_corners:
+        scaled = scaled + np.float32(0.5)
+    return np.asarray(np.clip(np.floor(scaled), 0, length - 1), np.int32)
+
+
+def _linear(operation: Resize, length: int, size: int) -> npt.NDArray[np.int32]:
+    """Return two elements and the second's weight, ``[size, 3]``, in integers as TFLite does."""
+    one = 1 << _BITS
+    spans = (length - 1, size - 1) if operation.align_corners and size > 1 else (length, size)
+    step = (one * spans[0] + spans[1] // 2) // max(spans[1], 1)
+    places = np.arange(size, dtype=np.int64) * step
+    if operation.half_pixel:
+        places += step // 2 - one // 2
+    first = np.clip(places >> _BITS, 0, length - 1)
+    second = np.clip((places + one - 1) >> _BITS, 0, length - 1)
+    return np.stack([first, second, places - (first << _BITS)], axis=1).astype(np.int32)

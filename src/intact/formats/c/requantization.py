@@ -20,7 +20,7 @@ from intact.targets import Arithmetic, Overflow, Requantize, ZeroPointOrder
 
 
 @dataclass(frozen=True)
-class Kind:
+class Requantization:
     """One way to requantize.
 
     Attributes:
@@ -38,7 +38,7 @@ class Kind:
     shifts: bool = False
 
 
-def kind_of(arithmetic: Arithmetic) -> Kind:
+def requantization_of(arithmetic: Arithmetic) -> Requantization:
     """Return how a step requantizes.
 
     Raises:
@@ -68,8 +68,8 @@ def kind_of(arithmetic: Arithmetic) -> Kind:
     )
 
 
-def _fixed_point(name: str) -> Kind:
-    return Kind(
+def _fixed_point(name: str) -> Requantization:
+    return Requantization(
         name,
         f"requantize_{name}({{0}}, p->{{1}}_multiplier, p->{{1}}_shift)",
         {
@@ -85,8 +85,8 @@ def _fixed_point(name: str) -> Kind:
 _DOUBLE, _DOUBLE_HALF_UP, _SINGLE = map(_fixed_point, ("double", "double_half_up", "single"))
 
 
-def _shift(name: str, words: str, nudge: str) -> Kind:
-    return Kind(
+def _shift(name: str, words: str, nudge: str) -> Requantization:
+    return Requantization(
         name,
         f"requantize_{name}({{0}}, p->{{1}}_shift)",
         {
@@ -117,11 +117,11 @@ SHIFTS = {
 """Ways to round a shift."""
 
 
-def _division(name: str, words: str, is_up: str) -> Kind:
-    return Kind(name, "", {"ROUNDING": words, "IS_UP": is_up})
+def _division(name: str, words: str, is_up: str) -> Requantization:
+    return Requantization(name, "", {"ROUNDING": words, "IS_UP": is_up})
 
 
-def _tie(name: str, words: str, is_up: str) -> Kind:
+def _tie(name: str, words: str, is_up: str) -> Requantization:
     return _division(name, words, f"2 * rest > count || (2 * rest == count && {is_up})")
 
 
@@ -141,7 +141,7 @@ DIVISIONS = {
 
 _REQUANTISING = (_DOUBLE, _DOUBLE_HALF_UP, _SINGLE, *SHIFTS.values())
 
-KINDS = {kind.name: kind for kind in (*_REQUANTISING, *DIVISIONS.values())}
+REQUANTIZATIONS = {kind.name: kind for kind in (*_REQUANTISING, *DIVISIONS.values())}
 
 """By name."""
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from intact.config import Rounding
 from intact.errors import Unsupported
-from intact.formats.c import kinds as scaling
+from intact.formats.c import requantization as scaling
 from intact.targets import Arithmetic, Requantize, ScalePrecision
 
 KINDS = [Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE, Requantize.SHIFT]

@@ -1,0 +1,116 @@
+"""Operations on floats that formats with float layers write, and that the integer engine lacks.
+
+The engine runs such nodes as they are (`FloatNodes`); only `lower_nodes` makes these operations.
+Each is a class of its own, so that no kernel mistakes it for one that it has.
+"""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from typing import TypeAlias
+
+
+class FloatUnary(enum.StrEnum):
+    """Functions of one operand, element by element."""
+
+    CEIL = "ceil"
+    COS = "cos"
+    FLOOR = "floor"
+    MISH = "mish"
+    SIN = "sin"
+    SQUARE = "square"
+
+
+class FloatReduction(enum.StrEnum):
+    """What axes are reduced to."""
+
+    L1 = "l1"
+    L2 = "l2"
+    PRODUCT = "product"
+
+
+class PadMode(enum.StrEnum):
+    """What pads hold."""
+
+    CONSTANT = "constant"
+    EDGE = "edge"
+    REFLECT = "reflect"
+
+
+@dataclass(frozen=True)
+class Identity:
+    """Input: one operand, which is the output under another name."""
+
+
+@dataclass(frozen=True)
+class FloatFunction:
+    """Input: one operand."""
+
+    kind: FloatUnary
+
+
+@dataclass(frozen=True)
+class FloatHardSigmoid:
+    """``clip(slope * x + offset, 0, 1)``."""
+
+    slope: float
+    offset: float
+
+
+@dataclass(frozen=True)
+class FloatReduce:
+    """Input: data; ``axes`` are not negative, ascending."""
+
+    kind: FloatReduction
+    axes: tuple[int, ...]
+    keep_dims: bool
+
+
+@dataclass(frozen=True)
+class FloatPad:
+    """Pads by axis, before and after; ``value`` is that of mode CONSTANT."""
+
+    pads: tuple[tuple[int, int], ...]
+    mode: PadMode
+    value: float = 0.0
+
+
+@dataclass(frozen=True)
+class Flatten:
+    """Joins all axes behind the first, also where their lengths are not known."""
+
+
+@dataclass(frozen=True)
+class PixelShuffle:
+    """DepthToSpace of data ``[N, C, H, W]`` whose depth is (channel, block row, block column)."""
+
+    block: int
+
+
+@dataclass(frozen=True)
+class BatchNormalization:
+    """Inputs: data ``[N, C, ...]``, then scale, bias, mean and variance, each ``[C]``."""
+
+    epsilon: float
+
+
+@dataclass(frozen=True)
+class LayerNormalization:
+    """Inputs: data, scale, bias or None; runs over the axes from ``axis`` (not negative) on."""
+
+    axis: int
+    epsilon: float
+
+
+FloatOperation: TypeAlias = (
+    BatchNormalization
+    | Flatten
+    | FloatFunction
+    | FloatHardSigmoid
+    | FloatPad
+    | FloatReduce
+    | Identity
+    | LayerNormalization
+    | PixelShuffle
+)
