@@ -31,7 +31,7 @@ from intact.engines.integer import IntegerEngine
 from intact.formats.tflite.write import write_tflite
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from zoo import CALIBRATION, MODELS, ZooModel
 
 UNIT = Preprocess((0.0,) * 3, (1 / 255,) * 3)
@@ -96,7 +96,7 @@ def measure(model: ZooModel, batch: int, rounds: int) -> Row:
     plan = intact.quantize(
         model.path, {input_name(model): images}, target="tflite", formats=[]
     ).plan
-    program = lower(plan, layout=Layout.CHANNELS_LAST)
+    program = lower(plan, layout=IoLayout.CHANNELS_LAST)
     content = write_tflite(program)
     engine = IntegerEngine(integer_io(program))
     (name,) = engine.program.inputs

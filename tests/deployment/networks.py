@@ -15,7 +15,7 @@ from intact.formats.verification import LayerComparison
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Step
 from intact.program.lower import lower
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 
@@ -70,7 +70,7 @@ def written(program: Program, io: Io = Io.INT8) -> bytes:
 
 def lowered(plan: QuantizedGraph) -> Program:
     """Return a plan as it is written."""
-    return lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
+    return lower(plan, float_operations=True, layout=IoLayout.CHANNELS_LAST)
 
 
 def with_wrong_weight(program: Program, node: str) -> Program:

@@ -15,7 +15,7 @@ from intact.formats.verification import verify_c, verify_micro
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from tests.deployment.networks import (
     batches,
     images,
@@ -30,7 +30,7 @@ from tests.plans import calibrate, planned
 
 
 def c_of(plan: QuantizedGraph) -> CProgram:
-    return write_c(integer_io(lower(plan, layout=Layout.CHANNELS_LAST)))
+    return write_c(integer_io(lower(plan, layout=IoLayout.CHANNELS_LAST)))
 
 
 def test_a_c_program_has_the_engines_bits() -> None:
@@ -55,7 +55,7 @@ def test_a_c_program_that_only_shifts_has_the_engines_bits() -> None:
     assert [(each.mismatches, each.values) for each in found.outputs] == [(0, 200)]
     assert found.in_float == {}
     with CRuntime(c_of(plan)) as runtime:
-        program = integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+        program = integer_io(lower(plan, layout=IoLayout.CHANNELS_LAST))
         outputs = runtime.run(stored_feeds(program, images(40)))["logits"]
     assert len(np.unique(outputs)) > 20
 
@@ -70,7 +70,7 @@ def test_tensorflow_lite_micro_has_the_engines_bits() -> None:
 
 def test_a_wrong_bias_shows() -> None:
     plan = plan_for("tflite-micro")
-    faulty = with_wrong_bias(lower(plan, layout=Layout.CHANNELS_LAST), "dense")
+    faulty = with_wrong_bias(lower(plan, layout=IoLayout.CHANNELS_LAST), "dense")
     found = verify_c(plan, write_c(integer_io(faulty)), batches(16))
     assert found.outputs[0].mismatches == 16
     assert found.outputs[0].largest > 1

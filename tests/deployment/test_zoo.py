@@ -25,7 +25,7 @@ from intact.graph import load_model, normalize
 from intact.plan import QuantizedGraph, build_plan
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from intact.targets import load_target
 from tests.deployment.networks import lowered, written, wrong
 from tests.images import Images, Preprocessing
@@ -84,7 +84,7 @@ def test_litert(name: str, layers: int, target: str, kernels: Kernels, plans: Pl
 def test_microcontrollers(plans: Plans) -> None:
     plan, images = plans("mlperf_resnet8", "tflite-micro")
     exact(verify_micro(plan, written(lowered(plan)), [images]), 0)
-    program = integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+    program = integer_io(lower(plan, layout=IoLayout.CHANNELS_LAST))
     exact(verify_c(plan, write_c(program), [images]), 0)
 
 

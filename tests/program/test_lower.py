@@ -36,7 +36,7 @@ from intact.program.operations import (
     Transpose,
     Unary,
 )
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from tests.gallery.catalogue import GALLERY
 from tests.models import (
     MODELS,
@@ -106,7 +106,7 @@ def test_moving_transposes_changes_no_bit(name: str, plans: Plans) -> None:
 
 @pytest.mark.parametrize("name", GALLERY)
 def test_a_program_hangs_together(name: str, plans: Plans) -> None:
-    for layout in Layout:
+    for layout in IoLayout:
         program = lower(plans(name, "tflite"), layout=layout, float_operations=True)
         known = {tensor.name for tensor in program.inputs.values()}
         for step in program.steps:
@@ -127,7 +127,7 @@ def test_nothing_is_transposed_inside_a_convolutional_network(
     build: Callable[[], onnx.ModelProto],
 ) -> None:
     model = build()
-    program = lower(calibrated(model, "tflite"), layout=Layout.CHANNELS_LAST)
+    program = lower(calibrated(model, "tflite"), layout=IoLayout.CHANNELS_LAST)
     assert types(program)[Transpose] == 0
     (image,) = program.inputs.values()
     assert image.permutation == (0, 2, 3, 1)
@@ -140,7 +140,7 @@ def test_channels_last_gives_the_same_numbers() -> None:
     model = transposed_net()
     plan, feeds = calibrated(model, "tflite"), dict(random_inputs(model, batch=2))
     wanted = IntegerEngine(lower(plan), threads=1).run(feeds).outputs["pixels"]
-    program = lower(plan, layout=Layout.CHANNELS_LAST)
+    program = lower(plan, layout=IoLayout.CHANNELS_LAST)
     turned = {"image": np.ascontiguousarray(feeds["image"].transpose(0, 2, 3, 1))}
     found = IntegerEngine(program, threads=1).run(turned).outputs["pixels"]
     np.testing.assert_array_equal(program.outputs["pixels"].as_in_model(found), wanted)
@@ -182,7 +182,7 @@ def test_a_dense_layer_takes_what_is_stored(size: int) -> None:
     """Flattening moves no element: the weights' columns are in the order of the stored ones."""
     model = dense_after(size).build()
     plan, feeds = calibrated(model, "tflite"), dict(random_inputs(model, batch=3))
-    program = lower(plan, layout=Layout.CHANNELS_LAST)
+    program = lower(plan, layout=IoLayout.CHANNELS_LAST)
     assert types(program)[Transpose] == 0
     wanted = IntegerEngine(translated(plan), threads=1).run(feeds).outputs["y"]
     found = IntegerEngine(lower(plan), threads=1).run(feeds).outputs["y"]
@@ -194,7 +194,7 @@ def test_a_flattened_image_that_others_read_is_transposed() -> None:
     b.output(next(node.output[0] for node in b.nodes if node.op_type == "Flatten"))
     model = b.build()
     plan, feeds = calibrated(model, "tflite"), dict(random_inputs(model, batch=3))
-    assert types(lower(plan, layout=Layout.CHANNELS_LAST))[Transpose] == 1
+    assert types(lower(plan, layout=IoLayout.CHANNELS_LAST))[Transpose] == 1
     wanted = IntegerEngine(translated(plan), threads=1).run(feeds).outputs
     for name, array in IntegerEngine(lower(plan), threads=1).run(feeds).outputs.items():
         np.testing.assert_array_equal(array, wanted[name])
@@ -222,7 +222,7 @@ def test_axes_are_renumbered() -> None:
     b.output("y")
     model = b.build()
     plan, feeds = calibrated(model, "tflite"), dict(random_inputs(model, batch=2))
-    program = lower(plan, layout=Layout.CHANNELS_LAST)
+    program = lower(plan, layout=IoLayout.CHANNELS_LAST)
     assert types(program)[Transpose] == 0
     wanted = IntegerEngine(translated(plan), threads=1).run(feeds).outputs["y"]
     np.testing.assert_array_equal(
@@ -304,7 +304,7 @@ def test_global_pools_and_softmax() -> None:
     x = b.node("GlobalAveragePool", b.node("AveragePool", x, kernel_shape=[2, 2]))
     b.node("Softmax", b.node("Flatten", x), out="y", axis=1)
     b.output("y")
-    program = lower(calibrated(b.build(), "tflite"), layout=Layout.CHANNELS_LAST)
+    program = lower(calibrated(b.build(), "tflite"), layout=IoLayout.CHANNELS_LAST)
     assert types(program) == {
         Quantize: 1,
         Convolution: 1,
@@ -325,7 +325,7 @@ def test_global_pools_and_softmax() -> None:
 def test_the_model_of_a_plan_is_not_changed() -> None:
     plan = calibrated(residual_net(), "tflite")
     before = plan.graph.hash
-    lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
+    lower(plan, float_operations=True, layout=IoLayout.CHANNELS_LAST)
     assert plan.graph.hash == before == normalize(plan.graph.model).hash
     assert Requantize not in types(lower(plan))
 

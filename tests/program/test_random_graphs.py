@@ -13,7 +13,7 @@ from intact.numerics.metrics import sqnr_db
 from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower, translated
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from tests.models import random_inputs
 from tests.plans import Arrays, calibrate, planned
 from tests.program.random_graphs import random_graph
@@ -45,7 +45,7 @@ def test_layouts_give_the_same_bits(seed: int) -> None:
     plan, feeds = made(seed, "tflite")
     wanted = computed(translated(plan), feeds)
     simulated, _ = Simulator(plan, threads=1).run(feeds)
-    for layout in Layout:
+    for layout in IoLayout:
         program = lower(plan, layout=layout)
         for name, array in computed(program, feeds).items():
             np.testing.assert_array_equal(array, wanted[name], err_msg=name)

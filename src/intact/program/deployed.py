@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from intact.plan import READ_FROM, QuantizedGraph
 from intact.program.lower import lower
-from intact.program.passes.layout import Layout
-from intact.program.passes.signedness import signed
+from intact.program.passes.encodings import signed
+from intact.program.passes.layout import IoLayout
 from intact.program.program import Program
 
 
@@ -22,5 +22,5 @@ def deployed_program(plan: QuantizedGraph, *, float_operations: bool = False) ->
     Raises:
         PlanError: See `lower`.
     """
-    layout = Layout.MODEL if READ_FROM in plan.provenance else Layout.CHANNELS_LAST
+    layout = IoLayout.MODEL if READ_FROM in plan.provenance else IoLayout.CHANNELS_LAST
     return signed(lower(plan, float_operations=float_operations, layout=layout))

@@ -17,7 +17,7 @@ from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from tests.formats.c import cases
 from tests.formats.c.test_kernels import SANITIZED, STRICT
 
@@ -27,7 +27,7 @@ def planned(model: Path, data: Path, target: str | Path) -> QuantizedGraph:
 
 
 def program_of(plan: QuantizedGraph) -> Program:
-    return integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+    return integer_io(lower(plan, layout=IoLayout.CHANNELS_LAST))
 
 
 def assert_bits(program: Program, count: int, flags: tuple[str, ...]) -> CProgram:
@@ -77,7 +77,7 @@ def test_the_microcontroller_runtime_gives_these_bits() -> None:
     pytest.importorskip("ai_edge_litert")
     plan = planned(demo.model_path(), demo.calibration_path(), "tflite-micro")
     program = program_of(plan)
-    lowered = lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST)
+    lowered = lower(plan, float_operations=True, layout=IoLayout.CHANNELS_LAST)
     interpreter = runtime.Interpreter.from_bytes(write_tflite(lowered))
     fed = cases.feeds(program, 30)
     with CRuntime(write_c(program)) as compiled:

@@ -21,7 +21,7 @@ from intact.program import Array, Program
 from intact.program.lower import lower
 from intact.program.operations import FullyConnected
 from intact.program.passes.integer_io import integer_io
-from intact.program.passes.layout import Layout
+from intact.program.passes.layout import IoLayout
 from tests.formats.tflite.cases import real
 from tests.formats.tflite.files import model_of, operators_of
 from tests.images import Images, Preprocessing
@@ -33,7 +33,7 @@ Arrays = dict[str, Array]
 
 def differences(plan: QuantizedGraph, feeds: Arrays, kernels: Kernels) -> dict[str, Array]:
     """Return how far the file's outputs are from the simulation's, in steps."""
-    program = integer_io(lower(plan, float_operations=True, layout=Layout.CHANNELS_LAST))
+    program = integer_io(lower(plan, float_operations=True, layout=IoLayout.CHANNELS_LAST))
     runtime = TfliteRuntime(write_tflite(program), kernels=kernels)
     found, _ = runtime.run(_codes(program, feeds))
     wanted, _ = Simulator(plan).run(feeds)
@@ -70,9 +70,9 @@ def test_small_models_agree_with_the_simulation(name: str, kernels: Kernels) -> 
 def test_floats_at_the_ends_are_in_the_layout_that_was_asked_for() -> None:
     model = MODELS["residual"].build(17)
     feeds = random_inputs(model, batch=3, seed=5)
-    program = lower(calibrated(model, "tflite"), layout=Layout.MODEL)
+    program = lower(calibrated(model, "tflite"), layout=IoLayout.MODEL)
     in_model, _ = TfliteRuntime(write_tflite(program, io=Io.FLOAT)).run(feeds)
-    program = lower(calibrated(model, "tflite"), layout=Layout.CHANNELS_LAST)
+    program = lower(calibrated(model, "tflite"), layout=IoLayout.CHANNELS_LAST)
     moved = {
         name: feeds[name].transpose(tensor.permutation or range(feeds[name].ndim))
         for name, tensor in program.inputs.items()
@@ -119,7 +119,7 @@ def test_the_zoo_has_no_transposes_and_agrees(
     (steps,) = differences(plan, images, Kernels.OPTIMIZED).values()
     assert steps.max() <= CNNS[name]
     assert steps.mean() < 1
-    content = write_tflite(lower(plan, layout=Layout.CHANNELS_LAST))
+    content = write_tflite(lower(plan, layout=IoLayout.CHANNELS_LAST))
     assert "TRANSPOSE" not in operators_of(content)
     assert not {"QUANTIZE", "DEQUANTIZE"} & set(operators_of(content))
 
@@ -128,7 +128,7 @@ def test_tflite_micro_runs_a_model_of_the_zoo(zoo: Path, cifar: Callable[..., Im
     micro = pytest.importorskip("tflite_micro.python.tflite_micro.runtime")
     plan = planned(onnx.load(zoo / "mlperf_resnet8.onnx"), "tflite")
     plan = calibrate(plan, {"image": cifar("calib", 32, Preprocessing.PIXELS).image})
-    program = integer_io(lower(plan, layout=Layout.CHANNELS_LAST))
+    program = integer_io(lower(plan, layout=IoLayout.CHANNELS_LAST))
     feeds = _codes(program, {"image": cifar("test", 1, Preprocessing.PIXELS).image})
     content = write_tflite(program)
     interpreter = micro.Interpreter.from_bytes(content)

@@ -11,7 +11,7 @@ from intact.plan import QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower
 from intact.program.operations import Dequantize, Function, Quantize, Requantize, Softmax, Unary
-from intact.program.passes.signedness import signed
+from intact.program.passes.encodings import signed
 from intact.targets import load_target
 from tests.models import ModelBuilder
 

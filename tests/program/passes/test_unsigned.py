@@ -8,7 +8,7 @@ from intact.engines.integer import IntegerEngine
 from intact.program import Program
 from intact.program.lower import lower
 from intact.program.operations import Convolution
-from intact.program.passes.signedness import unsigned_inputs
+from intact.program.passes.encodings import unsigned_inputs
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrated
 

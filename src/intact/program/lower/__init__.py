@@ -14,22 +14,25 @@ from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, refuse_unready
-from intact.program.lower.builder import Builder
+from intact.program.lower import floats, moves, pointwise, products, windows
+from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
-from intact.program.lower.table import LAYERS, OPERATIONS, Lowerings
+from intact.program.lower.lowerings import FLOAT_LOWERINGS, LOWERINGS, Lowerings
 from intact.program.operations import FloatNodes
+from intact.program.passes.encodings import unsigned_inputs, with_prescribed_outputs
 from intact.program.passes.islands import join_islands, without_unused
-from intact.program.passes.layout import Layout, cancel_transposes
-from intact.program.passes.prescribed import with_prescribed_outputs
-from intact.program.passes.signedness import unsigned_inputs
+from intact.program.passes.layout import IoLayout, cancel_transposes
 from intact.program.program import Program, Tensor
+
+_MODULES = (floats, moves, pointwise, products, windows)
+"""Their lowerings are registered when they are imported."""
 
 
 def lower(
     plan: QuantizedGraph,
     *,
     float_operations: bool = False,
-    layout: Layout = Layout.MODEL,
+    layout: IoLayout = IoLayout.MODEL,
 ) -> Program:
     """Take a calibrated plan apart into steps.
 
@@ -42,7 +45,7 @@ def lower(
     Raises:
         PlanError: An end has no scale yet, or levels without integer arithmetic.
     """
-    floats = OPERATIONS if float_operations else None
+    floats = LOWERINGS if float_operations else None
     program = without_unused(translated(plan, floats))
     moved = without_unused(cancel_transposes(program, layout))
     return unsigned_inputs(with_prescribed_outputs(join_islands(moved), plan))
@@ -61,7 +64,7 @@ def lower_nodes(plan: QuantizedGraph) -> Program:
     Raises:
         PlanError: See `lower`.
     """
-    return without_unused(translated(plan, LAYERS))
+    return without_unused(translated(plan, FLOAT_LOWERINGS))
 
 
 def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program:
@@ -76,7 +79,7 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
     """
     refuse_unready(plan)
     points = Points.of(plan)
-    builder = Builder(plan, points)
+    builder = ProgramBuilder(plan, points)
     in_float: dict[str, str] = {}
     for chain in chains(plan, points):
         reason = _in_integers(builder, chain) if plan.is_quantized(chain[0]) else ""
@@ -90,30 +93,30 @@ def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program
     return Program(builder.inputs, outputs, tuple(builder.steps), in_float)
 
 
-def _in_integers(builder: Builder, chain: tuple[ir.Node, ...]) -> str | None:
+def _in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:
     """Add the steps of a quantized chain; return why there are none, or None."""
     try:
-        OPERATIONS.translate(builder, chain)
+        LOWERINGS.lower(builder, chain)
     except Unsupported as reason:
         return str(reason)
     return None
 
 
-def _in_floats(builder: Builder, node: ir.Node, floats: Lowerings | None) -> None:
+def _in_floats(builder: ProgramBuilder, node: ir.Node, floats: Lowerings | None) -> None:
     """Add a node that computes with floats, as an operation or as it is."""
     if floats is None or not floats.has(node):
         _as_it_is(builder, node)
         return
     builder.floating = True
     try:
-        floats.translate(builder, (node,))
+        floats.lower(builder, (node,))
     except Unsupported as reason:
         _as_it_is(builder, node, str(reason))
     finally:
         builder.floating = False
 
 
-def _as_it_is(builder: Builder, node: ir.Node, reason: str = "") -> None:
+def _as_it_is(builder: ProgramBuilder, node: ir.Node, reason: str = "") -> None:
     read: dict[ir.Value, Tensor] = {}
     for slot, value in enumerate(node.inputs):
         is_quantized = (str(node.name), slot) in builder.points.at_input

@@ -35,7 +35,7 @@ _CONVERSION = "QuantizeLinear"
 """The operator whose arithmetic conversions between numbers and codes follow."""
 
 
-class Builder:
+class ProgramBuilder:
     """Collects the steps of one program.
 
     A value of the model can exist in several forms: as floats, and as codes of each point that

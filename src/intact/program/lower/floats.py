@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 
 from intact.errors import Unsupported
@@ -13,7 +11,6 @@ from intact.program.float_operations import (
     Flatten,
     FloatFunction,
     FloatHardSigmoid,
-    FloatOperation,
     FloatPad,
     FloatReduce,
     FloatReduction,
@@ -25,12 +22,11 @@ from intact.program.float_operations import (
 )
 from intact.program.lower import moves
 from intact.program.lower.attributes import axis_of, constant_input
-from intact.program.lower.builder import Builder
+from intact.program.lower.builder import ProgramBuilder
+from intact.program.lower.lowerings import FLOAT_LOWERINGS
 from intact.program.lower.windows import axes_of
 from intact.program.operations import Function, Operation, Unary
 from intact.program.program import Tensor
-
-Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
 
 _FUNCTIONS = {
     "Ceil": FloatUnary.CEIL,
@@ -50,7 +46,9 @@ _POWERS: dict[float, Operation] = {
 }
 
 
-def _emit(builder: Builder, node: ir.Node, operation: Operation, *inputs: Tensor | None) -> None:
+def _emit(
+    builder: ProgramBuilder, node: ir.Node, operation: Operation, *inputs: Tensor | None
+) -> None:
     """Add the step of a node with one output.
 
     Raises:
@@ -64,16 +62,21 @@ def _emit(builder: Builder, node: ir.Node, operation: Operation, *inputs: Tensor
     builder.hand_out(value, result)
 
 
-def _of_one(operation: FloatOperation) -> Translate:
-    """Lower a node with one operand and no options."""
-
-    def translate(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
-        _emit(builder, chain[0], operation, builder.read(chain[0], 0))
-
-    return translate
+@FLOAT_LOWERINGS.register("Identity", any_rank=True)
+def _identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower Identity."""
+    _emit(builder, chain[0], Identity(), builder.read(chain[0], 0))
 
 
-def _power(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register(*_FUNCTIONS, any_rank=True)
+def _function(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Lower a function of one operand that has no options."""
+    operation = FloatFunction(_FUNCTIONS[chain[0].op_type])
+    _emit(builder, chain[0], operation, builder.read(chain[0], 0))
+
+
+@FLOAT_LOWERINGS.register("Pow", any_rank=True)
+def _power(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pow, where it is a square or a root."""
     exponent = constant_input(chain[0], 1)
     found = None
@@ -84,14 +87,16 @@ def _power(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, chain[0], found, builder.read(chain[0], 0))
 
 
-def _hard_sigmoid(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register("HardSigmoid", any_rank=True)
+def _hard_sigmoid(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower HardSigmoid."""
     attributes = chain[0].attributes
     slope, offset = attributes.get_float("alpha", 0.2), attributes.get_float("beta", 0.5)
     _emit(builder, chain[0], FloatHardSigmoid(slope, offset), builder.read(chain[0], 0))
 
 
-def _reduction(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register(*_REDUCTIONS)
+def _reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower ReduceProd, ReduceL1 and ReduceL2."""
     node = chain[0]
     data = builder.read(node, 0)
@@ -100,7 +105,8 @@ def _reduction(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, node, FloatReduce(_REDUCTIONS[node.op_type], axes, keeps), data)
 
 
-def _pad(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register("Pad")
+def _pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Pad."""
     node = chain[0]
     data = builder.read(node, 0)
@@ -113,7 +119,8 @@ def _pad(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, node, FloatPad(pads, PadMode(mode), value), data)
 
 
-def _flatten(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register("Flatten")
+def _flatten(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Flatten behind the batch."""
     data = builder.read(chain[0], 0)
     rank = len(data.shape)
@@ -122,12 +129,14 @@ def _flatten(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, chain[0], Flatten(), data)
 
 
-def _resize(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register("Resize")
+def _resize(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower Resize, also by factors that are those of its lengths up to rounding."""
-    moves.resize(builder, chain, approximate=True)
+    moves.add_resize(builder, chain, approximate=True)
 
 
-def _depth_to_space(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register("DepthToSpace")
+def _depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower DepthToSpace of either mode."""
     node = chain[0]
     if (node.attributes.get_string("mode", "DCR") or "DCR") == "DCR":
@@ -137,14 +146,16 @@ def _depth_to_space(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     _emit(builder, node, PixelShuffle(block), builder.read(node, 0))
 
 
-def _batch_normalization(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register("BatchNormalization", any_rank=True)
+def _batch_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower a BatchNormalization that was not folded into a product."""
     inputs = [builder.read(chain[0], slot) for slot in range(5)]
     epsilon = chain[0].attributes.get_float("epsilon", 1e-5)
     _emit(builder, chain[0], BatchNormalization(epsilon), *inputs)
 
 
-def _layer_normalization(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@FLOAT_LOWERINGS.register("LayerNormalization", any_rank=True)
+def _layer_normalization(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Lower LayerNormalization."""
     node = chain[0]
     data, scale = builder.read(node, 0), builder.read(node, 1)
@@ -152,29 +163,3 @@ def _layer_normalization(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     axis = axis_of(node, len(data.shape), -1)
     operation = LayerNormalization(axis, node.attributes.get_float("epsilon", 1e-5))
     _emit(builder, node, operation, data, scale, bias)
-
-
-TABLE: dict[str, Translate] = {
-    **{name: _of_one(FloatFunction(kind)) for name, kind in _FUNCTIONS.items()},
-    **dict.fromkeys(_REDUCTIONS, _reduction),
-    "BatchNormalization": _batch_normalization,
-    "DepthToSpace": _depth_to_space,
-    "Flatten": _flatten,
-    "HardSigmoid": _hard_sigmoid,
-    "Identity": _of_one(Identity()),
-    "LayerNormalization": _layer_normalization,
-    "Pad": _pad,
-    "Pow": _power,
-    "Resize": _resize,
-}
-"""By operator type, where it differs from how integers are lowered."""
-
-ANY_RANK = {
-    *_FUNCTIONS,
-    "BatchNormalization",
-    "HardSigmoid",
-    "Identity",
-    "LayerNormalization",
-    "Pow",
-}
-"""Operators that can be lowered where the rank of what they read or write is not known."""

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value, is_constant, moves_values
 from intact.program.lower.attributes import axis_of, constant_input, integers
-from intact.program.lower.builder import Builder
-from intact.program.lower.chain_end import finish_move
+from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.forms import shape_of
+from intact.program.lower.lowerings import LOWERINGS, finish_move
 from intact.program.operations import (
     Concat,
     DepthToSpace,
@@ -33,10 +31,9 @@ from intact.program.operations import (
 )
 from intact.program.program import Shape
 
-Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
 
-
-def identity(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Identity", "Dropout", any_rank=True)
+def identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Identity and Dropout: nothing, or a requantization."""
     node = chain[0]
     if len(chain) > 1 or len([value for value in node.outputs if value.name]) > 1:
@@ -44,7 +41,8 @@ def identity(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     builder.hand_out(node.outputs[0], builder.read(node, 0))
 
 
-def reshape(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+def reshape(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Reshape, Flatten, Squeeze and Unsqueeze."""
     value = chain[0].outputs[0]
     shape = shape_of(value)
@@ -54,14 +52,16 @@ def reshape(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (builder.read(chain[0], 0),))
 
 
-def transpose(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Transpose")
+def transpose(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Transpose."""
     data = builder.read(chain[0], 0)
     order = integers(chain[0], "perm") or tuple(reversed(range(len(data.shape))))
     finish_move(builder, chain, Transpose(order), (data,))
 
 
-def concat(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Concat")
+def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Concat; operands of another encoding than the result are requantized first."""
     node = chain[0]
     operands = [builder.read(node, slot) for slot, _ in enumerate(node.inputs)]
@@ -74,7 +74,8 @@ def concat(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Concat(axis_of(node, rank, 0)), operands)
 
 
-def pad(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Pad")
+def pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Pad with zeros."""
     node = chain[0]
     if (node.attributes.get_string("mode", "constant") or "constant") != "constant":
@@ -104,7 +105,8 @@ def pads_of(node: ir.Node, rank: int) -> Pads:
     return tuple(pads)
 
 
-def slicing(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Slice")
+def slicing(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Slice with constant limits."""
     node = chain[0]
     data = builder.read(node, 0)
@@ -137,7 +139,8 @@ def _limits(
     return start, None if end >= far else end, step
 
 
-def split(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Split")
+def split(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Split into parts of constant sizes."""
     node = chain[0]
     data = builder.read(node, 0)
@@ -149,7 +152,8 @@ def split(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Split(axis, parts), (data,))
 
 
-def gather(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Gather")
+def gather(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gather: a selection where the indices are constant, else a look-up."""
     node = chain[0]
     data = builder.read(node, 0)
@@ -169,7 +173,8 @@ def gather(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Gather(axis, indices), (data,))
 
 
-def tile(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Tile")
+def tile(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Tile with constant repeats."""
     repeats = integers(chain[0], "repeats", 1)
     if repeats is None:
@@ -177,7 +182,8 @@ def tile(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, Tile(repeats), (builder.read(chain[0], 0),))
 
 
-def expand(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Expand")
+def expand(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Expand to a constant shape."""
     wanted = constant_input(chain[0], 1)
     if wanted is None:
@@ -189,7 +195,8 @@ def expand(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (data,))
 
 
-def depth_to_space(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("DepthToSpace", "SpaceToDepth")
+def depth_to_space(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """DepthToSpace whose depth is (block row, block column, channel), and SpaceToDepth."""
     node = chain[0]
     block = node.attributes.get_int("blocksize", 1) or 1
@@ -222,8 +229,16 @@ _TOLERANCE = 1e-3
 """Elements by which a length may differ from its factor times the length before."""
 
 
-def resize(builder: Builder, chain: tuple[ir.Node, ...], *, approximate: bool = False) -> None:
-    """Resize of the spatial axes to a known size, nearest or linear.
+@LOWERINGS.register("Resize")
+def resize(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """Resize of the spatial axes to a known size, nearest or linear."""
+    add_resize(builder, chain)
+
+
+def add_resize(
+    builder: ProgramBuilder, chain: tuple[ir.Node, ...], *, approximate: bool = False
+) -> None:
+    """Add the step of a Resize.
 
     Args:
         builder: Where the steps go.
@@ -292,21 +307,3 @@ def _free_of_ties(corners: tuple[bool, bool], old: Shape, new: Shape) -> set[str
     if corners == (False, False) and all(a and b and b // a <= 2 for a, b in pairs):
         return {"round_prefer_floor"}
     return set()
-
-
-TABLE: dict[str, Translate] = {
-    "Identity": identity,
-    "Dropout": identity,
-    **dict.fromkeys(("Reshape", "Flatten", "Squeeze", "Unsqueeze"), reshape),
-    "Transpose": transpose,
-    "Concat": concat,
-    "Pad": pad,
-    "Slice": slicing,
-    "Split": split,
-    "Gather": gather,
-    "Tile": tile,
-    "Expand": expand,
-    "DepthToSpace": depth_to_space,
-    "SpaceToDepth": depth_to_space,
-    "Resize": resize,
-}

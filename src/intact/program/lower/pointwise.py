@@ -2,26 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
+import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.program.lower.attributes import axis_of, bounds_of, joined
-from intact.program.lower.builder import Builder
-from intact.program.lower.chain_end import finish, fused_bounds
+from intact.program.lower.builder import ProgramBuilder
+from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
 from intact.program.operations import (
     Binary,
     Bounds,
     Elementwise,
     Function,
+    Operation,
     PRelu,
+    Reduce,
+    Reduction,
     Softmax,
     Unary,
 )
+from intact.program.program import Tensor
 from intact.targets import Requantize
-
-Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
 
 _BINARIES = {
     "Add": Binary.ADD,
@@ -33,6 +34,7 @@ _BINARIES = {
 }
 
 _SELECTING = {Binary.MINIMUM, Binary.MAXIMUM}
+
 """They hand out one of their operands, so codes are compared on the grid of the result."""
 
 _FUNCTIONS = {
@@ -49,13 +51,16 @@ _FUNCTIONS = {
 }
 
 _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
+
 """Arithmetics for which it is all the same when a number is clamped."""
 
 _LEGACY_SOFTMAX = 13
+
 """Before this opset Softmax worked on the input flattened to a matrix."""
 
 
-def binary(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register(*_BINARIES, any_rank=True)
+def binary(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Add, Sub, Mul, Div, Min and Max of two operands; Sub and Mul by itself as one."""
     node = chain[0]
     if len(node.inputs) != 2:
@@ -83,7 +88,8 @@ def _squares(chain: tuple[ir.Node, ...]) -> bool:
     return all(value is chain[0].outputs[0] for value in chain[1].inputs)
 
 
-def function(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register(*_FUNCTIONS, any_rank=True)
+def function(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """A function of one operand that has no options."""
     node = chain[0]
     kind, rest = _FUNCTIONS[node.op_type], 1
@@ -93,7 +99,8 @@ def function(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, Function(kind, bounds=bounds), (builder.read(node, 0),))
 
 
-def gelu(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Gelu", any_rank=True)
+def gelu(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gelu, exact or with tanh."""
     mode = chain[0].attributes.get_string("approximate", "none")
     kind = Unary.GELU_TANH if mode == "tanh" else Unary.GELU
@@ -101,28 +108,29 @@ def gelu(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, operation, (builder.read(chain[0], 0),))
 
 
-def sloped(kind: Unary, default: float) -> Translate:
-    """A function whose slope or height is the attribute ``alpha``."""
+_SLOPED = {
+    "LeakyRelu": (Unary.LEAKY_RELU, 0.01),
+    "Elu": (Unary.ELU, 1.0),
+    "HardSigmoid": (Unary.HARD_SIGMOID, 0.2),
+}
 
-    def translate(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
-        node = chain[0]
-        alpha = node.attributes.get_float("alpha", default)
-        operation = Function(kind, alpha, fused_bounds(chain))
-        finish(builder, chain, operation, (builder.read(node, 0),))
-
-    return translate
+"""Functions whose slope or height is the attribute ``alpha``, with its default."""
 
 
-def hard_sigmoid(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
-    """HardSigmoid: ``alpha`` is the parameter, ``beta`` must be 0.5."""
+@LOWERINGS.register(*_SLOPED, any_rank=True)
+def sloped(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """LeakyRelu, Elu and HardSigmoid, whose ``beta`` must be 0.5."""
     node = chain[0]
     beta = node.attributes.get_float("beta", 0.5)
-    if beta != 0.5:
+    if node.op_type == "HardSigmoid" and beta != 0.5:
         raise Unsupported(f"its beta is {beta}")
-    sloped(Unary.HARD_SIGMOID, 0.2)(builder, chain)
+    kind, default = _SLOPED[node.op_type]
+    operation = Function(kind, node.attributes.get_float("alpha", default), fused_bounds(chain))
+    finish(builder, chain, operation, (builder.read(node, 0),))
 
 
-def clamp(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Relu", "Clip", any_rank=True)
+def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Relu or Clip that stands alone.
 
     Integer hardware rescales in a Relu. What is clamped below another number than 0 is brought to
@@ -137,7 +145,8 @@ def clamp(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, Function(Unary.CLAMP, bounds=bounds), (data,))
 
 
-def prelu(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("PRelu", any_rank=True)
+def prelu(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """PRelu with a constant slope."""
     if len(chain) > 1:
         raise Unsupported("there is no one operation for PRelu and what follows it")
@@ -147,7 +156,8 @@ def prelu(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, PRelu(), (data, slope))
 
 
-def softmax(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Softmax", "LogSoftmax")
+def softmax(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Softmax and LogSoftmax."""
     node = chain[0]
     if len(chain) > 1:
@@ -161,16 +171,51 @@ def softmax(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, Softmax(axis, log=node.op_type == "LogSoftmax"), (data,))
 
 
-TABLE: dict[str, Translate] = {
-    **dict.fromkeys(_BINARIES, binary),
-    **dict.fromkeys(_FUNCTIONS, function),
-    "Relu": clamp,
-    "Clip": clamp,
-    "Gelu": gelu,
-    "LeakyRelu": sloped(Unary.LEAKY_RELU, 0.01),
-    "Elu": sloped(Unary.ELU, 1.0),
-    "HardSigmoid": hard_sigmoid,
-    "PRelu": prelu,
-    "Softmax": softmax,
-    "LogSoftmax": softmax,
-}
+@LOWERINGS.register("LayerNormalization")
+def layer_norm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+    """``(x - mean) * rsqrt(variance + epsilon) * scale + bias``.
+
+    Source: the ONNX operator's definition.
+    """
+    node = chain[0]
+    data, scale = builder.read(node, 0), builder.read(node, 1)
+    if len(chain) > 1 or data.encoding is not None or len(node.outputs) > 1:
+        raise Unsupported("there is no integer operation for LayerNormalization")
+    rank = len(data.shape)
+    axes = tuple(range(axis_of(node, rank, -1), rank))
+    epsilon = np.float32(node.attributes.get_float("epsilon", 1e-5))
+    maker = _Maker(builder, node, data)
+    mean = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), data, reduced=axes)
+    squared = maker(Elementwise(Binary.SQUARED_DIFFERENCE), data, mean)
+    variance = maker(Reduce(Reduction.MEAN, axes, keep_dims=True), squared, reduced=axes)
+    safe = maker(Elementwise(Binary.ADD), variance, maker.constant(epsilon), reduced=axes)
+    factor = maker(Function(Unary.RSQRT), safe, reduced=axes)
+    centred = maker(Elementwise(Binary.SUB), data, mean)
+    scaled = maker(Elementwise(Binary.MUL), centred, factor)
+    last, operands = Elementwise(Binary.MUL), (scaled, scale)
+    if len(node.inputs) > 2 and node.inputs[2] is not None:
+        last, operands = Elementwise(Binary.ADD), (maker(last, *operands), builder.read(node, 2))
+    result = builder.result(node.outputs[0])
+    builder.emit((node,), last, operands, (result,))
+    builder.hand_out(node.outputs[0], result)
+
+
+class _Maker:
+    """Adds steps on floats whose results are called after the node's."""
+
+    def __init__(self, builder: ProgramBuilder, node: ir.Node, data: Tensor) -> None:
+        self._builder = builder
+        self._node = node
+        self._shape = data.shape
+
+    def __call__(
+        self, operation: Operation, *inputs: Tensor, reduced: tuple[int, ...] = ()
+    ) -> Tensor:
+        shape = tuple(1 if k in reduced else size for k, size in enumerate(self._shape))
+        result = self._builder.inner(self._node.outputs[0], shape)
+        self._builder.emit((self._node,), operation, inputs, (result,))
+        return result
+
+    def constant(self, number: np.float32) -> Tensor:
+        data = np.asarray(number)
+        return self._builder.inner(self._node.outputs[0], (), data)

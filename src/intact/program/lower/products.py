@@ -10,9 +10,9 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.program.lower.attributes import constant_input, integers, window_pads
-from intact.program.lower.builder import Builder
-from intact.program.lower.chain_end import finish, fused_bounds
+from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.forms import permuted, reshaped, shape_of
+from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
 from intact.program.operations import (
     BatchMatMul,
     Convolution,
@@ -26,7 +26,8 @@ _SAME_SCALE = 1e-5
 """Largest relative difference at which a bias counts as one in units of the accumulator."""
 
 
-def convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Conv")
+def convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Conv."""
     node = chain[0]
     added = _added_slot(chain)
@@ -51,7 +52,7 @@ def _added_slot(chain: tuple[ir.Node, ...]) -> int | None:
     return 1 if chain[1].inputs[0] is chain[0].outputs[0] else 0
 
 
-def _residual(builder: Builder, chain: tuple[ir.Node, ...], slot: int) -> Tensor:
+def _residual(builder: ProgramBuilder, chain: tuple[ir.Node, ...], slot: int) -> Tensor:
     """Return what an Add behind a convolution adds to its sums, channels last.
 
     Raises:
@@ -71,7 +72,8 @@ def _residual(builder: Builder, chain: tuple[ir.Node, ...], slot: int) -> Tensor
     return builder.channels_last(residual)
 
 
-def transposed_convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("ConvTranspose")
+def transposed_convolution(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """ConvTranspose."""
     node = chain[0]
     bounds = fused_bounds(chain)
@@ -87,7 +89,8 @@ def transposed_convolution(builder: Builder, chain: tuple[ir.Node, ...]) -> None
     finish(builder, chain, operation, inputs, channels_last=True)
 
 
-def gemm(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("Gemm")
+def gemm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Gemm with a constant weight on its right."""
     node = chain[0]
     bounds = fused_bounds(chain)
@@ -103,7 +106,8 @@ def gemm(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, FullyConnected(bounds), (data, weight, bias))
 
 
-def matmul(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("MatMul")
+def matmul(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """MatMul: with a constant matrix on the right a dense layer, else a product of activations."""
     node = chain[0]
     bounds = fused_bounds(chain)
@@ -122,7 +126,7 @@ def matmul(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, BatchMatMul(bounds), (left, weight))
 
 
-def _operands(builder: Builder, node: ir.Node) -> tuple[Tensor, Tensor]:
+def _operands(builder: ProgramBuilder, node: ir.Node) -> tuple[Tensor, Tensor]:
     if not is_constant(input_value(node, 1)):
         raise Unsupported("its weight is computed")
     data, weight = builder.read(node, 0), builder.read(node, 1)
@@ -192,7 +196,7 @@ def _cut(
 
 
 def _bias(
-    builder: Builder, node: ir.Node, data: Tensor, weight: Tensor, channels: int | None
+    builder: ProgramBuilder, node: ir.Node, data: Tensor, weight: Tensor, channels: int | None
 ) -> Tensor | None:
     """Return the bias as ``[O]``: integers in units of the accumulator, or floats among floats.
 

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.program.lower.attributes import integers, window_pads
-from intact.program.lower.builder import Builder
-from intact.program.lower.chain_end import finish, finish_move, fused_bounds
+from intact.program.lower.builder import ProgramBuilder
+from intact.program.lower.lowerings import LOWERINGS, finish, finish_move, fused_bounds
 from intact.program.operations import Pads, Pool, PoolKind, Reduce, Reduction
 from intact.program.program import Shape
-
-Translate = Callable[[Builder, tuple[ir.Node, ...]], None]
 
 _REDUCTIONS = {
     "ReduceMean": Reduction.MEAN,
@@ -23,7 +19,8 @@ _REDUCTIONS = {
 }
 
 
-def average_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("AveragePool")
+def average_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """AveragePool."""
     node = chain[0]
     data = builder.read(node, 0)
@@ -36,7 +33,8 @@ def average_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
 
-def max_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register("MaxPool")
+def max_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """MaxPool without indices."""
     node = chain[0]
     if len([value for value in node.outputs if value.name]) > 1:
@@ -47,7 +45,8 @@ def max_pool(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
     finish_move(builder, chain, operation, (builder.channels_last(data),), channels_last=True)
 
 
-def reduction(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
+@LOWERINGS.register(*_REDUCTIONS)
+def reduction(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """ReduceMean, ReduceSum, ReduceMax, ReduceMin."""
     node = chain[0]
     data = builder.read(node, 0)
@@ -70,19 +69,20 @@ def axes_of(node: ir.Node, rank: int) -> tuple[int, ...]:
     return tuple(sorted(axis % rank for axis in axes))
 
 
-def global_pool(kind: Reduction) -> Translate:
+_GLOBAL_POOLS = {"GlobalAveragePool": Reduction.MEAN, "GlobalMaxPool": Reduction.MAX}
+
+
+@LOWERINGS.register(*_GLOBAL_POOLS)
+def global_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """GlobalAveragePool and GlobalMaxPool: a reduction over all spatial axes."""
-
-    def translate(builder: Builder, chain: tuple[ir.Node, ...]) -> None:
-        rank = len(builder.read(chain[0], 0).shape)
-        if rank < 3:
-            raise Unsupported("it has no spatial axes")
-        _reduce(builder, chain, Reduce(kind, tuple(range(2, rank)), keep_dims=True))
-
-    return translate
+    rank = len(builder.read(chain[0], 0).shape)
+    if rank < 3:
+        raise Unsupported("it has no spatial axes")
+    kind = _GLOBAL_POOLS[chain[0].op_type]
+    _reduce(builder, chain, Reduce(kind, tuple(range(2, rank)), keep_dims=True))
 
 
-def _reduce(builder: Builder, chain: tuple[ir.Node, ...], operation: Reduce) -> None:
+def _reduce(builder: ProgramBuilder, chain: tuple[ir.Node, ...], operation: Reduce) -> None:
     data = builder.read(chain[0], 0)
     if operation.kind in (Reduction.MAX, Reduction.MIN):
         finish_move(builder, chain, operation, (data,))
@@ -126,12 +126,3 @@ def _whole_windows(
         missing = (count - 1) * stride + width - (size + before + after)
         grown.append((before, after + max(missing, 0)))
     return tuple(grown)
-
-
-TABLE: dict[str, Translate] = {
-    "AveragePool": average_pool,
-    "MaxPool": max_pool,
-    **dict.fromkeys(_REDUCTIONS, reduction),
-    "GlobalAveragePool": global_pool(Reduction.MEAN),
-    "GlobalMaxPool": global_pool(Reduction.MAX),
-}

@@ -1,15 +1,17 @@
 """Move transposes through a program until they meet and cancel.
 
-Lowering puts a transpose before and behind every spatial operation. Here a transpose is not run
-where it stands: its result is remembered as a *view* of what is stored. An operation that works in
-any order of axes is run on what is stored, with its own axes renumbered, and hands the view on;
-where an operation needs its operand as it is, the view is stored after all. Between two spatial
-operations the views compose to nothing, so the inside of a convolutional network has no transposes.
+Lowering puts a transpose before and behind every spatial operation. This pass does not run a
+transpose where it stands: its result becomes a *view* of the stored tensor. An operation that works
+in any order of axes runs on the stored tensor, with its own axes renumbered, and its result is a
+view too. Where an operation needs its operand in the model's order, the view is stored after all.
+Between two spatial operations the views compose to the identity, so the inside of a convolutional
+network has no transposes.
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -28,15 +30,15 @@ from intact.program.operations import (
     Reshape,
     Transpose,
 )
-from intact.program.passes.naming import named_after_values
 from intact.program.passes.reordering import Order, inverse, joined_reshape, reordered
 from intact.program.program import Program, Step, Tensor
 
 _IN_ANY_ORDER = (Elementwise, Function, Pad, PRelu, Quantize, Requantize)
+
 """What may stand between an input and the first spatial operation."""
 
 
-class Layout(enum.StrEnum):
+class IoLayout(enum.StrEnum):
     """How a program takes its inputs and gives its outputs."""
 
     MODEL = "model"
@@ -58,7 +60,7 @@ class View:
         return self.order == tuple(range(len(self.order)))
 
 
-def cancel_transposes(program: Program, layout: Layout = Layout.MODEL) -> Program:
+def cancel_transposes(program: Program, layout: IoLayout = IoLayout.MODEL) -> Program:
     """Return an equal program with as few transposes as moving them through gets.
 
     Tensors are named after the values that they stand for.
@@ -91,10 +93,10 @@ class _Mover:
             for tensor in step.activations:
                 self._readers.setdefault(tensor.name, []).append(step)
 
-    def input(self, tensor: Tensor, layout: Layout) -> Tensor:
+    def input(self, tensor: Tensor, layout: IoLayout) -> Tensor:
         """Return an input as it is taken."""
         order = moved_last(len(tensor.shape)) if len(tensor.shape) > 2 else ()
-        if layout is Layout.MODEL or not self._is_moved(tensor, order):
+        if layout is IoLayout.MODEL or not self._is_moved(tensor, order):
             return tensor
         stored = permuted(tensor, order)
         self._views[tensor.name] = View(stored, inverse(order))
@@ -114,11 +116,15 @@ class _Mover:
                     waiting.append(result)
         return False
 
-    def output(self, tensor: Tensor, layout: Layout) -> Tensor:
+    def output(self, tensor: Tensor, layout: IoLayout) -> Tensor:
         """Return an output as it is given."""
         view = self._view(tensor)
         rank = len(view.order)
-        if layout is Layout.CHANNELS_LAST and rank > 2 and view.order == inverse(moved_last(rank)):
+        if (
+            layout is IoLayout.CHANNELS_LAST
+            and rank > 2
+            and view.order == inverse(moved_last(rank))
+        ):
             return view.stored
         return self._as_it_is(tensor) if view.is_plain else self._moved_codes(view)
 
@@ -244,3 +250,39 @@ def _keeps_order(view: View) -> bool:
     """Tell whether only axes of length 1 are moved, so that the elements lie in the same order."""
     long = [axis for axis in view.order if view.stored.shape[axis] != 1]
     return long == sorted(long)
+
+
+def named_after_values(program: Program) -> Program:
+    """Return the program with the first tensor of each value called as that value is.
+
+    Others of it are called ``NAME_quantized`` or ``NAME_float``, with a number where those are
+    taken too.
+    """
+    taken: set[str] = set()
+    renamed: dict[str, Tensor] = {}
+    for tensor in program.tensors():
+        name = next(each for each in _candidates(tensor) if each not in taken)
+        taken.add(name)
+        renamed[tensor.name] = replace(tensor, name=name)
+    steps = tuple(
+        replace(
+            step,
+            inputs=tuple(None if t is None else renamed[t.name] for t in step.inputs),
+            outputs=tuple(renamed[t.name] for t in step.outputs),
+        )
+        for step in program.steps
+    )
+    outputs = {name: renamed.get(t.name, t) for name, t in program.outputs.items()}
+    inputs = {name: renamed[t.name] for name, t in program.inputs.items()}
+    return replace(program, inputs=inputs, outputs=outputs, steps=steps)
+
+
+def _candidates(tensor: Tensor) -> Iterator[str]:
+    base = tensor.value or tensor.name
+    yield base
+    base = f"{base}_{'float' if tensor.encoding is None else 'quantized'}"
+    yield base
+    count = 2
+    while True:
+        yield f"{base}_{count}"
+        count += 1

@@ -12,8 +12,8 @@ from intact.errors import ExportError, Unsupported
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.program.operations import Dequantize, FloatNodes, Quantize
+from intact.program.passes.encodings import signed
 from intact.program.passes.integer_io import integer_io
-from intact.program.passes.signedness import signed
 from intact.program.program import Encoding, Program, Step, Tensor
 from intact.program.realize import moves as moving
 from intact.program.realize import pointwise, products, resizing, softmax, spatial, transposed

@@ -1,16 +1,18 @@
-"""The end of a chain: what is fused behind an operation, and where its result goes."""
+"""The tables of lowerings; the end of a chain: what is fused behind an operation, its result."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import TypeAlias
 
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.program.handlers import NamedHandlers
 from intact.program.lower.attributes import bounds_of, joined
-from intact.program.lower.builder import Builder
-from intact.program.lower.forms import moved_last, permuted
+from intact.program.lower.builder import ProgramBuilder
+from intact.program.lower.forms import has_rank, moved_last, permuted
 from intact.program.operations import (
     RESIDUAL_SLOT,
     BatchMatMul,
@@ -22,6 +24,72 @@ from intact.program.operations import (
 )
 from intact.program.program import Tensor
 from intact.targets import Arithmetic, Requantize
+
+Lowering: TypeAlias = Callable[[ProgramBuilder, tuple[ir.Node, ...]], None]
+"""Adds the steps of a chain of nodes; raises `Unsupported` where there is no operation for it."""
+
+
+class Lowerings(NamedHandlers[Lowering]):
+    """Functions by operator type of the default domain; a chain is lowered by its first operator.
+
+    Args:
+        base: Lowers the operators that are missing here.
+    """
+
+    def __init__(self, base: Lowerings | None = None) -> None:
+        super().__init__("lowering")
+        self._base = base
+        self._any_rank: set[str] = set()
+
+    def register(self, *names: str, any_rank: bool = False) -> Callable[[Lowering], Lowering]:
+        """Register the decorated function for these operators.
+
+        Args:
+            names: Operator types.
+            any_rank: They have no axes, so that ranks need not be known.
+        """
+        if any_rank:
+            self._any_rank.update(names)
+        return super().register(*names)
+
+    def has(self, node: ir.Node) -> bool:
+        """Whether there is a function for a node."""
+        return self._function(node) is not None
+
+    def lower(self, builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
+        """Add the steps of a chain.
+
+        Raises:
+            Unsupported: There is no operation for it, or a rank is not known.
+        """
+        node = chain[0]
+        function = self._function(node)
+        if function is None:
+            raise Unsupported(f"there is no integer operation for {node.op_type}")
+        if not self._takes_any_rank(node.op_type):
+            for value in (*node.inputs, *node.outputs):
+                if value is not None and value.name and not has_rank(value):
+                    raise Unsupported(f"the rank of {value.name!r} is not known")
+        function(builder, chain)
+
+    def _function(self, node: ir.Node) -> Lowering | None:
+        if node.domain != "":
+            return None
+        found = self.get(node.op_type)
+        if found is None and self._base is not None:
+            return self._base._function(node)
+        return found
+
+    def _takes_any_rank(self, op_type: str) -> bool:
+        inherited = self._base is not None and self._base._takes_any_rank(op_type)
+        return inherited or op_type in self._any_rank
+
+
+LOWERINGS = Lowerings()
+"""To operations that the integer engine computes."""
+
+FLOAT_LOWERINGS = Lowerings(base=LOWERINGS)
+"""Of float nodes, to operations of which each is a whole node."""
 
 _PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
 
@@ -43,7 +111,7 @@ def fused_bounds(chain: Sequence[ir.Node], first: int = 1) -> Bounds:
 
 
 def finish(
-    builder: Builder,
+    builder: ProgramBuilder,
     chain: Sequence[ir.Node],
     operation: Operation,
     inputs: Sequence[Tensor | None],
@@ -91,7 +159,9 @@ def finish(
     builder.hand_out(value, result)
 
 
-def _refuse_real_addends(builder: Builder, node: ir.Node, inputs: Sequence[Tensor | None]) -> None:
+def _refuse_real_addends(
+    builder: ProgramBuilder, node: ir.Node, inputs: Sequence[Tensor | None]
+) -> None:
     """Refuse to add real numbers to sums but where the target scales these once, in float32."""
     bias, residual = (*inputs, None)[2], inputs[RESIDUAL_SLOT:]
     is_real = bias is not None and bias.encoding is None
@@ -109,7 +179,7 @@ def _other_scaling(arithmetic: Arithmetic) -> str:
 
 
 def finish_move(
-    builder: Builder,
+    builder: ProgramBuilder,
     chain: Sequence[ir.Node],
     operation: Operation,
     inputs: Sequence[Tensor],

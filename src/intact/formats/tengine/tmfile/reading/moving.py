@@ -12,15 +12,9 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import ABSENT_AXIS, BILINEAR, NEAREST
-from intact.formats.tengine.tmfile.readers.builder import (
-    Attribute,
-    Draft,
-    Read,
-    Shape,
-    axis_in,
-    image,
-    slot,
-)
+from intact.formats.tengine.tmfile.reading.common import Read, axis_in, image, slot
+from intact.formats.tengine.tmfile.reading.constants import Shape
+from intact.formats.tengine.tmfile.reading.draft import Attribute, Draft
 
 _LARGEST_FACTOR = 1 << 20
 _PADS = {0: "constant", 1: "edge", 2: "reflect"}

@@ -10,7 +10,9 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import Activation, Eltwise
-from intact.formats.tengine.tmfile.readers.builder import Draft, Read, Shape, slot
+from intact.formats.tengine.tmfile.reading.common import Read, slot
+from intact.formats.tengine.tmfile.reading.constants import Shape
+from intact.formats.tengine.tmfile.reading.draft import Draft
 
 _FUNCTIONS = {
     "Sigmoid": "Sigmoid",

@@ -4,7 +4,7 @@ import numpy as np
 
 from intact.program import Encoding, Program, Tensor
 from intact.program.operations import Binary, Elementwise, Quantize
-from intact.program.passes.signedness import signed
+from intact.program.passes.encodings import signed
 from intact.targets import Arithmetic
 from intact.targets.arithmetic import Requantize
 from tests.program.one_step import int8, one_step, uint8
