@@ -56,6 +56,25 @@ def test_frames_and_weights_are_the_model() -> None:
     assert onnx.ModelProto.FromString(written) == model
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"\x08\x08\x3a\x00",  # an empty graph
+        b"\x08\x08\x38\x05",  # a number where the graph should be
+        b"\x3d\x0a\x02\x0a\x00",  # four bytes there, which could be fields
+        b"\x3a\x02\x28\x07",  # a number where an initializer should be
+        b"\x3a\x04\x2a\x02\x48\x07",  # and where its raw data should be
+    ],
+)
+def test_fields_that_are_empty_or_of_another_type_are_read_as_the_library_does(
+    content: bytes,
+) -> None:
+    found, spans = read_without_weights(pages(content), larger_than=0)
+    assert found == onnx.ModelProto.FromString(content)
+    assert found.HasField("graph") == onnx.ModelProto.FromString(content).HasField("graph")
+    assert spans == {}
+
+
 @settings(max_examples=200, deadline=None)
 @given(data=st.data())
 def test_damaged_files_are_refused_or_read_as_the_library_does(data: st.DataObject) -> None:

@@ -29,9 +29,18 @@ class Span(NamedTuple):
 
 class _Field(NamedTuple):
     number: int
+    kind: int
+    """Wire type."""
     whole: Span
     """Tag and payload."""
     payload: Span
+
+    def is_message(self, number: int) -> bool:
+        """Tell whether it is the field of that number, with a length in front.
+
+        The protobuf library keeps a field of another wire type as one that it does not know.
+        """
+        return self.number == number and self.kind == _LENGTH
 
 
 def read_without_weights(
@@ -52,11 +61,12 @@ def read_without_weights(
     spans: dict[str, Span] = {}
     proto = onnx.ModelProto()
     for field in _fields(pages, Span(0, len(pages))):
-        if field.number != _MODEL_GRAPH:
+        if not field.is_message(_MODEL_GRAPH):
             proto.MergeFromString(pages[slice(*field.whole)])
             continue
+        proto.graph.SetInParent()  # also where nothing is in it
         for part in _fields(pages, field.payload):
-            large = part.number == _GRAPH_INITIALIZER and _size(part.payload) > larger_than
+            large = part.is_message(_GRAPH_INITIALIZER) and _size(part.payload) > larger_than
             if not large:
                 proto.graph.MergeFromString(pages[slice(*part.whole)])
                 continue
@@ -76,7 +86,7 @@ def _split(pages: mmap.mmap, tensor: Span) -> tuple[bytes, Span | None]:
     """Return a TensorProto's bytes without its raw data, and where that is."""
     header, data = b"", None
     for field in _fields(pages, tensor):
-        if field.number == _TENSOR_RAW_DATA:
+        if field.is_message(_TENSOR_RAW_DATA):
             data = field.payload
         else:
             header += pages[slice(*field.whole)]
@@ -101,7 +111,7 @@ def _fields(pages: mmap.mmap, span: Span) -> Iterator[_Field]:
         end = position + length
         if end > span.end:
             raise ValueError("a field is longer than its message")
-        yield _Field(tag >> 3, Span(start, end), Span(position, end))
+        yield _Field(tag >> 3, kind, Span(start, end), Span(position, end))
         position = end
 
 
