@@ -13,9 +13,13 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING
 
+from intact._lazy import defer
 from intact.api import HOMES as _API
 
 __version__ = "0.1.0"
+
+# onnx-ir needs sympy for arithmetic on symbolic dimensions alone, and sympy takes 0.3 s to load.
+defer("onnx_ir", ("sympy", "onnx_ir._symbolic_shapes"))
 
 # The public names and the modules that hold them: those of intact.api, and these, which are also
 # imported below for type checkers. No module of the package may be called like a public name,

@@ -1,10 +1,15 @@
-"""Names of a package that are imported when they are first asked for."""
+"""Imports that wait until they are needed: names of packages, modules of other packages."""
 
 from __future__ import annotations
 
 import importlib
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from importlib.machinery import ModuleSpec
 
 
 def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object], list[str]]:
@@ -29,3 +34,42 @@ def lazy(package: str, homes: Mapping[str, str]) -> tuple[Callable[[str], object
         return value
 
     return get, sorted(home_of)
+
+
+class _Deferral:
+    """A finder that lets modules load when they are first used, if one package imports them."""
+
+    def __init__(self, package: str, modules: Iterable[str]) -> None:
+        self._package = package
+        self._waiting = set(modules)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Find a deferred module while the package loads; see ``importlib.abc.MetaPathFinder``."""
+        if name not in self._waiting or self._package not in sys.modules:
+            return None
+        from importlib.machinery import PathFinder
+        from importlib.util import LazyLoader
+
+        self._waiting.remove(name)
+        if not self._waiting:
+            sys.meta_path.remove(self)
+        spec = PathFinder.find_spec(name, path, target)
+        if spec is not None and spec.loader is not None:
+            spec.loader = LazyLoader(spec.loader)
+        return spec
+
+
+def defer(package: str, modules: Iterable[str]) -> None:
+    """Let modules that a package imports load when something in them is first used.
+
+    Nothing happens if the package is loaded already, or does not import them: they then load as
+    ever.
+
+    Args:
+        package: Full name of the package.
+        modules: Full names; the package must only import them, not use them while it loads.
+    """
+    if package not in sys.modules:
+        sys.meta_path.insert(0, _Deferral(package, modules))
