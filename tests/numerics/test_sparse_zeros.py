@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from intact.numerics.sparse_zeros import sparse_zeros
+from intact.numerics.histogram import sparse_zeros
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0, 2), (1,), (5, 70_000)])

@@ -4,8 +4,9 @@ import numpy as np
 import pytest
 
 from intact.numerics.distribution import Distribution
+from intact.numerics.levels import Levels, Scheme
 from intact.numerics.threshold_aciq import gauss_constant, laplace_constant
-from intact.numerics.thresholds import Levels, Scheme, estimate_range
+from intact.numerics.thresholds import estimate_range
 
 
 @pytest.mark.parametrize(("bits", "constant"), [(2, 2.83), (3, 3.89), (4, 5.03), (8, 9.89)])

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from intact.numerics.distribution import Distribution
-from intact.numerics.thresholds import Levels, Scheme, estimate_range
+from intact.numerics.levels import Levels, Scheme
+from intact.numerics.thresholds import estimate_range
 
 SIGNED = Levels(-127, 127, Scheme.SYMMETRIC)
 

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from intact.errors import CalibrationError
 from intact.numerics.distribution import Distribution
+from intact.numerics.levels import Levels, Scheme
 from intact.numerics.threshold_kl import divergences
-from intact.numerics.thresholds import Levels, Scheme, estimate_range
+from intact.numerics.thresholds import estimate_range
 
 SIGNED = Levels(-127, 127, Scheme.SYMMETRIC)
 

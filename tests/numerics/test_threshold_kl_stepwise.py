@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from intact.errors import CalibrationError
 from intact.numerics.distribution import Distribution
-from intact.numerics.threshold_kl_stepwise import least_divergent
-from intact.numerics.thresholds import Levels, Scheme, estimate_range
+from intact.numerics.levels import Levels, Scheme
+from intact.numerics.threshold_kl import least_divergent
+from intact.numerics.thresholds import estimate_range
 
 SIGNED = Levels(-127, 127, Scheme.SYMMETRIC)
 ONE_SIDED = Levels(0, 255, Scheme.ONE_SIDED)

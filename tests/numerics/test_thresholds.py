@@ -7,7 +7,8 @@ import pytest
 from intact.errors import CalibrationError, ConfigError
 from intact.numerics.affine import fake_quantize, params_from_range
 from intact.numerics.distribution import Distribution
-from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range
+from intact.numerics.levels import Levels, Scheme
+from intact.numerics.thresholds import METHODS, estimate_range
 from tests.numerics.arrays import float32, float32_of
 
 SIGNED = Levels(-127, 127, Scheme.SYMMETRIC)

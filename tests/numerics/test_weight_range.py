@@ -5,7 +5,8 @@ import pytest
 
 from intact.errors import CalibrationError, ConfigError
 from intact.numerics.affine import fake_quantize, params_from_range
-from intact.numerics.thresholds import Levels, Scheme, weight_range
+from intact.numerics.levels import Levels, Scheme
+from intact.numerics.weight_range import weight_range
 
 SIGNED4 = Levels(-7, 7, Scheme.SYMMETRIC)
 WHOLE4 = Levels(0, 15, Scheme.ASYMMETRIC)

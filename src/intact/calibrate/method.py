@@ -9,7 +9,9 @@ import numpy as np
 
 from intact.errors import CalibrationError, nearest
 from intact.numerics.distribution import Distribution
-from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
+from intact.numerics.levels import Levels, Scheme
+from intact.numerics.thresholds import METHODS, estimate_range
+from intact.numerics.weight_range import weight_range
 from intact.targets import Target
 
 

@@ -9,19 +9,14 @@ Nonfinite values are counted in their own bins (:func:`is_finite_bin`) and enter
 
 from __future__ import annotations
 
-from typing import NamedTuple
+import mmap
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError
-from intact.numerics.histogram_kernel import (
-    TABLES,
-    accumulate_rows,
-    count_tensors,
-    flush_tensors,
-)
-from intact.numerics.sparse_zeros import sparse_zeros
+from intact.numerics.histogram_kernel import LANES, TABLES, count_tensors, flush_tensors
 
 BINS = 1 << 16
 _NEGATIVE = 0x8000
@@ -93,12 +88,44 @@ def accumulate(
         raise DataError(
             f"{rows.size} elements in one histogram call", remedy="pass fewer samples at a time"
         )
-    samples = rows.shape[0]
-    extremes = np.empty((2, samples), dtype=np.float32)
-    sums = np.empty((2, samples), dtype=np.float64)
-    zeros = np.empty(samples, dtype=np.int64)
-    accumulate_rows(rows, rows.view(np.int32), counts, workspace, extremes, sums, zeros)
-    return SampleStatistics(extremes[0], extremes[1], sums[0], sums[1], zeros)
+    touched = _untouched(1)
+    found = _count(
+        rows.reshape(-1),
+        np.zeros(1, np.int64),
+        np.array([rows.shape[1]], np.int64),
+        rows.shape[0],
+        workspace[None],
+        touched,
+    )
+    flush_tensors(workspace[None], counts[None], touched)
+    return SampleStatistics(*(array[0] for array in found))
+
+
+def _untouched(tensors: int) -> npt.NDArray[np.int32]:
+    """Make what the kernel keeps of the range of bins in use, for empty tables."""
+    return np.tile(np.array([_SIGNLESS, 0], dtype=np.int32), (tensors, 1))
+
+
+def _count(
+    values: npt.NDArray[np.float32],
+    starts: npt.NDArray[np.int64],
+    elements: npt.NDArray[np.int64],
+    samples: int,
+    tables: npt.NDArray[np.uint32],
+    touched: npt.NDArray[np.int32],
+) -> SampleStatistics:
+    """Count tensors; each array of the result is ``[tensors, samples]``."""
+    tensors = len(starts)
+    patterns = np.empty((tensors, 2, samples), dtype=np.int32)
+    sums = np.empty((tensors, 2, samples), dtype=np.float64)
+    zeros = np.empty((tensors, samples), dtype=np.int64)
+    found, lanes = np.empty(5, np.int32), np.empty((2, LANES), np.float64)
+    bits = values.view(np.int32)
+    count_tensors(
+        values, bits, starts, elements, tables, touched, patterns, sums, zeros, found, lanes
+    )
+    extremes = patterns.view(np.float32) + np.float32(0.0)  # -0 + 0 is +0
+    return SampleStatistics(extremes[:, 0], extremes[:, 1], sums[:, 0], sums[:, 1], zeros)
 
 
 class Accumulator:
@@ -115,7 +142,7 @@ class Accumulator:
     def __init__(self, tensors: int) -> None:
         self._counts = sparse_zeros((tensors, BINS), np.int64)
         self._tables = sparse_zeros((tensors, TABLES, BINS), np.uint32)
-        self._touched = np.tile(np.array([_SIGNLESS, 0], dtype=np.int32), (tensors, 1))
+        self._touched = _untouched(tensors)
         self._waiting = 0
         self._has_flushed = False
 
@@ -141,20 +168,12 @@ class Accumulator:
             DataError: If an array is not of the dtype or shape above, or a tensor leaves
                 ``values``, or has more than 2**32 elements.
         """
-        tensors = len(self._counts)
         self._check(values, starts, elements, samples)
         most = samples * int(elements.max(initial=0))
         if self._waiting + most > _LARGEST_CALL:
             self._flush()
         self._waiting += most
-        extremes = np.empty((tensors, 2, samples), dtype=np.float32)
-        sums = np.empty((tensors, 2, samples), dtype=np.float64)
-        zeros = np.empty((tensors, samples), dtype=np.int64)
-        bits = values.view(np.int32)
-        count_tensors(
-            values, bits, starts, elements, self._tables, self._touched, extremes, sums, zeros
-        )
-        return SampleStatistics(extremes[:, 0], extremes[:, 1], sums[:, 0], sums[:, 1], zeros)
+        return _count(values, starts, elements, samples, self._tables, self._touched)
 
     def absorb(self, other: Accumulator) -> None:
         """Take over what another has counted of the same tensors; it is empty afterwards.
@@ -246,3 +265,22 @@ def finite_count(counts: npt.NDArray[np.int64]) -> int:
 def is_finite_bin() -> npt.NDArray[np.bool_]:
     """Return a mask ``[65536]`` of the bins that hold finite values."""
     return (np.arange(BINS) & (_NEGATIVE - 1)) < _NONFINITE
+
+
+def sparse_zeros(shape: tuple[int, ...], dtype: npt.DTypeLike) -> npt.NDArray[Any]:
+    """Return zeros that become memory page by page, where they are written.
+
+    ``np.zeros`` asks for huge pages: the first write anywhere then clears 2 MiB. The histogram of
+    a tensor uses some 50 KiB of its 1.5 MiB; with 64 tensors that is 0.1 s and 90 MiB saved.
+
+    Args:
+        shape: Any shape.
+        dtype: Any plain type.
+    """
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    if size == 0:
+        return np.zeros(shape, dtype)
+    memory = mmap.mmap(-1, size)
+    if hasattr(mmap, "MADV_NOHUGEPAGE"):  # Linux; elsewhere pages are small anyway
+        memory.madvise(mmap.MADV_NOHUGEPAGE)
+    return np.frombuffer(memory, dtype).reshape(shape)

@@ -1,15 +1,18 @@
-"""The compiled loops of :mod:`intact.numerics.histogram`. Importing it compiles or loads them."""
+"""The compiled loops of :mod:`intact.numerics.histogram`."""
 
 from __future__ import annotations
 
 import numpy as np
 import numpy.typing as npt
-from numba import njit, types
+
+from intact.numerics.native import Kernels
+
+_KERNELS = Kernels(__name__)
 
 TABLES = 4
 """Consecutive elements count in different tables: equal neighbours (the zeros after a ReLU) would
 otherwise wait for the previous store to the same counter."""
-_LANES = 128
+LANES = 128
 """Partial sums of one sample. A fixed number gives the same bits on every machine, where letting
 the compiler reorder one sum would tie them to the vector width (and cost 0.14 ns less)."""
 _BLOCK = 4096
@@ -23,15 +26,8 @@ _NEGATIVE_INFINITE = np.int32(-0x7F800001)
 """The ordered key of -inf."""
 _AFTER_ZERO_BIN = np.int32(0x10000)
 
-_Floats = types.Array(types.float32, 1, "C", readonly=True)
-_Bits = types.Array(types.int32, 1, "C", readonly=True)
-_Sums = types.float64[::1]
-_Tables = types.uint32[:, ::1]
 
-
-# Explicit signatures: one specialisation is compiled, for any array that the callers may pass,
-# and the cache on disk holds one entry. Without them a read-only weight would compile it again.
-@njit(types.void(_Bits, _Tables), cache=True, nogil=True)
+@_KERNELS.inner
 def _count(bits: npt.NDArray[np.int32], tables: npt.NDArray[np.uint32]) -> None:
     """Count one block into the tables."""
     one = np.uint32(1)
@@ -47,7 +43,7 @@ def _count(bits: npt.NDArray[np.int32], tables: npt.NDArray[np.uint32]) -> None:
         first[(bits[index] >> 16) & 0xFFFF] += one
 
 
-@njit(types.void(_Bits, types.int32[::1]), cache=True, nogil=True)
+@_KERNELS.inner
 def _measure(bits: npt.NDArray[np.int32], found: npt.NDArray[np.int32]) -> None:
     """Update least and greatest key, zeros, least and greatest magnitude with one block.
 
@@ -69,13 +65,13 @@ def _measure(bits: npt.NDArray[np.int32], found: npt.NDArray[np.int32]) -> None:
     found[0], found[1], found[2], found[3], found[4] = least, greatest, zeros, smallest, largest
 
 
-@njit(types.void(_Floats, _Sums, _Sums), cache=True, nogil=True)
+@_KERNELS.inner
 def _add_lanes(
     values: npt.NDArray[np.float32],
     total: npt.NDArray[np.float64],
     squares: npt.NDArray[np.float64],
 ) -> None:
-    """Add up to ``_LANES`` values, each to its own partial sums."""
+    """Add up to ``LANES`` values, each to its own partial sums."""
     for lane in range(values.shape[0]):
         value = values[lane]
         exact = np.float64(value if abs(value) <= _LARGEST else _ZERO)
@@ -83,10 +79,10 @@ def _add_lanes(
         squares[lane] += exact * exact
 
 
-@njit(types.float64(_Sums), cache=True, nogil=True)
+@_KERNELS.inner
 def _sum_lanes(lanes: npt.NDArray[np.float64]) -> float:
     """Add the partial sums pairwise, in a fixed order; the array is overwritten."""
-    width = _LANES // 2
+    width = LANES // 2
     while width > 0:
         for lane in range(width):
             lanes[lane] += lanes[lane + width]
@@ -94,7 +90,7 @@ def _sum_lanes(lanes: npt.NDArray[np.float64]) -> float:
     return float(lanes[0])
 
 
-@njit(types.void(_Tables, types.int64[::1], types.int64, types.int64), cache=True, nogil=True)
+@_KERNELS.inner
 def _flush(
     tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], start: int, stop: int
 ) -> None:
@@ -106,69 +102,51 @@ def _flush(
             row[index] = 0
 
 
-@njit(types.float32(types.int32), cache=True, nogil=True)
-def _value_of_key(key: int) -> np.float32:
-    pattern = np.empty(1, dtype=np.int32)
-    pattern[0] = key if key >= 0 else np.int32(key ^ _SIGNLESS)
-    return np.float32(pattern.view(np.float32)[0] + _ZERO)  # -0 + 0 is +0
+@_KERNELS.inner
+def _pattern_of_key(key: int) -> np.int32:
+    return np.int32(key if key >= 0 else key ^ _SIGNLESS)
 
 
-_Rows = types.Array(types.float32, 2, "C", readonly=True)
-_RowBits = types.Array(types.int32, 2, "C", readonly=True)
-
-
-@njit(
-    types.void(
-        _Rows,
-        _RowBits,
-        _Tables,
-        types.int32[::1],
-        types.float32[:, ::1],
-        types.float64[:, ::1],
-        types.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
-)
-def _count_rows(
-    rows: npt.NDArray[np.float32],
+@_KERNELS.inner
+def _count_samples(
+    values: npt.NDArray[np.float32],
     bits: npt.NDArray[np.int32],
+    elements: int,
     tables: npt.NDArray[np.uint32],
     touched: npt.NDArray[np.int32],
-    extremes: npt.NDArray[np.float32],
+    extremes: npt.NDArray[np.int32],
     sums: npt.NDArray[np.float64],
     zeros: npt.NDArray[np.int64],
+    found: npt.NDArray[np.int32],
+    lanes: npt.NDArray[np.float64],
 ) -> None:
-    """Count ``rows`` into ``tables`` and fill the per-sample results.
+    """Count the samples of one tensor into ``tables`` and fill the per-sample results.
 
     ``touched`` int32 ``[2]`` holds the least and greatest magnitude pattern beyond the zero bins
-    that the tables have seen; it is widened.
+    in the tables; it is widened. ``found`` and ``lanes`` are scratch.
     """
-    samples, elements = rows.shape
-    found = np.empty(5, dtype=np.int32)
     found[3], found[4] = touched[0], touched[1]
-    total = np.empty(_LANES, dtype=np.float64)
-    squares = np.empty(_LANES, dtype=np.float64)
-    for sample in range(samples):
+    for sample in range(zeros.shape[0]):
         found[0], found[1] = _INFINITE, _NEGATIVE_INFINITE
-        total[:] = 0.0
-        squares[:] = 0.0
+        for lane in range(LANES):
+            lanes[0, lane], lanes[1, lane] = 0.0, 0.0
         zeros[sample] = 0
-        for start in range(0, elements, _BLOCK):
-            stop = min(start + _BLOCK, elements)
-            _count(bits[sample, start:stop], tables)
-            _measure(bits[sample, start:stop], found)
+        end = (sample + 1) * elements
+        for start in range(sample * elements, end, _BLOCK):
+            stop = min(start + _BLOCK, end)
+            _count(bits[start:stop], tables)
+            _measure(bits[start:stop], found)
             zeros[sample] += found[2]
-            for lanes in range(start, stop, _LANES):
-                _add_lanes(rows[sample, lanes : min(lanes + _LANES, stop)], total, squares)
-        extremes[0, sample] = _value_of_key(found[0])
-        extremes[1, sample] = _value_of_key(found[1])
-        sums[0, sample] = _sum_lanes(total)
-        sums[1, sample] = _sum_lanes(squares)
+            for first in range(start, stop, LANES):
+                _add_lanes(values[first : min(first + LANES, stop)], lanes[0], lanes[1])
+        extremes[0, sample] = _pattern_of_key(found[0])
+        extremes[1, sample] = _pattern_of_key(found[1])
+        sums[0, sample] = _sum_lanes(lanes[0])
+        sums[1, sample] = _sum_lanes(lanes[1])
     touched[0], touched[1] = found[3], found[4]
 
 
-@njit(types.void(_Tables, types.int64[::1], types.int32[::1]), cache=True, nogil=True)
+@_KERNELS.inner
 def _flush_touched(
     tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], touched: npt.NDArray[np.int32]
 ) -> None:
@@ -185,59 +163,9 @@ def _flush_touched(
     touched[0], touched[1] = _SIGNLESS, 0
 
 
-@njit(
-    types.void(
-        _Rows,
-        _RowBits,
-        types.int64[::1],
-        _Tables,
-        types.float32[:, ::1],
-        types.float64[:, ::1],
-        types.int64[::1],
-    ),
-    cache=True,
-    nogil=True,
-)
-def accumulate_rows(
-    rows: npt.NDArray[np.float32],
-    bits: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
-    tables: npt.NDArray[np.uint32],
-    extremes: npt.NDArray[np.float32],
-    sums: npt.NDArray[np.float64],
-    zeros: npt.NDArray[np.int64],
-) -> None:
-    """Count ``rows`` into ``counts`` and fill the per-sample results.
-
-    Args:
-        rows: float32 ``[samples, elements]``.
-        bits: The same memory as int32.
-        counts: int64 ``[65536]``, added to.
-        tables: uint32 ``[TABLES, 65536]``, all zero before and after.
-        extremes: float32 ``[2, samples]``; minimum and maximum are written.
-        sums: float64 ``[2, samples]``; sums and sums of squares are written.
-        zeros: int64 ``[samples]``, written.
-    """
-    touched = np.empty(2, dtype=np.int32)
-    touched[0], touched[1] = _SIGNLESS, 0
-    _count_rows(rows, bits, tables, touched, extremes, sums, zeros)
-    _flush_touched(tables, counts, touched)
-
-
-@njit(
-    types.void(
-        types.float32[::1],
-        types.int32[::1],
-        types.int64[::1],
-        types.int64[::1],
-        types.uint32[:, :, ::1],
-        types.int32[:, ::1],
-        types.float32[:, :, ::1],
-        types.float64[:, :, ::1],
-        types.int64[:, ::1],
-    ),
-    cache=True,
-    nogil=True,
+@_KERNELS.entry(
+    "void(float32[:], int32[:], int64[:], int64[:], uint32[:,:,:], int32[:,:], int32[:,:,:], "
+    "float64[:,:,:], int64[:,:], int32[:], float64[:,:])"
 )
 def count_tensors(
     values: npt.NDArray[np.float32],
@@ -246,9 +174,11 @@ def count_tensors(
     elements: npt.NDArray[np.int64],
     tables: npt.NDArray[np.uint32],
     touched: npt.NDArray[np.int32],
-    extremes: npt.NDArray[np.float32],
+    extremes: npt.NDArray[np.int32],
     sums: npt.NDArray[np.float64],
     zeros: npt.NDArray[np.int64],
+    found: npt.NDArray[np.int32],
+    lanes: npt.NDArray[np.float64],
 ) -> None:
     """Count many tensors that lie in one array, each into tables of its own.
 
@@ -261,31 +191,31 @@ def count_tensors(
         starts: int64 ``[tensors]``, where each begins.
         elements: int64 ``[tensors]``, elements of one sample of each.
         tables: uint32 ``[tensors, TABLES, 65536]``, added to.
-        touched: int32 ``[tensors, 2]``, widened; see ``_count_rows``.
-        extremes: float32 ``[tensors, 2, samples]``, written.
+        touched: int32 ``[tensors, 2]``, widened; see ``_count_samples``.
+        extremes: int32 ``[tensors, 2, samples]``, written: bit patterns of float32.
         sums: float64 ``[tensors, 2, samples]``, written.
         zeros: int64 ``[tensors, samples]``, written.
+        found: int32 ``[5]``, scratch.
+        lanes: float64 ``[2, LANES]``, scratch.
     """
-    samples = zeros.shape[1]
     for tensor in range(starts.shape[0]):
-        shape = (samples, elements[tensor])
-        stop = starts[tensor] + samples * elements[tensor]
-        _count_rows(
-            values[starts[tensor] : stop].reshape(shape),
-            bits[starts[tensor] : stop].reshape(shape),
+        start = starts[tensor]
+        stop = start + zeros.shape[1] * elements[tensor]
+        _count_samples(
+            values[start:stop],
+            bits[start:stop],
+            elements[tensor],
             tables[tensor],
             touched[tensor],
             extremes[tensor],
             sums[tensor],
             zeros[tensor],
+            found,
+            lanes,
         )
 
 
-@njit(
-    types.void(types.uint32[:, :, ::1], types.int64[:, ::1], types.int32[:, ::1]),
-    cache=True,
-    nogil=True,
-)
+@_KERNELS.entry("void(uint32[:,:,:], int64[:,:], int32[:,:])")
 def flush_tensors(
     tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], touched: npt.NDArray[np.int32]
 ) -> None:

@@ -1,29 +1,21 @@
-"""The methods that turn a distribution into a range: the registry and its two entry points."""
+"""The methods that turn a distribution into a range: their table, and the simple ones.
+
+A method is imported when it is first used: the table is read without NumPy.
+"""
 
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
+from typing import TYPE_CHECKING
 
 from intact.errors import CalibrationError, nearest
-from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
-from intact.numerics.threshold_aciq import aciq_maximum_range, aciq_range
-from intact.numerics.threshold_kl import kl_range
-from intact.numerics.threshold_kl_stepwise import kl_stepwise_range
-from intact.numerics.threshold_mse import mse_range
-from intact.numerics.threshold_simple import average_range, minmax_range, percentile_range
-from intact.numerics.weight_range import weight_range
 
-__all__ = [
-    "METHODS",
-    "Levels",
-    "Scheme",
-    "ThresholdMethod",
-    "estimate_range",
-    "weight_range",
-]
+if TYPE_CHECKING:
+    from intact.numerics.distribution import Distribution
 
 _ALL = frozenset(Scheme)
 _AROUND_ZERO = frozenset({Scheme.SYMMETRIC, Scheme.ONE_SIDED})
@@ -36,8 +28,8 @@ class ThresholdMethod:
     name: str
     schemes: frozenset[Scheme]
     """The schemes that it is defined for."""
-    function: Callable[..., tuple[float, float]]
-    """``function(distribution, levels, **options) -> (low, high)`` with ``low <= 0 <= high``."""
+    home: str
+    """The module that defines ``NAME_range(distribution, levels, **options)``."""
     source: str
     """Where the method comes from."""
     summary: str
@@ -47,6 +39,14 @@ class ThresholdMethod:
     may_exceed: bool = False
     """Whether its range may reach beyond what was observed."""
 
+    @property
+    def function(self) -> Callable[..., tuple[float, float]]:
+        """``function(distribution, levels, **options) -> (low, high)``, ``low <= 0 <= high``."""
+        found: Callable[..., tuple[float, float]] = getattr(
+            importlib.import_module(self.home), f"{self.name}_range"
+        )
+        return found
+
 
 METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
     {
@@ -55,21 +55,21 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
             ThresholdMethod(
                 name="minmax",
                 schemes=_ALL,
-                function=minmax_range,
+                home=__name__,
                 source="common practice",
                 summary="the exact extremes; nothing is clipped, one outlier decides",
             ),
             ThresholdMethod(
                 name="average",
                 schemes=_ALL,
-                function=average_range,
+                home=__name__,
                 source="HAGO's average range",
                 summary="extremes averaged over the samples",
             ),
             ThresholdMethod(
                 name="percentile",
                 schemes=_ALL,
-                function=percentile_range,
+                home=__name__,
                 source="common practice",
                 summary="the range that holds a percentage of the values",
                 options=MappingProxyType({"percentile": 99.99}),
@@ -77,7 +77,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
             ThresholdMethod(
                 name="kl",
                 schemes=_AROUND_ZERO,
-                function=kl_range,
+                home="intact.numerics.threshold_kl",
                 source="Migacz, 8-bit Inference with TensorRT, 2017",
                 summary="least divergence of the quantized from the original distribution",
                 options=MappingProxyType({"bins": 8192.0}),
@@ -85,21 +85,21 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
             ThresholdMethod(
                 name="mse",
                 schemes=_ALL,
-                function=mse_range,
-                source="closed form over the histogram, see threshold_mse_kernel",
+                home="intact.numerics.threshold_mse",
+                source="closed form over the histogram, see threshold_mse",
                 summary="least mean squared error of rounding and clipping together",
             ),
             ThresholdMethod(
                 name="aciq",
                 schemes=_AROUND_ZERO,
-                function=aciq_range,
+                home="intact.numerics.threshold_aciq",
                 source="Banner et al., ACIQ, 2018",
                 summary="optimal clip of the better fitting Laplace or Gaussian",
             ),
             ThresholdMethod(
                 name="kl_stepwise",
                 schemes=_AROUND_ZERO,
-                function=kl_stepwise_range,
+                home="intact.numerics.threshold_kl",
                 source="Tengine 1.5, tools/quantize; ncnn's is alike",
                 summary="kl as ncnn and Tengine search it: 2048 bins, each of them tried",
                 options=MappingProxyType({"bins": 2048.0}),
@@ -107,7 +107,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
             ThresholdMethod(
                 name="aciq_maximum",
                 schemes=_AROUND_ZERO,
-                function=aciq_maximum_range,
+                home="intact.numerics.threshold_aciq",
                 source="Banner et al., ACIQ, 2018; Tengine 1.5, tools/quantize",
                 summary="aciq as ncnn and Tengine compute it, from the largest magnitude alone",
                 may_exceed=True,
@@ -137,6 +137,7 @@ def estimate_range(
             scheme, an option has an impossible value, or there is no finite value.
 
     >>> import numpy as np
+    >>> from intact.numerics.distribution import Distribution
     >>> distribution = Distribution.from_values(np.array([-1.0, 3.0], dtype=np.float32))
     >>> estimate_range(distribution, Levels(0, 255, Scheme.ASYMMETRIC), "minmax")
     (-1.0, 3.0)
@@ -162,3 +163,51 @@ def estimate_range(
             )
     distribution.refuse_empty()
     return chosen.function(distribution, levels, **{**chosen.options, **options})
+
+
+def fit_scheme(low: float, high: float, levels: Levels) -> tuple[float, float]:
+    """Return the smallest range of the scheme that holds 0 and, as far as it can, ``low..high``."""
+    low, high = min(low, 0.0), max(high, 0.0)
+    if levels.scheme is Scheme.ASYMMETRIC:
+        return low, high
+    if levels.scheme is Scheme.ONE_SIDED:
+        return 0.0, high
+    return levels.range_of_threshold(max(-low, high))
+
+
+def minmax_range(distribution: Distribution, levels: Levels) -> tuple[float, float]:
+    """Return the exact extremes: nothing is clipped."""
+    return fit_scheme(distribution.minimum, distribution.maximum, levels)
+
+
+def average_range(distribution: Distribution, levels: Levels) -> tuple[float, float]:
+    """Return the averages over the samples of each sample's minimum and maximum.
+
+    HAGO's default ("average range"), per tensor: rare extremes of single samples count little.
+    """
+    return fit_scheme(distribution.mean_minimum, distribution.mean_maximum, levels)
+
+
+def percentile_range(
+    distribution: Distribution, levels: Levels, *, percentile: float
+) -> tuple[float, float]:
+    """Return the range that holds the given percentage of the values.
+
+    Symmetric: of the absolute values. One-sided: of the values, the negative ones among them.
+    Asymmetric: half of the rest is cut off at either end. Exact to the width of a histogram bin
+    (2**-7 of the value); 100 gives the exact extremes.
+
+    Raises:
+        CalibrationError: If the percentile is not above 0 and at most 100.
+    """
+    if not 0.0 < percentile <= 100.0:
+        raise CalibrationError(
+            f"a percentile of {percentile}", remedy="use a number above 0, at most 100"
+        )
+    kept = percentile / 100.0
+    if levels.scheme is Scheme.SYMMETRIC:
+        return levels.range_of_threshold(distribution.absolute().quantile(kept))
+    if levels.scheme is Scheme.ONE_SIDED:
+        return fit_scheme(0.0, distribution.quantile(kept), levels)
+    rest = 0.5 - 0.5 * kept
+    return fit_scheme(distribution.quantile(rest), distribution.quantile(1.0 - rest), levels)

@@ -17,8 +17,10 @@ from intact.config import Grid, TensorQuantConfig
 from intact.numerics.affine_params import PowerOfTwo, QuantParams, params_from_range
 from intact.numerics.decimals import SMALLEST, six_decimals
 from intact.numerics.distribution import Distribution
+from intact.numerics.levels import Levels, Scheme
 from intact.numerics.logarithmic import scale_from_threshold
-from intact.numerics.thresholds import METHODS, Levels, Scheme, estimate_range, weight_range
+from intact.numerics.thresholds import METHODS, estimate_range
+from intact.numerics.weight_range import weight_range
 from intact.plan import Note, NoteKind, QuantPoint
 from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range
 from intact.targets import ScalePrecision
