@@ -41,7 +41,11 @@ if TYPE_CHECKING:
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 
-_C_TYPES = {"float32": ctypes.c_float, "float64": ctypes.c_double, "int64": ctypes.c_int64}
+_C_TYPES: dict[str, Any] = {
+    "float32": ctypes.c_float,
+    "float64": ctypes.c_double,
+    "int64": ctypes.c_int64,
+}
 """Scalars that are passed by value."""
 _LIBRARY = frozenset(["cos", "exp", "exp2", "ldexp", "log", "memcpy", "memmove", "memset", "pow"])
 """What the machine code may call: functions that every process has."""
@@ -123,10 +127,10 @@ class Kernels:
     def _compiled(self) -> bytes:
         """Compile the loops to an object file."""
         import llvmlite.binding as llvm
-        from numba import carray, cfunc, njit
+        from numba import cfunc, njit
 
         # Copies of the functions whose globals are compiled functions.
-        namespace = {**vars(sys.modules[self._module]), "carray": carray}
+        namespace = dict(vars(sys.modules[self._module]))
         for function in self._inner:
             namespace[function.__name__] = njit(nogil=True, error_model="numpy")(
                 FunctionType(function.__code__, namespace)
@@ -191,8 +195,9 @@ class _Entry:
 
     def numba_signature(self) -> Any:
         """Make numba's signature of the function with pointers."""
-        from numba import types
+        import numba
 
+        types: Any = numba.types
         parts: list[Any] = []
         for kind in self._types:
             scalar = getattr(types, kind.partition("[")[0])
@@ -204,7 +209,7 @@ class _Entry:
 
     def with_pointers(self, body: Any) -> Callable[..., Any]:
         """Make the function that takes a pointer and the lengths for each array."""
-        from numba import carray
+        import numba
 
         names, passed = [], []
         for index, kind in enumerate(self._types):
@@ -216,7 +221,7 @@ class _Entry:
             else:
                 passed.append(f"a{index}")
         text = f"def call({', '.join(names)}):\n    return body({', '.join(passed)})\n"
-        namespace = {"body": body, "carray": carray}
+        namespace = {"body": body, "carray": vars(numba)["carray"]}
         exec(text, namespace)
         return cast(Callable[..., Any], namespace["call"])
 
