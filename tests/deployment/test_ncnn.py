@@ -108,7 +108,7 @@ def test_networks_are_exact_layer_by_layer(name: str, products: int) -> None:
     assert found.agreement is not None
 
 
-def test_a_result_that_is_an_output_and_read_further() -> None:
+def test_result_that_is_an_output_and_read_further_is_exact() -> None:
     b = ModelBuilder()
     x = b.conv(b.input("x", ["batch", 3, 5, 5]), 3, 4)
     y = b.conv(x, 4, 4)
@@ -119,7 +119,7 @@ def test_a_result_that_is_an_output_and_read_further() -> None:
     assert_exact(verified(model, calibrated(model, "ncnn")), 2)
 
 
-def test_six_bit_weights_for_winograd() -> None:
+def test_winograd_has_six_bit_weights() -> None:
     model = MODELS["residual"].build(17)
     plan = calibrated(model, "ncnn-winograd")
     largest = {str(end): config.quant_max for end, config in plan.configs.items()}
@@ -132,7 +132,7 @@ def test_six_bit_weights_for_winograd() -> None:
     assert_exact(verified(model, plan), 4)
 
 
-def test_another_models_weights_are_noticed() -> None:
+def test_weights_of_another_model_mismatch() -> None:
     model = MODELS["residual"].build(17)
     plan = calibrated(model, "ncnn")
     written = written_from(plan)
@@ -146,7 +146,7 @@ def test_another_models_weights_are_noticed() -> None:
     assert np.isfinite(wrong[0].largest)
 
 
-def test_a_result_is_verified_from_its_folder_and_not_if_it_was_changed(tmp_path: Path) -> None:
+def test_result_is_verified_from_its_folder_unless_it_was_changed(tmp_path: Path) -> None:
     model = MODELS["residual"].build(17)
     feeds = random_inputs(model, batch=6)
     result = quantize(model, feeds, target="ncnn", threads=1)

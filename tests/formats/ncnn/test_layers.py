@@ -26,7 +26,7 @@ PRODUCTS = ("Conv", "Gemm", "MatMul")
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_a_float_layer_computes_what_onnx_says(name: str) -> None:
+def test_float_layer_computes_what_onnx_says(name: str) -> None:
     model = build_case(name)
     kept = {node.op_type for node in model.graph.node if node.op_type in PRODUCTS}
     written = written_from(planned(model, "ncnn", Overrides(keep_float=tuple(sorted(kept)))))
@@ -44,7 +44,7 @@ def prelu(*shape: int) -> Build:
     return lambda b, x: b.node("PRelu", x, b.weight(*shape))
 
 
-REFUSED: dict[str, tuple[Build, str]] = {
+UNSUPPORTED: dict[str, tuple[Build, str]] = {
     "slopes of columns": (prelu(7), "do not run along the channels"),
     "slopes of rows": (prelu(7, 1), "do not run along the channels"),
     "a last window in the pads": (
@@ -70,7 +70,7 @@ REFUSED: dict[str, tuple[Build, str]] = {
 }
 
 
-REFUSED |= {
+UNSUPPORTED |= {
     "slopes with a batch": (prelu(2, 7, 1, 1), "not one constant"),
     "a dilated pool": (node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), "dilated"),
     "counted pads, rounded up": (
@@ -121,10 +121,10 @@ REFUSED |= {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("name", REFUSED)
-def test_what_ncnn_would_compute_otherwise_is_refused(name: str) -> None:
-    build, told = REFUSED[name]
+@pytest.mark.parametrize("name", UNSUPPORTED)
+def test_layer_that_ncnn_computes_otherwise_is_unsupported(name: str) -> None:
+    build, reason = UNSUPPORTED[name]
     b = ModelBuilder(18)
     b.output(build(b, b.input("x", ["batch", 7, 7, 7])))
-    with pytest.raises(ExportError, match=told):
+    with pytest.raises(ExportError, match=reason):
         written_from(planned(b.build(), "ncnn"))

@@ -16,30 +16,30 @@ from tests.plans import calibrated, planned
 RELU = "7767517\n2 2\nInput x 0 1 x 0=3\nReLU y 1 1 x y\n"
 
 
-def test_ncnn_is_an_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_runtime_without_its_package_names_the_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(importlib.util, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'intact\[ncnn\]'"):
         NcnnRuntime(RELU, b"")
 
 
-def test_writing_takes_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_writing_needs_no_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "ncnn", None)
     assert written_from(calibrated(build_case("gemm"), "ncnn")).weights
 
 
-def test_the_version_is_told() -> None:
+def test_version_names_the_runtime() -> None:
     pytest.importorskip("ncnn")
     assert ncnn_version().startswith("ncnn 1.0.")
 
 
-def test_a_sample_without_its_batch() -> None:
+def test_runtime_takes_a_sample_without_its_batch() -> None:
     pytest.importorskip("ncnn")
     found = NcnnRuntime(RELU, b"").run({"x": np.array([-1, 0, 2.5], np.float32)}, ["y", "x"])
     assert found["y"].tolist() == [0, 0, 2.5]
     assert found["x"].tolist() == [-1, 0, 2.5]  # what a layer changes in place is a copy
 
 
-def test_what_ncnn_refuses() -> None:
+def test_runtime_errors_name_the_remedy() -> None:
     pytest.importorskip("ncnn")
     with pytest.raises(ExportError, match="refuses the written model"):
         NcnnRuntime(RELU.replace("ReLU", "NoSuchLayer"), b"")
@@ -50,7 +50,7 @@ def test_what_ncnn_refuses() -> None:
         runtime.run({"x": np.zeros(3, np.float32)}, ["z"])
 
 
-def test_codes_are_rounded_half_away_and_saturate() -> None:
+def test_quantize_layer_rounds_half_away_and_saturates() -> None:
     pytest.importorskip("ncnn")
     param = "7767517\n2 2\nInput x 0 1 x 0=6\nQuantize y 1 1 x y 0=1\n"
     numbers = np.array([0.5, -0.5, 1.5, -2.5, 200, -200], np.float32)
@@ -58,7 +58,7 @@ def test_codes_are_rounded_half_away_and_saturate() -> None:
     assert codes.tolist() == [1, -1, 2, -3, 127, -127]
 
 
-def test_kept_in_float_it_runs_as_well() -> None:
+def test_float_model_runs() -> None:
     pytest.importorskip("ncnn")
     written = written_from(planned(build_case("relu"), "ncnn"))
     runtime = NcnnRuntime(written.param, written.weights, threads=1)

@@ -27,7 +27,7 @@ def model() -> ModelBuilder:
     return b
 
 
-def test_the_text_is_that_of_ncnn2table() -> None:
+def test_table_text_is_that_of_ncnn2table() -> None:
     entries = [
         TableEntry("conv", WEIGHTS, 31.75),
         TableEntry("fc", np.array([2.5], np.float32), float(np.float32(127 / 255))),
@@ -35,7 +35,7 @@ def test_the_text_is_that_of_ncnn2table() -> None:
     assert table_text(entries) == TEXT
 
 
-def test_what_is_written_is_read_back_to_six_decimals(tmp_path: Path) -> None:
+def test_written_table_is_read_back_to_six_decimals(tmp_path: Path) -> None:
     for name in ("residual", "depthwise"):
         plan = calibrated(MODELS[name].build(17), "ncnn")
         path = tmp_path / f"{name}.table"
@@ -52,7 +52,7 @@ def test_what_is_written_is_read_back_to_six_decimals(tmp_path: Path) -> None:
             assert not read[tensor].zero_point.any()
 
 
-def test_a_table_by_hand(tmp_path: Path) -> None:
+def test_table_with_comments_and_spaces_is_read(tmp_path: Path) -> None:
     graph = normalize(model().build())
     path = tmp_path / "x.table"
     path.write_text("conv_param_0 4 0.5\r\n\n#the_fc_param_0 1\n the_fc 8 \nconv 2.0\n")
@@ -65,7 +65,7 @@ def test_a_table_by_hand(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reason"),
     [
         ("conv", "line 2: neither"),
         ("conv 1.0 x", "line 2: neither"),
@@ -77,22 +77,22 @@ def test_a_table_by_hand(tmp_path: Path) -> None:
         ("conv_param_0 3 3", "a second scale"),
     ],
 )
-def test_wrong_lines_are_named(line: str, told: str, tmp_path: Path) -> None:
+def test_wrong_lines_are_named(line: str, reason: str, tmp_path: Path) -> None:
     path = tmp_path / "x.table"
     path.write_text(f"conv_param_0 4 0.5\n{line}\n")
-    with pytest.raises(DataError, match=told) as found:
+    with pytest.raises(DataError, match=reason) as found:
         read_scales(path, normalize(model().build()))
     assert "\n" not in str(found.value)
 
 
-def test_a_table_needs_its_model(tmp_path: Path) -> None:
+def test_table_without_a_model_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.table"
     path.write_text(TEXT)
     with pytest.raises(DataError, match="names layers of a model"):
         read_scales(path)
 
 
-def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+def test_table_that_is_no_text_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "x.table"
     path.write_bytes(b"conv_param_0 4\n\xff\xfe\n")
     with pytest.raises(DataError, match="not a text file"):

@@ -39,7 +39,7 @@ def one_conv(*, outputs: int = 2) -> onnx.ModelProto:
     return b.build()
 
 
-def test_the_bin_of_one_layer_byte_by_byte() -> None:
+def test_bin_of_one_layer_is_exact() -> None:
     plan = calibrated(one_conv(), "ncnn")
     written = written_from(plan)
     data = plan.input_config(plan.graph.node("c"), 0).params
@@ -67,7 +67,7 @@ def plan_codes(codes: list[int]) -> bytes:
     return np.array(codes, np.int8).tobytes() + b"\0" * (-len(codes) % 4)
 
 
-def test_a_float_layer_has_the_tag_zero() -> None:
+def test_float_layer_has_the_tag_zero() -> None:
     plan = calibrated(one_conv(), "ncnn", Overrides(keep_float=("Conv",)))
     written = written_from(plan)
     assert written.weights[:8] == struct.pack("<If", 0, 1.27)
@@ -103,7 +103,7 @@ def test_an_output_that_is_read_further_keeps_its_name() -> None:
         np.testing.assert_allclose(found[name], expected, rtol=1e-5)
 
 
-def test_a_relu_of_an_output_stays_a_layer() -> None:
+def test_relu_of_an_output_stays_a_layer() -> None:
     b = ModelBuilder()
     x = b.node("Conv", b.input("x", ["batch", 3, 4, 4]), b.weight(2, 3, 1, 1), out="y")
     b.output(x)
@@ -163,7 +163,7 @@ def test_names_that_become_one_word_stay_apart() -> None:
     assert len({row[1] for row in rows}) == 3
 
 
-def test_all_that_cannot_be_held_is_listed() -> None:
+def test_everything_unsupported_is_listed() -> None:
     b = ModelBuilder()
     x = b.node("Asinh", b.input("x", ["batch", 3, 4, 4]), name="asinh")
     x = b.node("Concat", x, x, axis=0, name="batches")
@@ -171,17 +171,17 @@ def test_all_that_cannot_be_held_is_listed() -> None:
     b.output(b.node("Relu", x))
     with pytest.raises(ExportError) as found:
         written_from(planned_float(b.build()))
-    told = str(found.value)
+    reason = str(found.value)
     for each in (
         "'asinh': ncnn has no layer for Asinh",
         "'batches': it works along the batch",
         "'turn'",
     ):
-        assert each in told
-    assert "Relu" not in told
+        assert each in reason
+    assert "Relu" not in reason
 
 
-def test_plans_for_other_hardware_are_refused() -> None:
+def test_plans_for_other_hardware_are_unsupported() -> None:
     plan = calibrated(MODELS["residual"].build(17), "onnxruntime")
     with pytest.raises(ExportError, match="nothing else") as found:
         written_from(plan)
@@ -191,14 +191,14 @@ def test_plans_for_other_hardware_are_refused() -> None:
     assert len(places) == len(set(places)) > 10
 
 
-def test_narrow_activations_are_refused_and_narrow_weights_are_not() -> None:
+def test_narrow_activations_are_unsupported_and_narrow_weights_are_not() -> None:
     with pytest.raises(ExportError, match=r"-7\.\.7 are fewer"):
         written_from(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[0]": 4})))
     written = written_from(calibrated(one_conv(), "ncnn", Overrides(bits={"c.input[1]": 4})))
     assert np.abs(np.frombuffer(written.weights[4:10], np.int8)).max() == 7
 
 
-def test_a_scale_for_each_group_cannot_be_given_to_its_channels() -> None:
+def test_groups_of_several_channels_are_unsupported_in_int8() -> None:
     b = ModelBuilder()
     b.output(b.conv(b.input("x", ["batch", 4, 5, 5]), 4, 8, group=4))
     with pytest.raises(ExportError, match="one scale for each group"):
@@ -206,21 +206,21 @@ def test_a_scale_for_each_group_cannot_be_given_to_its_channels() -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "told"),
+    ("shape", "reason"),
     [
         ([2, 3, 4, 4], "holds 2 samples"),
         (["batch"], "has 1 axes"),
         (["batch", 2, 3, 4, 5, 6], "has 6 axes"),
     ],
 )
-def test_shapes_that_no_blob_has(shape: list[int | str], told: str) -> None:
+def test_shapes_that_no_blob_has_are_unsupported(shape: list[int | str], reason: str) -> None:
     b = ModelBuilder()
     b.output(b.node("Relu", b.input("x", shape)))
-    with pytest.raises(ExportError, match=told):
+    with pytest.raises(ExportError, match=reason):
         written_from(planned_float(b.build()))
 
 
-def test_inputs_of_other_types_and_constant_outputs_are_refused() -> None:
+def test_inputs_of_other_types_and_constant_outputs_are_unsupported() -> None:
     b = ModelBuilder()
     b.output(b.node("Cast", b.input("x", ["batch", 3], onnx.TensorProto.INT64), to=1))
     b.output(b.node("Identity", b.weight(3), out="fixed"))
@@ -242,7 +242,7 @@ def test_open_lengths_are_left_open_where_no_layer_asks() -> None:
     assert found.shape == (1, 4, 5, 6)
 
 
-def test_wide_sums_are_told_of() -> None:
+def test_wide_sums_are_noted() -> None:
     b = ModelBuilder()
     weight = b.constant(np.ones((2, 40, 3, 3), np.float32))  # 360 * 127 * 127 > 2^31 / 576
     b.output(b.node("Conv", b.input("x", ["batch", 40, 6, 6]), weight, name="wide"))
@@ -253,7 +253,7 @@ def test_wide_sums_are_told_of() -> None:
     assert not written_from(calibrated(b.build(), "ncnn-winograd")).notes
 
 
-def test_wide_sums_of_windows_that_winograd_has_not_are_not_told_of() -> None:
+def test_wide_sums_of_windows_without_winograd_are_not_noted() -> None:
     b = ModelBuilder()
     weight = b.constant(np.ones((2, 40, 5, 5), np.float32))
     b.output(b.node("Conv", b.input("x", ["batch", 40, 6, 6]), weight))
@@ -267,12 +267,12 @@ def test_floats_of_the_param_keep_their_bits(number: float) -> None:
     assert np.float32(text) == np.float32(exact)
 
 
-def test_a_plan_without_scales_is_refused() -> None:
+def test_plan_without_scales_is_an_error() -> None:
     with pytest.raises(PlanError, match="calibrate"):
         written_from(planned(one_conv(), "ncnn"))
 
 
-def test_the_format_has_three_files() -> None:
+def test_format_has_three_files() -> None:
     plan = calibrated(one_conv(), "ncnn")
     exported = export(plan, [FormatName.NCNN], Io.INT8)[FormatName.NCNN]
     assert isinstance(exported, WrittenFiles)

@@ -14,6 +14,7 @@ from intact.errors import Unsupported
 from intact.formats.ncnn.model import WrittenProduct
 from intact.formats.ncnn.notation import Parameter, Sample, lengths, word
 from intact.formats.ncnn.table import TableEntry
+from intact.graph.names import Names
 from intact.program import Step, Tensor
 from intact.program.handlers import Handlers
 
@@ -55,23 +56,6 @@ def _number(value: int | float) -> str:
     return str(value) if isinstance(value, int) else f"{value:.9e}"
 
 
-class _Words:
-    """Makes unique words of names."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def unique(self, name: str) -> str:
-        """Make a word of a name that was not made before."""
-        stem = word(name)
-        result, number = stem, 1
-        while result in self._taken:
-            number += 1
-            result = f"{stem}_{number}"
-        self._taken.add(result)
-        return result
-
-
 class NcnnBuilder:
     """Collects layers.
 
@@ -93,17 +77,17 @@ class NcnnBuilder:
         self.entries: list[TableEntry] = []
         self.wide: list[str] = []
         self._constants: dict[tuple[str, Sample], str] = {}
-        self._blob_names, self._layer_names = _Words(), _Words()
+        self._blob_names, self._layer_names = Names(), Names()
 
     def blob(self, tensor: Tensor) -> str:
         """Name the blob of a tensor."""
         if tensor.value not in self.blobs:
-            self.blobs[tensor.value] = self._blob_names.unique(tensor.value)
+            self.blobs[tensor.value] = self._new_blob(tensor.value)
         return self.blobs[tensor.value]
 
     def inner(self, tensor: Tensor) -> str:
         """Name a new blob that is needed on the way to a tensor."""
-        return self._blob_names.unique(f"{tensor.value}_part")
+        return self._new_blob(f"{tensor.value}_part")
 
     def read(self, step: Step, slot: int = 0) -> str:
         """Name the blob of an input that is computed.
@@ -126,7 +110,7 @@ class NcnnBuilder:
             raise Unsupported(f"{tensor.value!r} is no constant of float32")
         key = tensor.value, shape
         if key not in self._constants:
-            blob = self._constants[key] = self._blob_names.unique(tensor.value)
+            blob = self._constants[key] = self._new_blob(tensor.value)
             self.emit("MemoryData", blob, [], [blob], lengths(shape), floats(tensor.data))
         return self._constants[key]
 
@@ -140,7 +124,7 @@ class NcnnBuilder:
         data: bytes = b"",
     ) -> Layer:
         """Add a layer; its name is made unique."""
-        name = self._layer_names.unique(name)
+        name = self._new_layer(name)
         layer = Layer(kind, name, tuple(bottoms), tuple(tops), parameters or {}, data)
         self.layers.append(layer)
         return layer
@@ -173,7 +157,7 @@ class NcnnBuilder:
         blob = self.blob(tensor)
         if tensor.value not in inputs and tensor.value == name:
             return blob
-        copy = self._blob_names.unique(f"{name}_output" if tensor.value == name else name)
+        copy = self._new_blob(f"{name}_output" if tensor.value == name else name)
         self.emit("Noop", copy, [blob], [copy])
         return copy
 
@@ -193,17 +177,23 @@ class NcnnBuilder:
                 count = reads[blob]
                 if count + (blob in wanted) < 2:
                     continue
-                names = [self._blob_names.unique(f"{blob}_splitncnn_{n}") for n in range(count)]
+                names = [self._new_blob(f"{blob}_splitncnn_{n}") for n in range(count)]
                 copies[blob] = names[::-1]
                 if blob in wanted:
-                    tops[k] = self._blob_names.unique(f"{blob}_whole")
+                    tops[k] = self._new_blob(f"{blob}_whole")
                     names = [blob, *names]
                 splits.append((tops[k], names))
             result.append(replace(layer, bottoms=tuple(bottoms), tops=tuple(tops)))
             for source, names in splits:
-                name = self._layer_names.unique(f"splitncnn_{source}")
+                name = self._new_layer(f"splitncnn_{source}")
                 result.append(Layer("Split", name, (source,), tuple(names), {}))
         return result
+
+    def _new_blob(self, name: str) -> str:
+        return self._blob_names.fresh(word(name))
+
+    def _new_layer(self, name: str) -> str:
+        return self._layer_names.fresh(word(name))
 
 
 Write: TypeAlias = Callable[[Any, Step, NcnnBuilder], None]

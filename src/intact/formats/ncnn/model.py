@@ -1,4 +1,4 @@
-"""What was written of a plan, and what a user should know about it."""
+"""A written model of ncnn, and notes on it."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class WrittenProduct:
 
     Attributes:
         layer: Name of its layer.
-        blob: What it hands out, behind the activation that was fused into it.
+        blob: Its output, behind the activation that is fused into it.
         bounds: Of that activation.
         is_int8: Whether it computes with codes.
     """
@@ -42,11 +42,11 @@ class NcnnModel:
         param: The ``.param``: text.
         weights: The ``.bin``.
         table: The calibration table.
-        blobs: Name of the blob of each value that the file holds, by the value's name.
+        blobs: Name of the blob of each value in the file, by the value's name.
         inputs: Blob of each input, by its name in the model.
         outputs: Blob of each output.
         products: By name of the node.
-        notes: What a user should know.
+        notes: Renamed ends, and sums that may wrap.
     """
 
     param: str
@@ -60,16 +60,16 @@ class NcnnModel:
 
 
 def notes_of(ends: Mapping[str, str], wide: Sequence[str]) -> Iterator[Note]:
-    """Yield what a user should know.
+    """Yield notes on renamed ends and on sums that may wrap.
 
     Args:
         ends: Blob of each input and output, by name in the model.
-        wide: Convolutions whose sums can leave what Winograd's algorithm holds.
+        wide: Convolutions whose sums may exceed what Winograd's algorithm holds.
     """
     renamed = [f"{name!r} is {blob!r}" for name, blob in ends.items() if name != blob]
     if renamed:
-        told = ", ".join(renamed)
-        message = f"names in ncnn are one word of printable ASCII, each of one blob: {told}"
+        listed = ", ".join(renamed)
+        message = f"names in ncnn are one word of printable ASCII, each of one blob: {listed}"
         yield Note(NoteKind.EXPORT, "", message)
     if wide:
         yield Note(

@@ -24,11 +24,11 @@ _REDUCED = (
     "use_bf16_storage",
 )
 _FASTER = ("use_packing_layout", "use_winograd_convolution")
-"""Options that change how int8 layers compute (see the facts in the targets' files)."""
+"""Options that change how int8 layers compute (see the notes in the targets' files)."""
 
 
 def ncnn_version() -> str:
-    """Return the runtime's name with its version.
+    """Name the runtime and its version.
 
     Raises:
         MissingExtraError: It is not installed.
@@ -44,7 +44,7 @@ class NcnnRuntime:
         param: The ``.param``.
         weights: The ``.bin``.
         threads: Threads inside one layer; 0 takes one. Where other programs hold cores too, small
-            layers wait for their threads longer than they compute: ResNet-8 took 4 times as long
+            layers wait for their threads longer than they compute: ResNet-8 takes 4 times as long
             with two.
         plain: Without packing layouts and Winograd's algorithm, and in float32 throughout: every
             blob is what the integers of its layer give. Otherwise ncnn's own defaults hold.
@@ -84,7 +84,7 @@ class NcnnRuntime:
 
         Args:
             feeds: float32 by blob, without a batch.
-            blobs: Which to hand out.
+            blobs: Which to read.
 
         Returns:
             float32 (int8 of a ``Quantize`` layer) by blob, without a batch.

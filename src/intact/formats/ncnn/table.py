@@ -47,7 +47,7 @@ class _Line(NamedTuple):
 
 
 def table_text(entries: Iterable[TableEntry]) -> str:
-    """Return a table of layers, in their order."""
+    """Format a table of layers, in their order."""
     entries = list(entries)
     lines = [
         " ".join([f"{each.layer}{_WEIGHTS}", *(f"{number:f}" for number in each.weights.tolist())])
@@ -93,7 +93,7 @@ def parse_ncnn_table(data: bytes, source: str, graph: Graph | None) -> ScaleTabl
 
 
 def _tensor(line: _Line, nodes: Mapping[str, ir.Node], source: str) -> str:
-    """Return the tensor that a line is about."""
+    """Find the tensor that a line is about."""
     node = nodes.get(line.layer)
     if node is None:
         raise DataError(
@@ -131,7 +131,7 @@ def _lines(text: str, source: str, left_out: Counter[str]) -> Iterator[_Line]:
 def _scale(line: _Line, source: str) -> GivenScale:
     try:
         if 0.0 in line.reciprocals:
-            raise DataError("a scale is 0", remedy="mend it, or take the layer out")
+            raise DataError("a scale is 0", remedy="correct it, or take the layer out")
         scales = [1.0 / number for number in line.reciprocals]
         return GivenScale.of(scales if line.is_weight else scales[0])
     except IntactError as error:
