@@ -49,7 +49,7 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
 def _parser(data: bytes) -> Callable[[bytes, str], ScaleTable]:
     """Return what reads a table, by how it begins."""
     from intact.formats.encodings.read import parse_encodings
-    from intact.formats.tengine.read import parse_table
+    from intact.formats.tengine.tables import parse_table
     from intact.formats.tensorrt.read import CACHE_START, holds_ranges, parse_cache, parse_ranges
 
     if data.lstrip()[:1] == b"{":

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.errors import DataError, IntactError
-from intact.formats.tengine.read import parse_table
+from intact.formats.tengine.tables import parse_table
 
 
 def test_the_float32_of_the_decimals_is_the_scale() -> None:

@@ -13,8 +13,13 @@ from intact.config import QuantState
 from intact.errors import ExportError
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.tengine.format import MODEL_FILE, TENGINE
-from intact.formats.tengine.read import parse_table
-from intact.formats.tengine.write import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
+from intact.formats.tengine.tables import (
+    BIASES_FILE,
+    WEIGHTS_FILE,
+    parse_table,
+    table_name,
+    write_tables,
+)
 from intact.plan import Overrides, QuantizedGraph, quantization_points
 from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.plans import calibrate, calibrated, planned

@@ -14,8 +14,8 @@ from intact.formats.base.format import (
     WrittenFiles,
     read_files,
 )
+from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
 from intact.formats.tengine.tmfile.write import write_int8
-from intact.formats.tengine.write import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
 from intact.numerics.thresholds import METHODS
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import GIVEN

@@ -20,7 +20,7 @@ from intact.engines.session import Feeds
 from intact.formats.base.beside import EngineBeside
 from intact.formats.base.comparison import OutputComparer, activations
 from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
-from intact.formats.tengine.write import write_tables
+from intact.formats.tengine.tables import write_tables
 from intact.plan import QuantizedGraph
 from intact.program import Tensor
 from intact.program.lower import lower

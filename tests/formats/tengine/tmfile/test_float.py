@@ -169,7 +169,7 @@ def test_parts_are_handed_out_together_or_not_at_all(handed_out: tuple[str, ...]
         b.output(name)
     model = b.build()
     if handed_out != ("first", "second"):
-        with pytest.raises(ExportError, match="outputs that the model does not hand out"):
+        with pytest.raises(ExportError, match="outputs that are none of the model"):
             write_float(normalize(model))
         return
     found = read_tmfile(write_float(normalize(model)))

@@ -162,7 +162,7 @@ def linear(shape: tuple[int | str, ...], factor: float) -> onnx.ModelProto:
 def test_between_pixels_the_factors_follow_from_the_lengths() -> None:
     assert write_float(normalize(linear(("batch", 4, 6, 6), 1.5)))
     for shape, factor in ((("batch", 4, 6, 7), 1.5), ((3, 4, 6, 6), 2), (("batch", 4, 1, 6), 2)):
-        with pytest.raises(ExportError, match="'odd': it"):
+        with pytest.raises(ExportError, match="'odd': "):
             write_float(normalize(linear(shape, factor)))
 
 

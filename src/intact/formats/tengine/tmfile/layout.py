@@ -50,9 +50,13 @@ class Record:
         return tuple(name for name, kind in self.fields if kind != "pad2")
 
     @property
-    def lists(self) -> frozenset[str]:
-        """The fields that lead to a list of int32."""
-        return frozenset(name for name, kind in self.fields if kind == "list")
+    def lists(self) -> tuple[str, ...]:
+        """The fields that lead to a list of int32, in the order in which their lists are written.
+
+        >>> record("begins:list end sizes:list").lists
+        ('begins', 'sizes')
+        """
+        return tuple(name for name, kind in self.fields if kind == "list")
 
 
 def record(text: str, default: str = "i32") -> Record:

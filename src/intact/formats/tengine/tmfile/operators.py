@@ -13,7 +13,7 @@ from types import MappingProxyType
 from intact.formats.tengine.tmfile.layout import Record, record
 
 
-class Pool(enum.IntEnum):
+class PoolMethod(enum.IntEnum):
     """``method`` of Pooling."""
 
     MAX = 0

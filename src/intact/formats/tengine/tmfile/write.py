@@ -1,108 +1,95 @@
-"""Models as ``.tmfile`` of version 2: in float, and a plan in integers.
+"""Models as ``.tmfile`` of version 2: a plan in integers, or a model in float.
 
-Source: see `layout`; what is quantized and how, from Tengine's quantization tool: activations int8
-(or uint8) with one scale a tensor, weights along their first axis, biases int32.
+Source: [tengine], and see `layout`. Tengine's quantization tool writes activations in int8 or
+uint8 with one scale each, weights with scales along their first axis, and biases in int32.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from types import MappingProxyType
+from dataclasses import replace
 
 import onnx_ir as ir
 
-from intact.errors import ExportError, Unsupported
 from intact.formats.tengine.tmfile.encode import encode
-from intact.formats.tengine.tmfile.writing import moving, pointwise, pooling, products
-from intact.formats.tengine.tmfile.writing.common import Write
-from intact.formats.tengine.tmfile.writing.forms import FloatForm, Form, IntegerForm
-from intact.formats.tengine.tmfile.writing.sheet import Sheet
-from intact.graph import Graph, shape_or_index_values
-from intact.plan import QuantizedGraph, refuse_unready
+from intact.formats.tengine.tmfile.writers import layers, moves, pointwise
+from intact.formats.tengine.tmfile.writers.builder import WRITERS, TmFileBuilder
+from intact.graph import Graph
+from intact.graph.passes import library
+from intact.plan import Overrides, QuantizedGraph, build_plan
+from intact.program.lower import lower_nodes
+from intact.program.unsupported import UnsupportedNodes
+from intact.targets import load_target
 
 _CUT = "cut those nodes from the model"
-
-WRITERS: Mapping[str, Write] = MappingProxyType(
-    {**products.TABLE, **pointwise.TABLE, **pooling.TABLE, **moving.TABLE}
-)
-"""Write functions by operator of ONNX."""
+_MODULES = (layers, moves, pointwise)
+"""Their writers are registered when they are imported."""
 
 
 def write_float(graph: Graph) -> bytes:
-    """Return a float model as the bytes of a Tengine file; equal models give equal bytes.
+    """Write a float model; equal models give equal bytes.
 
-    Tensors and nodes keep their names, and nothing is fused: whatever a table of scales names is
-    there. An open batch is written as 1.
+    Tensors and nodes keep their names, and nothing is fused, so that a table of scales fits. An
+    open batch is written as 1.
 
     Raises:
-        ExportError: Nodes that Tengine does not have; all are listed.
+        ExportError: Tengine lacks some nodes; all are listed.
     """
-    return _written(graph, FloatForm(graph), {}, _CUT)
+    keep = tuple({node.op_type for node in graph.nodes})
+    plan = build_plan(graph, load_target("tengine"), Overrides(keep_float=keep))
+    return _written(plan, {}, _CUT, quantized=False)
 
 
 def write_int8(plan: QuantizedGraph) -> bytes:
-    """Return a plan as the bytes of a quantized Tengine file; equal plans give equal bytes.
+    """Write a quantized model; equal plans give equal bytes.
 
     Activations are int8, or uint8 if the plan's are unsigned; constants hold the plan's integers.
-    Of what the plan fuses, Relu and Clip to 0 .. 6 go into the Conv before them; others are nodes
-    of their own behind a tensor of the same scale, which gives the same codes.
+    Relu and Clip to 0 .. 6 that the plan fuses into a Conv go into the Convolution; others are
+    nodes of their own behind a tensor of the same scale, which gives the same codes.
 
     Raises:
         PlanError: An end has no scale yet.
-        ExportError: What Tengine does not have, and what the plan leaves float; all is listed.
+        ExportError: Tengine lacks some nodes, or the plan leaves them float; all are listed.
     """
-    refuse_unready(plan)
     reasons = {
         name: f"stays float ({decision.reason})"
         for name, decision in plan.decisions.items()
         if not decision.quantized
     }
     remedy = f"{_CUT}, or quantize for --target tengine"
-    return _written(plan.graph, IntegerForm(plan), reasons, remedy)
+    return _written(plan, reasons, remedy, quantized=True)
 
 
-def _written(graph: Graph, form: Form, floats: Mapping[str, str], remedy: str) -> bytes:
-    sheet = Sheet(graph, form)
-    reasons: list[tuple[str, str]] = []
-    for value in graph.inputs:
-        try:
-            sheet.add_input(value)
-        except Unsupported as error:
-            reasons.append((str(value.name), str(error)))
-    done: set[ir.Node] = set()  # inside others, or computing shapes, which are written as they are
-    shapes = shape_or_index_values(graph)
-    done.update(n for n in graph.nodes if all(str(v.name) in shapes for v in n.outputs))
-    for node in graph.nodes:
-        name = str(node.name)
-        if node in done:
-            continue
-        try:
-            if name in floats:
-                raise Unsupported(floats[name])
-            write = WRITERS.get(node.op_type) if node.domain == "" else None
-            if write is None:
-                raise Unsupported(f"it has no {node.op_type}")
-            inner = products.fused_reader(sheet, node)
-            write(sheet, node)
-            if inner is not None:
-                done.add(inner)
-        except Unsupported as error:
-            reasons.append((name, str(error)))
-    if not reasons:
-        try:
-            return encode(sheet.finished())
-        except Unsupported as error:
-            reasons.append(("outputs", str(error)))
-    raise ExportError(
-        f"Tengine cannot hold {'; '.join(_joined(reasons))}",
-        remedy=remedy,
-        listed=[f"{name}: {reason}" for name, reason in reasons],
-    )
+def _written(
+    plan: QuantizedGraph, floats: Mapping[str, str], remedy: str, *, quantized: bool
+) -> bytes:
+    plan = replace(plan, graph=_of_one_sample(plan.graph))
+    program = lower_nodes(plan)
+    builder = TmFileBuilder(program, plan, quantized=quantized)
+    found = UnsupportedNodes("Tengine cannot hold", remedy)
+    builder.add_inputs(found)
+    for step in sorted((step for step in program.steps if step.nodes), key=builder.position):
+        left = [name for name in step.nodes if name in floats]
+        for name in left:
+            found.add(repr(name), floats[name])
+        if not left:
+            with found.collect(repr(step.nodes[0])):
+                WRITERS.of(step.operation)(step.operation, step, builder)
+    builder.add_copies(found)
+    found.raise_any()
+    with found.collect("outputs"):
+        return encode(builder.finished())
+    raise found.error()
 
 
-def _joined(reasons: list[tuple[str, str]]) -> list[str]:
-    """Return all reasons, nodes of one reason together."""
-    names: dict[str, list[str]] = {}
-    for name, reason in reasons:
-        names.setdefault(reason, []).append(repr(name))
-    return [f"{', '.join(each)}: {reason}" for reason, each in names.items()]
+def _of_one_sample(graph: Graph) -> Graph:
+    """Return a graph with the open first length of each input 1, and what follows from that."""
+    model = graph.model.clone()
+    for value in model.graph.inputs:
+        if value.shape is not None and len(value.shape) and not isinstance(value.shape[0], int):
+            value.shape = ir.Shape([1, *value.shape[1:]])
+    for node in model.graph:
+        for value in node.outputs:
+            value.shape = None
+    library.infer_shapes(model)
+    return Graph(model)
