@@ -21,7 +21,12 @@ from intact import demo
 from intact.cli import run, show_verification
 from intact.engines.cpu import detect_cpu
 from intact.flow.result import FILES
-from intact.formats.verification import LayerComparison, Verification
+from intact.formats.verification import (
+    LayerComparison,
+    OutputComparison,
+    ProcessorFinding,
+    Verification,
+)
 from intact.numerics.thresholds import METHODS
 
 README = Path(__file__).resolve().parent.parent / "README.md"
@@ -118,6 +123,7 @@ def test_infinite_decibels_are_null_in_json(capfd: pytest.CaptureFixture[str]) -
         simulation=[LayerComparison("a.output[0]", values=3)],
         outputs_sqnr_db={"y": float("inf")},
         not_simulated=("z",),
+        processor=ProcessorFinding("it saturates", "with x=1", [OutputComparison("y", 9, 4)], "x"),
     )
     show_verification.verifications([same], as_json=True)
     (row,) = strict_json(capfd.readouterr().out)["verified"]
@@ -126,6 +132,7 @@ def test_infinite_decibels_are_null_in_json(capfd: pytest.CaptureFixture[str]) -
     printed_text = capfd.readouterr().out
     assert "identical" in printed_text
     assert "not simulated: z" in printed_text
+    assert "it saturates. Compared with x=1; without, 4 of 9 output values" in printed_text
 
 
 def test_evaluate_keeps_the_preprocessing_that_is_not_given(

@@ -11,6 +11,7 @@ import onnx_ir as ir
 import pytest
 
 import intact
+from intact.engines.exact_sums import OPTION, saturates_pairs
 from intact.flow.result import Result
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.verification import Verification, verify_qdq
@@ -38,6 +39,27 @@ def test_layers_agree_and_are_all_compared(digits: Result, digits_test: Images) 
     assert found.outputs_sqnr_db == {"logits": np.inf}
     assert found.float_nodes == found.in_float == found.not_compared == {}
     assert found.overflows == []
+
+
+def test_a_processor_that_saturates_pairs_is_named_with_the_option_and_the_difference() -> None:
+    plan = plan_for("onnxruntime")
+    found = verify_qdq(plan, write_qdq(plan), batches(32))
+    if not saturates_pairs():
+        assert (found.processor, OPTION in found.runtime) == (None, False)
+        return
+    assert found.processor is not None
+    assert OPTION in found.runtime
+    assert OPTION in found.processor.compared
+    assert "--target onnxruntime-avx2" in found.processor.remedy
+    assert [each.values for each in found.processor.outputs] == [e.values for e in found.outputs]
+    assert wrong(found.layers) == []
+
+
+def test_a_target_that_saturates_pairs_is_run_as_the_runtime_does_by_default() -> None:
+    plan = plan_for("onnxruntime-avx2")
+    found = verify_qdq(plan, write_qdq(plan), batches(32))
+    assert (found.processor, OPTION in found.runtime) == (None, False)
+    assert wrong(found.layers) == []
 
 
 def test_the_simulation_is_compared_apart(digits: Result, digits_test: Images) -> None:

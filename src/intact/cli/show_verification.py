@@ -10,7 +10,12 @@ from rich.table import Table
 
 from intact.cli.printing import console, decibels, new_table, print_json, say
 from intact.cli.show_runs import overflows
-from intact.formats.verification import LayerComparison, OutputComparison, Verification
+from intact.formats.verification import (
+    LayerComparison,
+    OutputComparison,
+    ProcessorFinding,
+    Verification,
+)
 
 _WORST_LAYERS = 10
 _SHOWN_NODES = 3
@@ -91,11 +96,20 @@ def _one(found: Verification, *, alone: bool) -> None:
             f"[yellow]{len(named)} node(s) planned for integers run in float, for want of an "
             f"integer kernel in the runtime: {escape(_named(named))}[/]"
         )
-    if found.cpu.saturates_pairs:
-        say(
-            "[yellow]this processor saturates pairs of products at 16 bits, so 8-bit weights can "
-            "be off; a target with 7-bit weights avoids it[/]"
-        )
+    if found.processor is not None:
+        _processor(found.processor)
+
+
+def _processor(found: ProcessorFinding) -> None:
+    """Print what this processor computes otherwise than the target describes."""
+    differ = sum(each.mismatches for each in found.outputs)
+    values = sum(each.values for each in found.outputs)
+    largest = max((each.largest for each in found.outputs), default=0)
+    say(
+        f"[yellow]{escape(found.cause)}. Compared {escape(found.compared)}; without, {differ:,} of "
+        f"{values:,} output values differ from the target's, by {largest:g} at most. "
+        f"Remedy: {escape(found.remedy)}[/]"
+    )
 
 
 def _kinds(found: Verification) -> Table:

@@ -6,7 +6,7 @@ import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +18,7 @@ from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.errors import DataError, UsageError
 from intact.flow.result import Result
-from intact.formats.onnx_qdq.run import RUNTIME, QdqRuntime
+from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import FormatName
 from intact.numerics.metrics import (
     AccuracyDifference,
@@ -106,7 +106,8 @@ class Evaluation:
             was not run by the runtime that it is deployed to.
         latency_batch: Samples in that batch.
         speedup: Median over blocks run in turn of float time over quantized time; None likewise.
-        runtime: What ran the quantized model.
+        runtime: What ran the quantized model, with the option that it needs to compute exactly on
+            a processor that saturates pairs of 8-bit products.
         outputs: Errors of every output by name, where there are several.
         metrics: Figures of the user's metric by name, (float, quantized).
         skipped: Files of a folder that were left out, with the reason.
@@ -163,7 +164,7 @@ def evaluate_result(
     size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
     is_deployed = next(iter(result.exports)) is FormatName.ONNX_QDQ
-    quantized = _deployed(result, threads) if is_deployed else _integers(result, threads)
+    runtime, quantized = (_deployed if is_deployed else _integers)(result, threads)
     seen = _Pass.of(float_model.outputs, metric)
     first: Batch = {}
     for feeds, count in samples.batches(size):
@@ -188,7 +189,7 @@ def evaluate_result(
         latency_ms=latency,
         latency_batch=size,
         speedup=speedup,
-        runtime=RUNTIME if is_deployed else f"integer engine for {result.plan.target.name}",
+        runtime=runtime,
         outputs=outputs if len(outputs) > 1 else {},
         metrics=metrics,
         skipped=samples.skipped,
@@ -196,16 +197,20 @@ def evaluate_result(
     )
 
 
-def _deployed(result: Result, threads: int) -> Callable[[Batch], _Arrays]:
-    """Return the written ONNX model, as its users run it."""
-    runtime = QdqRuntime(result.exported.model, threads=threads)
-    return lambda feeds: runtime.run(feeds)[0]
+_Run: TypeAlias = Callable[[Batch], _Arrays]
 
 
-def _integers(result: Result, threads: int) -> Callable[[Batch], _Arrays]:
-    """Return what the target computes, for a runtime that is not here or hides its bits."""
+def _deployed(result: Result, threads: int) -> tuple[str, _Run]:
+    """The written ONNX model in ONNX Runtime, computing as the target describes."""
+    exact = not result.plan.target.saturates_pairs
+    runtime = QdqRuntime(result.exported.model, threads=threads, exact=exact)
+    return runtime.name, lambda feeds: runtime.run(feeds)[0]
+
+
+def _integers(result: Result, threads: int) -> tuple[str, _Run]:
+    """What the target computes, for a runtime that is not here or does not show its integers."""
     engine = IntegerEngine(lower(result.plan), threads=threads)
-    return lambda feeds: engine.run(feeds).outputs
+    return f"integer engine for {result.plan.target.name}", lambda feeds: engine.run(feeds).outputs
 
 
 @dataclass

@@ -46,13 +46,16 @@ def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[
     feeds = next(iter(samples.batches(samples.batch_size(_BATCH))))[0]
     float_model = FloatModel(planner.space.plan.graph, threads=threads)
 
+    exact = not planner.space.plan.target.saturates_pairs
+
     def plain() -> object:
         return float_model.run(feeds)
 
     (unit, _), _ = latencies(plain, plain)
 
     def measure(candidate: Candidate) -> float:
-        runtime = QdqRuntime(write_qdq(planner.plan(candidate)).model, threads=threads)
+        model = write_qdq(planner.plan(candidate)).model
+        runtime = QdqRuntime(model, threads=threads, exact=exact)
         _, speedup = latencies(plain, lambda: runtime.run(feeds))
         return unit / speedup
 

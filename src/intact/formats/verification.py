@@ -7,7 +7,7 @@ file here holds what one kind of runtime shows against it.
 from intact.formats.base.comparison import LayerComparison, OutputComparison
 from intact.formats.base.integers import verify_onnx_integer, verify_tvm
 from intact.formats.base.observed import verify_observed
-from intact.formats.base.report import OverflowReport, Verification
+from intact.formats.base.report import OverflowReport, ProcessorFinding, Verification
 from intact.formats.c.verify import verify_c, verify_micro
 from intact.formats.ncnn.verify import verify_ncnn
 from intact.formats.onnx_qdq.verify import verify_qdq
@@ -20,6 +20,7 @@ __all__ = [
     "LayerComparison",
     "OutputComparison",
     "OverflowReport",
+    "ProcessorFinding",
     "Verification",
     "verify_c",
     "verify_micro",

@@ -19,7 +19,6 @@ class FloatUnary(enum.StrEnum):
     FLOOR = "floor"
     MISH = "mish"
     SIN = "sin"
-    SOFTPLUS = "softplus"
     SQUARE = "square"
 
 

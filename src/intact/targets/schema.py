@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from intact.targets.arithmetic import Arithmetic
+from intact.targets.arithmetic import Arithmetic, Overflow
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, TensorScheme
 
@@ -111,6 +111,12 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     topology: Topology = Topology()
     calibration: Calibration = Calibration()
     cost: dict[str, float] = {}
+
+    @property
+    def saturates_pairs(self) -> bool:
+        """Whether pairs of products saturate in some of its operators."""
+        overflows = [each.accumulator_overflow for each in self.arithmetic.overrides]
+        return Overflow.PAIR_SATURATE in (self.arithmetic.accumulator_overflow, *overflows)
 
     def rule_for(self, node: ir.Node) -> OpRule | None:
         """Return the last rule that matches a node; None if the target does not describe it."""

@@ -12,6 +12,7 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
+from intact.engines.exact_sums import exact_sums
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.onnx_qdq.reading.parameters import is_dequantize, is_quantize, read_parameters
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
@@ -99,12 +100,13 @@ def proto(model: ir.Model) -> onnx.ModelProto:
 
 
 def session(model: onnx.ModelProto | ir.Model) -> ort.InferenceSession:
-    """A session as users open one: with every optimization."""
-    source = model if isinstance(model, onnx.ModelProto) else proto(model)
+    """A session as users open one, with every optimization and with exact sums of products."""
+    source = ir.from_proto(model) if isinstance(model, onnx.ModelProto) else model
     options = ort.SessionOptions()
     options.intra_op_num_threads, options.log_severity_level = 1, 4
+    source = exact_sums(source, options)
     return ort.InferenceSession(
-        source.SerializeToString(), options, providers=["CPUExecutionProvider"]
+        proto(source).SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
 
 

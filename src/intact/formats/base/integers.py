@@ -12,13 +12,21 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 import numpy as np
+import onnx
+import onnx_ir as ir
 
 from intact.engines.cpu import detect_cpu
+from intact.engines.exact_sums import saturates_pairs
 from intact.engines.session import Feeds
 from intact.formats.base.beside import EngineBeside
 from intact.formats.base.comparison import OutputComparer, stored_feeds
-from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
-from intact.formats.onnx_integer.run import RUNTIME, OnnxIntegerRuntime
+from intact.formats.base.report import (
+    Verification,
+    overflow_reports,
+    saturation,
+    sqnr_by_name,
+)
+from intact.formats.onnx_integer.run import OnnxIntegerRuntime
 from intact.formats.onnx_integer.write import integer_model
 from intact.formats.tvm.run import TvmRuntime
 from intact.formats.tvm.write import TvmModule, of_one_sample, relax_module
@@ -38,12 +46,14 @@ class _Runtime:
         written: The model as it was written.
         watched: The same, whose values are handed out too.
         shown: Tensors by the values that hold them.
+        by_default: The written model as apps run it, where that sums products otherwise.
     """
 
     name: str
     written: _Run
     watched: _Run
     shown: Mapping[str, tuple[Tensor, Place]]
+    by_default: tuple[_Run, ir.Model] | None = None
 
 
 def verify_onnx_integer(
@@ -70,9 +80,15 @@ def verify_onnx_integer(
     program = integer_program(plan, float_ends=float_ends)
     graph = realize(program)
     shown = _shown(graph)
-    watched = OnnxIntegerRuntime(integer_model(graph, program, tuple(shown)), threads=threads)
-    written = OnnxIntegerRuntime(content, threads=threads)
-    runtime = _Runtime(RUNTIME, written.run, watched.run, shown)
+    exact = not plan.target.saturates_pairs
+    shown_model = integer_model(graph, program, tuple(shown))
+    watched = OnnxIntegerRuntime(shown_model, threads=threads, exact=exact)
+    written = OnnxIntegerRuntime(content, threads=threads, exact=exact)
+    by_default = None
+    if exact and saturates_pairs():
+        default = OnnxIntegerRuntime(content, threads=threads, exact=False)
+        by_default = default.run, ir.from_proto(onnx.load_from_string(content))
+    runtime = _Runtime(written.name, written.run, watched.run, shown, by_default)
     return _verify(plan, program, runtime, batches, threads)
 
 
@@ -126,6 +142,7 @@ def _verify(
     shown = runtime.shown
     tensors = [tensor for tensor, _ in shown.values()]
     beside, outputs = EngineBeside(program, tensors, threads=threads), OutputComparer()
+    as_apps = OutputComparer()
     samples = 0
     for feeds in batches:
         given = stored_feeds(program, feeds)
@@ -134,6 +151,9 @@ def _verify(
         computed = beside.add(given, stored)
         for name, tensor in program.outputs.items():
             outputs.add(name, deployed[name], computed[name], tensor)
+        if runtime.by_default is not None:
+            for name, array in runtime.by_default[0](given).items():
+                as_apps.add(name, array, computed[name], program.outputs[name])
         samples += len(next(iter(given.values())))
     return Verification(
         target=plan.target.name,
@@ -147,6 +167,9 @@ def _verify(
         classes=outputs.classes(),
         in_float=dict(program.in_float),
         overflows=overflow_reports(*beside.engines),
+        processor=None
+        if runtime.by_default is None
+        else saturation(runtime.by_default[1], as_apps.found()),
     )
 
 

@@ -11,6 +11,7 @@ import numpy as np
 import onnx_ir as ir
 import onnxruntime as ort
 
+from intact.engines.exact_sums import EXACT, exact_sums, saturates_pairs
 from intact.errors import ExportError
 from intact.graph import moves_values, save_model
 from intact.graph.edit import Editor
@@ -44,6 +45,11 @@ class QdqRuntime:
         threads: Threads inside one operator; 0 lets the runtime choose.
         fuse: Whether the runtime makes integer kernels of operators between quantizers, as it
             does for its users; else every operator computes in float32 what it says.
+        exact: Whether sums of 8-bit products are exact, also on a processor that saturates pairs
+            of them; False runs the model as the runtime does by default.
+
+    Attributes:
+        name: The runtime with its version, and with the option that makes sums exact.
 
     Raises:
         ExportError: The runtime refuses the model.
@@ -56,7 +62,9 @@ class QdqRuntime:
         *,
         threads: int = 0,
         fuse: bool = True,
+        exact: bool = True,
     ) -> None:
+        self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
         self._outputs = tuple(str(value.name) for value in model.graph.outputs)
         if codes:
@@ -68,6 +76,7 @@ class QdqRuntime:
         # As in every session of intact: idle threads do not hold the cores of others.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
+        model = exact_sums(model, options) if exact else model
         with tempfile.TemporaryDirectory() as folder:
             self._session = _open(model, options, Path(folder))
 

@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.engines.cpu import detect_cpu
+from intact.engines.exact_sums import saturates_pairs
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.limits import limits_of_simulation
 from intact.engines.session import Feeds
@@ -16,8 +17,13 @@ from intact.engines.simulate import Simulator
 from intact.errors import ConfigError, PlanError
 from intact.formats.base.beside import EngineBeside
 from intact.formats.base.comparison import LayerComparison, OutputComparer, activations
-from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
-from intact.formats.onnx_qdq.run import RUNTIME, QdqRuntime, float_leftovers
+from intact.formats.base.report import (
+    Verification,
+    overflow_reports,
+    saturation,
+    sqnr_by_name,
+)
+from intact.formats.onnx_qdq.run import QdqRuntime, float_leftovers
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Array, Program, Tensor
@@ -100,10 +106,14 @@ def verify_qdq(
     tensors = _tensors_by_end(program, exported)
     beside, no_engine = _beside(plan, program, tensors.values(), threads)
     simulation = SimulationBeside(plan, threads)
-    as_used = QdqRuntime(exported.model, threads=threads)
+    exact = not plan.target.saturates_pairs
+    as_used = QdqRuntime(exported.model, threads=threads, exact=exact)
     codes = {e: exported.codes[e] for e in exported.codes if e in tensors or e in simulation.ends}
-    watched = QdqRuntime(exported.model, codes, threads=threads)
-    outputs = OutputComparer()
+    watched = QdqRuntime(exported.model, codes, threads=threads, exact=exact)
+    default = None
+    if exact and saturates_pairs():
+        default = QdqRuntime(exported.model, threads=threads, exact=False)
+    outputs, by_default = OutputComparer(), OutputComparer()
     samples = 0
     for feeds in batches:
         deployed, _ = as_used.run(feeds)
@@ -114,10 +124,12 @@ def verify_qdq(
         simulation.add(feeds, integers)
         for name, array in deployed.items():
             outputs.add(name, array, computed[name])
+        for name, array in (default.run(feeds)[0] if default else {}).items():
+            by_default.add(name, array, computed[name])
         samples += len(next(iter(feeds.values())))
     return Verification(
         target=plan.target.name,
-        runtime=RUNTIME,
+        runtime=as_used.name,
         cpu=detect_cpu(),
         samples=samples,
         layers=beside.layers,
@@ -138,6 +150,7 @@ def verify_qdq(
         overflows=overflow_reports(*beside.engines),
         no_engine=no_engine,
         not_simulated=limits_of_simulation(plan),
+        processor=None if default is None else saturation(exported.model, by_default.found()),
     )
 
 

@@ -34,7 +34,6 @@ _FUNCTIONS = {
     "Floor": FloatUnary.FLOOR,
     "Mish": FloatUnary.MISH,
     "Sin": FloatUnary.SIN,
-    "Softplus": FloatUnary.SOFTPLUS,
 }
 _REDUCTIONS = {
     "ReduceL1": FloatReduction.L1,

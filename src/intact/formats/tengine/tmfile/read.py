@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -21,13 +22,7 @@ from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
 from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
 from intact.formats.tengine.tmfile.layout import Element, Layout
 from intact.formats.tengine.tmfile.readers import layers, moves, pointwise
-from intact.formats.tengine.tmfile.readers.builder import (
-    BATCH,
-    OPSET,
-    READERS,
-    FixesBatch,
-    OnnxBuilder,
-)
+from intact.formats.tengine.tmfile.readers.builder import BATCH, OPSET, Draft, FixesBatch, Read
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 from intact.plan.given_scales import GivenScale, ScaleTable
@@ -40,8 +35,9 @@ _SHOWN = 8
 
 _FED = (Element.FLOAT32, Element.FLOAT16, Element.INT8, Element.UINT8)
 
-_MODULES = (layers, moves, pointwise)
-"""Their readers are registered when they are imported."""
+READERS: Mapping[str, Read] = MappingProxyType({**layers.TABLE, **pointwise.TABLE, **moves.TABLE})
+
+"""Read functions by operator; constants and inputs are read before them."""
 
 
 def float_model(file: TmFile) -> ir.Model:
@@ -59,13 +55,13 @@ def float_model(file: TmFile) -> ir.Model:
     if not file.outputs:
         raise ModelError(f"{file.source}: it has no outputs", remedy="convert the model again")
     try:
-        return _model(_built(file, batch=True))
+        return _assembled(_drawn(file, batch=True))
     except FixesBatch:
-        return _model(_built(file, batch=False))
+        return _assembled(_drawn(file, batch=False))
 
 
-def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
-    builder = OnnxBuilder(file, batch=batch)
+def _drawn(file: TmFile, *, batch: bool) -> Draft:
+    draft = Draft(file, batch=batch)
     reasons: dict[str, list[str]] = {}
     written: set[int] = set()
     for number, node in enumerate(file.nodes):
@@ -74,7 +70,7 @@ def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
         try:
             if again or len(set(node.outputs)) != len(node.outputs):
                 raise Unsupported("it writes a tensor that another node writes")
-            _read(builder, node)
+            _read(draft, node)
         except Unsupported as error:
             name = node.name or f"node {number}"
             reasons.setdefault(f"{node.operator}: {error}", []).append(name)
@@ -83,16 +79,16 @@ def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
             f"{file.source}: cannot read {clipped(_listed(reasons))}",
             remedy="cut the model before those nodes, or give the model it was converted from",
         )
-    return builder
+    return draft
 
 
-def _read(builder: OnnxBuilder, node: FileNode) -> None:
+def _read(draft: Draft, node: FileNode) -> None:
     if node.operator == "InputOp":
         for index in node.outputs:
-            tensor = builder.tensor(index)
+            tensor = draft.tensor(index)
             if tensor.element not in _FED or not tensor.shape or min(tensor.shape) < 1:
                 raise Unsupported(f"it is fed {tensor.element.name} {list(tensor.shape)}")
-            builder.feed(index, tensor.shape)
+            draft.add_input(index, tensor.shape)
         return
     if node.operator == "Const":
         return
@@ -100,7 +96,7 @@ def _read(builder: OnnxBuilder, node: FileNode) -> None:
         raise Unsupported("the operator is not known")
     if not node.outputs:
         raise Unsupported("it has no output")
-    READERS[node.operator](builder, node)
+    READERS[node.operator](draft, node)
 
 
 def _listed(reasons: Mapping[str, list[str]]) -> str:
@@ -110,9 +106,16 @@ def _listed(reasons: Mapping[str, list[str]]) -> str:
     )
 
 
-def _model(builder: OnnxBuilder) -> ir.Model:
-    file = builder.file
-    graph = builder.graph(list(_outputs(builder)), opset=OPSET, name="main_graph")
+def _assembled(draft: Draft) -> ir.Model:
+    file = draft.file
+    graph = ir.Graph(
+        draft.inputs,
+        list(_outputs(draft)),
+        nodes=draft.nodes,
+        initializers=draft.constants,
+        opset_imports={"": OPSET},
+        name="main_graph",
+    )
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="Tengine")
     library.remove_unused(model)
     try:
@@ -121,9 +124,9 @@ def _model(builder: OnnxBuilder) -> ir.Model:
     except Exception as error:  # onnx raises its own kinds
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{file.source}: its shapes do not fit: {reason}") from error
-    for value, wanted in builder.shapes.items():
+    for value, wanted in draft.shapes.items():
         if value.producer() is not None and value.graph is not None:
-            _settle(value, [BATCH, *wanted[1:]] if builder.batch else [*wanted], file.source)
+            _settle(value, [BATCH, *wanted[1:]] if draft.batch else [*wanted], file.source)
     return model
 
 
@@ -147,24 +150,22 @@ def _settle(value: ir.Value, wanted: list[int | str], source: str) -> None:
     value.shape = ir.Shape(wanted)
 
 
-def _outputs(builder: OnnxBuilder) -> Iterable[ir.Value]:
+def _outputs(draft: Draft) -> Iterable[ir.Value]:
     """Yield what the output nodes write; what the caller feeds is handed out as a copy."""
     seen: set[ir.Value] = set()
-    for number in builder.file.outputs:
-        node = builder.file.nodes[number]
+    for number in draft.file.outputs:
+        node = draft.file.nodes[number]
         for index in node.outputs:
             try:
-                value = builder.activation(index)
+                value = draft.activation(index)
             except Unsupported as error:
                 raise ModelError(
-                    f"{builder.file.source}: its output {clipped(repr(builder.name(index)))} "
+                    f"{draft.file.source}: it hands out {clipped(repr(draft.name(index)))}, which "
                     "is no activation",
                     remedy="convert the model again",
                 ) from error
             if value.producer() is None:
-                value = builder.compute(
-                    node, "Identity", [value], builder.shapes[value], part="output"
-                )
+                value = draft.add(node, "Identity", [value], draft.shapes[value], part="output")
             if value not in seen:
                 seen.add(value)
                 yield value
