@@ -178,7 +178,7 @@ def test_dense_layers_have_float_biases(target: str) -> None:
 
 
 @pytest.mark.parametrize("number", [np.nan, -np.inf])
-def test_a_bias_that_is_not_finite_is_refused_by_name(number: float) -> None:
+def test_a_bias_that_is_not_finite_raises_with_its_name(number: float) -> None:
     b = ModelBuilder()
     bias = b.constant(np.array([1, number], np.float32))
     x = b.input("image", ["batch", 3, 4, 4])
@@ -189,7 +189,7 @@ def test_a_bias_that_is_not_finite_is_refused_by_name(number: float) -> None:
         IntegerEngine(program)
 
 
-def test_formats_of_integer_hardware_refuse_both() -> None:
+def test_residual_and_float_bias_are_unsupported_by_integer_formats() -> None:
     plan = calibrated(block(), "tensorrt")
     with pytest.raises(ExportError) as refused:
         write_tflite(deployed_program(plan))

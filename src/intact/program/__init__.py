@@ -1,4 +1,4 @@
-"""Plans as steps between integers: what the integer engine runs and integer formats write."""
+"""Programs: plans lowered to steps between integers, which engines run and formats write."""
 
 from intact.program.program import Array, Encoding, Program, Shape, Step, Tensor
 

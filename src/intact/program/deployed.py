@@ -1,4 +1,4 @@
-"""A plan as formats for integer hardware write it, and as what they wrote is compared with."""
+"""Plans lowered as formats for integer hardware write them, and as verification compares them."""
 
 from __future__ import annotations
 

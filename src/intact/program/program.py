@@ -1,7 +1,7 @@
-"""``Program``: a plan taken apart into steps between tensors of codes.
+"""``Program``: a lowered plan, steps between tensors of codes.
 
-The plan says how each tensor end is quantized; a program says what is computed, in order, on which
-integers. The integer engine runs it, and formats for integer hardware write it.
+A plan has the configuration of each tensor end; a program has the operations, in order, and the
+integers that they compute with. The integer engine runs it, formats for integer hardware write it.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ Shape: TypeAlias = tuple[int | None, ...]
 
 @dataclass(frozen=True, eq=False)
 class Encoding:
-    """What codes stand for: ``real = (code - zero_point) * scale``.
+    """The meaning of codes: ``real = (code - zero_point) * scale``.
 
     Attributes:
         scale: float32, ``[]`` or ``[channels]``.
@@ -66,12 +66,12 @@ class Encoding:
 
 @dataclass(frozen=True, eq=False)
 class Tensor:
-    """What one step hands to others, or a constant.
+    """The result of a step, an input of the program, or a constant.
 
     Attributes:
         name: Unique in its program.
         shape: As it is stored.
-        encoding: What its codes stand for; None for floats.
+        encoding: Of its codes; None for floats.
         data: The codes (of ``encoding.dtype``) or floats of a constant, as stored; None for an
             activation.
         value: Name of the float model's tensor that it stands for, "" if there is none.
@@ -145,8 +145,8 @@ class Program:
         inputs: What the caller feeds, by the model's input names.
         outputs: What the caller gets, by the model's output names.
         steps: In topological order.
-        in_float: Nodes that the plan quantizes and that are computed in float between a dequantize
-            and a quantize all the same, with the reason.
+        in_float: Nodes that the plan quantizes but that are computed in float, between a dequantize
+            and a quantize, with the reason.
     """
 
     inputs: Mapping[str, Tensor]

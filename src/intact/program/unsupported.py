@@ -86,10 +86,10 @@ class UnsupportedNodes:
         remedies = {remedy or self._remedy for _, remedy in self._places}
         common = remedies.pop() if len(remedies) == 1 else ""
         said = {key: _said(*key, common) for key in self._places}
-        told = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]
+        texts = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]
         listed = [f"{each}: {said[key]}" for key, places in self._places.items() for each in places]
         return ExportError(
-            f"{self._message} {'; '.join(told)}",
+            f"{self._message} {'; '.join(texts)}",
             remedy=common or self._remedy or _EACH,
             listed=listed,
         )

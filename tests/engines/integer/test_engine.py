@@ -50,7 +50,7 @@ def test_an_empty_batch_gives_an_empty_one(engine: IntegerEngine) -> None:
     assert engine.run(feeds_of(0)).outputs["logits"].shape == (0, 5)
 
 
-def test_what_is_forced_is_read_and_what_was_computed_is_observed(engine: IntegerEngine) -> None:
+def test_forced_tensors_are_read_and_computed_ones_observed(engine: IntegerEngine) -> None:
     first, second = feeds_of(2), {"image": -feeds_of(2)["image"]}
     name = convolved(engine.program).name
     other = engine.run(second, observe=[name])
@@ -62,7 +62,7 @@ def test_what_is_forced_is_read_and_what_was_computed_is_observed(engine: Intege
     np.testing.assert_array_equal(taken.outputs["logits"], other.outputs["logits"])
 
 
-def test_what_does_not_fit_is_refused(engine: IntegerEngine) -> None:
+def test_feeds_of_wrong_type_or_shape_raise(engine: IntegerEngine) -> None:
     feeds, tensor = feeds_of(2), convolved(engine.program)
     wrong_type = {tensor.name: np.zeros((2, 8, 8, 8), np.float32)}
     wrong_rank = {tensor.name: np.zeros((2, 8), tensor.dtype)}

@@ -112,7 +112,7 @@ def test_bodies_read_constants_and_inputs_around_them() -> None:
     np.testing.assert_array_equal(island(8 * small)[0], 8 * small * WEIGHT)
 
 
-def test_a_value_that_nobody_gives_is_named() -> None:
+def test_a_missing_value_is_named_in_the_error() -> None:
     whole = _step(_model(PRODUCT), ["x"], ["y"])
     operation = FloatNodes((whole.operation.nodes[1],), (), whole.operation.outputs)  # type: ignore[union-attr]
     step = Step("late", operation, (), whole.outputs, DOUBLE)
@@ -120,7 +120,7 @@ def test_a_value_that_nobody_gives_is_named() -> None:
         float_island(step)
 
 
-def test_nodes_that_the_runtime_refuses_are_an_error() -> None:
+def test_nodes_that_the_runtime_rejects_raise() -> None:
     nodes = [helper.make_node("NoSuchOperator", ["x"], ["y"], "unknown")]
     with pytest.raises(ModelError):
         float_island(_step(_model(nodes), ["x"], ["y"]))

@@ -107,7 +107,9 @@ def test_powers_of_two_are_rounded_once(exponents: tuple[int, int], kind: Reduct
 
 @pytest.mark.parametrize("kind", list(Reduction))
 @pytest.mark.parametrize("arithmetic", [DOUBLE, AFTER, BEFORE, SHIFT])
-def test_one_element_and_no_sample(kind: Reduction, arithmetic: Arithmetic) -> None:
+def test_reductions_of_one_element_and_of_empty_batches(
+    kind: Reduction, arithmetic: Arithmetic
+) -> None:
     encoding = int8(0.5)
     ends = [((None, 1, 3), encoding)], ((None, 3), encoding)
     for batch in (0, 1):

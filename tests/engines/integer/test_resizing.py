@@ -89,7 +89,7 @@ def test_one_and_three_axes_and_no_sample(mode: ResizeMode, arithmetic: Arithmet
         np.testing.assert_array_equal(ours[(slice(None), *places)], codes)
 
 
-def test_ties_go_where_the_hardware_sends_them() -> None:
+def test_interpolation_rounds_ties_as_the_hardware_does() -> None:
     codes = as_int8([[[1], [2]], [[-1], [-2]]])
     ends = [(codes.shape, int8(1.0))], ((), int8(1.0))
     between = {

@@ -46,7 +46,7 @@ def test_the_same_elements_are_visited(given_axes: tuple[list[int], list[list[in
         assert list(visited(cells, index)) == wanted
 
 
-def test_what_lies_together_is_one_run() -> None:
+def test_contiguous_axes_become_one_run() -> None:
     lengths = (2, 1, 3, 4)
     cells = grid(lengths, [contiguous(lengths)] * 3)
     assert cells.is_run
@@ -65,7 +65,7 @@ def test_broadcast_strides(target: Sequence[int], data: st.DataObject) -> None:
     assert found == np.broadcast_to(array, target).reshape(-1).tolist()
 
 
-def test_too_many_axes_are_refused() -> None:
+def test_grids_of_too_many_axes_are_unsupported() -> None:
     lengths = [2] * (AXES + 2)
     with pytest.raises(Unsupported, match="axes"):
         grid(lengths, [[3**at for at in range(len(lengths))], contiguous(lengths)])

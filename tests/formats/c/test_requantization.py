@@ -26,7 +26,7 @@ arithmetics = st.builds(
 scales = st.floats(2.0**-20, 2.0**10, width=32)
 
 
-def test_what_leaves_32_bits_on_the_left_is_nothing() -> None:
+def test_multipliers_shifted_beyond_32_bits_are_zero() -> None:
     arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE)
     multiplier, shift = scaling.fixed_point(arithmetic, np.array([2.0**31, 2.0**30, 2.0**-40]))
     assert multiplier.tolist() == [0, 2**30, 0]
@@ -36,7 +36,7 @@ def test_what_leaves_32_bits_on_the_left_is_nothing() -> None:
     assert (multiplier.item(), shift.item()) == (2**31 - 1, 30)
 
 
-def test_what_is_no_number_is_refused() -> None:
+def test_non_finite_scales_are_unsupported() -> None:
     arithmetic = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE)
     with pytest.raises(Unsupported, match="not finite"):
         scaling.fixed_point(arithmetic, math.inf)

@@ -72,7 +72,7 @@ def test_what_does_not_compile_or_crashes() -> None:
     written = write_c(PAIR)
     source = written.files["model.c"]
     broken = replace(written, files={**written.files, "model.c": f"{source} oops"})
-    with pytest.raises(ExportError, match="compiler refuses"):
+    with pytest.raises(ExportError, match="compiler rejects"):
         CRuntime(broken)
     crashing = source.replace("{\n    /*", "{\n    *(volatile int *)4 = 1;\n    /*")
     assert crashing != source

@@ -58,7 +58,7 @@ def test_channels_lie_first_with_few_transposes(name: str, transposes: int) -> N
     assert _kinds(_read(name))["Transpose"] == transposes
 
 
-def test_ports_have_the_names_and_the_layout_of_the_file() -> None:
+def test_inputs_and_outputs_have_the_names_and_layout_of_the_file() -> None:
     assert _ports(_read("mobile")) == [("t0", "[batch,9,9,3]"), ("t19", "[batch,5]")]
     assert _ports(_read("float_ports")) == [("t0", "[batch,6,6,2]"), ("t5", "[batch,3,3,4]")]
 
@@ -74,7 +74,7 @@ def test_operators_stand_for_chains_of_nodes() -> None:
     assert kinds == {"ReduceMean": 2, "Sub": 2, "Mul": 3, "Add": 1, "Sqrt": 1, "Reciprocal": 1}
 
 
-def test_configs_say_what_the_file_says() -> None:
+def test_configs_have_the_parameters_of_the_file() -> None:
     b = FileBuilder()
     x = b.input((1, 4, 4, 2), scale=0.05, zero=3, name="image")
     data = b.build(conv(b, x, (1, 4, 4, 3), fused=RELU6, scale=0.02, zero=-128))
@@ -219,7 +219,7 @@ def test_a_signature_names_the_ports() -> None:
         read_tflite(b.build(out), TARGET)
 
 
-def test_equal_and_empty_names_are_told_apart() -> None:
+def test_equal_and_empty_names_become_unique() -> None:
     b = FileBuilder()
     x = b.input((1, 4, 4, 2), scale=0.05, name="same")
     out = conv(b, x, (1, 4, 4, 3))
@@ -256,7 +256,7 @@ def test_large_files_keep_data_behind_their_tables() -> None:
     assert plan.graph.hash == read_tflite(whole, TARGET).graph.hash
 
 
-def test_files_are_told_by_their_identifier(tmp_path: Path) -> None:
+def test_is_tflite_reads_the_identifier(tmp_path: Path) -> None:
     (tmp_path / "model").write_bytes(build("pools"))
     (tmp_path / "other.tflite").write_bytes(b"nothing")
     assert is_tflite(tmp_path / "model")

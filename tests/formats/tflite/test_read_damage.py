@@ -27,20 +27,20 @@ def _message(data: bytes) -> str:
     return str(caught.value)
 
 
-def test_a_file_that_ends_early() -> None:
+def test_read_of_truncated_file_raises() -> None:
     data = build("embedding")
     for length in range(0, len(data), 7):
         message = _message(data[:length])
         assert re.search("outside|no identifier|is damaged|cannot be read", message)
 
 
-def test_no_file(tmp_path: Path) -> None:
+def test_read_of_missing_file_raises(tmp_path: Path) -> None:
     for path in (tmp_path / "absent.tflite", tmp_path, tmp_path / "nul\0"):
         with pytest.raises(ModelError, match="cannot read"):
             read_tflite(path, TARGET)
 
 
-def test_another_kind_of_file() -> None:
+def test_read_of_other_file_type_raises() -> None:
     assert "no identifier TFL3" in _message(b"\x08\x00\x00\x00ONNX" + bytes(100))
 
 
@@ -97,7 +97,7 @@ def test_a_list_with_more_entries_than_are_read() -> None:
         _root(data).root(b"TFL3").tables(0, 19)
 
 
-def test_tables_that_share_a_list_a_million_times() -> None:
+def test_read_of_shared_lists_is_bounded() -> None:
     """Decoding costs what the file is long, not what its tables claim together."""
     count, length = 100_000, 1 << 20
     inner = _table(struct.pack("<I", 4))[8:]  # one table with a list right behind it
@@ -113,7 +113,7 @@ def test_tables_that_share_a_list_a_million_times() -> None:
         [each.text(0) for each in tables]
 
 
-def test_a_tensor_of_exabytes_takes_no_memory() -> None:
+def test_read_of_huge_shape_takes_no_memory() -> None:
     data = build("computed_shape")
     shape = np.array([1, 8, 8, 4], "<i4").tobytes()
     assert shape in data
@@ -127,7 +127,7 @@ def test_a_tensor_of_exabytes_takes_no_memory() -> None:
 
 
 @pytest.mark.parametrize("kind", ["CONCATENATION", "PACK"])
-def test_one_tensor_that_is_read_a_million_times(kind: str) -> None:
+def test_read_of_one_input_listed_many_times_is_bounded(kind: str) -> None:
     """Four bytes of the file would become some nodes and configs, each time."""
     b = FileBuilder()
     x, count = b.input((1, 1)), 50_000
@@ -136,7 +136,7 @@ def test_one_tensor_that_is_read_a_million_times(kind: str) -> None:
     assert "share their contents too often" in _message(b.build(out))
 
 
-def test_one_tensor_that_is_handed_out_a_million_times() -> None:
+def test_read_of_one_output_listed_many_times_is_bounded() -> None:
     b = FileBuilder()
     out = b.op("RELU", [b.input((1, 4))], b.tensor((1, 4)))
     assert "share their contents too often" in _message(b.build(*[out] * 50_000))
@@ -196,7 +196,7 @@ def test_a_quantizer_for_each_of_many_readers(monkeypatch: pytest.MonkeyPatch) -
     assert compared < 10 * count
 
 
-def test_messages_stay_short() -> None:
+def test_read_errors_are_short() -> None:
     b = FileBuilder()
     x = b.input((1, 4), name="x" * 10_000)
     many = b.ints(*[1] * 5_000)

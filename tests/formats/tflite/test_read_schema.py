@@ -88,6 +88,6 @@ def test_operator_codes_are_those_of_the_schema() -> None:
         (Padding, schema.Padding),
     ],
 )
-def test_numbers(ours: type, theirs: type) -> None:
+def test_enumerations_are_those_of_the_schema(ours: type, theirs: type) -> None:
     members = {each.name: int(each) for each in ours}  # type: ignore[attr-defined]
     assert members == {name: getattr(theirs, name) for name in members}

@@ -41,7 +41,7 @@ def test_float_ports_have_no_scale() -> None:
     assert runtime.inputs["image"] == wanted
 
 
-def test_inputs_are_told_apart_by_name() -> None:
+def test_inputs_are_fed_by_name() -> None:
     program = CASES["sub"]
     feeds = codes_for(program)
     runtime = TfliteRuntime(program_to_tflite(program))
@@ -51,7 +51,7 @@ def test_inputs_are_told_apart_by_name() -> None:
 
 
 @pytest.mark.parametrize("kernels", [Kernels.REF, Kernels.OPTIMIZED])
-def test_intermediates_are_handed_out_by_name(kernels: Kernels) -> None:
+def test_intermediate_tensors_are_observed_by_name(kernels: Kernels) -> None:
     runtime = TfliteRuntime(write_tflite(classifier()), kernels=kernels)
     outputs, seen = runtime.run({"image": IMAGE}, ["features", "flat", "image_codes", "shares"])
     assert set(seen) == {"features", "flat", "image_codes", "shares"}
@@ -95,7 +95,7 @@ def test_a_tensor_that_is_not_there_is_named() -> None:
         {"image": IMAGE[0]},
     ],
 )
-def test_wrong_feeds_are_refused(feeds: dict[str, Any]) -> None:
+def test_wrong_feeds_raise(feeds: dict[str, Any]) -> None:
     runtime = TfliteRuntime(write_tflite(classifier()))
     with pytest.raises(DataError, match="image"):
         runtime.run(feeds)
@@ -125,7 +125,7 @@ def test_scalars() -> None:
 
 
 @pytest.mark.parametrize("content", [b"", b"\0" * 64, b"TFL3" * 20])
-def test_what_is_no_file_is_refused(content: bytes) -> None:
+def test_runtime_rejects_a_damaged_file(content: bytes) -> None:
     with pytest.raises(ExportError, match="LiteRT"):
         TfliteRuntime(content)
 

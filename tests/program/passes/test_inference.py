@@ -20,12 +20,12 @@ STEPS = (
 )
 
 
-def test_a_batch_that_other_axes_are_folded_into() -> None:
+def test_open_lengths_follow_axes_folded_into_the_batch() -> None:
     program = Program({"x": X}, {"back": BACK}, STEPS)
     assert open_lengths(program) == {"folded": 4, "back": 1}
 
 
-def test_what_cannot_be_told_is_left_out() -> None:
+def test_unknown_lengths_are_left_out() -> None:
     unknown = replace(STEPS[0], operation=ops.FloatNodes((), (), ()))
     assert open_lengths(Program({"x": X}, {}, (unknown,))) == {}
     closed = replace(STEPS[0], outputs=(Tensor("folded", (4, 6)),))

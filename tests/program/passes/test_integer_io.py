@@ -80,7 +80,7 @@ def test_a_dequantize_that_others_read_stays() -> None:
     assert {name: each.name for name, each in found.outputs.items()} == {"y": "qy", "z": "qz"}
 
 
-def test_an_input_handed_on_after_quantization() -> None:
+def test_an_input_that_is_also_an_output_becomes_codes() -> None:
     out = tensor("out")
     steps = (QUANTIZE, step("d", Dequantize(), [QX], out))
     found = integer_io(Program({"x": X}, {"out": out}, steps))
@@ -138,7 +138,7 @@ def test_of_an_island_the_nodes_at_the_ends_are_named() -> None:
         integer_io(program)
 
 
-def test_all_that_is_wrong_is_listed() -> None:
+def test_all_float_ends_are_listed() -> None:
     program = Program({"x": X}, {"y": Y, "m": MOVED.outputs[0]}, (*PLAIN.steps, MOVED))
     with pytest.raises(ExportError, match=r"input 'x' is read .*; output 'm' is made"):
         integer_io(program)

@@ -52,7 +52,7 @@ def test_codes_go_through_the_prescribed_ones(op_type: str, kind: type) -> None:
 
 
 @pytest.mark.parametrize(("target", "given"), [("tflite", (1 / 256, 0)), ("onnxruntime", IMPORTED)])
-def test_what_is_as_prescribed_or_free_stays(target: str, given: tuple[float, int]) -> None:
+def test_prescribed_or_free_outputs_stay(target: str, given: tuple[float, int]) -> None:
     assert Requantize not in kinds(lower(plan_of("Softmax", target, *given)))
 
 

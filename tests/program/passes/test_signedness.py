@@ -20,7 +20,7 @@ def real(tensor: Tensor) -> np.ndarray:
     return np.asarray((codes - tensor.encoding.zero_point) * tensor.encoding.scale)
 
 
-def test_numbers_stay_what_they_are() -> None:
+def test_signed_keeps_real_numbers() -> None:
     encoding = uint8(0.1, 200)
     constant = Tensor("c", (5,), encoding, CODES)
     found = signed(Program({"c": constant}, {}, ())).inputs["c"]

@@ -65,7 +65,7 @@ def test_averages_are_computed_from_codes_with_a_sign() -> None:
     assert not found["average"]
 
 
-def test_real_numbers_stay_what_they_are() -> None:
+def test_unsigned_keeps_real_numbers() -> None:
     first, second, feeds = programs()
     runs = [IntegerEngine(program).run(feeds, ["image_quantized"]) for program in (first, second)]
     codes = [run.tensors["image_quantized"].astype(int) for run in runs]

@@ -1,6 +1,6 @@
-"""The integer engine: a program run on the integers that the hardware holds.
+"""The integer engine runs a program on the integers that the hardware computes with.
 
-Every kernel is composed from the step's ``Arithmetic``; what hardware it is for is nowhere asked.
+Every kernel is composed from the step's ``Arithmetic``; none asks for a target's name.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def prepare(step: Step, overflows: Overflows, threads: int = 0) -> Kernel:
 
 @dataclass(frozen=True)
 class IntegerRun:
-    """What one batch gave.
+    """Results of one batch.
 
     Attributes:
         outputs: By the model's output names.
@@ -59,10 +59,10 @@ class IntegerRun:
 
 
 class IntegerEngine:
-    """A program made ready to run.
+    """A program that is ready to run.
 
     Args:
-        program: What is computed.
+        program: The program.
         threads: Threads of float islands; 0 lets their runtime choose.
 
     Attributes:
@@ -103,7 +103,7 @@ class IntegerEngine:
         """
         forced = {} if forced is None else self._checked(forced)
         wanted = set(observe)
-        self._refuse_unknown(wanted)
+        self._check_names(wanted)
         values = {t.name: _fed(name, t, feeds) for name, t in self.program.inputs.items()}
         tensors = {name: array for name, array in values.items() if name in wanted}
         values |= {name: array for name, array in forced.items() if name in values}
@@ -123,12 +123,12 @@ class IntegerEngine:
         return IntegerRun(outputs, tensors)
 
     def _checked(self, forced: Mapping[str, Array]) -> Mapping[str, Array]:
-        self._refuse_unknown(forced.keys())
+        self._check_names(forced.keys())
         for name, array in forced.items():
             _check(f"the array forced on {name!r}", array, self._tensors[name])
         return forced
 
-    def _refuse_unknown(self, names: Collection[str]) -> None:
+    def _check_names(self, names: Collection[str]) -> None:
         unknown = sorted(name for name in names if name not in self._tensors)
         if unknown:
             raise DataError(
@@ -138,7 +138,7 @@ class IntegerEngine:
 
 
 def _last_uses(program: Program) -> list[list[str]]:
-    """Return for each step the tensors that nothing reads after it."""
+    """List for each step the tensors that no later step reads."""
     kept = {tensor.name for tensor in program.outputs.values()}
     readers = Counter(t.name for step in program.steps for t in step.activations)
     dead: list[list[str]] = []
@@ -150,7 +150,7 @@ def _last_uses(program: Program) -> list[list[str]]:
 
 
 def _run(step: Step, kernel: Kernel, arrays: list[Array]) -> tuple[Array, ...]:
-    """Run a kernel; say which step refuses its operands, where NumPy does.
+    """Run a kernel; name the step where NumPy rejects its operands.
 
     Raises:
         DataError: Their shapes do not go together.
@@ -174,7 +174,7 @@ def _fed(name: str, tensor: Tensor, feeds: Mapping[str, npt.NDArray[Any]]) -> Ar
 
 
 def _check(what: str, array: Array, tensor: Tensor) -> None:
-    """Refuse an array of another type or rank; a batch may have another length than the model's."""
+    """Check type and rank of an array; a batch may have another length than the model's."""
     if array.dtype != tensor.dtype:
         raise DataError(
             f"{what} is {array.dtype}, the program takes {tensor.dtype}",

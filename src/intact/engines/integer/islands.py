@@ -29,7 +29,7 @@ def float_island(step: Step, threads: int = 0) -> Kernel:
 
     Raises:
         PlanError: A node reads a value that the step does not get.
-        ModelError: The runtime refuses the nodes.
+        ModelError: The runtime rejects the nodes.
     """
     operation = operation_of(step, FloatNodes)
     session = make_session(model_of_nodes(step.name, operation), threads=threads)
@@ -77,7 +77,7 @@ def model_of_nodes(name: str, operation: FloatNodes) -> ir.Model:
 
 
 def _constants(name: str, operation: FloatNodes) -> list[ir.Value]:
-    """Return what nodes, and the bodies in them, read beside inputs and each other's results."""
+    """List the constants that nodes, and the bodies in them, read."""
     known = {*operation.inputs, *(value for node in operation.nodes for value in node.outputs)}
     constants: dict[ir.Value, None] = {}
     for node in operation.nodes:

@@ -1,4 +1,4 @@
-"""What a kernel of the integer engine is."""
+"""Kernels of the integer engine: types, the table, and what their preparation shares."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ returned may be a view of them.
 
 @dataclass
 class Overflow:
-    """Sums of one step that left the accumulator.
+    """Count of one step's sums that left the accumulator.
 
     Attributes:
         sums: How many sums were computed.
@@ -38,7 +38,7 @@ class Overflow:
 
 @dataclass
 class Overflows:
-    """What every step counts, by its name."""
+    """Counts of all steps, by name."""
 
     by_step: dict[str, Overflow] = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ def kernel_of(step: Step, compute: Compute) -> Kernel:
 
 
 def weaver(step: Step) -> Callable[[Sequence[Array]], list[Array]]:
-    """Return what puts the arrays of activations and the step's constants in the order of slots."""
+    """Make the function that merges arrays of activations and the step's constants by slot."""
     present = [tensor for tensor in step.inputs if tensor is not None]
 
     def weave(activations: Sequence[Array]) -> list[Array]:
@@ -93,7 +93,7 @@ def operation_of(step: Step, kind: type[OperationT]) -> OperationT:
 
 
 def encoding_of(step: Step, tensor: Tensor | None) -> Encoding:
-    """Return what a tensor's codes stand for.
+    """Return a tensor's encoding.
 
     Raises:
         PlanError: The tensor is absent, or float.
@@ -108,7 +108,7 @@ def encoding_of(step: Step, tensor: Tensor | None) -> Encoding:
 
 
 def per_tensor(step: Step, tensor: Tensor | None) -> Encoding:
-    """Return what a tensor's codes stand for, if it has one scale.
+    """Return a tensor's encoding, which has one scale.
 
     Raises:
         PlanError: It is float, or has a scale for each channel.

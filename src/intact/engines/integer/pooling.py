@@ -102,7 +102,7 @@ def window_counts(
 
 
 def divisors(shape: tuple[int, ...], operation: Pool) -> npt.NDArray[np.int64]:
-    """Return what the sum of each window is divided by for its mean; at least one."""
+    """Return the divisor of each window's sum for its mean; at least one."""
     return np.maximum(window_counts(shape, operation, with_pads=operation.count_pads), 1)
 
 
@@ -247,7 +247,7 @@ def _rescaled_average(
 def _by_count(
     arithmetic: Arithmetic, source: Encoding, target: Encoding, bounds: Bounds
 ) -> Callable[[int], Average]:
-    """Return what makes, for a number of elements, codes of their sums."""
+    """Make the function from a number of elements to the requantizer of their sums."""
     if arithmetic.scales_in_turn:
         return lambda count: float_mean(arithmetic, source, target, count, bounds)
     ratio = real_multiplier(arithmetic, [source.scale], target)

@@ -60,7 +60,7 @@ def _reduce(step: Step, _: Overflows) -> Kernel:
 
 
 def _mean(arithmetic: Arithmetic, source: Encoding, target: Encoding, count: int) -> Recode:
-    """Return what makes means of sums of ``count`` codes less their zero points."""
+    """Make the function from sums of ``count`` codes less their zero points to means."""
     if has_ends(arithmetic):
         return lambda sums: ends_mean(arithmetic, source, target, sums, count)
     if arithmetic.requantize is Requantize.SHIFT:
@@ -82,7 +82,7 @@ def float_mean(
     count: int,
     bounds: Bounds = Bounds(),  # noqa: B008
 ) -> Recode:
-    """Return what multiplies sums less their zero points by ``s_in / (s_out * count)``.
+    """Make the function that multiplies sums less their zero points by ``s_in / (s_out * count)``.
 
     ONNX Runtime's GlobalAveragePool: 0 of a million codes differ with onnxruntime 1.31.1.
     """

@@ -82,7 +82,7 @@ def _step(operation: Resize, length: int, size: int) -> np.float32:
 def _linear_codes(
     operation: Resize, arithmetic: Arithmetic, encoding: Encoding
 ) -> Callable[[Array], Array]:
-    """Return what interpolates codes with integer weights and rounds once at the end.
+    """Make the function that interpolates codes with integer weights and rounds once at the end.
 
     Zero points need no attention: the weights of an element add up to one.
     """
@@ -110,7 +110,7 @@ def _linear_codes(
 def _linear_floats(
     operation: Resize, arithmetic: Arithmetic, source: Encoding, target: Encoding
 ) -> Callable[[Array], Array]:
-    """Return what adds the corners around a sample in floats, each times its weights."""
+    """Make the function that adds the corners around a sample in floats, each times its weights."""
     kind = real_type(arithmetic)
 
     def resize(codes: Array) -> Array:

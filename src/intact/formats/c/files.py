@@ -82,7 +82,7 @@ _MOST_ELEMENTS = 2**31 - 1
 
 
 class OpenShapes(Exception):  # noqa: N818 - it never leaves the exporter
-    """Some shapes cannot be told; ``tensors`` says which, and why."""
+    """Some shapes are not known; ``tensors`` has the reason of each."""
 
     def __init__(self, tensors: dict[str, str]) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What the writers of layers write to."""
+"""The C source under construction, and one layer of it."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def _literal(code: int) -> str:
 
 
 class Sources:
-    """What all layers write together.
+    """The parts of the C source that all layers write to.
 
     Attributes:
         shapes: Of the tensors, by name.
@@ -221,7 +221,7 @@ class Layer:
                 line += text if line.endswith(("(", " " * len(head))) else f" {text}"
         self._sources.calls += [*lines, line]
 
-    def say(self, text: str) -> None:
+    def comment(self, text: str) -> None:
         """Write a comment."""
         self._sources.calls.append(f"    /* {comment(text)} */")
 

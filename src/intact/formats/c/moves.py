@@ -1,4 +1,4 @@
-"""Operations that only move elements, as moves between grids."""
+"""Operations that only move elements: copies between grids of strides."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def grid(lengths: Sequence[int], operands: Sequence[Sequence[int]]) -> Grid:
             joined.append((length, strides))
     *outer, (length, steps) = joined or [(1, (1,) * len(operands))]
     if len(outer) > AXES:
-        raise Unsupported(f"it takes {len(outer) + 1} axes to say which elements move", "use fewer")
+        raise Unsupported(f"its copy needs {len(outer) + 1} axes", "use fewer")
     return Grid(
         tuple(each for each, _ in outer),
         tuple(tuple(strides[at] for _, strides in outer) for at in range(len(operands))),
@@ -128,7 +128,7 @@ class Move:
 
 
 def moves_of(step: Step, shapes: Mapping[str, Lengths]) -> list[Move]:
-    """Return what a step moves; elements of the outputs that no move reaches are zero points.
+    """List the moves of a step; elements of the outputs that no move reaches are zero points.
 
     Raises:
         Unsupported: The operation does more than move, or does it in a way that kernels cannot.

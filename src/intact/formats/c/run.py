@@ -35,7 +35,7 @@ class CRuntime:
 
     Raises:
         MissingExtraError: There is no compiler.
-        ExportError: The compiler refuses the program.
+        ExportError: The compiler rejects the program.
     """
 
     def __init__(
@@ -157,7 +157,7 @@ def _compile(command: Sequence[str], folder: Path) -> str:
         ) from error
     if done.returncode:
         raise ExportError(
-            f"the C compiler refuses the program: {done.stderr.strip()}",
+            f"the C compiler rejects the program: {done.stderr.strip()}",
             remedy="use a C99 compiler; report this if it is one",
         )
     return done.stderr

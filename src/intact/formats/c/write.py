@@ -183,7 +183,7 @@ def _say(layer: Layer, number: int, sources: Sources, mark: int) -> None:
     written, sources.calls[mark:] = sources.calls[mark:], []
     which = getattr(step.operation, "kind", "")
     kind = f"{type(step.operation).__name__}{f' {which}' if which else ''}"
-    layer.say(f"{number}: {kind} {step.name!r}: {ins} -> {outs}{still}")
+    layer.comment(f"{number}: {kind} {step.name!r}: {ins} -> {outs}{still}")
     sources.calls += written
 
 

@@ -1,4 +1,4 @@
-"""A quantized ``.tflite`` file, made by others, as a plan that keeps what it says.
+"""Read ``.tflite`` files of other converters as plans that keep their scales and integers.
 
 Source: the TFLite schema and LiteRT's documentation of its quantization specification.
 """

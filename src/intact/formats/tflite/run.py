@@ -104,7 +104,7 @@ class TfliteRuntime:
 
     Raises:
         MissingExtraError: ai-edge-litert is not installed.
-        ExportError: LiteRT refuses the file.
+        ExportError: LiteRT rejects the file.
     """
 
     def __init__(self, content: bytes, *, kernels: Kernels = Kernels.REF, threads: int = 1) -> None:
@@ -122,7 +122,7 @@ class TfliteRuntime:
 
         Args:
             feeds: By input name, in the types of ``inputs``.
-            observe: Tensors between operators to hand out too: by name, or by number where names
+            observe: Tensors between operators to return too: by name, or by number where names
                 are missing or not unique.
 
         Returns:
@@ -146,7 +146,7 @@ class TfliteRuntime:
             self._resize(shapes)
             return self._invoked(arrays, names)
         except ExportError:
-            # Operators that are told their output's shape (TRANSPOSE_CONV) cannot be resized.
+            # Operators with their output's shape as an input (TRANSPOSE_CONV) cannot be resized.
             self._interpreter = self._opened()
             return self._one_by_one(arrays, names)
 
@@ -170,7 +170,7 @@ class TfliteRuntime:
                 interpreter.allocate_tensors()
         except (RuntimeError, ValueError) as error:
             raise ExportError(
-                f"{litert_version()} refuses the file: {_in_one_line(error)}",
+                f"{litert_version()} rejects the file: {_in_one_line(error)}",
                 remedy="keep the node that it names float",
             ) from error
         return interpreter

@@ -34,7 +34,7 @@ def lower(
     float_operations: bool = False,
     layout: IoLayout = IoLayout.MODEL,
 ) -> Program:
-    """Take a calibrated plan apart into steps.
+    """Lower a calibrated plan to steps.
 
     Args:
         plan: The plan; not changed.
@@ -131,4 +131,4 @@ def _as_it_is(builder: ProgramBuilder, node: ir.Node, reason: str = "") -> None:
     operation = FloatNodes((node,), tuple(read), tuple(outputs), functions, reason)
     builder.emit((node,), operation, tuple(read.values()), results)
     for value, result in zip(outputs, results, strict=True):
-        builder.hand_out(value, result)
+        builder.set_result(value, result)

@@ -1,4 +1,4 @@
-"""What nodes say of windows, axes and bounds, read once and checked."""
+"""Attributes of nodes: windows, axes and bounds, checked."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def window_pads(
 
 
 def bounds_of(node: ir.Node) -> Bounds | None:
-    """Return what a Relu or Clip clamps to; None for other operators.
+    """Return the bounds of a Relu or Clip; None for other operators.
 
     Raises:
         Unsupported: A bound is computed.

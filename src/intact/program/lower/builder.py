@@ -1,4 +1,4 @@
-"""What lowering has made so far: steps, and the forms in which each value of the model exists."""
+"""The program under construction: steps, and the forms in which each value of the model exists."""
 
 from __future__ import annotations
 
@@ -46,8 +46,8 @@ class ProgramBuilder:
         points: Its quantization points.
 
     Attributes:
-        floating: What is read is handed out as floats, and results are floats that are quantized
-            by a step of their own: for nodes that no integer operation computes.
+        floating: Operands are read as floats, and results are floats that a step of their own
+            quantizes: for nodes that no integer operation computes.
     """
 
     def __init__(self, plan: QuantizedGraph, points: Points) -> None:
@@ -68,7 +68,7 @@ class ProgramBuilder:
     # ---- reading -----------------------------------------------------------------------------
 
     def read(self, node: ir.Node, slot: int) -> Tensor:
-        """Return what a node reads at a slot, constant or not: codes where it is quantized.
+        """Return a node's operand at a slot, constant or not: codes where it is quantized.
 
         Raises:
             Unsupported: There is nothing at the slot.
@@ -83,7 +83,7 @@ class ProgramBuilder:
         point = self.points.at_input.get((str(node.name), slot))
         if is_constant(value):
             return self._constant(value, point)
-        source = self._handed_out(value)
+        source = self._result_of(value)
         if point is None:
             return source
         encoding = encoding_of(point)
@@ -99,10 +99,10 @@ class ProgramBuilder:
         return self.dequantized(self._read(node, slot))
 
     def floats_of(self, value: ir.Value) -> Tensor:
-        """Return a value as floats, as its producer hands it out."""
+        """Return a value as floats, as its producer computes it."""
         if is_constant(value):
             return self._constant(value, None)
-        return self.dequantized(self._handed_out(value))
+        return self.dequantized(self._result_of(value))
 
     def dequantized(self, tensor: Tensor) -> Tensor:
         """Return a tensor as floats."""
@@ -114,7 +114,7 @@ class ProgramBuilder:
             self._dequantized[tensor.name] = self.convert(tensor, None, None)
         return self._dequantized[tensor.name]
 
-    def _handed_out(self, value: ir.Value) -> Tensor:
+    def _result_of(self, value: ir.Value) -> Tensor:
         point = self.points.at_output.get(value)
         key = (value, None if point is None else point.end)
         if key not in self._forms:
@@ -174,19 +174,19 @@ class ProgramBuilder:
         )
 
     def wanted(self, value: ir.Value) -> Encoding | None:
-        """Return the encoding in which the plan wants a node to hand out a value."""
+        """Return the encoding that the plan gives a value at its producer."""
         point = self.points.at_output.get(value)
         return None if point is None or self.floating else encoding_of(point)
 
     def result(self, value: ir.Value) -> Tensor:
-        """Return a new tensor for what a node hands out: codes where the plan quantizes it."""
+        """Make a tensor for a node's result: codes where the plan quantizes it."""
         point = self.points.at_output.get(value)
         if point is None or self.floating:
             return self.tensor(value, None)
         return self.tensor(value, encoding_of(point), point.end)
 
-    def hand_out(self, value: ir.Value, tensor: Tensor) -> None:
-        """Let a tensor be what a node hands out, converted to the plan's codes where it is not.
+    def set_result(self, value: ir.Value, tensor: Tensor) -> None:
+        """Set the result of a node, converted to the plan's codes where it is not.
 
         Args:
             value: The node's output.

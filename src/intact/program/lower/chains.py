@@ -16,7 +16,7 @@ class Points:
     """The quantization points of a plan, by where they lie.
 
     Attributes:
-        at_output: By value: the producer hands out codes.
+        at_output: By value: the producer's result is quantized.
         at_input: By node name and slot: the reader quantizes.
     """
 
@@ -74,6 +74,3 @@ def _continues(plan: QuantizedGraph, points: Points, producer: ir.Node, reader: 
         node is reader and slot != IMPLICIT_SLOT and (str(node.name), slot) not in points.at_input
         for node, slot in readers
     )
-
-
-"""Operations whose accumulator can be handed out as floats."""

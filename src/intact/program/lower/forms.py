@@ -38,7 +38,7 @@ def has_rank(value: ir.Value) -> bool:
 
 
 def encoding_of(point: QuantPoint) -> Encoding:
-    """Return what the codes of a point stand for.
+    """Return the encoding of a quantization point.
 
     Raises:
         PlanError: The point has no scale, or logarithmic levels.

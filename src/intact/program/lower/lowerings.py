@@ -95,7 +95,7 @@ _PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
 
 
 def fused_bounds(chain: Sequence[ir.Node], first: int = 1) -> Bounds:
-    """Return what the nodes of a chain from ``first`` on clamp the result to.
+    """Return the bounds that the nodes of a chain from ``first`` on clamp the result to.
 
     Raises:
         Unsupported: One of them is no activation that clamps.
@@ -125,14 +125,14 @@ def finish(
         chain: The nodes that it computes.
         operation: What is computed.
         inputs: Its inputs.
-        channels_last: The operation hands out ``[N, *S, C]``.
+        channels_last: The operation's result is ``[N, *S, C]``.
 
     Raises:
         Unsupported: It mixes codes and floats in a way that there is no arithmetic for.
     """
     value = chain[-1].outputs[0]
     result = builder.result(value)
-    _refuse_channels((*inputs, result))
+    _check_channels((*inputs, result))
     is_product = isinstance(operation, _PRODUCTS)
     # A float bias is added as a real number.
     operands = (*inputs[:2], *inputs[RESIDUAL_SLOT:]) if is_product else inputs
@@ -147,7 +147,7 @@ def finish(
         if inputs[RESIDUAL_SLOT:]:
             raise Unsupported("a tensor of codes is added to its sums and its output is float")
     if is_product and encoded == {True} and result.encoding is not None:
-        _refuse_real_addends(builder, chain[0], inputs)
+        _check_real_addends(builder, chain[0], inputs)
     if encoded == {False} and result.encoding is not None:
         # Floats are computed in float, and quantized by a step of its own.
         result = replace(result, encoding=None, end=None)
@@ -156,13 +156,13 @@ def finish(
     builder.emit(chain, operation, inputs, (result,))
     if channels_last:
         result = builder.channels_first(result)
-    builder.hand_out(value, result)
+    builder.set_result(value, result)
 
 
-def _refuse_real_addends(
+def _check_real_addends(
     builder: ProgramBuilder, node: ir.Node, inputs: Sequence[Tensor | None]
 ) -> None:
-    """Refuse to add real numbers to sums but where the target scales these once, in float32."""
+    """Check that the target scales sums once, in float32, where real numbers are added to them."""
     bias, residual = (*inputs, None)[2], inputs[RESIDUAL_SLOT:]
     is_real = bias is not None and bias.encoding is None
     how = _other_scaling(builder.plan.target.arithmetic_of(node))
@@ -197,7 +197,7 @@ def finish_move(
     if len(chain) > 1:
         names = " and ".join(each.op_type for each in chain)
         raise Unsupported(f"there is no one operation for {names}")
-    _refuse_channels(inputs)
+    _check_channels(inputs)
     encoding = inputs[0].encoding
     results = []
     for value in chain[0].outputs:
@@ -210,11 +210,11 @@ def finish_move(
     builder.emit(chain, operation, inputs, results)
     for value, result in zip(chain[0].outputs, results, strict=True):
         back = builder.channels_first(result) if channels_last else result
-        builder.hand_out(value, back)
+        builder.set_result(value, back)
 
 
-def _refuse_channels(tensors: Sequence[Tensor | None]) -> None:
-    """Refuse activations with one scale a channel: only conversions follow those."""
+def _check_channels(tensors: Sequence[Tensor | None]) -> None:
+    """Check that no activation has one scale a channel: only conversions support those."""
     for tensor in tensors:
         if tensor is None or tensor.is_constant or tensor.encoding is None:
             continue

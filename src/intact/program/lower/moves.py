@@ -37,8 +37,8 @@ def identity(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Identity and Dropout: nothing, or a requantization."""
     node = chain[0]
     if len(chain) > 1 or len([value for value in node.outputs if value.name]) > 1:
-        raise Unsupported("something is fused behind it, or it hands out a mask")
-    builder.hand_out(node.outputs[0], builder.read(node, 0))
+        raise Unsupported("something is fused behind it, or it has a mask as an output")
+    builder.set_result(node.outputs[0], builder.read(node, 0))
 
 
 @LOWERINGS.register("Reshape", "Flatten", "Squeeze", "Unsqueeze")

@@ -35,7 +35,7 @@ _BINARIES = {
 
 _SELECTING = {Binary.MINIMUM, Binary.MAXIMUM}
 
-"""They hand out one of their operands, so codes are compared on the grid of the result."""
+"""Their result is one of their operands, so codes are compared on the grid of the result."""
 
 _FUNCTIONS = {
     "Sigmoid": Unary.SIGMOID,
@@ -197,7 +197,7 @@ def layer_norm(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
         last, operands = Elementwise(Binary.ADD), (maker(last, *operands), builder.read(node, 2))
     result = builder.result(node.outputs[0])
     builder.emit((node,), last, operands, (result,))
-    builder.hand_out(node.outputs[0], result)
+    builder.set_result(node.outputs[0], result)
 
 
 class _Maker:

@@ -53,7 +53,7 @@ def _added_slot(chain: tuple[ir.Node, ...]) -> int | None:
 
 
 def _residual(builder: ProgramBuilder, chain: tuple[ir.Node, ...], slot: int) -> Tensor:
-    """Return what an Add behind a convolution adds to its sums, channels last.
+    """Return the residual that an Add behind a convolution adds to its sums, channels last.
 
     Raises:
         Unsupported: It is no activation in codes, or of another shape.
@@ -116,11 +116,11 @@ def matmul(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     if min(len(left.shape), len(weight.shape)) < 2:
         raise Unsupported("an operand is a vector")
     if right is not None and right.ndim == 2:
-        _refuse_mixed(left, weight)
+        _check_mixed(left, weight)
         inputs = (left, permuted(weight, (1, 0)), None)
         finish(builder, chain, FullyConnected(bounds), inputs)
         return
-    _refuse_mixed(left, weight)
+    _check_mixed(left, weight)
     if any(t.encoding is not None and t.encoding.axis is not None for t in (left, weight)):
         raise Unsupported("a factor of a product of matrices has one scale a channel")
     finish(builder, chain, BatchMatMul(bounds), (left, weight))
@@ -130,13 +130,13 @@ def _operands(builder: ProgramBuilder, node: ir.Node) -> tuple[Tensor, Tensor]:
     if not is_constant(input_value(node, 1)):
         raise Unsupported("its weight is computed")
     data, weight = builder.read(node, 0), builder.read(node, 1)
-    _refuse_mixed(data, weight)
+    _check_mixed(data, weight)
     if data.is_constant:
         raise Unsupported("its data is constant")
     return data, weight
 
 
-def _refuse_mixed(left: Tensor, right: Tensor) -> None:
+def _check_mixed(left: Tensor, right: Tensor) -> None:
     if (left.encoding is None) != (right.encoding is None):
         raise Unsupported("it multiplies integers and floats")
 
@@ -175,7 +175,7 @@ def _cut(
     dilations: tuple[int, ...],
     output_padding: tuple[int, ...],
 ) -> Pads:
-    """Return what a ConvTranspose cuts off its full result."""
+    """Return the pads that a ConvTranspose cuts off its full result."""
     mode = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
     wanted = integers(node, "output_shape")
     if wanted is None and mode in {"NOTSET", "VALID"}:

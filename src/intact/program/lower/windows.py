@@ -38,7 +38,7 @@ def max_pool(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """MaxPool without indices."""
     node = chain[0]
     if len([value for value in node.outputs if value.name]) > 1:
-        raise Unsupported("it hands out indices")
+        raise Unsupported("it has indices as an output")
     data = builder.read(node, 0)
     kernel, strides, pads, added = _window(node, data.shape)
     operation = Pool(PoolKind.MAX, kernel, strides, pads, added_by_ceil=added)

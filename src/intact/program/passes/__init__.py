@@ -1,1 +1,1 @@
-"""Programs to programs: each file one change of form that keeps what is computed."""
+"""Passes from programs to equal programs."""

@@ -22,7 +22,7 @@ def open_lengths(program: Program) -> dict[str, int]:
 
     That is the batch, as a rule, but its multiple where a model folds other axes into it: a
     ``[None, 8]`` that was ``[None, 16, 8]`` has 16 rows. Tensors without an open axis, with
-    several, or of a shape that cannot be told, are left out.
+    several, or of an unknown shape, are left out.
     """
     shapes: dict[str, Lengths] = {}
     found: dict[str, int] = {}

@@ -186,7 +186,7 @@ class _Mover:
         return self._views.get(tensor.name, plain)
 
     def _in_order(self, tensor: Tensor, order: Order) -> Tensor:
-        """Return what is stored such that ``order`` is the view that gives the tensor."""
+        """Return a stored tensor of which the view ``order`` is the given one."""
         view = self._view(tensor)
         if view.order == order:
             return view.stored
@@ -212,7 +212,7 @@ class _Mover:
         return self._plain[key]
 
     def _reshape(self, step: Step, operation: Reshape) -> bool:
-        """Reshape what is stored, where that gives the same, or what reads it can be told."""
+        """Reshape the stored tensor, where its readers then compute the same."""
         view = self._view(step.activations[0]) if step.activations else None
         if view is None or view.is_plain:
             return False

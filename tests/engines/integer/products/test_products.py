@@ -187,7 +187,7 @@ def test_float_output_is_scaled_in_float32() -> None:
     np.testing.assert_array_equal(result, np.maximum(expected, np.float32(-100)))
 
 
-def test_layers_of_other_kinds_are_refused() -> None:
+def test_layers_without_constant_codes_raise() -> None:
     weights = np.ones((2, 3), np.int8)
     two_scales = Encoding(np.ones(3, np.float32), np.zeros(3, np.int64), -128, 127, 1)
     for inputs, message in (
@@ -200,7 +200,7 @@ def test_layers_of_other_kinds_are_refused() -> None:
             IntegerEngine(program)
 
 
-def test_data_of_another_shape_is_refused() -> None:
+def test_data_of_another_shape_raises() -> None:
     operation = Convolution((1, 1), ((0, 0), (0, 0)), (1, 1))
     weights = np.ones((2, 3, 3, 3), np.int8)
     program = one_step(
@@ -271,7 +271,7 @@ def test_negative_pads_cut_off(groups: int) -> None:
 
 
 @pytest.mark.parametrize("groups", [1, 6])
-def test_data_may_lie_anyhow(groups: int) -> None:
+def test_data_may_have_any_strides(groups: int) -> None:
     """A transposed view of the model's layout gives what a copy of it gives."""
     rng = np.random.default_rng(10)
     data = codes(rng, "uint8", (2, 6, 5, 7)).transpose(0, 2, 3, 1)

@@ -113,6 +113,6 @@ def test_a_fused_bias_rounds_once() -> None:
         assert make(np.array([[4097]])).item() == code
 
 
-def test_what_is_not_finite_is_refused() -> None:
+def test_non_finite_scales_raise() -> None:
     with pytest.raises(ConfigError, match="not finite"):
         RealRequantizer(SCALES, scale(1.0), int8(1.0), Bounds(), bias=reals(np.inf))

@@ -47,7 +47,7 @@ class RealRequantizer:
     """Brings sums, a float bias and a residual to an output's codes.
 
     ``sum * scale + bias``, in float32, is a real number. A residual is added as one too, or, where
-    the target is told ranges by their ends, as it is: the number is counted in its steps then, and
+    the target takes ranges by their ends, as it is: the number is counted in its steps then, and
     quantized by ends in these. Such a target may also fold the output's factor into scale and bias.
 
     Args:
@@ -256,7 +256,7 @@ class Epilogue:
 
 
 def wrapped(sums: npt.NDArray[np.int64], bits: int) -> npt.NDArray[np.int64]:
-    """Return what a two's complement register of this width holds of sums.
+    """Wrap sums as a two's complement register of this width does.
 
     >>> wrapped(np.array([127, 128, -129]), 8).tolist()
     [127, -128, 127]
@@ -280,7 +280,7 @@ def _output(
     float_bias: Array | None,
     residual: Encoding | None,
 ) -> Callable[..., Array]:
-    """Return what makes the output of accumulators that lack a constant."""
+    """Make the function from accumulators that lack a constant to the output."""
     output, arithmetic = step.outputs[0], step.arithmetic
     if output.encoding is None:
         return _FloatOutput(arithmetic, scales, bounds, constant, float_bias)
@@ -335,7 +335,7 @@ class _FloatOutput:
 
 
 def _product_scale(arithmetic: Arithmetic, scales: list[Array]) -> npt.NDArray[np.float32]:
-    """Return what one unit of the accumulator stands for, as the target computes it in float32."""
+    """Return the scale of the accumulator, as the target computes it in float32."""
     data, weight = (np.asarray(scale, np.float32) for scale in scales)
     if not arithmetic.reciprocal_scale:
         return np.asarray(data * weight, np.float32)

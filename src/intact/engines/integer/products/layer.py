@@ -244,7 +244,7 @@ class Layer:
         return exact_type(int(self.magnitude_sums.max(initial=0)) * self.largest_code)
 
     def epilogue(self, bounds: Bounds, overflows: Overflows, *, centred: bool = True) -> Epilogue:
-        """Return what follows the products.
+        """Make the epilogue of the products.
 
         Args:
             bounds: Of the fused activation.

@@ -115,7 +115,7 @@ _UNSIGNED = {np.dtype(np.uint8): np.int8, np.dtype(np.uint16): np.int16}
 
 
 def offset_of(dtype: np.dtype[Any]) -> int:
-    """Return what `signed` takes off codes of a type.
+    """Return the offset that `signed` subtracts from codes of a type.
 
     >>> offset_of(np.dtype(np.uint8)), offset_of(np.dtype(np.int8))
     (128, 0)

@@ -34,7 +34,7 @@ def write_pool(layer: Layer) -> None:
     operation = layer.step.operation
     if not isinstance(operation, Pool):
         raise Unsupported("it is no pool", "")
-    layer.requantization()  # refuses arithmetic in floats
+    layer.requantization()  # unsupported where arithmetic is in floats
     source, output = encoding_of(layer.input()), encoding_of(layer.output)
     if not source.same_as(output):
         raise Unsupported("its result has another scale than its input", "tie the two")

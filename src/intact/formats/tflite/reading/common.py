@@ -39,7 +39,7 @@ def optional(op: Operator, number: int) -> int:
 
 
 def needs_rank(tensor: FileTensor, *ranks: int) -> None:
-    """Refuse a tensor of another rank."""
+    """Check the rank of a tensor."""
     if tensor.rank not in ranks:
         raise Unsupported(f"tensor {tensor.name!r} has {tensor.rank} dimensions")
 
@@ -117,7 +117,7 @@ def finish(
 
 
 def broadcast(builder: ModelBuilder, op: Operator, *shapes: Sequence[int]) -> None:
-    """Refuse operands that do not broadcast to the output."""
+    """Check that operands broadcast to the output."""
     wanted = builder.tensor(op.outputs[0]).shape
     try:
         found = np.broadcast_shapes(*(tuple(shape) for shape in shapes))
@@ -129,7 +129,7 @@ def broadcast(builder: ModelBuilder, op: Operator, *shapes: Sequence[int]) -> No
 
 
 def needs_shape(builder: ModelBuilder, index: int, shape: Sequence[int]) -> None:
-    """Refuse an output whose shape is not what the operator gives."""
+    """Check that an output has the shape that the operator computes."""
     tensor = builder.tensor(index)
     if tensor.shape != tuple(shape):
         raise Unsupported(
@@ -138,10 +138,10 @@ def needs_shape(builder: ModelBuilder, index: int, shape: Sequence[int]) -> None
 
 
 def keeps_scale(builder: ModelBuilder, source: int, *outputs: int) -> None:
-    """Refuse what moves codes from one scale to another.
+    """Check that an operator that moves codes keeps their scale.
 
-    LiteRT's kernels copy the codes without looking; no plan can say that. Where the scales differ
-    by a rounding error of the converter the codes are the same either way.
+    LiteRT's kernels copy the codes whatever the scales are; no plan can express that. Where the
+    scales differ by a rounding error of the converter, the codes are the same either way.
     """
     given = builder.parameters(source)
     for output in outputs:
@@ -161,13 +161,13 @@ def keeps_scale(builder: ModelBuilder, source: int, *outputs: int) -> None:
 
 
 def mixes_batch(builder: ModelBuilder, is_mixed: bool) -> None:
-    """Give up an open batch where an operator works along the first axis."""
+    """Raise `FixesBatch` where an operator works along the first axis."""
     if builder.batch and is_mixed:
         raise FixesBatch
 
 
 def one_kind(builder: ModelBuilder, op: Operator) -> None:
-    """Refuse operators that compute with integers and floats."""
+    """Check that an operator does not compute with both integers and floats."""
     elements = {builder.tensor(i).element for i in (*op.inputs, *op.outputs) if i >= 0}
     if elements & _FLOATS and elements & _CODES:
         raise Unsupported("it mixes float tensors with integer ones (dynamic-range quantization)")

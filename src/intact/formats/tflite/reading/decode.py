@@ -266,7 +266,7 @@ def _tensor(wire: Wire, index: int, table: Table, buffers: list[Table]) -> FileT
 
 
 def _data(wire: Wire, buffer: Table) -> memoryview | None:
-    """Return what a buffer holds, inside the table or, in large files, behind all tables."""
+    """Read the data of a buffer: inside its table or, in large files, behind all tables."""
     offset, size = buffer.integer(1, "<Q"), buffer.integer(2, "<Q")
     found = buffer.bytes(0)
     if offset > 1:
@@ -281,7 +281,7 @@ def _lengths(table: Table, slot: int) -> tuple[int, ...]:
     if array is None:
         return ()
     if array.size > _MOST_DIMENSIONS:
-        return (0,)  # refused where it is used, as every empty tensor is
+        return (0,)  # an error where it is used, as for every empty tensor
     return tuple(int(length) for length in array)
 
 

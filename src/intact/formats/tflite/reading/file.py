@@ -192,7 +192,7 @@ class Parameters:
         return self if self.axis is None else replace(self, axis=axis)
 
     def numbers(self, codes: npt.NDArray[np.integer]) -> npt.NDArray[np.float32]:
-        """Return what codes stand for."""
+        """Dequantize codes."""
         return dequantize(codes, self.scale, self.zero_point, axis=self.axis)
 
     def config(self, state: QuantState) -> TensorQuantConfig:

@@ -233,7 +233,7 @@ def mirror_pad(builder: ModelBuilder, op: Operator) -> None:
 
 
 def _pads(builder: ModelBuilder, op: Operator) -> list[tuple[int, int]]:
-    """Return what is added before and behind each axis."""
+    """Read the pads before and behind each axis."""
     shape, flat = builder.tensor(slot(op, 0)).shape, builder.list_of(slot(op, 1))
     if len(flat) != 2 * len(shape) or min(flat, default=0) < 0:
         raise Unsupported(f"its pads are {list(flat)}")

@@ -1,4 +1,4 @@
-"""From the operators of a file to a float graph, or the list of all that cannot be read."""
+"""From the operators of a file to a float graph, or an error that lists the unsupported ones."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def build_model(file: TfliteFile) -> ModelBuilder:
             return _build(file, batch=batch)
         except FixesBatch:
             continue
-    raise ModelError(f"{file.source}: its batch cannot be told")
+    raise ModelError(f"{file.source}: its batch is not known")
 
 
 def _build(file: TfliteFile, *, batch: bool) -> ModelBuilder:
@@ -109,7 +109,7 @@ def _listed(unsupported: list[tuple[Operator, str]]) -> str:
 def _aliases(file: TfliteFile) -> dict[int, int]:
     """Return the float outputs that are another name of the integers before them.
 
-    A DEQUANTIZE at the end of the graph needs no node: what its producer hands out is quantized.
+    A DEQUANTIZE at the end of the graph needs no node: its producer's output is quantized.
     """
     readers = Counter(index for op in file.operators for index in op.inputs)
     made = {index for op in file.operators for index in op.outputs}

@@ -109,7 +109,7 @@ def transposed_convolution(builder: ModelBuilder, op: Operator) -> None:
 
 
 def _cut(op: Operator, size: int, wanted: int, stride: int, width: int) -> tuple[int, int]:
-    """Return what is cut off the full result before and behind; less than 0 is added.
+    """Return how much is cut off the full result before and behind; less than 0 is added.
 
     The pads are those of the convolution that leads from the output back to the data.
     """

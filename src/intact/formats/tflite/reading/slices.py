@@ -171,7 +171,7 @@ def strided_slice(builder: ModelBuilder, op: Operator) -> None:
 
 
 def strided_cuts(builder: ModelBuilder, op: Operator) -> tuple[list[Cut], tuple[int, ...]]:
-    """Return what a STRIDED_SLICE keeps of each axis of its input, and its output's shape."""
+    """Read which part of each axis a STRIDED_SLICE keeps, and its output's shape."""
     shape = builder.tensor(slot(op, 0)).shape
     begins, ends, steps = (builder.list_of(slot(op, number)) for number in (1, 2, 3))
     if not len(begins) == len(ends) == len(steps) or op.options["offset"]:
@@ -204,7 +204,7 @@ def strided_cuts(builder: ModelBuilder, op: Operator) -> tuple[list[Cut], tuple[
 
 
 def _kind(op: Operator, position: int) -> str:
-    """Return what a position of a STRIDED_SLICE does with its axis."""
+    """Return the effect of a position of a STRIDED_SLICE on its axis."""
     masks = {"ellipsis": "ellipsis_mask", "new": "new_axis_mask", "drop": "shrink_axis_mask"}
     found = (kind for kind, mask in masks.items() if int(op.options[mask]) >> position & 1)
     return next(found, "keep")
@@ -277,7 +277,7 @@ def compute(builder: ModelBuilder, op: Operator) -> None:
     else:
         arrays = [builder.array(index) for index in op.inputs if index >= 0]
         try:
-            _refuse_growth(op, arrays, output.size)
+            _check_growth(op, arrays, output.size)
             with np.errstate(all="ignore"):
                 result = np.asarray(_KNOWN[op.name](arrays, op))
                 result = result.astype(_INTEGERS[output.element])
@@ -288,8 +288,8 @@ def compute(builder: ModelBuilder, op: Operator) -> None:
     builder.known[op.outputs[0]] = result.reshape(output.shape).astype(_INTEGERS[output.element])
 
 
-def _refuse_growth(op: Operator, arrays: list[Array], wanted: int) -> None:
-    """Refuse what would make more than its output holds: small operands may make gigabytes."""
+def _check_growth(op: Operator, arrays: list[Array], wanted: int) -> None:
+    """Check that a result is no larger than its output: small operands may make gigabytes."""
     match op.name:
         case "CONCATENATION" | "PACK":
             _require_size(sum(array.size for array in arrays), wanted)

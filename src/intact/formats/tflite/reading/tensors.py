@@ -75,7 +75,7 @@ def inverse(permutation: Sequence[int]) -> tuple[int, ...]:
 
 
 def arranged(items: Sequence[int], layout: ChannelLayout) -> tuple[int, ...]:
-    """Return what belongs to the axes of the file in the order of a layout's axes."""
+    """Reorder items of the file's axes to the order of a layout's axes."""
     order = channels_first(len(items)) if layout is ChannelLayout.FIRST else range(len(items))
     return tuple(items[axis] for axis in order)
 

@@ -95,7 +95,7 @@ class FileBuilder:
             outputs: By slot.
             options: Left out where the operator has none.
             version: The first version of the operator that does what is asked; a runtime that
-                knows only earlier ones refuses the file.
+                knows only earlier ones rejects the file.
         """
         names = tuple(self.mention(tensor) for tensor in inputs)
         results = tuple(self.mention(tensor) for tensor in outputs)
@@ -149,7 +149,7 @@ def weighted_inputs(step: Step) -> tuple[Tensor, Tensor, Tensor | None]:
 
 
 def constant_data(tensor: Tensor) -> np.ndarray[Any, Any]:
-    """Return what a constant holds."""
+    """Return the data of a constant."""
     if tensor.data is None:
         raise Unsupported(f"{tensor.name!r} is computed, TFLite wants a constant")
     return tensor.data

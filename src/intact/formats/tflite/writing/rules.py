@@ -1,4 +1,4 @@
-"""What TFLite's integer kernels want of scales, zero points and ranges, and which steps lack it.
+"""Which scales, zero points and ranges TFLite's integer kernels need, and which steps have others.
 
 The rules are those that LiteRT's reference and XNNPACK kernels check, or silently rely on
 (measured; see the tests that load such files).
@@ -38,8 +38,8 @@ from intact.program.operations import (
 )
 
 
-def scale_refusals(step: Step) -> Iterator[str]:
-    """Yield what a kernel could not do with the scales of a step whose tensors are int8."""
+def _about_scales(step: Step) -> Iterator[str]:
+    """Yield what kernels cannot compute with the scales of a step whose tensors are int8."""
     yield from _about_multiplier(step)
     yield from _about_fixed_scale(step)
     if wants_same_scale(step.operation):
@@ -71,7 +71,7 @@ def moves_codes(operation: Operation) -> bool:
 
 
 def _about_multiplier(step: Step) -> Iterator[str]:
-    """Yield scales so far apart that a kernel refuses to start, or ends the whole process."""
+    """Yield scales so far apart that a kernel fails to start, or ends the whole process."""
     scales = [
         float(np.max(tensor.encoding.scale))
         for tensor in step.inputs
@@ -89,7 +89,7 @@ def _about_multiplier(step: Step) -> Iterator[str]:
 
 
 def _multiplier(operation: Operation, inputs: list[float], output: float) -> float:
-    """Return what a kernel checks to be below 1; 0 where it checks nothing.
+    """Return the factor that a kernel checks to be below 1; 0 where it checks nothing.
 
     All limits were found by bisection with LiteRT 2.3.0. ADD, SQUARED_DIFFERENCE and SOFTMAX
     abort the process, HARD_SWISH fails to load, XNNPACK loads no weighted operator whose
@@ -166,8 +166,8 @@ _FEWER_AXES: Mapping[type[Any], int] = {Pad: 5, BatchMatMul: 5}
 """Axes that LiteRT's kernels take (measured), where they are fewer than for others."""
 
 
-def refusals_of(step: Step) -> Iterator[str]:
-    """Yield why TFLite cannot hold a step; nothing where it can."""
+def unsupported_of(step: Step) -> Iterator[str]:
+    """Yield the reasons why TFLite cannot hold a step."""
     if isinstance(step.operation, FloatNodes):
         kinds = sorted({node.op_type for node in step.operation.nodes})
         yield f"TFLite has no float operator for {', '.join(kinds)}"
@@ -191,21 +191,21 @@ def refusals_of(step: Step) -> Iterator[str]:
         for each in step.inputs:
             if each is not None and each.is_constant:
                 yield from _about_constant(each)
-    yield from scale_refusals(step)
+    yield from _about_scales(step)
 
 
 def _is_index(tensor: Tensor) -> bool:
     return tensor.encoding is None and tensor.dtype.kind in "iu"
 
 
-def open_axes(tensor: Tensor) -> str:
-    """Return a shape with its open axes, to be shown."""
+def shape_text(tensor: Tensor) -> str:
+    """Format a shape, with ? for its open axes."""
     return ", ".join("?" if length is None else str(length) for length in tensor.shape)
 
 
 def _about_shape(tensor: Tensor, operation: Operation) -> Iterator[str]:
     if tensor.shape.count(None) > 1:
-        yield f"{tensor.name!r} [{open_axes(tensor)}] has more than one open axis"
+        yield f"{tensor.name!r} [{shape_text(tensor)}] has more than one open axis"
     most = _FEWER_AXES.get(type(operation), _MOST_AXES)
     if len(tensor.shape) > most:
         yield f"{tensor.name!r} has {len(tensor.shape)} axes, the kernels take {most}"

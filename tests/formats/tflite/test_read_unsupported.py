@@ -220,7 +220,7 @@ def _elsewhere(b: FileBuilder) -> int:
         (_elsewhere, "in another file"),
     ],
 )
-def test_reasons(make: Make, says: str) -> None:
+def test_unsupported_operators_have_a_reason(make: Make, says: str) -> None:
     b = FileBuilder()
     assert says in _refusal(b.build(make(b)))
 
