@@ -372,6 +372,9 @@ Operation: TypeAlias = (
     | FloatOperation
 )
 
+ELEMENTWISE = (Dequantize, Elementwise, Function, PRelu, Quantize, Requantize)
+"""Operations of which a result depends on one element of each operand; these broadcast."""
+
 MOVING = (
     Concat,
     DepthToSpace,

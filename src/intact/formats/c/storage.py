@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from intact.formats.c.moves import view_of
 from intact.program import Program, Step, Tensor
-from intact.program.operations import Elementwise, Function, PRelu, Requantize, Softmax
+from intact.program.operations import ELEMENTWISE, Softmax
 from intact.program.passes.inference import Lengths
 
 ALIGNMENT = 4
@@ -128,7 +128,7 @@ def _smallest_gap(taken: Sequence[tuple[int, int]], room: int) -> int:
     return best if best >= 0 else end
 
 
-_IN_PLACE = (Elementwise, Function, PRelu, Requantize, Softmax)
+_IN_PLACE = (*ELEMENTWISE, Softmax)
 
 """Their kernels read an element for the last time before they write the one in its place."""
 

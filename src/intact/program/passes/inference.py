@@ -4,17 +4,21 @@ shapes leave these open."""
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
 import numpy as np
 
 from intact.program import operations as ops
+from intact.program.handlers import Handlers
 from intact.program.program import Program, Step, Tensor
 
 Lengths: TypeAlias = tuple[int, ...]
 _Operands: TypeAlias = Sequence[Lengths]
 _Rule: TypeAlias = Callable[[Any, _Operands], list[Lengths] | None]
+
+_RULES: Handlers[_Rule] = Handlers("shape inference")
+"""From an operation and the shapes of its operands to those of its results."""
 
 
 def open_lengths(program: Program) -> dict[str, int]:
@@ -57,18 +61,21 @@ def output_shapes(step: Step, inputs: Sequence[Lengths | None]) -> list[Lengths]
         return None
 
 
+@_RULES.register(ops.Convolution)
 def _convolution(operation: ops.Convolution, given: _Operands) -> list[Lengths]:
     (batch, *lengths, _), (channels, *kernel, _) = given[:2]
     extents = _extents(kernel, operation.dilations)
     return [(batch, *_windows(lengths, extents, operation.strides, operation.pads), channels)]
 
 
+@_RULES.register(ops.Pool)
 def _pool(operation: ops.Pool, given: _Operands) -> list[Lengths]:
     batch, *lengths, channels = given[0]
     found = _windows(lengths, operation.kernel, operation.strides, operation.pads)
     return [(batch, *found, channels)]
 
 
+@_RULES.register(ops.TransposedConvolution)
 def _transposed(operation: ops.TransposedConvolution, given: _Operands) -> list[Lengths]:
     (batch, *lengths, _), (channels, *kernel, _) = given[:2]
     extents = _extents(kernel, operation.dilations)
@@ -89,14 +96,17 @@ def _windows(lengths: Sequence[int], extents: Lengths, strides: Lengths, pads: o
     return tuple((n + sum(added) - reach) // step + 1 for n, reach, step, added in axes)
 
 
+@_RULES.register(ops.Softmax)
 def _same(_: Any, given: _Operands) -> list[Lengths]:
     return [given[0]]
 
 
+@_RULES.register(*ops.ELEMENTWISE)
 def _broadcast(_: Any, given: _Operands) -> list[Lengths]:
     return [np.broadcast_shapes(*given)]
 
 
+@_RULES.register(ops.Reshape)
 def _reshape(operation: ops.Reshape, given: _Operands) -> list[Lengths] | None:
     size = math.prod(given[0])
     known = math.prod(length for length in operation.shape if length >= 0)
@@ -105,15 +115,18 @@ def _reshape(operation: ops.Reshape, given: _Operands) -> list[Lengths] | None:
     return [lengths] if math.prod(lengths) == size else None
 
 
+@_RULES.register(ops.FullyConnected)
 def _dense(_: ops.FullyConnected, given: _Operands) -> list[Lengths]:
     return [(*given[0][:-1], given[1][0])]
 
 
+@_RULES.register(ops.BatchMatMul)
 def _matmul(_operation: ops.BatchMatMul, given: _Operands) -> list[Lengths]:
     (*first, rows, _), (*second, _, columns) = given
     return [(*np.broadcast_shapes(tuple(first), tuple(second)), rows, columns)]
 
 
+@_RULES.register(ops.Reduce)
 def _reduce(operation: ops.Reduce, given: _Operands) -> list[Lengths]:
     axes = enumerate(given[0])
     if operation.keep_dims:
@@ -121,10 +134,12 @@ def _reduce(operation: ops.Reduce, given: _Operands) -> list[Lengths]:
     return [tuple(length for axis, length in axes if axis not in operation.axes)]
 
 
+@_RULES.register(ops.Transpose)
 def _transpose(operation: ops.Transpose, given: _Operands) -> list[Lengths]:
     return [tuple(given[0][axis] for axis in operation.permutation)]
 
 
+@_RULES.register(ops.Slice)
 def _slice(operation: ops.Slice, given: _Operands) -> list[Lengths]:
     parts = zip(operation.starts, operation.stops, operation.steps, given[0], strict=True)
     return [tuple(len(range(*slice(*part).indices(length))) for *part, length in parts)]
@@ -134,79 +149,59 @@ def _with(lengths: Lengths, axis: int, length: int) -> Lengths:
     return (*lengths[:axis], length, *lengths[axis + 1 :])
 
 
+@_RULES.register(ops.Split)
 def _split(operation: ops.Split, given: _Operands) -> list[Lengths]:
     return [_with(given[0], operation.axis, size) for size in operation.sizes]
 
 
+@_RULES.register(ops.Concat)
 def _concat(operation: ops.Concat, given: _Operands) -> list[Lengths]:
     total = sum(lengths[operation.axis] for lengths in given)
     return [_with(given[0], operation.axis, total)]
 
 
+@_RULES.register(ops.Pad)
 def _pad(operation: ops.Pad, given: _Operands) -> list[Lengths]:
     pairs = zip(given[0], operation.pads, strict=True)
     return [tuple(length + sum(pads) for length, pads in pairs)]
 
 
+@_RULES.register(ops.Tile)
 def _tile(operation: ops.Tile, given: _Operands) -> list[Lengths]:
     pairs = zip(given[0], operation.repeats, strict=True)
     return [tuple(length * repeats for length, repeats in pairs)]
 
 
+@_RULES.register(ops.Expand)
 def _expand(operation: ops.Expand, given: _Operands) -> list[Lengths]:
     wanted = tuple(1 if length < 0 else length for length in operation.shape)
     return [np.broadcast_shapes(given[0], wanted)]
 
 
+@_RULES.register(ops.Gather)
 def _gather(operation: ops.Gather, given: _Operands) -> list[Lengths]:
     before, after = given[0][: operation.axis], given[0][operation.axis + 1 :]
     return [(*before, *operation.indices.shape, *after)]
 
 
+@_RULES.register(ops.Lookup)
 def _lookup(operation: ops.Lookup, given: _Operands) -> list[Lengths]:
     before, after = given[0][: operation.axis], given[0][operation.axis + 1 :]
     return [(*before, *given[1], *after)]
 
 
+@_RULES.register(ops.Resize)
 def _resize(operation: ops.Resize, given: _Operands) -> list[Lengths]:
     return [(given[0][0], *operation.sizes, given[0][-1])]
 
 
+@_RULES.register(ops.DepthToSpace)
 def _depth_to_space(operation: ops.DepthToSpace, given: _Operands) -> list[Lengths]:
     (batch, height, width, depth), block = given[0], operation.block
     return [(batch, height * block, width * block, depth // block**2)]
 
 
+@_RULES.register(ops.SpaceToDepth)
 def _space_to_depth(operation: ops.SpaceToDepth, given: _Operands) -> list[Lengths]:
     (batch, height, width, depth), block = given[0], operation.block
     return [(batch, height // block, width // block, depth * block**2)]
-
-
-_RULES: Mapping[type, _Rule] = {
-    ops.BatchMatMul: _matmul,
-    ops.Concat: _concat,
-    ops.Convolution: _convolution,
-    ops.DepthToSpace: _depth_to_space,
-    ops.Dequantize: _same,
-    ops.Elementwise: _broadcast,
-    ops.Expand: _expand,
-    ops.FullyConnected: _dense,
-    ops.Function: _same,
-    ops.Gather: _gather,
-    ops.Lookup: _lookup,
-    ops.PRelu: _broadcast,
-    ops.Pad: _pad,
-    ops.Pool: _pool,
-    ops.Quantize: _same,
-    ops.Reduce: _reduce,
-    ops.Requantize: _same,
-    ops.Reshape: _reshape,
-    ops.Resize: _resize,
-    ops.Slice: _slice,
-    ops.Softmax: _same,
-    ops.SpaceToDepth: _space_to_depth,
-    ops.Split: _split,
-    ops.Tile: _tile,
-    ops.Transpose: _transpose,
-    ops.TransposedConvolution: _transposed,
-}

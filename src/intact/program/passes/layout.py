@@ -19,21 +19,17 @@ import numpy as np
 from intact.graph.names import Names
 from intact.program.lower.forms import moved_last, permuted
 from intact.program.operations import (
+    ELEMENTWISE,
     Dequantize,
-    Elementwise,
     FullyConnected,
-    Function,
     Pad,
-    PRelu,
-    Quantize,
-    Requantize,
     Reshape,
     Transpose,
 )
 from intact.program.passes.reordering import Order, inverse, joined_reshape, reordered
 from intact.program.program import Program, Step, Tensor
 
-_IN_ANY_ORDER = (Elementwise, Function, Pad, PRelu, Quantize, Requantize)
+_IN_ANY_ORDER = (Pad, *(each for each in ELEMENTWISE if each is not Dequantize))
 
 """What may stand between an input and the first spatial operation."""
 

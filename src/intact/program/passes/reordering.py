@@ -8,21 +8,17 @@ from typing import TypeAlias
 
 import numpy as np
 
+from intact.program.handlers import Handlers
 from intact.program.lower.forms import permuted
 from intact.program.operations import (
+    ELEMENTWISE,
     Concat,
-    Dequantize,
-    Elementwise,
     Expand,
     FullyConnected,
-    Function,
     Gather,
     Operation,
     Pad,
-    PRelu,
-    Quantize,
     Reduce,
-    Requantize,
     Slice,
     Softmax,
     Split,
@@ -126,7 +122,11 @@ def joined_reshape(stored: Shape, order: Order, shape: tuple[int, ...]) -> np.nd
 
 # ---- operations, renumbered -------------------------------------------------------------------
 
+_RENUMBER: Handlers[Callable[..., Operation | None]] = Handlers("reordering")
+"""What each operation becomes; those that are missing need their axes as they are."""
 
+
+@_RENUMBER.register(*ELEMENTWISE)
 def _same(operation: Operation, _order: Order) -> Operation | None:
     return operation
 
@@ -135,27 +135,33 @@ def _by_axis(values: tuple, order: Order) -> tuple:  # type: ignore[type-arg]
     return tuple(values[axis] for axis in inverse(order))
 
 
+@_RENUMBER.register(Concat)
 def _concat(operation: Concat, order: Order) -> Operation | None:
     return Concat(order[operation.axis])
 
 
+@_RENUMBER.register(Split)
 def _split(operation: Split, order: Order) -> Operation | None:
     return replace(operation, axis=order[operation.axis])
 
 
+@_RENUMBER.register(Softmax)
 def _softmax(operation: Softmax, order: Order) -> Operation | None:
     axis = order[operation.axis]
     return replace(operation, axis=axis) if axis == len(order) - 1 else None
 
 
+@_RENUMBER.register(Reduce)
 def _reduce(operation: Reduce, order: Order) -> Operation | None:
     return replace(operation, axes=tuple(sorted(order[axis] for axis in operation.axes)))
 
 
+@_RENUMBER.register(Pad)
 def _pad(operation: Pad, order: Order) -> Operation | None:
     return Pad(_by_axis(operation.pads, order))
 
 
+@_RENUMBER.register(Slice)
 def _slice(operation: Slice, order: Order) -> Operation | None:
     return Slice(
         _by_axis(operation.starts, order),
@@ -164,40 +170,23 @@ def _slice(operation: Slice, order: Order) -> Operation | None:
     )
 
 
+@_RENUMBER.register(Gather)
 def _gather(operation: Gather, order: Order) -> Operation | None:
     if operation.indices.ndim != 1:
         return None
     return Gather(order[operation.axis], operation.indices)
 
 
+@_RENUMBER.register(Tile)
 def _tile(operation: Tile, order: Order) -> Operation | None:
     return Tile(_by_axis(operation.repeats, order))
 
 
+@_RENUMBER.register(Expand)
 def _expand(operation: Expand, order: Order) -> Operation | None:
     return Expand(_by_axis(operation.shape, order)) if len(operation.shape) == len(order) else None
 
 
+@_RENUMBER.register(FullyConnected)
 def _dense(operation: FullyConnected, order: Order) -> Operation | None:
     return operation if order[-1] == len(order) - 1 else None
-
-
-_RENUMBER: dict[type, Callable[..., Operation | None]] = {
-    Concat: _concat,
-    Dequantize: _same,
-    Elementwise: _same,
-    Expand: _expand,
-    FullyConnected: _dense,
-    Function: _same,
-    Gather: _gather,
-    Pad: _pad,
-    PRelu: _same,
-    Quantize: _same,
-    Reduce: _reduce,
-    Requantize: _same,
-    Slice: _slice,
-    Softmax: _softmax,
-    Split: _split,
-    Tile: _tile,
-}
-"""What each operation becomes; those that are not here need their axes as they are."""
