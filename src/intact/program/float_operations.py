@@ -19,6 +19,7 @@ class FloatUnary(enum.StrEnum):
     FLOOR = "floor"
     MISH = "mish"
     SIN = "sin"
+    SOFTPLUS = "softplus"
     SQUARE = "square"
 
 

@@ -168,8 +168,7 @@ def test_all_that_cannot_be_said_is_listed() -> None:
     with pytest.raises(ExportError) as caught:
         write_tables(plan)
     text = str(caught.value)
-    assert "'my data': its name has a space" in text
-    assert "'relu 1': its name has a space" in text
+    assert "'my data', 'relu 1': its name has a space" in text
     assert "'weight1': it has 4 bits" in text
 
 

@@ -24,7 +24,7 @@ MODEL_FILE = "model.int8.tmfile"
 _NAME = "tengine"
 _OTHERWISE = (
     "the plan computes as target {} does; Tengine requantizes in float32, rounds half away from "
-    "zero and limits codes to +-127, so that its results may differ, and verify cannot tell"
+    "zero and limits codes to +-127, so that its results may differ, which verify cannot check"
 )
 _REMEDY = "quantize for target tengine"
 _TABLES = tuple(f"table_{method}.scale" for method in (*METHODS, GIVEN))
@@ -36,7 +36,7 @@ def _write(plan: QuantizedGraph, _io: Io) -> Exported:
     try:
         model = write_int8(plan)
     except ExportError as error:
-        lines = error.unsaid or (str(error),)  # each that does not fit one message
+        lines = error.unsaid or (str(error),)  # reasons that do not fit one message
         missing = [f"{MODEL_FILE} was not written, only the tables: {line}" for line in lines]
         reasons = tuple(Note(NoteKind.EXPORT, "", line) for line in missing)
         return WrittenFiles(files, notes=(*notes, *reasons))

@@ -1,4 +1,16 @@
-"""Tengine's tables of scales."""
+r"""Tengine's tables of scales, which its quantization tool writes and reads [tengine].
+
+``table_<method>.scale`` has a line ``"%s %f %d\n"`` for each activation: name, scale, zero point.
+``scale_weight.txt`` and ``scale_bias.txt`` have for each weight and bias its name, a space, and
+``"%8.8f "`` for each channel. A zero point has no decimal point, the scale of a channel has one;
+by that a reader knows the lines apart. Tengine computes with the float32 numbers nearest to these
+decimals: a target with ``scale_precision = "decimal6"`` has just them, for others a note names the
+loss.
+
+A table is one of int8, with zero points 0, or one of uint8, whose zero points are not all 0. Codes
+of both kinds, and int8 codes with zero points, are written as the uint8 codes of the same numbers.
+Weights are int8, symmetric.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +23,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
-from intact.errors import DataError, ExportError, IntactError
+from intact.errors import DataError, IntactError
 from intact.graph import Role, input_role, is_constant
 from intact.numerics.decimals import six_decimals
 from intact.plan import (
@@ -23,18 +35,18 @@ from intact.plan import (
     refuse_unready,
 )
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
+from intact.program.unsupported import UnsupportedNodes
 
 WEIGHTS_FILE, BIASES_FILE = "scale_weight.txt", "scale_bias.txt"
 
 _BITS = 8
 
 _LOWEST = 1 << (_BITS - 1)
-
-"""What an int8 code is short of the uint8 one in its place."""
+"""Difference of a uint8 code and the int8 code of the same number."""
 
 
 def table_name(plan: QuantizedGraph) -> str:
-    """Return the name of the table of activations: by the method as the target's tools call it."""
+    """Return the file name of the table of activations: it has the tool's name of the method."""
     method = plan.provenance.get("method", "minmax")
     variants = {own: name for name, own in plan.target.calibration.variants.items()}
     return f"table_{variants.get(method, method)}.scale"
@@ -45,13 +57,19 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
 
     Raises:
         PlanError: An end has no scale yet.
-        ExportError: What the tables cannot say: tensors that are quantized in several ways, by
+        ExportError: What the tables cannot hold: tensors that are quantized in several ways, by
             channel, on other than 8 linear bits, or whose name has a space; all are listed.
     """
     refuse_unready(plan)
     activations = _activations(plan)
     constants = list(_constants(plan))
-    _refuse(activations, constants)
+    unsupported = UnsupportedNodes(
+        "Tengine's tables cannot hold",
+        "use target tengine or tengine-u8 with 8 bits, and names without spaces",
+    )
+    for name, reason in _unsupported(activations, constants):
+        unsupported.add(repr(name), reason)
+    unsupported.raise_any()
     scales = [config for configs in activations.values() for config in configs[:1]]
     notes = tuple(_notes(activations, scales))
     shift = _LOWEST if any(map(_is_unsigned, scales)) else 0
@@ -64,9 +82,9 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
 
 
 def _activations(plan: QuantizedGraph) -> dict[str, list[TensorQuantConfig]]:
-    """Return how each float tensor that is computed or fed is quantized, in the graph's order.
+    """Return how each float activation is quantized, in the graph's order.
 
-    What a fusion leaves out between its operators is listed with the scale of its result.
+    A tensor inside a fusion has the scale of the fusion's result.
     """
     found: dict[str, list[TensorQuantConfig]] = {}
     for value in plan.graph.values:
@@ -96,48 +114,39 @@ def _constants(plan: QuantizedGraph) -> Iterator[tuple[str, Role, TensorQuantCon
                 yield str(point.value.name), role, point.config
 
 
-def _refuse(
+def _unsupported(
     activations: dict[str, list[TensorQuantConfig]],
     constants: list[tuple[str, Role, TensorQuantConfig]],
-) -> None:
-    refused: dict[str, str] = {}
+) -> Iterator[tuple[str, str]]:
+    """Yield names of tensors that the tables cannot hold, and the reason."""
     for name, configs in activations.items():
         if len(configs) > 1:
-            refused[name] = "it is quantized in several ways"
+            yield name, "it is quantized in several ways"
         for config in configs[:1]:
             if config.granularity.axis is not None:
-                refused[name] = "it has a scale for each channel"
-    for name, configs in activations.items():
-        for config in configs[:1]:
-            _refuse_grid(name, config, refused)
-    seen: dict[str, TensorQuantConfig] = {}
+                yield name, "it has a scale for each channel"
+            yield from _unsupported_grid(name, config)
+    first: dict[str, TensorQuantConfig] = {}
     for name, role, config in constants:
         if role is Role.WEIGHT:
-            _refuse_grid(name, config, refused)
-        other = seen.setdefault(name, config)
+            yield from _unsupported_grid(name, config)
+        other = first.setdefault(name, config)
         if other is not config and not np.array_equal(_scales(other), _scales(config)):
-            refused[name] = "it is quantized in several ways"
-    for name in (*activations, *seen):
+            yield name, "it is quantized in several ways"
+    for name in (*activations, *first):
         if any(character.isspace() for character in name):
-            refused[name] = "its name has a space, up to which Tengine reads it"
-    if refused:
-        listed = [f"{name!r}: {reason}" for name, reason in refused.items()]
-        raise ExportError(
-            f"Tengine's tables cannot hold {'; '.join(listed)}",
-            remedy="use target tengine or tengine-u8 with 8 bits, and names without spaces",
-            listed=listed,
-        )
+            yield name, "its name has a space, up to which Tengine reads it"
+
+
+def _unsupported_grid(name: str, config: TensorQuantConfig) -> Iterator[tuple[str, str]]:
+    if config.grid.exponential:
+        yield name, "its levels are logarithmic"
+    elif config.bits != _BITS:
+        yield name, f"it has {config.bits} bits"
 
 
 def _scales(config: TensorQuantConfig) -> npt.NDArray[np.float64]:
     return np.atleast_1d(np.asarray(config.scale, np.float64))
-
-
-def _refuse_grid(name: str, config: TensorQuantConfig, refused: dict[str, str]) -> None:
-    if config.grid.exponential:
-        refused[name] = "its levels are logarithmic"
-    elif config.bits != _BITS:
-        refused[name] = f"it has {config.bits} bits"
 
 
 def _notes(
@@ -157,8 +166,8 @@ def _notes(
         )
     if any(map(_is_unsigned, scales)) and not any(_zero_point(config) for config in scales):
         yield _note(
-            "all zero points are 0, so that nothing in the table tells its uint8 codes from int8: "
-            "read as calibration it is taken for a table of int8",
+            "all zero points are 0, so that the table does not show that its codes are uint8: "
+            "read as calibration it is a table of int8",
             "calibrate on samples again instead",
         )
     bare = [name for name, configs in activations.items() if not configs]
@@ -181,7 +190,7 @@ def _line(name: str, config: TensorQuantConfig, shift: int) -> str:
 
 
 def _is_unsigned(config: TensorQuantConfig) -> bool:
-    """Tell whether int8 codes without a zero point are not what a tensor has."""
+    """Whether a tensor has other codes than int8 without a zero point."""
     return config.quant_min >= 0 or _zero_point(config) != 0
 
 

@@ -1,8 +1,7 @@
-"""Files for Tengine, without Tengine: what they say, read back, against the plan.
+"""Checks of Tengine's files without Tengine, which has no package to install.
 
-Tengine has no package to install. What can be checked without it: each line of the tables, and the
-model file, which is read back like any other's and run by the integer engine from nothing but what
-it holds, layer by layer beside the plan. The engine's arithmetic is that of Tengine's kernels.
+Each line of the tables is compared with the plan. The model file is read back, and the integer
+engine runs what it holds beside the plan, layer by layer, with the arithmetic of Tengine's kernels.
 """
 
 from __future__ import annotations
@@ -62,8 +61,8 @@ def verify_tengine(
     for feeds in batches:
         if deployed is None:
             break
-        results, seen = deployed.run(feeds, tensors)
-        stored = {tensor.name: tensor.as_stored(seen[value]) for value, tensor in tensors.items()}
+        results, codes = deployed.run(feeds, tensors)
+        stored = {tensor.name: tensor.as_stored(codes[value]) for value, tensor in tensors.items()}
         computed = beside.add(feeds, stored)
         for name, array in results.items():
             outputs.add(name, array, computed[name])
@@ -98,7 +97,7 @@ def _tables(plan: QuantizedGraph, files: Mapping[str, bytes]) -> dict[str, list[
 
 
 class _Deployed:
-    """What a model file holds, run; a file of a fixed batch takes one sample at a time."""
+    """Runs a model file; one of a fixed batch takes one sample at a time."""
 
     def __init__(self, plan: QuantizedGraph, threads: int) -> None:
         program = lower(plan)

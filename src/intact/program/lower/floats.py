@@ -34,6 +34,7 @@ _FUNCTIONS = {
     "Floor": FloatUnary.FLOOR,
     "Mish": FloatUnary.MISH,
     "Sin": FloatUnary.SIN,
+    "Softplus": FloatUnary.SOFTPLUS,
 }
 _REDUCTIONS = {
     "ReduceL1": FloatReduction.L1,
@@ -59,7 +60,7 @@ def _emit(
     value = node.outputs[0]
     result = builder.result(value)
     builder.emit((node,), operation, inputs, (result,))
-    builder.set_result(value, result)
+    builder.hand_out(value, result)
 
 
 @FLOAT_LOWERINGS.register("Identity", any_rank=True)

@@ -104,9 +104,9 @@ def test_activations_that_no_machine_holds() -> None:
     graph.tensors[0].dims = (1, 3, 2**16, 2**16)
     assert "has the shape" in cheaply(assembled(graph), 1 << 20)
     graph.tensors[0].dims = (1, 3, 2**32 - 2, 2)
-    assert "is fed FLOAT32 [1, 3, -2, 2]" in cheaply(assembled(graph), 1 << 20)
+    assert "its input is FLOAT32 [1, 3, -2, 2]" in cheaply(assembled(graph), 1 << 20)
     graph.tensors[0].dims = ()
-    assert "is fed FLOAT32 []" in cheaply(assembled(graph), 1 << 20)
+    assert "its input is FLOAT32 []" in cheaply(assembled(graph), 1 << 20)
 
 
 def test_a_graph_that_reads_what_it_leads_to() -> None:

@@ -36,13 +36,11 @@ from intact.formats.tengine.tmfile.layout import (
 from intact.formats.tengine.tmfile.operators import OPERATORS, operator_name
 
 _LIST = 16
-
 """Bytes that each list and text counts for beside its content."""
 
 Number = int | float
 
 Options = dict[str, Any]
-
 """Fields of a struct by name: numbers, and tuples of int32 (None where a list is not there)."""
 
 
@@ -109,22 +107,19 @@ def as_array(data: memoryview, dtype: str, shape: tuple[int, ...]) -> npt.NDArra
 _MOST_TENSORS = 1 << 16
 
 _MOST_ELEMENTS = 1 << 31
-
 """Elements of one tensor."""
 
 _LARGEST_FILE = 2**32 - 1
 
 _NEWEST = 15
-
 """Sub-versions that are believed to be such; all known files have 0."""
 
 _REPEATED = 256
-
 """Bytes that each mention of a tensor counts for beside its four: nodes are made of it."""
 
 
 def is_tmfile(source: str | Path | bytes) -> bool:
-    """Tell whether a file says that it is a Tengine model; False where there is none.
+    """Whether the header of a file is that of a Tengine model; False where there is no file.
 
     There is no magic number: the version stands first, then where the root is, which must lie in
     the file.

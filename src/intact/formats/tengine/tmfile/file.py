@@ -30,7 +30,7 @@ class Quantization:
     zero_point: npt.NDArray[np.int32]
 
     def equals(self, other: Quantization) -> bool:
-        """Tell whether equal codes mean equal numbers."""
+        """Whether equal codes mean equal numbers."""
         return np.array_equal(self.scale, other.scale) and np.array_equal(
             self.zero_point, other.zero_point
         )
@@ -90,8 +90,8 @@ class TmFile:
         layout: Where the channels are, of the file or of the model that it was converted from.
         tensors: By number.
         nodes: In the order of execution; constants and inputs have nodes too.
-        inputs: Numbers of the nodes whose outputs the caller feeds.
-        outputs: Numbers of the nodes whose outputs are handed out.
+        inputs: Numbers of the nodes whose outputs are the inputs of the model.
+        outputs: Numbers of the nodes whose outputs are those of the model.
     """
 
     source: str

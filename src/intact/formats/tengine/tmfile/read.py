@@ -1,4 +1,4 @@
-"""Tengine's model files as float models, and what quantized ones say of their tensors.
+"""Tengine's model files as float models, and the scales and codes of quantized ones.
 
 Source: see `layout`.
 """
@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,13 @@ from intact.formats.tengine.tmfile.decode import is_tmfile, open_tmfile
 from intact.formats.tengine.tmfile.file import FileNode, FileTensor, Quantization, TmFile
 from intact.formats.tengine.tmfile.layout import Element, Layout
 from intact.formats.tengine.tmfile.readers import layers, moves, pointwise
-from intact.formats.tengine.tmfile.readers.builder import BATCH, OPSET, Draft, FixesBatch, Read
+from intact.formats.tengine.tmfile.readers.builder import (
+    BATCH,
+    OPSET,
+    READERS,
+    FixesBatch,
+    OnnxBuilder,
+)
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 from intact.plan.given_scales import GivenScale, ScaleTable
@@ -30,14 +35,12 @@ from intact.plan.given_scales import GivenScale, ScaleTable
 _IR_VERSION = 9
 
 _SHOWN = 8
-
 """Nodes that are named for one reason."""
 
-_FED = (Element.FLOAT32, Element.FLOAT16, Element.INT8, Element.UINT8)
+_INPUT_ELEMENTS = (Element.FLOAT32, Element.FLOAT16, Element.INT8, Element.UINT8)
 
-READERS: Mapping[str, Read] = MappingProxyType({**layers.TABLE, **pointwise.TABLE, **moves.TABLE})
-
-"""Read functions by operator; constants and inputs are read before them."""
+_MODULES = (layers, moves, pointwise)
+"""Their readers are registered when they are imported."""
 
 
 def float_model(file: TmFile) -> ir.Model:
@@ -55,13 +58,13 @@ def float_model(file: TmFile) -> ir.Model:
     if not file.outputs:
         raise ModelError(f"{file.source}: it has no outputs", remedy="convert the model again")
     try:
-        return _assembled(_drawn(file, batch=True))
+        return _model(_built(file, batch=True))
     except FixesBatch:
-        return _assembled(_drawn(file, batch=False))
+        return _model(_built(file, batch=False))
 
 
-def _drawn(file: TmFile, *, batch: bool) -> Draft:
-    draft = Draft(file, batch=batch)
+def _built(file: TmFile, *, batch: bool) -> OnnxBuilder:
+    builder = OnnxBuilder(file, batch=batch)
     reasons: dict[str, list[str]] = {}
     written: set[int] = set()
     for number, node in enumerate(file.nodes):
@@ -70,7 +73,7 @@ def _drawn(file: TmFile, *, batch: bool) -> Draft:
         try:
             if again or len(set(node.outputs)) != len(node.outputs):
                 raise Unsupported("it writes a tensor that another node writes")
-            _read(draft, node)
+            _read(builder, node)
         except Unsupported as error:
             name = node.name or f"node {number}"
             reasons.setdefault(f"{node.operator}: {error}", []).append(name)
@@ -79,16 +82,16 @@ def _drawn(file: TmFile, *, batch: bool) -> Draft:
             f"{file.source}: cannot read {clipped(_listed(reasons))}",
             remedy="cut the model before those nodes, or give the model it was converted from",
         )
-    return draft
+    return builder
 
 
-def _read(draft: Draft, node: FileNode) -> None:
+def _read(builder: OnnxBuilder, node: FileNode) -> None:
     if node.operator == "InputOp":
         for index in node.outputs:
-            tensor = draft.tensor(index)
-            if tensor.element not in _FED or not tensor.shape or min(tensor.shape) < 1:
-                raise Unsupported(f"it is fed {tensor.element.name} {list(tensor.shape)}")
-            draft.add_input(index, tensor.shape)
+            tensor = builder.tensor(index)
+            if tensor.element not in _INPUT_ELEMENTS or not tensor.shape or min(tensor.shape) < 1:
+                raise Unsupported(f"its input is {tensor.element.name} {list(tensor.shape)}")
+            builder.feed(index, tensor.shape)
         return
     if node.operator == "Const":
         return
@@ -96,7 +99,7 @@ def _read(draft: Draft, node: FileNode) -> None:
         raise Unsupported("the operator is not known")
     if not node.outputs:
         raise Unsupported("it has no output")
-    READERS[node.operator](draft, node)
+    READERS[node.operator](builder, node)
 
 
 def _listed(reasons: Mapping[str, list[str]]) -> str:
@@ -106,16 +109,9 @@ def _listed(reasons: Mapping[str, list[str]]) -> str:
     )
 
 
-def _assembled(draft: Draft) -> ir.Model:
-    file = draft.file
-    graph = ir.Graph(
-        draft.inputs,
-        list(_outputs(draft)),
-        nodes=draft.nodes,
-        initializers=draft.constants,
-        opset_imports={"": OPSET},
-        name="main_graph",
-    )
+def _model(builder: OnnxBuilder) -> ir.Model:
+    file = builder.file
+    graph = builder.graph(list(_outputs(builder)), opset=OPSET, name="main_graph")
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name="Tengine")
     library.remove_unused(model)
     try:
@@ -124,9 +120,9 @@ def _assembled(draft: Draft) -> ir.Model:
     except Exception as error:  # onnx raises its own kinds
         reason = " ".join(str(error).split())[:300]
         raise ModelError(f"{file.source}: its shapes do not fit: {reason}") from error
-    for value, wanted in draft.shapes.items():
+    for value, wanted in builder.shapes.items():
         if value.producer() is not None and value.graph is not None:
-            _settle(value, [BATCH, *wanted[1:]] if draft.batch else [*wanted], file.source)
+            _settle(value, [BATCH, *wanted[1:]] if builder.batch else [*wanted], file.source)
     return model
 
 
@@ -150,22 +146,24 @@ def _settle(value: ir.Value, wanted: list[int | str], source: str) -> None:
     value.shape = ir.Shape(wanted)
 
 
-def _outputs(draft: Draft) -> Iterable[ir.Value]:
-    """Yield what the output nodes write; what the caller feeds is handed out as a copy."""
+def _outputs(builder: OnnxBuilder) -> Iterable[ir.Value]:
+    """Yield what the output nodes write; of an input of the model, a copy."""
     seen: set[ir.Value] = set()
-    for number in draft.file.outputs:
-        node = draft.file.nodes[number]
+    for number in builder.file.outputs:
+        node = builder.file.nodes[number]
         for index in node.outputs:
             try:
-                value = draft.activation(index)
+                value = builder.activation(index)
             except Unsupported as error:
                 raise ModelError(
-                    f"{draft.file.source}: it hands out {clipped(repr(draft.name(index)))}, which "
+                    f"{builder.file.source}: its output {clipped(repr(builder.name(index)))} "
                     "is no activation",
                     remedy="convert the model again",
                 ) from error
             if value.producer() is None:
-                value = draft.add(node, "Identity", [value], draft.shapes[value], part="output")
+                value = builder.compute(
+                    node, "Identity", [value], builder.shapes[value], part="output"
+                )
             if value not in seen:
                 seen.add(value)
                 yield value

@@ -12,20 +12,18 @@ from dataclasses import replace
 import onnx_ir as ir
 
 from intact.formats.tengine.tmfile.encode import encode
-from intact.formats.tengine.tmfile.writers import floats, layers, moves, pointwise
+from intact.formats.tengine.tmfile.writers import layers, moves, pointwise
 from intact.formats.tengine.tmfile.writers.builder import WRITERS, TmFileBuilder
 from intact.graph import Graph
 from intact.graph.passes import library
 from intact.plan import Overrides, QuantizedGraph, build_plan
-from intact.program.lower import translated
-from intact.program.lower.lowerings import LOWERINGS
-from intact.program.passes.islands import without_unused
+from intact.program.lower import lower_nodes
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import load_target
 
 _CUT = "cut those nodes from the model"
-_REGISTERED = (floats, layers, moves, pointwise)
-"""Modules that register writers."""
+_MODULES = (layers, moves, pointwise)
+"""Their writers are registered when they are imported."""
 
 
 def write_float(graph: Graph) -> bytes:
@@ -66,7 +64,7 @@ def _written(
     plan: QuantizedGraph, floats: Mapping[str, str], remedy: str, *, quantized: bool
 ) -> bytes:
     plan = replace(plan, graph=_of_one_sample(plan.graph))
-    program = without_unused(translated(plan, LOWERINGS))
+    program = lower_nodes(plan)
     builder = TmFileBuilder(program, plan, quantized=quantized)
     found = UnsupportedNodes("Tengine cannot hold", remedy)
     builder.add_inputs(found)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -13,54 +13,90 @@ import onnx_ir as ir
 from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode, FileTensor, TmFile
 from intact.formats.tengine.tmfile.layout import Element
-from intact.formats.tengine.tmfile.names import Names
+from intact.graph.builder import Attribute, GraphBuilder, typed_value
+from intact.graph.names import Names
+from intact.program.handlers import NamedHandlers
 
-_CODES = (Element.INT8, Element.UINT8, Element.INT32, Element.INT16)
+Reader: TypeAlias = "Callable[[OnnxBuilder, FileNode], None]"
+READERS: NamedHandlers[Reader] = NamedHandlers("the reader")
+"""Functions by the operator of Tengine whose nodes they add to a graph."""
 
 Array = npt.NDArray[Any]
-
 Shape = tuple[int, ...]
 
+BATCH = "batch"
+"""Name of the open first dimension."""
+OPSET = 18
+"""From here on reductions take axes as inputs, Mish exists and Resize does not change."""
 
-class Constants:
-    """The constants of a graph that grows, and the names of all tensors.
+_CODES = (Element.INT8, Element.UINT8, Element.INT32, Element.INT16)
+_MOST_ELEMENTS = 1 << 31
+"""Elements of one activation."""
+
+
+class FixesBatch(Exception):  # noqa: N818 - an answer
+    """A node mixes the samples of a batch: the model keeps the batch of the file."""
+
+
+class OnnxBuilder(GraphBuilder):
+    """Adds nodes and constants that compute what a file does, under the file's names.
 
     Args:
         file: What is read.
+        batch: Leave the first dimension of every activation open.
 
     Attributes:
-        constants: The initializers.
-        tensor_names: Those that are taken.
+        shapes: The lengths that each activation has with the batch of the file, by value.
     """
 
-    def __init__(self, file: TmFile) -> None:
+    def __init__(self, file: TmFile, *, batch: bool) -> None:
+        super().__init__()
         self.file = file
-        self.constants: list[ir.Value] = []
-        self.tensor_names = Names()
-        self._called = [
-            self.tensor_names.fresh(each.name or f"tensor_{number}")
+        self.batch = batch
+        self.shapes: dict[ir.Value, Shape] = {}
+        self._tensor_names = [
+            self.names.fresh(each.name or f"tensor_{number}")
             for number, each in enumerate(file.tensors)
         ]
-        self._small: dict[tuple[object, ...], ir.Value] = {}
+        self._node_names = Names()
+        self._activations: dict[int, ir.Value] = {}
         self._stored: dict[int, ir.Value] = {}
+        self._reshaped: dict[tuple[int, Shape], ir.Value] = {}
+
+    # ---- tensors of the file -----------------------------------------------------------------
 
     def tensor(self, index: int) -> FileTensor:
-        """Return a tensor."""
+        """Return a tensor of the file."""
         return self.file.tensors[index]
 
     def name(self, index: int) -> str:
-        """Return what a tensor is called in the graph."""
-        return self._called[index]
+        """Return the name that a tensor has in the graph."""
+        return self._tensor_names[index]
+
+    def activation(self, index: int) -> ir.Value:
+        """Return the value of a tensor that is an input or computed.
+
+        Raises:
+            Unsupported: It is a constant, or not computed yet.
+        """
+        if index in self._activations:
+            return self._activations[index]
+        what = "is a constant" if self.is_constant(index) else "is not computed yet"
+        raise Unsupported(f"its input {self.name(index)!r} {what}")
+
+    def shape(self, index: int) -> Shape:
+        """Return the lengths of an activation."""
+        return self.shapes[self.activation(index)]
 
     def is_constant(self, index: int) -> bool:
-        """Tell whether a tensor is a constant."""
+        """Return whether a tensor is a constant."""
         return self.tensor(index).data is not None
 
     def numbers(self, index: int) -> Array:
-        """Return a constant as float32; of codes, what they stand for.
+        """Return a constant as float32; codes are dequantized.
 
         Raises:
-            Unsupported: It is no constant, or codes without scales.
+            Unsupported: It is no constant, or has codes without scales.
         """
         tensor = self.tensor(index)
         if tensor.data is None:
@@ -75,8 +111,8 @@ class Constants:
         numbers = (tensor.data.astype(np.int64) - zero_point) * scale.astype(np.float64)
         return np.asarray(numbers, np.float32).reshape(tensor.shape)
 
-    def constant(self, index: int, shape: Shape | None = None) -> ir.Value:
-        """Return a constant of the file as an initializer, perhaps in another shape.
+    def stored(self, index: int, shape: Shape | None = None) -> ir.Value:
+        """Return a constant of the file as an initializer, in another shape if one is given.
 
         Raises:
             Unsupported: It is no constant, or has not as many elements as the shape.
@@ -88,128 +124,32 @@ class Constants:
             )
         if shape is None or shape == numbers.shape:
             if index not in self._stored:
-                self._stored[index] = self.initializer(self.name(index), numbers)
+                self._stored[index] = self.constant(self.name(index), numbers)
             return self._stored[index]
-        key = ("reshaped", index, shape)
-        if key not in self._small:
+        key = (index, shape)
+        if key not in self._reshaped:
             name = self.name(index)
             if index in self._stored:
-                name = self.tensor_names.fresh(f"{name}/reshaped")
-            value = self.initializer(name, numbers.reshape(shape))
-            self._stored.setdefault(index, value)
-            self._small[key] = value
-        return self._small[key]
+                name = self.names.fresh(f"{name}/reshaped")
+            self._reshaped[key] = self.constant(name, numbers.reshape(shape))
+            self._stored.setdefault(index, self._reshaped[key])
+        return self._reshaped[key]
 
-    # ---- small ones ------------------------------------------------------------------------
+    # ---- inputs and nodes --------------------------------------------------------------------
 
-    def initializer(self, name: str, array: Array) -> ir.Value:
-        """Add a constant under a name that nothing else has."""
-        tensor = ir.tensor(array, name=name)
-        value = ir.Value(
-            name=name,
-            shape=ir.Shape(array.shape),
-            type=ir.TensorType(tensor.dtype),
-            const_value=tensor,
-        )
-        self.constants.append(value)
-        return value
-
-    def integers(self, *numbers: int) -> ir.Value:
-        """Return a constant list of int64, shared by all that ask for the same."""
-        return self._shared(("sizes", numbers), np.array(numbers, np.int64))
-
-    def floats(self, *numbers: float) -> ir.Value:
-        """Return a constant list of float32, shared by all that ask for the same."""
-        return self._shared(("numbers", numbers), np.array(numbers, np.float32))
-
-    def number(self, number: float) -> ir.Value:
-        """Return a constant float32 scalar, shared by all that ask for the same."""
-        return self._shared(("number", number), np.array(number, np.float32))
-
-    def _shared(self, key: tuple[str, object], array: Array) -> ir.Value:
-        if key not in self._small:
-            self._small[key] = self.initializer(self.tensor_names.fresh(key[0]), array)
-        return self._small[key]
-
-
-class FixesBatch(Exception):  # noqa: N818 - an answer
-    """A node mixes the samples of a batch: the model runs with the batch of the file."""
-
-
-BATCH = "batch"
-
-"""Name of the open first dimension."""
-
-OPSET = 18
-
-"""Reductions take axes as inputs, Mish exists and Resize is settled from here on."""
-
-_MOST_ELEMENTS = 1 << 31
-
-"""Elements of one activation."""
-
-Attribute = int | float | str | Sequence[int]
-
-
-class Draft(Constants):
-    """A float graph that grows.
-
-    Args:
-        file: What is read.
-        batch: Leave the first dimension of every activation open.
-
-    Attributes:
-        inputs: The graph's inputs.
-        nodes: In topological order.
-        shapes: The lengths that each activation has with the batch of the file, by value.
-    """
-
-    def __init__(self, file: TmFile, *, batch: bool) -> None:
-        super().__init__(file)
-        self.batch = batch
-        self.inputs: list[ir.Value] = []
-        self.nodes: list[ir.Node] = []
-        self.shapes: dict[ir.Value, Shape] = {}
-        self.node_names = Names()
-        self._drawn: dict[int, ir.Value] = {}
-
-    # ---- activations of the file -------------------------------------------------------------
-
-    def activation(self, index: int) -> ir.Value:
-        """Return the value of a tensor that is fed or computed.
-
-        Raises:
-            Unsupported: It is a constant, or not computed yet.
-        """
-        if index in self._drawn:
-            return self._drawn[index]
-        what = "is a constant" if self.tensor(index).data is not None else "is not computed yet"
-        raise Unsupported(f"its input {self.name(index)!r} {what}")
-
-    def shape(self, index: int) -> Shape:
-        """Return the lengths of an activation."""
-        return self.shapes[self.activation(index)]
-
-    # ---- growing -----------------------------------------------------------------------------
-
-    def add_input(self, index: int, shape: Shape) -> None:
+    def feed(self, index: int, shape: Shape) -> None:
         """Add an input of the graph.
 
         Raises:
             FixesBatch: Its first length is not 1.
         """
         self.mixes(shape[0] != 1)
-        lengths: list[int | str] = [BATCH, *shape[1:]] if self.batch else list(shape)
-        value = ir.Value(
-            name=self.name(index),
-            shape=ir.Shape(lengths),
-            type=ir.TensorType(ir.DataType.FLOAT),
-        )
+        value = typed_value(self.name(index), shape=[BATCH, *shape[1:]] if self.batch else shape)
         self.inputs.append(value)
-        self._drawn[index] = value
+        self._activations[index] = value
         self.shapes[value] = shape
 
-    def add(
+    def compute(
         self,
         node: FileNode,
         op_type: str,
@@ -223,40 +163,32 @@ class Draft(Constants):
         """Add a node with one output.
 
         Args:
-            node: What it stands for, or a part of it.
+            node: The node of the file that it stands for, or for a part of which.
             op_type: Of ONNX.
             inputs: What it reads.
             shape: Of its output.
             attributes: Of ONNX.
             part: Which part of the node; "" for the one that has its name.
             output: Which tensor it computes; None for one inside the node.
+
+        Raises:
+            Unsupported: The shape is empty or too large.
         """
-        made = ir.node(op_type, inputs, attributes, num_outputs=1)
-        value = made.outputs[0]
-        own = self.name(node.outputs[0])
-        value.name = (
-            self.tensor_names.fresh(f"{own}/{part or op_type.lower()}")
-            if output is None
-            else self.name(output)
-        )
-        made.name = self.node_names.fresh(_called(node, own) + (f"/{part}" if part else ""))
-        self._finish(made, [shape])
+        inside = f"{self.name(node.outputs[0])}/{part or op_type.lower()}"
+        value = typed_value(self.names.fresh(inside) if output is None else self.name(output))
+        self._compute(node, op_type, inputs, [(value, shape)], attributes, part)
         if output is not None:
-            self._drawn[output] = value
+            self._activations[output] = value
         return value
 
     def split(
         self, node: FileNode, value: ir.Value, axis: int, sizes: Sequence[int], shapes: list[Shape]
     ) -> None:
         """Add a Split whose outputs are those of a node."""
-        made = ir.node(
-            "Split", [value, self.integers(*sizes)], {"axis": axis}, num_outputs=len(sizes)
-        )
-        made.name = self.node_names.fresh(_called(node, self.name(node.outputs[0])))
-        for index, each in zip(node.outputs, made.outputs, strict=True):
-            each.name = self.name(index)
-        self._finish(made, shapes)
-        self._drawn.update(zip(node.outputs, made.outputs, strict=True))
+        results = [typed_value(self.name(index)) for index in node.outputs]
+        inputs = [value, self.integers(*sizes)]
+        self._compute(node, "Split", inputs, zip(results, shapes, strict=True), {"axis": axis})
+        self._activations.update(zip(node.outputs, results, strict=True))
 
     def reshaped(
         self,
@@ -274,10 +206,10 @@ class Draft(Constants):
         self.mixes(shape[:1] != before[:1])
         wanted = (-1, *shape[1:]) if self.batch else shape
         target = self.integers(*wanted)
-        return self.add(node, "Reshape", [value, target], shape, part=part, output=output)
+        return self.compute(node, "Reshape", [value, target], shape, part=part, output=output)
 
     def mixes(self, does: bool) -> None:
-        """Note that a node treats the samples of a batch together.
+        """Note whether a node mixes the samples of a batch.
 
         Raises:
             FixesBatch: It does, and the batch was to be left open.
@@ -285,22 +217,24 @@ class Draft(Constants):
         if does and self.batch:
             raise FixesBatch
 
-    def _finish(self, made: ir.Node, shapes: Sequence[Shape]) -> None:
-        for value, shape in zip(made.outputs, shapes, strict=True):
+    def _compute(
+        self,
+        node: FileNode,
+        op_type: str,
+        inputs: Sequence[ir.Value | None],
+        results: Iterable[tuple[ir.Value, Shape]],
+        attributes: Mapping[str, Attribute] | None = None,
+        part: str = "",
+    ) -> None:
+        wanted = (node.name or self.name(node.outputs[0])) + (f"/{part}" if part else "")
+        name = self._node_names.fresh(wanted)
+        outputs = []
+        for value, shape in results:
             if any(length < 1 for length in shape) or math.prod(shape) > _MOST_ELEMENTS:
                 raise Unsupported(f"its output has the shape {list(shape)}")
-            value.type = ir.TensorType(ir.DataType.FLOAT)
             self.shapes[value] = shape
-        self.nodes.append(made)
-
-
-def _called(node: FileNode, output: str) -> str:
-    return node.name or output
-
-
-Read = Callable[[Draft, FileNode], None]
-
-"""Adds what stands for a node of the file."""
+            outputs.append(value)
+        self.add(op_type, inputs, outputs, attributes, name=name)
 
 
 def slot(node: FileNode, number: int) -> int:
@@ -325,14 +259,14 @@ def axis_in(axis: int, rank: int) -> int:
     return axis % rank
 
 
-def image(draft: Draft, node: FileNode) -> tuple[ir.Value, Shape]:
-    """Return the first input, which must be images, and its lengths.
+def image(builder: OnnxBuilder, node: FileNode) -> tuple[ir.Value, Shape]:
+    """Return the first input ``[N, C, H, W]`` and its lengths.
 
     Raises:
-        Unsupported: It has no four dimensions.
+        Unsupported: It has another number of dimensions.
     """
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     if len(shape) != 4:
         raise Unsupported(f"its input has the shape {list(shape)}, not that of images")
     return value, shape

@@ -20,15 +20,15 @@ from intact.formats.tengine.tmfile.operators import (
     PoolMethod,
 )
 from intact.formats.tengine.tmfile.readers.builder import (
-    Attribute,
-    Draft,
-    Read,
+    READERS,
+    OnnxBuilder,
     Shape,
     axis_in,
     image,
     slot,
 )
 from intact.formats.tengine.tmfile.readers.pointwise import activated
+from intact.graph.builder import Attribute
 
 _SAME_UPPER, _SAME_LOWER = -1, -2
 
@@ -39,11 +39,12 @@ _SIDES = ("left", "right")
 _SMALLEST = float(np.finfo(np.float32).tiny)
 
 
-def convolution(draft: Draft, node: FileNode) -> None:
+@READERS.register("Convolution")
+def _convolution(builder: OnnxBuilder, node: FileNode) -> None:
     """Convolution, with what it applies to its sums."""
     options = node.options
-    value, shape = image(draft, node)
-    weight = draft.tensor(slot(node, 1)).shape
+    value, shape = image(builder, node)
+    weight = builder.tensor(slot(node, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
     if len(weight) != 4 or weight[2:] != kernel or weight[0] != options["output_channel"]:
         raise Unsupported(f"its weight has the shape {list(weight)}, its kernel {list(kernel)}")
@@ -66,14 +67,15 @@ def convolution(draft: Draft, node: FileNode) -> None:
         "group": group,
     }
     result = (shape[0], weight[0], *lengths)
-    _weighted(draft, node, "Conv", value, result, attributes, weight[0])
+    _weighted(builder, node, "Conv", value, result, attributes, weight[0])
 
 
-def deconvolution(draft: Draft, node: FileNode) -> None:
+@READERS.register("Deconvolution")
+def _deconvolution(builder: OnnxBuilder, node: FileNode) -> None:
     """Deconvolution; weights lie as ONNX has them, input channels first."""
     options = node.options
-    value, shape = image(draft, node)
-    weight = draft.tensor(slot(node, 1)).shape
+    value, shape = image(builder, node)
+    weight = builder.tensor(slot(node, 1)).shape
     kernel = (options["kernel_h"], options["kernel_w"])
     group, channels = options["group"], options["output_channel"]
     fits = len(weight) == 4 and weight[2:] == kernel and weight[0] == shape[1]
@@ -103,97 +105,101 @@ def deconvolution(draft: Draft, node: FileNode) -> None:
     if options["activation"] not in (Activation.NONE, Activation.RELU):
         raise Unsupported(f"its activation is {options['activation']}")
     result = (shape[0], channels, *lengths)
-    _weighted(draft, node, "ConvTranspose", value, result, attributes, channels)
+    _weighted(builder, node, "ConvTranspose", value, result, attributes, channels)
 
 
-def fully_connected(draft: Draft, node: FileNode) -> None:
+@READERS.register("FullyConnected")
+def _fully_connected(builder: OnnxBuilder, node: FileNode) -> None:
     """FullyConnected: images are taken as rows, and results have the rank of the input."""
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
-    weight = draft.tensor(slot(node, 1)).shape
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
+    weight = builder.tensor(slot(node, 1)).shape
     rows = (shape[0], math.prod(shape[1:]))
     if len(weight) != 2 or not 2 <= len(shape) <= 4 or weight[0] != node.options["output_channel"]:
         raise Unsupported(f"its weight has the shape {list(weight)}, its input {list(shape)}")
     if weight[1] != rows[1]:
         raise Unsupported(f"{weight[1]} weights a row do not fit {list(shape)}")
     if len(shape) > 2:
-        value = draft.add(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
-    bias = [draft.constant(slot(node, 2), (weight[0],))] if len(node.inputs) > 2 else []
-    inputs = [value, draft.constant(slot(node, 1)), *bias]
+        value = builder.compute(node, "Flatten", [value], rows, {"axis": 1}, part="flatten")
+    bias = [builder.stored(slot(node, 2), (weight[0],))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.stored(slot(node, 1)), *bias]
     rows = (shape[0], weight[0])
     output = node.outputs[0]
     if len(shape) == 2:
-        draft.add(node, "Gemm", inputs, rows, {"transB": 1}, output=output)
+        builder.compute(node, "Gemm", inputs, rows, {"transB": 1}, output=output)
         return
-    value = draft.add(node, "Gemm", inputs, rows, {"transB": 1})
+    value = builder.compute(node, "Gemm", inputs, rows, {"transB": 1})
     result = (*rows, *(1,) * (len(shape) - 2))
-    draft.reshaped(node, value, result, part="reshape", output=output)
+    builder.reshaped(node, value, result, part="reshape", output=output)
 
 
-def gemm(draft: Draft, node: FileNode) -> None:
+@READERS.register("Gemm")
+def _gemm(builder: OnnxBuilder, node: FileNode) -> None:
     """Gemm, with constant weights."""
     options = node.options
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
-    weight = draft.tensor(slot(node, 1)).shape
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
+    weight = builder.tensor(slot(node, 1)).shape
     if len(weight) != 2 or len(shape) != 2 or options["trans_a"]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     across = int(bool(options["trans_b"]))
     if weight[across] != shape[1]:
         raise Unsupported(f"it multiplies {list(shape)} by {list(weight)}")
     channels = weight[1 - across]
-    bias = [draft.constant(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
+    bias = [builder.stored(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
     attributes = {"alpha": options["alpha"], "beta": options["beta"], "transB": across}
-    inputs = [value, draft.constant(slot(node, 1)), *bias]
+    inputs = [value, builder.stored(slot(node, 1)), *bias]
     result = (shape[0], channels)
-    draft.add(node, "Gemm", inputs, result, attributes, output=node.outputs[0])
+    builder.compute(node, "Gemm", inputs, result, attributes, output=node.outputs[0])
 
 
-def batch_normalization(draft: Draft, node: FileNode) -> None:
+@READERS.register("BatchNormalization")
+def _batch_normalization(builder: OnnxBuilder, node: FileNode) -> None:
     """BatchNormalization; Caffe's has no gamma and beta, and a factor on its statistics."""
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     if len(shape) not in (2, 3, 4):
         raise Unsupported(f"its input has the shape {list(shape)}")
     given = node.options["rescale_factor"]
     if given and not _SMALLEST <= abs(given) < np.inf:
         raise Unsupported(f"its factor is {given}")
     factor = np.float32(1 / given) if given else np.float32(0)
-    arrays = [draft.numbers(slot(node, number)).reshape(-1) for number in (1, 2, 3, 4)]
+    arrays = [builder.numbers(slot(node, number)).reshape(-1) for number in (1, 2, 3, 4)]
     if any(array.size != shape[1] for array in arrays):
         raise Unsupported(f"its statistics are not those of {shape[1]} channels")
     gamma, beta, mean, variance = arrays
     if node.options["caffe_flavor"]:
         gamma, beta = np.ones_like(mean), np.zeros_like(mean)
-    names = [draft.name(index) for index in node.inputs[1:5]]
+    names = [builder.name(index) for index in node.inputs[1:5]]
     constants = [
-        draft.initializer(draft.tensor_names.fresh(f"{name}/channels"), array)
+        builder.initializer(f"{name}/channels", array)
         for name, array in zip(names, (gamma, beta, mean * factor, variance * factor), strict=True)
     ]
     attributes = {"epsilon": node.options["epsilon"]}
     output = node.outputs[0]
     inputs = [value, *constants]
-    draft.add(node, "BatchNormalization", inputs, shape, attributes, output=output)
+    builder.compute(node, "BatchNormalization", inputs, shape, attributes, output=output)
 
 
-def scale(draft: Draft, node: FileNode) -> None:
+@READERS.register("Scale")
+def _scale(builder: OnnxBuilder, node: FileNode) -> None:
     """Scale: a factor for each channel, and perhaps a summand."""
-    value, shape = image(draft, node)
+    value, shape = image(builder, node)
     along = (1, shape[1], 1, 1)
     for index in node.inputs[1:3]:
-        if draft.tensor(index).size != shape[1]:
-            raise Unsupported(f"{draft.tensor(index).size} factors for {shape[1]} channels")
-    factors = draft.constant(slot(node, 1), along)
+        if builder.tensor(index).size != shape[1]:
+            raise Unsupported(f"{builder.tensor(index).size} factors for {shape[1]} channels")
+    factors = builder.stored(slot(node, 1), along)
     if len(node.inputs) == 2:
-        draft.add(node, "Mul", [value, factors], shape, output=node.outputs[0])
+        builder.compute(node, "Mul", [value, factors], shape, output=node.outputs[0])
         return
-    value = draft.add(node, "Mul", [value, factors], shape, part="mul")
-    summands = draft.constant(slot(node, 2), along)
-    draft.add(node, "Add", [value, summands], shape, output=node.outputs[0])
+    value = builder.compute(node, "Mul", [value, factors], shape, part="mul")
+    summands = builder.stored(slot(node, 2), along)
+    builder.compute(node, "Add", [value, summands], shape, output=node.outputs[0])
 
 
 def _weighted(
-    draft: Draft,
+    builder: OnnxBuilder,
     node: FileNode,
     op_type: str,
     value: ir.Value,
@@ -202,13 +208,13 @@ def _weighted(
     channels: int,
 ) -> None:
     """Add a convolution and what is applied to its sums."""
-    bias = [draft.constant(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
-    inputs = [value, draft.constant(slot(node, 1)), *bias]
+    bias = [builder.stored(slot(node, 2), (channels,))] if len(node.inputs) > 2 else []
+    inputs = [value, builder.stored(slot(node, 1)), *bias]
     activation = node.options["activation"]
     if activation < 0:
-        draft.add(node, op_type, inputs, shape, attributes, output=node.outputs[0])
+        builder.compute(node, op_type, inputs, shape, attributes, output=node.outputs[0])
         return
-    activated(draft, node, draft.add(node, op_type, inputs, shape, attributes), activation)
+    activated(builder, node, builder.compute(node, op_type, inputs, shape, attributes), activation)
 
 
 def _padding(options: Mapping[str, int], axis: str, length: int) -> tuple[int, int]:
@@ -297,10 +303,11 @@ def _cut(number: int, by: int) -> int:
     return number // by if number >= 0 else -(-number // by)
 
 
-def pooling(draft: Draft, node: FileNode) -> None:
+@READERS.register("Pooling")
+def _pooling(builder: OnnxBuilder, node: FileNode) -> None:
     """Pooling: the largest or the mean of windows, or of the whole image."""
     options = node.options
-    value, shape = image(draft, node)
+    value, shape = image(builder, node)
     if options["method"] not in {*PoolMethod}:
         raise Unsupported(f"its method is {options['method']}")
     is_mean = options["method"] == PoolMethod.AVERAGE
@@ -308,7 +315,7 @@ def pooling(draft: Draft, node: FileNode) -> None:
     output = node.outputs[0]
     if options["is_global"] or kernel == shape[2:]:  # Tengine drops the padding there
         kind = "GlobalAveragePool" if is_mean else "GlobalMaxPool"
-        draft.add(node, kind, [value], (*shape[:2], 1, 1), output=output)
+        builder.compute(node, kind, [value], (*shape[:2], 1, 1), output=output)
         return
     flavor = options["flavor"] & ~COUNT_PADDING
     strides = (options["stride_h"], options["stride_w"])
@@ -325,7 +332,7 @@ def pooling(draft: Draft, node: FileNode) -> None:
         attributes["count_include_pad"] = _counts(axes)
     kind = "AveragePool" if is_mean else "MaxPool"
     result = (*shape[:2], axes[0].count, axes[1].count)
-    draft.add(node, kind, [value], result, attributes, output=output)
+    builder.compute(node, kind, [value], result, attributes, output=output)
 
 
 def _behind(each: Windows, length: int, kernel: int, stride: int) -> int:
@@ -343,36 +350,23 @@ def _counts(axes: list[Windows]) -> int:
     return 1
 
 
-def reduction(draft: Draft, node: FileNode) -> None:
+@READERS.register("Reduction")
+def _reduction(builder: OnnxBuilder, node: FileNode) -> None:
     """Reduction over up to four axes, over all where none is given."""
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     kind = REDUCTIONS.get(node.options["type"])
     if kind is None:
         raise Unsupported(f"its type is {node.options['type']}")
     given = [node.options[f"dim_{k}"] for k in range(4)]
     axes = sorted({axis_in(each, len(shape)) for each in given if each != ABSENT_AXIS})
     axes = axes or list(range(len(shape)))
-    draft.mixes(0 in axes)
+    builder.mixes(0 in axes)
     keeps = int(bool(node.options["keepdim"]))
     result = tuple(
         1 if axis in axes else length
         for axis, length in enumerate(shape)
         if keeps or axis not in axes
     )
-    inputs = [value, draft.integers(*axes)]
-    draft.add(node, kind, inputs, result or (1,), {"keepdims": keeps}, output=node.outputs[0])
-
-
-TABLE: Mapping[str, Read] = {
-    "Convolution": convolution,
-    "Deconvolution": deconvolution,
-    "FullyConnected": fully_connected,
-    "Gemm": gemm,
-    "BatchNormalization": batch_normalization,
-    "Scale": scale,
-    "Pooling": pooling,
-    "Reduction": reduction,
-}
-
-"""Read functions by operator."""
+    inputs = [value, builder.integers(*axes)]
+    builder.compute(node, kind, inputs, result or (1,), {"keepdims": keeps}, output=node.outputs[0])

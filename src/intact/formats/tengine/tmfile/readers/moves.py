@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
 from itertools import pairwise
 
 import numpy as np
@@ -13,14 +12,14 @@ from intact.errors import Unsupported
 from intact.formats.tengine.tmfile.file import FileNode
 from intact.formats.tengine.tmfile.operators import ABSENT_AXIS, BILINEAR, NEAREST
 from intact.formats.tengine.tmfile.readers.builder import (
-    Attribute,
-    Draft,
-    Read,
+    READERS,
+    OnnxBuilder,
     Shape,
     axis_in,
     image,
     slot,
 )
+from intact.graph.builder import Attribute
 
 _LARGEST_FACTOR = 1 << 20
 _PADS = {0: "constant", 1: "edge", 2: "reflect"}
@@ -28,44 +27,47 @@ _AXES_OF_TENSORFLOW = (0, 2, 3, 1)
 """Squeeze names axes as they are with channels last."""
 
 
-def concat(draft: Draft, node: FileNode) -> None:
+@READERS.register("Concat")
+def _concat(builder: OnnxBuilder, node: FileNode) -> None:
     """Concat."""
-    values = [draft.activation(index) for index in node.inputs]
-    shapes = [draft.shapes[value] for value in values]
+    values = [builder.activation(index) for index in node.inputs]
+    shapes = [builder.shapes[value] for value in values]
     rank = len(shapes[0]) if shapes else 0
     axis = axis_in(node.options["axis"], rank)
     rests = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes}
     if len(rests) != 1 or {len(shape) for shape in shapes} != {rank}:
         raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
-    draft.mixes(axis == 0)
+    builder.mixes(axis == 0)
     total = sum(shape[axis] for shape in shapes)
     result = (*shapes[0][:axis], total, *shapes[0][axis + 1 :])
-    draft.add(node, "Concat", values, result, {"axis": axis}, output=node.outputs[0])
+    builder.compute(node, "Concat", values, result, {"axis": axis}, output=node.outputs[0])
 
 
-def flatten(draft: Draft, node: FileNode) -> None:
+@READERS.register("Flatten")
+def _flatten(builder: OnnxBuilder, node: FileNode) -> None:
     """Flatten from an axis to another, to two dimensions or, in older files, to four."""
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     first, last = node.options["axis"], node.options["end_axis"]
     if first < 0 or not shape:
         raise Unsupported(f"it flattens axes {first} to {last}")
     rows = (shape[0], math.prod(shape[first : last + 1]))
     output = node.outputs[0]
-    said = draft.tensor(output).shape
-    if said == (*rows, 1, 1):
-        draft.reshaped(node, value, said, output=output)
+    declared = builder.tensor(output).shape
+    if declared == (*rows, 1, 1):
+        builder.reshaped(node, value, declared, output=output)
     elif math.prod(rows) != math.prod(shape):
         raise Unsupported(f"it flattens axes {first} to {last} of {list(shape)}")
     else:
-        draft.add(node, "Flatten", [value], rows, {"axis": 1}, output=output)
+        builder.compute(node, "Flatten", [value], rows, {"axis": 1}, output=output)
 
 
-def reshape(draft: Draft, node: FileNode) -> None:
+@READERS.register("Reshape")
+def _reshape(builder: OnnxBuilder, node: FileNode) -> None:
     """Reshape; 0 keeps a length where the option says so, and that of the batch."""
     options = node.options
-    value = draft.activation(slot(node, 0))
-    before = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    before = builder.shapes[value]
     wanted = options["shape"]
     if wanted is None or options["reverse"] or any(length < -1 for length in wanted):
         raise Unsupported(f"it reshapes to {None if wanted is None else list(wanted[:8])}")
@@ -76,7 +78,7 @@ def reshape(draft: Draft, node: FileNode) -> None:
             raise Unsupported(f"it reshapes to {list(wanted[:8])}")
         kept = before[axis] if axis < len(before) else 0
         lengths.append(kept if length == 0 else length)
-    draft.reshaped(node, value, _completed(before, lengths), output=node.outputs[0])
+    builder.reshaped(node, value, _completed(before, lengths), output=node.outputs[0])
 
 
 def _completed(before: Shape, lengths: list[int]) -> Shape:
@@ -87,57 +89,61 @@ def _completed(before: Shape, lengths: list[int]) -> Shape:
     return tuple(math.prod(before) // known if length == -1 else length for length in lengths)
 
 
-def squeeze(draft: Draft, node: FileNode) -> None:
+@READERS.register("Squeeze")
+def _squeeze(builder: OnnxBuilder, node: FileNode) -> None:
     """Squeeze: of the axes that are named, those of length 1; else all of length 1."""
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     given = [node.options[f"dim_{k}"] for k in range(4)]
     named = [axis for axis in given if axis != ABSENT_AXIS]
     if any(not 0 <= axis < 4 for axis in named):
         raise Unsupported(f"its axes are {named}")
     axes = {_AXES_OF_TENSORFLOW[axis] for axis in named} if named else set(range(len(shape)))
     result = tuple(length for axis, length in enumerate(shape) if axis not in axes or length != 1)
-    draft.reshaped(node, value, result or (1,), output=node.outputs[0])
+    builder.reshaped(node, value, result or (1,), output=node.outputs[0])
 
 
-def unsqueeze(draft: Draft, node: FileNode) -> None:
+@READERS.register("Unsqueeze", "ExpandDims")
+def _unsqueeze(builder: OnnxBuilder, node: FileNode) -> None:
     """Unsqueeze and ExpandDims: axes of length 1 more."""
-    value = draft.activation(slot(node, 0))
+    value = builder.activation(slot(node, 0))
     axes = node.options["axes"] or () if node.operator == "Unsqueeze" else (node.options["axis"],)
-    result = list(draft.shapes[value])
+    result = list(builder.shapes[value])
     for axis in sorted(axes):
         if not 0 <= axis <= len(result) or len(result) > 7:
             raise Unsupported(f"it makes axes {list(axes[:8])}")
         result.insert(axis, 1)
-    draft.reshaped(node, value, tuple(result), output=node.outputs[0])
+    builder.reshaped(node, value, tuple(result), output=node.outputs[0])
 
 
-def transpose(draft: Draft, node: FileNode) -> None:
+@READERS.register("Permute", "Transpose")
+def _transpose(builder: OnnxBuilder, node: FileNode) -> None:
     """Permute and Transpose."""
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     order: Shape = node.options.get("order") or ()
     if node.operator == "Permute":
         order = tuple(node.options[f"order_{k}"] for k in range(len(shape[:4])))
     if sorted(order) != list(range(len(shape))):
         raise Unsupported(f"it orders {len(shape)} axes as {list(order[:8])}")
-    draft.mixes(order[:1] != (0,))
+    builder.mixes(order[:1] != (0,))
     result = tuple(shape[axis] for axis in order)
-    draft.add(node, "Transpose", [value], result, {"perm": order}, output=node.outputs[0])
+    builder.compute(node, "Transpose", [value], result, {"perm": order}, output=node.outputs[0])
 
 
-def slice_(draft: Draft, node: FileNode) -> None:
+@READERS.register("Slice")
+def _slice(builder: OnnxBuilder, node: FileNode) -> None:
     """Slice: parts as Caffe cuts them, a piece of one axis, or a piece of each."""
     options = node.options
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     if options["is_caffe"]:
         axis = axis_in(options["axis"], len(shape))
         edges = (0, *(options["slice_points"] or ()), shape[axis])
         sizes = [after - before for before, after in pairwise(edges)]
         if not options["slice_points"]:
             sizes = [shape[axis] // len(node.outputs)] * len(node.outputs)
-        _parts(draft, node, value, axis, sizes)
+        _parts(builder, node, value, axis, sizes)
         return
     if options["is_mxnet"] or options["is_onnx"]:
         axis = axis_in(options["axis"], len(shape))
@@ -158,41 +164,45 @@ def slice_(draft: Draft, node: FileNode) -> None:
         if not 0 <= begin < end <= shape[axis]:
             raise Unsupported(f"it keeps {begin} to {end} of {shape[axis]}")
         result[axis] = -(-(end - begin) // step)
-    draft.mixes(0 in pieces)
+    builder.mixes(0 in pieces)
     rows = list(zip(*pieces.values(), strict=True)) or [(), (), ()]
-    lists = [draft.integers(*each) for each in (rows[0], rows[1], tuple(pieces), rows[2])]
+    lists = [builder.integers(*each) for each in (rows[0], rows[1], tuple(pieces), rows[2])]
     kind, inputs = ("Slice", [value, *lists]) if pieces else ("Identity", [value])
-    draft.add(node, kind, inputs, tuple(result), output=node.outputs[0])
+    builder.compute(node, kind, inputs, tuple(result), output=node.outputs[0])
 
 
-def split(draft: Draft, node: FileNode) -> None:
+@READERS.register("Split")
+def _split(builder: OnnxBuilder, node: FileNode) -> None:
     """Split: in Caffe copies, else parts along an axis."""
     options = node.options
-    value = draft.activation(slot(node, 0))
-    shape = draft.shapes[value]
+    value = builder.activation(slot(node, 0))
+    shape = builder.shapes[value]
     if options["is_caffe"]:
         for number, output in enumerate(node.outputs):
             part = f"copy_{number}"
-            draft.add(node, "Identity", [value], shape, part=part, output=output)
+            builder.compute(node, "Identity", [value], shape, part=part, output=output)
         return
     axis = axis_in(options["axis"], len(shape))
     count = len(node.outputs)
     sizes = list(options["sizes"] or ()) or [shape[axis] // count] * count
-    _parts(draft, node, value, axis, sizes)
+    _parts(builder, node, value, axis, sizes)
 
 
-def _parts(draft: Draft, node: FileNode, value: ir.Value, axis: int, sizes: list[int]) -> None:
-    shape = draft.shapes[value]
+def _parts(
+    builder: OnnxBuilder, node: FileNode, value: ir.Value, axis: int, sizes: list[int]
+) -> None:
+    shape = builder.shapes[value]
     if len(sizes) != len(node.outputs) or sum(sizes) != shape[axis] or min(sizes) < 1:
         raise Unsupported(f"parts {sizes[:8]} of {shape[axis]} for {len(node.outputs)} outputs")
-    draft.mixes(axis == 0)
+    builder.mixes(axis == 0)
     shapes = [(*shape[:axis], size, *shape[axis + 1 :]) for size in sizes]
-    draft.split(node, value, axis, sizes, shapes)
+    builder.split(node, value, axis, sizes, shapes)
 
 
-def pad(draft: Draft, node: FileNode) -> None:
+@READERS.register("Pad")
+def _pad(builder: OnnxBuilder, node: FileNode) -> None:
     """Pad."""
-    value, shape = image(draft, node)
+    value, shape = image(builder, node)
     options = node.options
     starts, ends = ([options[f"{axis}_{end}"] for axis in "nchw"] for end in (0, 1))
     if min(*starts, *ends) < 0 or options["mode"] not in _PADS:
@@ -200,17 +210,18 @@ def pad(draft: Draft, node: FileNode) -> None:
     reaches = max(*starts, *ends) >= min(shape[2:])
     if options["mode"] != 0 and (reaches or any((*starts[:2], *ends[:2]))):
         raise Unsupported(f"it mirrors {starts} and {ends} of {list(shape)}")
-    draft.mixes(bool(starts[0] or ends[0]))
-    inputs = [value, draft.integers(*starts, *ends), draft.number(options["value"])]
+    builder.mixes(bool(starts[0] or ends[0]))
+    inputs = [value, builder.integers(*starts, *ends), builder.number(options["value"])]
     result = tuple(sum(each) for each in zip(shape, starts, ends, strict=True))
     attributes = {"mode": _PADS[options["mode"]]}
-    draft.add(node, "Pad", inputs, result, attributes, output=node.outputs[0])
+    builder.compute(node, "Pad", inputs, result, attributes, output=node.outputs[0])
 
 
-def interp(draft: Draft, node: FileNode) -> None:
+@READERS.register("Interp", "Resize", "Upsample")
+def _interp(builder: OnnxBuilder, node: FileNode) -> None:
     """Interp, Resize and Upsample: to the nearest pixel or between pixels, from the corner."""
     options = node.options
-    value, shape = image(draft, node)
+    value, shape = image(builder, node)
     kind, named = NEAREST, ("scale_h", "scale_w")
     if node.operator == "Upsample":
         named = ("scale", "scale")
@@ -236,27 +247,8 @@ def interp(draft: Draft, node: FileNode) -> None:
             for length, factor in zip(shape[2:], factors, strict=True)
         ]
     if all(factors) and kind == NEAREST:
-        inputs = [value, None, draft.floats(*factors)]
+        inputs = [value, None, builder.floats(*factors)]
     else:  # between pixels the factors follow from the lengths
-        inputs = [value, None, None, draft.integers(*lengths)]
+        inputs = [value, None, None, builder.integers(*lengths)]
     result = (*shape[:2], *lengths)
-    draft.add(node, "Resize", inputs, result, attributes, output=node.outputs[0])
-
-
-TABLE: Mapping[str, Read] = {
-    "Concat": concat,
-    "Flatten": flatten,
-    "Reshape": reshape,
-    "Squeeze": squeeze,
-    "Unsqueeze": unsqueeze,
-    "ExpandDims": unsqueeze,
-    "Permute": transpose,
-    "Transpose": transpose,
-    "Slice": slice_,
-    "Split": split,
-    "Pad": pad,
-    "Interp": interp,
-    "Resize": interp,
-    "Upsample": interp,
-}
-"""Read functions by operator."""
+    builder.compute(node, "Resize", inputs, result, attributes, output=node.outputs[0])

@@ -58,7 +58,7 @@ class TmFileBuilder:
     """Collects tensors and nodes; after an `Unsupported` only to find further reasons.
 
     Args:
-        program: What is written, as `intact.program.lower.translated` returns it.
+        program: What is written, as `lower_nodes` makes it.
         plan: What it was lowered from: it has the names of tensors inside fused operations, and
             the operators of ONNX where one operation stands for several nodes of Tengine.
         quantized: Write codes; otherwise float32.

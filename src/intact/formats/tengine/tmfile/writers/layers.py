@@ -20,6 +20,7 @@ from intact.formats.tengine.tmfile.operators import (
 from intact.formats.tengine.tmfile.readers.layers import windows
 from intact.formats.tengine.tmfile.writers.builder import WRITERS, Operand, Shape, TmFileBuilder
 from intact.program import Step
+from intact.program.float_operations import BatchNormalization
 from intact.program.operations import (
     RESIDUAL_SLOT,
     BatchMatMul,
@@ -159,6 +160,20 @@ def _fully_connected(_: FullyConnected, step: Step, builder: TmFileBuilder) -> N
 @WRITERS.register(BatchMatMul)
 def _matmul(_: BatchMatMul, _step: Step, _builder: TmFileBuilder) -> None:
     raise Unsupported("input 1 is no constant matrix")
+
+
+@WRITERS.register(BatchNormalization)
+def _batch_normalization(operation: BatchNormalization, step: Step, builder: TmFileBuilder) -> None:
+    """One that no convolution holds, in float."""
+    builder.refuse_elements(Element.INT8, Element.UINT8)
+    rank = len(builder.shape(builder.value(step)))
+    if rank not in (3, 4):
+        raise Unsupported(f"its input has {rank} dimensions; Tengine's has 3 or 4")
+    constants = [builder.constant(step, slot) for slot in (1, 2, 3, 4)]
+    inputs: list[Operand] = [builder.value(step)]
+    inputs += [builder.stored(constant, constant.data) for constant in constants]
+    options = {"rescale_factor": 1.0, "epsilon": operation.epsilon, "caffe_flavor": 0}
+    builder.add(step, "BatchNormalization", inputs, options)
 
 
 @WRITERS.register(Reduce)

@@ -11,6 +11,7 @@ from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import BILINEAR, NEAREST
 from intact.formats.tengine.tmfile.writers.builder import WRITERS, TmFileBuilder
 from intact.program import Step
+from intact.program.float_operations import Flatten, FloatPad, PadMode
 from intact.program.operations import (
     Concat,
     Pad,
@@ -33,8 +34,8 @@ def _concat(operation: Concat, step: Step, builder: TmFileBuilder) -> None:
     builder.add(step, "Concat", values, {"axis": operation.axis})
 
 
-@WRITERS.register(Reshape)
-def _reshape(_: Reshape, step: Step, builder: TmFileBuilder) -> None:
+@WRITERS.register(Reshape, Flatten)
+def _reshape(_: Reshape | Flatten, step: Step, builder: TmFileBuilder) -> None:
     """Flatten where that is the node of the model and makes rows; otherwise Reshape."""
     builder.refuse_rescaling(step)
     value, result = builder.value(step), builder.result_shape(step)
@@ -105,25 +106,25 @@ def _split(operation: Split, step: Step, builder: TmFileBuilder) -> None:
 
 @WRITERS.register(Pad)
 def _pad(operation: Pad, step: Step, builder: TmFileBuilder) -> None:
-    """Zeros around images."""
-    options = pad_options(builder, step, operation.pads, 0.0)
-    builder.add(step, "Pad", [builder.value(step)], options)
+    _add_pad(step, builder, operation.pads, 0.0)
 
 
-def pad_options(builder: TmFileBuilder, step: Step, pads: Pads, number: float) -> dict[str, Any]:
-    """Options that surround images with a number.
+@WRITERS.register(FloatPad)
+def _float_pad(operation: FloatPad, step: Step, builder: TmFileBuilder) -> None:
+    if operation.mode is not PadMode.CONSTANT:
+        raise Unsupported("it mirrors, or repeats what is outermost")
+    _add_pad(step, builder, operation.pads, operation.value)
 
-    Raises:
-        Unsupported: Tengine does not pad so, or not codes.
-    """
+
+def _add_pad(step: Step, builder: TmFileBuilder, pads: Pads, number: float) -> None:
+    """Add a number around images, in float."""
     builder.refuse_elements(Element.INT8, Element.UINT8)
     builder.image_shape(step)
-    if len(pads) != 4:
-        raise Unsupported("it pads some axes only")
     if any(pads[0]) or min(min(pair) for pair in pads) < 0:
         raise Unsupported(f"it pads by {[list(pair) for pair in pads]}")
     ends = {f"{axis}_{end}": pads[k][end] for k, axis in enumerate("nchw") for end in (0, 1)}
-    return {**ends, "mode": 0, "value": number}
+    options = {**ends, "mode": 0, "value": number}
+    builder.add(step, "Pad", [builder.value(step)], options)
 
 
 @WRITERS.register(Resize)
@@ -138,7 +139,7 @@ def _resize(operation: Resize, step: Step, builder: TmFileBuilder) -> None:
         raise Unsupported(f"it computes {operation.mode} from other places than the corner")
     factors = [float(np.float32(after) / np.float32(before)) for before, after in rows]
     lengths = [int(np.float32(n) * np.float32(f)) for n, f in zip(shape[2:], factors, strict=True)]
-    if tuple(lengths) != result[2:]:
+    if tuple(lengths) != result[2:] or result[:2] != shape[:2]:
         raise Unsupported(f"it makes {list(result)} of {list(shape)}")
     # The kernel reads two pixels of each axis, of the first image.
     if is_linear and (shape[0] != 1 or min(shape[2:]) < 2):

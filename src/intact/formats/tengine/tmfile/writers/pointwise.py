@@ -10,9 +10,16 @@ from intact.formats.tengine.tmfile.layout import Element
 from intact.formats.tengine.tmfile.operators import Eltwise
 from intact.formats.tengine.tmfile.writers.builder import WRITERS, Operand, Shape, TmFileBuilder
 from intact.program import Step
+from intact.program.float_operations import (
+    FloatFunction,
+    FloatHardSigmoid,
+    FloatUnary,
+    Identity,
+)
 from intact.program.operations import (
     Binary,
     Elementwise,
+    FloatNodes,
     Function,
     PRelu,
     Softmax,
@@ -28,6 +35,11 @@ _FUNCTIONS: Mapping[Unary, tuple[str, tuple[Element, ...]]] = {
     Unary.HARD_SWISH: ("HardSwish", (Element.INT8,)),
 }
 """Tengine's name of a function, and the codes for which it has no kernel."""
+_FUNCTIONS_OF_IMAGES: Mapping[FloatUnary, tuple[str, tuple[Element, ...]]] = {
+    FloatUnary.MISH: ("Mish", (Element.INT8,)),
+    FloatUnary.SOFTPLUS: ("Softplus", (Element.INT8, Element.UINT8)),
+}
+"""Likewise, of functions whose kernels take the lengths of one image, whatever the tensor has."""
 _PAIRS = {
     Binary.ADD: Eltwise.SUM,
     Binary.MUL: Eltwise.PROD,
@@ -65,6 +77,36 @@ def _options(operation: Function) -> dict[str, float]:
             return {"alpha": 1 / 6, "beta": 0.5}
         case _:
             return {}
+
+
+@WRITERS.register(FloatFunction)
+def _float_function(operation: FloatFunction, step: Step, builder: TmFileBuilder) -> None:
+    if operation.kind not in _FUNCTIONS_OF_IMAGES:
+        raise Unsupported(f"Tengine has no {builder.operator(step)}")
+    name, without_kernel = _FUNCTIONS_OF_IMAGES[operation.kind]
+    builder.refuse_elements(*without_kernel)
+    images, *_ = builder.image_shape(step)
+    if images != 1:
+        raise Unsupported(f"Tengine computes it for one image, not for {images}")
+    builder.add(step, name, [builder.value(step)])
+
+
+@WRITERS.register(FloatHardSigmoid)
+def _hard_sigmoid(operation: FloatHardSigmoid, step: Step, builder: TmFileBuilder) -> None:
+    builder.refuse_elements(Element.INT8)
+    options = {"alpha": operation.slope, "beta": operation.offset}
+    builder.add(step, "HardSigmoid", [builder.value(step)], options)
+
+
+@WRITERS.register(Identity)
+def _identity(_: Identity, step: Step, builder: TmFileBuilder) -> None:
+    builder.refuse_rescaling(step)
+    builder.add(step, "Dropout", [builder.value(step)])
+
+
+@WRITERS.register(FloatNodes)
+def _float_nodes(operation: FloatNodes, step: Step, builder: TmFileBuilder) -> None:
+    raise Unsupported(operation.reason or f"Tengine has no {builder.operator(step)}")
 
 
 def _clamp(step: Step, builder: TmFileBuilder) -> None:
