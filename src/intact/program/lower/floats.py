@@ -60,7 +60,7 @@ def _emit(
     value = node.outputs[0]
     result = builder.result(value)
     builder.emit((node,), operation, inputs, (result,))
-    builder.hand_out(value, result)
+    builder.set_result(value, result)
 
 
 @FLOAT_LOWERINGS.register("Identity", any_rank=True)
