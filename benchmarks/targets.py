@@ -30,7 +30,7 @@ import intact
 from intact.engines.cpu import detect_cpu
 from intact.errors import ExportError, IntactError
 from intact.flow.result import Result
-from intact.formats.verification import Verification
+from intact.formats.base.report import Verification
 from intact.graph import load_model
 from zoo import MODELS, PIXELS, TEST, ZooModel, calibration_images
 

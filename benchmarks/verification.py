@@ -29,19 +29,16 @@ import intact
 from intact.engines.cpu import detect_cpu
 from intact.engines.session import Feeds
 from intact.errors import ExportError, IntactError
+from intact.formats.base.report import Verification
 from intact.formats.c.format import c_program
+from intact.formats.c.verify import verify_c
+from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.tflite.micro import verify_micro
 from intact.formats.tflite.read import read_tflite_model
 from intact.formats.tflite.run import Kernels
+from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
 from intact.formats.tflite.write import write_tflite
-from intact.formats.verification import (
-    Verification,
-    verify_c,
-    verify_micro,
-    verify_qdq,
-    verify_read_tflite,
-    verify_tflite,
-)
 from intact.graph import load_model
 from intact.plan import QuantizedGraph
 from intact.program.deployed import deployed_program

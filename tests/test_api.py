@@ -14,9 +14,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
 from intact.errors import CalibrationError, DataError, UsageError
-from intact.flow import runtimes
-from intact.formats.registry import FormatName
-from intact.formats.verification import Verification
+from intact.formats.base.report import Verification
 from intact.plan import Overrides
 
 
@@ -94,14 +92,14 @@ def test_evaluate_and_verify_do_to_the_samples_what_calibration_did(
     result = api.quantize(demo.model_path(), images, preprocess=Preprocess((3.0,), (0.5,)))
     seen: list[Any] = []
 
-    def verified(model: Any, feeds: Any) -> Verification:
+    def verified(_plan: Any, _model: Any, feeds: Any, **_: Any) -> Verification:
         seen.extend(feeds)
         return Verification("", "", detect_cpu(), 0, [])
 
     def evaluated(loaded: Any, samples: Samples, **_: Any) -> None:
         seen.extend(batch for batch, _ in samples.batches(5))
 
-    monkeypatch.setitem(runtimes.VERIFICATIONS, FormatName.ONNX_QDQ, verified)
+    monkeypatch.setattr("intact.formats.onnx_qdq.verify.verify_qdq", verified)
     monkeypatch.setattr(_evaluate, "evaluate_result", evaluated)
     api.verify(result, images)
     api.evaluate(result, images)

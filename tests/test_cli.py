@@ -21,12 +21,8 @@ from intact import demo
 from intact.cli import run, show_verification
 from intact.engines.cpu import detect_cpu
 from intact.flow.result import FILES
-from intact.formats.verification import (
-    LayerComparison,
-    OutputComparison,
-    ProcessorFinding,
-    Verification,
-)
+from intact.formats.base.comparison import LayerComparison, OutputComparison
+from intact.formats.base.report import ProcessorFinding, Verification
 from intact.numerics.thresholds import METHODS
 
 README = Path(__file__).resolve().parent.parent / "README.md"

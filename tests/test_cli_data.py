@@ -19,7 +19,7 @@ from intact import api, demo
 from intact.cli import run
 from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
-from intact.formats.verification import Verification
+from intact.formats.base.report import Verification
 from intact.plan import quantization_points
 from tests.models import ModelBuilder
 

@@ -15,10 +15,8 @@ from intact.calibrate.collect import collect
 from intact.cli import show_verification
 from intact.engines.cpu import detect_cpu
 from intact.errors import ExportError, OutputError, UsageError
-from intact.flow import runtimes
 from intact.formats.base.comparison import OutputComparer
-from intact.formats.registry import FormatName
-from intact.formats.verification import Verification
+from intact.formats.base.report import Verification
 from intact.graph import Graph
 from intact.targets import load_target
 from tests.models import MODELS
@@ -165,10 +163,10 @@ def test_one_table_for_all(
     rows = json.loads(capfd.readouterr().out)["verified"]
     assert len(rows[0]["classes"]["deployed"]) == 30
 
-    def refuse(*_: Any) -> Verification:
+    def refuse(*_: Any, **__: Any) -> Verification:
         raise ExportError("the runtime refuses it", remedy="mend it")
 
-    monkeypatch.setitem(runtimes.VERIFICATIONS, FormatName.TFLITE, refuse)
+    monkeypatch.setattr("intact.formats.tflite.verify.verify_tflite", refuse)
     first, second = api.verify_all(tmp_path, demo.test_path(), samples=3)
     assert not first.refused
     assert "the runtime refuses it" in second.refused

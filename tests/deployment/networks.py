@@ -9,9 +9,9 @@ from functools import cache
 import numpy as np
 import onnx
 
+from intact.formats.base.comparison import LayerComparison
 from intact.formats.base.format import Io
 from intact.formats.tflite.write import write_tflite
-from intact.formats.verification import LayerComparison
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Step
 from intact.program.lower import lower

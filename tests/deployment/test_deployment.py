@@ -12,8 +12,9 @@ from onnx import numpy_helper
 from onnxruntime.quantization import QuantFormat, QuantType
 
 from intact.formats.onnx_qdq.read import read_qdq
+from intact.formats.tflite.micro import verify_micro
 from intact.formats.tflite.run import Kernels
-from intact.formats.verification import verify_micro, verify_tflite
+from intact.formats.tflite.verify import verify_tflite
 from intact.graph import load_model, normalize
 from intact.graph.graph import Graph
 from intact.graph.passes import expand

@@ -10,8 +10,9 @@ import pytest
 from intact.errors import DataError, MissingExtraError
 from intact.formats.base.comparison import stored_feeds
 from intact.formats.c.run import CRuntime
+from intact.formats.c.verify import verify_c
 from intact.formats.c.write import CProgram, write_c
-from intact.formats.verification import verify_c, verify_micro
+from intact.formats.tflite.micro import verify_micro
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io

@@ -9,12 +9,13 @@ import numpy as np
 import pytest
 
 from intact.errors import ExportError, MissingExtraError, PlanError
-from intact.flow.runtimes import VERIFICATIONS, Deployed
-from intact.formats.base.format import Io, WrittenFiles
+from intact.formats.base.format import Deployed, Io, WrittenFiles
+from intact.formats.base.report import Verification
+from intact.formats.onnx_integer.verify import verify_onnx_integer
 from intact.formats.onnx_integer.write import write_onnx_integer
-from intact.formats.registry import FORMATS, FormatName
+from intact.formats.registry import FORMATS
+from intact.formats.tvm.verify import verify_tvm
 from intact.formats.tvm.write import write_tvm
-from intact.formats.verification import Verification, verify_onnx_integer, verify_tvm
 from intact.plan import QuantizedGraph
 from intact.program.realize import integer_program
 from tests.deployment.networks import with_wrong_bias, with_wrong_weight
@@ -171,25 +172,27 @@ def test_a_missing_tvm_says_how_it_is_installed(monkeypatch: pytest.MonkeyPatch)
 @pytest.mark.parametrize(
     ("name", "file"),
     [
-        (FormatName.TVM, "model.tvm.py"),
-        (FormatName.TVM, "model.tvm.npz"),
-        (FormatName.ONNX_INTEGER, "model.integer.onnx"),
+        ("tvm", "model.tvm.py"),
+        ("tvm", "model.tvm.npz"),
+        ("onnx_integer", "model.integer.onnx"),
     ],
 )
 def test_files_that_are_not_the_plans_never_reach_a_runtime(
-    name: FormatName, file: str, monkeypatch: pytest.MonkeyPatch
+    name: str, file: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def opened(*_: object, **__: object) -> None:
         raise AssertionError("a runtime was given a file of someone else's")
 
-    for runtime in ("TvmRuntime", "OnnxIntegerRuntime"):
-        monkeypatch.setattr(f"intact.formats.base.integers.{runtime}", opened)
+    monkeypatch.setattr("intact.formats.tvm.verify.TvmRuntime", opened)
+    monkeypatch.setattr("intact.formats.onnx_integer.verify.OnnxIntegerRuntime", opened)
     plan = small_plan("tvm")
     exported = FORMATS[name].write(plan, Io.INT8)
     assert isinstance(exported, WrittenFiles)
     files = {**exported.files, file: exported.files[file] + b"\n"}
+    verify = FORMATS[name].verify
+    assert verify is not None
     with pytest.raises(PlanError, match=f"{file} is not what this plan gives"):
-        VERIFICATIONS[name](Deployed(plan, WrittenFiles(files), None, 1), iter(()))
+        verify(Deployed(plan, WrittenFiles(files), None, 1), iter(()))
 
 
 def test_an_output_that_no_sample_changes() -> None:

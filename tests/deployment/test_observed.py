@@ -10,9 +10,9 @@ import pytest
 
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import DataError
+from intact.formats.base.observed import verify_observed
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.formats.verification import verify_observed
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from tests.deployment.networks import images, plan_for, wrong

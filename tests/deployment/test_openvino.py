@@ -10,11 +10,11 @@ import pytest
 
 import intact
 from intact.errors import DataError, MissingExtraError
+from intact.formats.base.report import Verification
 from intact.formats.openvino.intermediate import intermediate_files
 from intact.formats.openvino.process import LIMIT
-from intact.formats.openvino.verify import View, _residuals, _runtime
+from intact.formats.openvino.verify import View, _residuals, _runtime, verify_openvino
 from intact.formats.openvino.write import write_openvino
-from intact.formats.verification import Verification, verify_openvino
 from intact.plan import Overrides
 from intact.program.lower import lower
 from intact.targets import load_target

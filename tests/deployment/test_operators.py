@@ -14,8 +14,10 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.formats.base.report import Verification
+from intact.formats.tflite.micro import verify_micro
 from intact.formats.tflite.run import Kernels
-from intact.formats.verification import Verification, verify_micro, verify_tflite
+from intact.formats.tflite.verify import verify_tflite
 from intact.plan import QuantizedGraph
 from tests.deployment.networks import lowered, written, wrong
 from tests.models import ModelBuilder

@@ -8,10 +8,10 @@ import numpy as np
 import onnx
 import pytest
 
-from intact.flow.sources import plan_of_tmfile
 from intact.formats.base.format import Io, WrittenFiles
-from intact.formats.tengine.format import MODEL_FILE, TENGINE
-from intact.formats.verification import Verification, verify_tengine
+from intact.formats.base.report import Verification
+from intact.formats.tengine.format import MODEL_FILE, TENGINE, plan_of_tmfile
+from intact.formats.tengine.verify import verify_tengine
 from intact.plan import QuantizedGraph, quantization_points
 from intact.targets import load_target
 from intact.targets.schema import without_in_place

@@ -9,7 +9,7 @@ from intact.errors import DataError
 from intact.formats.base.format import Io
 from intact.formats.tflite.read import TfliteModel, read_tflite_model
 from intact.formats.tflite.run import Kernels
-from intact.formats.verification import verify_read_tflite, verify_tflite
+from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
 from intact.plan import Overrides
 from intact.program.passes.integer_io import integer_io
 from intact.targets import load_target

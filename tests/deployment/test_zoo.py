@@ -9,18 +9,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from intact.formats.base.report import Verification
+from intact.formats.c.verify import verify_c
 from intact.formats.c.write import write_c
+from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.tflite.micro import verify_micro
 from intact.formats.tflite.read import read_tflite_model
 from intact.formats.tflite.run import Kernels
-from intact.formats.verification import (
-    Verification,
-    verify_c,
-    verify_micro,
-    verify_qdq,
-    verify_read_tflite,
-    verify_tflite,
-)
+from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
 from intact.graph import load_model, normalize
 from intact.plan import QuantizedGraph, build_plan
 from intact.program.lower import lower

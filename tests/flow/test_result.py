@@ -14,9 +14,8 @@ from intact import api, demo
 from intact.data.preprocess import Preprocess
 from intact.errors import OutputError, PlanError
 from intact.flow.result import FILES, PLAN, PREPROCESS, Result, check_output
+from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.formats.registry import FormatName
-from intact.formats.verification import verify_qdq
 from intact.plan import plan_to_json
 from tests.formats.onnx_qdq.pairs import PairBuilder, read
 
@@ -104,7 +103,7 @@ def read_result() -> Result:
     b.pair(x, 0.05, np.uint8(90), out="y")
     b.output("y")
     plan = read(b.build())
-    return Result(plan, None, {FormatName.ONNX_QDQ: write_qdq(plan)})
+    return Result(plan, None, {"onnx_qdq": write_qdq(plan)})
 
 
 def test_a_model_that_was_read_leaves_its_integers_and_no_statistics(tmp_path: Path) -> None:

@@ -13,7 +13,7 @@ from intact.calibrate.statistics import Statistics
 from intact.data.sources import open_samples
 from intact.errors import ExportError
 from intact.formats.base.format import Expressible, Io
-from intact.formats.registry import FORMATS, FormatName, export, expressible
+from intact.formats.registry import FORMATS, export, expressible
 from intact.graph import Graph, normalize
 from intact.plan import build_plan
 from intact.search.space import FLOAT, Candidate, GroupKind, Space, deployable
@@ -57,7 +57,7 @@ def space_of(target: str, limits: Expressible) -> Space:
     )
 
 
-def write(space: Space, candidate: Candidate, name: FormatName) -> None:
+def write(space: Space, candidate: Candidate, name: str) -> None:
     graph, statistics = residual()
     target = space.plan.target
     plan = build_plan(graph, target, space.requests(candidate))
@@ -67,16 +67,16 @@ def write(space: Space, candidate: Candidate, name: FormatName) -> None:
 
 @pytest.mark.parametrize(("target", "name"), PAIRS)
 def test_whatever_is_left_can_be_written(target: str, name: str) -> None:
-    for package in FORMATS[FormatName(name)].packages:
+    for package in FORMATS[name].packages:
         pytest.importorskip(package)
-    space = space_of(target, expressible([FormatName(name)]))
+    space = space_of(target, expressible([name]))
     assert deployable(space, weight_bits=(), activation_bits=(), floats=False).open == ()
     draw = random.Random(0)
     narrowest = tuple(min(group.choices) for group in space.groups)
     drawn = [tuple(draw.choice(group.choices) for group in space.groups) for _ in range(3)]
     for candidate in (space.default, narrowest, *drawn):
         space.check(candidate)
-        write(space, candidate, FormatName(name))
+        write(space, candidate, name)
 
 
 @pytest.mark.parametrize(
@@ -101,13 +101,13 @@ def test_what_is_left_out_cannot_be_written(target: str, name: str, bits: int) -
     )
     candidate[index] = bits
     with pytest.raises(ExportError):
-        write(space, tuple(candidate), FormatName(name))
+        write(space, tuple(candidate), name)
 
 
 def test_several_formats_leave_what_all_express() -> None:
-    found = expressible([FormatName.TFLITE, FormatName.C])
+    found = expressible(["tflite", "c"])
     assert found == Expressible(frozenset(range(2, 9)), frozenset({8}), floats=False, packs=False)
-    assert expressible([]) == expressible([FormatName.ONNX_QDQ]) == Expressible()
+    assert expressible([]) == expressible(["onnx_qdq"]) == Expressible()
 
 
 def test_a_group_without_choices_keeps_the_targets_width() -> None:

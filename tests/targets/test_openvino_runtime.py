@@ -10,8 +10,9 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.formats.base.report import Verification
+from intact.formats.openvino.verify import verify_openvino
 from intact.formats.openvino.write import write_openvino
-from intact.formats.verification import Verification, verify_openvino
 from intact.plan import QuantizedGraph
 from intact.targets import load_target
 from tests.models import ModelBuilder

@@ -16,7 +16,7 @@ from intact.errors import IntactError, UsageError
 from intact.flow.calibration import DataSource
 from intact.flow.execution import with_codes
 from intact.flow.result import Result, results_in
-from intact.flow.sources import load_result, names_tflite, target_of
+from intact.flow.sources import default_target, load_result, names_deployed, target_of
 from intact.flow.verification import (
     Subject,
     compare,
@@ -26,7 +26,7 @@ from intact.flow.verification import (
     runnable_formats,
     takes_kernels,
 )
-from intact.formats.verification import Verification
+from intact.formats.base.report import Verification
 from intact.program.lower import lower
 from intact.targets import Target
 
@@ -77,7 +77,7 @@ def verify(
     subject = _subject(result, target)
     if samples is None and observed is None:
         samples = _VERIFIED
-    pixels = observed is None and subject.read is None
+    pixels = observed is None and subject.result is not None
     reading = _Reading(data, preprocess, labels, samples, skip_bad, progress, pixels)
     opened = reading.open(subject)
     if observed is not None:
@@ -177,8 +177,10 @@ class _Reading:
 
 
 def _subject(result: Result | str | Path, target: str | Path | Target | None) -> Subject:
-    if not isinstance(result, Result) and names_tflite(result):
-        return Subject.of_tflite(Path(result), target_of("tflite" if target is None else target))
+    if not isinstance(result, Result) and names_deployed(result):
+        return Subject.of_file(
+            Path(result), target_of(default_target(result) if target is None else target)
+        )
     if target is not None:
         raise UsageError("--target is for a .tflite: a result has its own", remedy="leave it out")
     return Subject.of_result(load_result(result))

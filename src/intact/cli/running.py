@@ -20,7 +20,7 @@ from intact.cli.preprocess_options import (
 )
 
 if TYPE_CHECKING:
-    from intact.formats.verification import Verification
+    from intact.formats.base.report import Verification
 
 
 def run(

@@ -63,7 +63,7 @@ def _as_json(found: Result) -> dict[str, object]:
     return {
         "folder": str(found.folder),
         "target": found.plan.target.name,
-        "formats": [name.value for name in found.exports],
+        "formats": list(found.exports),
         "provenance": found.plan.provenance,
         "nodes": len(decisions),
         "quantized_nodes": sum(decision.quantized for decision in decisions),

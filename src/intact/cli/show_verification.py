@@ -10,12 +10,8 @@ from rich.table import Table
 
 from intact.cli.printing import console, decibels, new_table, print_json, say
 from intact.cli.show_runs import overflows
-from intact.formats.verification import (
-    LayerComparison,
-    OutputComparison,
-    ProcessorFinding,
-    Verification,
-)
+from intact.formats.base.comparison import LayerComparison, OutputComparison
+from intact.formats.base.report import ProcessorFinding, Verification
 
 _WORST_LAYERS = 10
 _SHOWN_NODES = 3

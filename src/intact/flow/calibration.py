@@ -20,9 +20,9 @@ from intact.data.sources import is_folder, open_samples
 from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
 from intact.flow.result import Result
-from intact.formats.base.format import Io
+from intact.formats.base.format import IO_KEY, Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import FORMATS_KEY, IO_KEY, FormatName, export
+from intact.formats.registry import FORMATS_KEY, export
 from intact.formats.scales import read_scales
 from intact.graph import Graph
 from intact.improve.improvements import Improvements
@@ -45,7 +45,7 @@ class Deployment:
         io: What the ends of a file hold, where the format leaves a choice.
     """
 
-    formats: tuple[FormatName, ...]
+    formats: tuple[str, ...]
     io: Io = Io.INT8
 
     def result(

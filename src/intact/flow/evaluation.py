@@ -19,7 +19,7 @@ from intact.engines.session import FloatModel
 from intact.errors import DataError, UsageError
 from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
-from intact.formats.registry import FormatName
+from intact.formats.registry import ONNX_QDQ
 from intact.numerics.metrics import (
     AccuracyDifference,
     ErrorSums,
@@ -163,7 +163,7 @@ def evaluate_result(
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
-    is_deployed = next(iter(result.exports)) is FormatName.ONNX_QDQ
+    is_deployed = next(iter(result.exports)) == ONNX_QDQ
     runtime, quantized = (_deployed if is_deployed else _integers)(result, threads)
     seen = _Pass.of(float_model.outputs, metric)
     first: Batch = {}

@@ -32,14 +32,14 @@ from intact.data.stream import Samples
 from intact.errors import OutputError, PlanError
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
-from intact.formats.registry import FORMATS, FormatName, exported_in
+from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.plan_file import WEIGHTS
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
 PREPROCESS = "preprocess.toml"
-FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[FormatName.ONNX_QDQ].required)
+FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[ONNX_QDQ].required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, WEIGHTS})
@@ -60,7 +60,7 @@ class Result:
 
     plan: QuantizedGraph
     statistics: Statistics | None
-    exports: dict[FormatName, Exported]
+    exports: dict[str, Exported]
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
 
@@ -93,7 +93,7 @@ class Result:
         Raises:
             PlanError: It was deployed in other formats only.
         """
-        found = self.exports.get(FormatName.ONNX_QDQ)
+        found = self.exports.get(ONNX_QDQ)
         if not isinstance(found, QdqModel):
             raise PlanError(
                 f"there is no ONNX model in this result, but {', '.join(self.exports)}",
@@ -151,7 +151,7 @@ class Result:
             float_bytes = len(ir.to_proto(self.plan.graph.model).SerializeToString())
             return float_bytes, exported.nbytes()
         deployed = exported.nbytes()
-        if name is FormatName.ONNX_QDQ:
+        if name == ONNX_QDQ:
             deployed = _file_bytes(self.folder / self.deployed_file)
         return _file_bytes(self.folder / MODEL), deployed
 
@@ -299,7 +299,7 @@ def _is_own(path: Path) -> bool:
 
 
 def _is_own_name(name: str) -> bool:
-    return name in _OWN or any(name in row.files for row in FORMATS.values())
+    return name in _OWN or any(name in row.files for _, row in described())
 
 
 def _is_plan(path: Path) -> bool:

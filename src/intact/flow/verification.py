@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,23 +18,17 @@ from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
 from intact.errors import DataError, IntactError, UsageError
 from intact.flow.result import Result
-from intact.flow.runtimes import VERIFICATIONS, WITH_KERNELS, Deployed, verify_read
-from intact.formats.base.format import Exported, Io, WrittenFiles
-from intact.formats.registry import FORMATS, FORMATS_KEY, FormatName
-from intact.formats.tflite.format import TFLITE_FILE
-from intact.formats.tflite.read import TfliteModel, read_tflite_model
-from intact.formats.tflite.reading.decode import open_tflite
-from intact.formats.verification import Verification, verify_observed
+from intact.formats.base.format import Deployed, Exported, Format, Io
+from intact.formats.base.observed import verify_observed
+from intact.formats.base.report import Verification
+from intact.formats.registry import FORMATS, FORMATS_KEY, model_reader
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.targets import Target
 
-if TYPE_CHECKING:
-    pass
-
+_Verify: TypeAlias = Callable[[Deployed, Iterable[Batch]], Verification]
 
 _BATCH = 16
-
 """Samples at once: every activation of a batch is held, several times."""
 
 
@@ -44,32 +38,34 @@ class Subject:
 
     Attributes:
         plan: What it should compute.
-        exports: What was deployed, by format; none for a file of others.
-        read: A file of others, as it was read, with its content.
+        exports: What was deployed, by format.
         preprocess: What was done to the samples of the calibration.
-        result: Where it came from, if it is a result.
+        result: Where it came from; None for a file of others.
     """
 
     plan: QuantizedGraph
-    exports: Mapping[FormatName, Exported] = field(default_factory=dict)
-    read: tuple[TfliteModel, bytes] | None = None
+    exports: Mapping[str, Exported]
     preprocess: Preprocess = field(default_factory=Preprocess)
     result: Result | None = None
 
     @staticmethod
     def of_result(result: Result) -> Subject:
         """Take a result."""
-        return Subject(result.plan, result.exports, None, result.preprocess, result)
+        return Subject(result.plan, result.exports, result.preprocess, result)
 
     @staticmethod
-    def of_tflite(path: Path, target: Target) -> Subject:
-        """Take a ``.tflite`` that others made.
+    def of_file(path: Path, target: Target) -> Subject:
+        """Take a quantized model file that others made.
 
         Raises:
             ModelError: It cannot be read.
+            UsageError: It is of a format of which only results are verified.
         """
-        model = read_tflite_model(path, target)
-        return Subject(model.plan, read=(model, path.read_bytes()))
+        found = model_reader(path)
+        if found is not None and found[1].deployed is not None:
+            plan, exported = found[1].deployed(path, target)
+            return Subject(plan, {found[0]: exported})
+        raise UsageError(f"{path}: no model file that can be verified", remedy="give a result")
 
     @property
     def unread(self) -> frozenset[str]:
@@ -114,18 +110,14 @@ def compare(
         IntactError: The runtime refuses the model, or is not installed.
     """
     feeds = batches_of(samples)
-    if subject.read is not None:
-        if deployed is not None:
-            raise UsageError("--format is for a result, this is one file", remedy="leave it out")
-        found = verify_read(subject.read, feeds, kernels, threads)
-    else:
-        name = _chosen(subject.exports, deployed)
-        if kernels is not None and name not in WITH_KERNELS:
-            raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
-        found = VERIFICATIONS[name](
-            Deployed(subject.plan, subject.exports[name], kernels, threads), feeds
-        )
-        found.format = name.value
+    if subject.result is None and deployed is not None:
+        raise UsageError("--format is for a result, this is one file", remedy="leave it out")
+    name, run = _chosen(subject.exports, deployed)
+    if kernels is not None and not FORMATS[name].kernels:
+        raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
+    found = run(Deployed(subject.plan, subject.exports[name], kernels, threads), feeds)
+    if subject.result is not None:
+        found.format = name
     found.score(samples.labels())
     return found
 
@@ -160,32 +152,33 @@ def not_compared(target: str, reason: str, deployed: str = "") -> Verification:
     )
 
 
-def takes_kernels(name: FormatName) -> bool:
-    """Tell whether a format is run by kernels that one can choose."""
-    return name in WITH_KERNELS
+def takes_kernels(name: str) -> bool:
+    """Whether a format is run by kernels that one can choose."""
+    return bool(FORMATS[name].kernels)
 
 
-def runnable_formats(subject: Subject) -> tuple[FormatName, ...]:
-    """Return the formats of a result that a runtime can run."""
-    return tuple(name for name in subject.exports if name in VERIFICATIONS)
+def runnable_formats(subject: Subject) -> tuple[str, ...]:
+    """The formats of a subject that a runtime can run."""
+    return tuple(name for name in subject.exports if FORMATS[name].verify is not None)
 
 
-def _chosen(exports: Mapping[FormatName, Exported], deployed: str | None) -> FormatName:
+def _chosen(exports: Mapping[str, Exported], deployed: str | None) -> tuple[str, _Verify]:
+    by_case = {name.lower(): name for name in exports}
     if deployed is None:
-        for name in exports:
-            if name in VERIFICATIONS:
-                return name
-        deployed = next(iter(exports))
-    if deployed not in exports:
+        runnable = (name for name in exports if FORMATS[name].verify is not None)
+        deployed = next(runnable, next(iter(exports)))
+    if deployed.lower() not in by_case:
         raise UsageError(
             f"--format {deployed!r}: the result has {', '.join(exports)}", remedy="choose of these"
         )
-    if deployed not in VERIFICATIONS:
+    name = by_case[deployed.lower()]
+    verify = FORMATS[name].verify
+    if verify is None:
         raise UsageError(
-            f"{deployed} holds scales and no program, so there is nothing to run",
+            f"{name} holds scales and no program, so there is nothing to run",
             remedy="write another format too, with `intact export`",
         )
-    return FormatName(deployed)
+    return name, verify
 
 
 def compare_observed(
@@ -216,12 +209,12 @@ def compare_observed(
         key: np.asarray(array) for key, array in dump.items() if key not in beside
     }
     found = verify_observed(plan, feeds, arrays, threads=threads, device=name)
-    found.not_compared |= dict.fromkeys(beside, "only the .tflite has it, the plan does not")
+    found.not_compared |= dict.fromkeys(beside, "only the file has it, the plan does not")
     return found
 
 
 def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, ...]:
-    """Return the names of tensors that writing a ``.tflite`` adds, such as those of explicit pads.
+    """The names of tensors that writing a format adds, such as those of explicit pads.
 
     Who records every tensor of the file has them too.
     """
@@ -230,10 +223,18 @@ def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, 
     known |= {tensor.value for tensor in program.tensors() if tensor.value}
     known |= {str(value.name) for node in plan.graph.nodes for value in node.outputs}
     unknown = [name for name in names if name not in known]
-    formats = plan.provenance.get(FORMATS_KEY, "").split(",")
-    if not unknown or FormatName.TFLITE not in formats:
+    if not unknown:
         return ()
-    written = FORMATS[FormatName.TFLITE].write(plan, Io.INT8)
-    content = written.files[TFLITE_FILE] if isinstance(written, WrittenFiles) else b""
-    inside = {tensor.name for tensor in open_tflite(content).tensors if tensor.data is None}
+    inside = {name for each in _formats_of(plan) for name in _tensor_names(plan, each)}
     return tuple(name for name in unknown if name in inside)
+
+
+def _formats_of(plan: QuantizedGraph) -> list[Format]:
+    names = plan.provenance.get(FORMATS_KEY, "").split(",")
+    return [FORMATS[name] for name in names if name in FORMATS]
+
+
+def _tensor_names(plan: QuantizedGraph, written_as: Format) -> frozenset[str]:
+    if written_as.tensor_names is None:
+        return frozenset()
+    return written_as.tensor_names(written_as.write(plan, Io.INT8))

@@ -1,103 +1,134 @@
-"""The formats that a plan is deployed in, by the names that users have for them."""
+"""The formats by name: those of this package, and those of others by entry point."""
 
 from __future__ import annotations
 
-import enum
+import contextlib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
+from importlib import metadata
 from pathlib import Path
+
+import onnx
+import onnx_ir as ir
 
 from intact.errors import PlanError, UsageError, nearest
 from intact.formats.base.format import (
     Exported,
     Expressible,
+    FloatSource,
     Format,
     Io,
+    ModelReader,
+    QuantizedSource,
     require_files,
     require_packages,
 )
+from intact.graph import load_model
 from intact.plan import QuantizedGraph
 from intact.targets import Target
 
-FORMATS_KEY, IO_KEY = "formats", "io"
-"""Keys of a plan's provenance."""
+ENTRY_POINT_GROUP = "intact.formats"
+"""Packages register formats here; each entry point is a `Format`."""
+FORMATS_KEY = "formats"
+"""Key of a plan's provenance."""
+ONNX_QDQ = "onnx_qdq"
+ONNX_TARGET = "onnxruntime"
+"""The hardware of a float ONNX model, unless the user names another."""
 
-
-class FormatName(enum.StrEnum):
-    """How users call the formats."""
-
-    ONNX_QDQ = "onnx_qdq"
-    TFLITE = "tflite"
-    C = "c"
-    ENCODINGS = "encodings"
-    NCNN = "ncnn"
-    OPENVINO = "openvino"
-    TENSORRT = "tensorrt"
-    TENGINE = "tengine"
-    ONNX_INTEGER = "onnx_integer"
-    TVM = "tvm"
-
-
-_HOMES: Mapping[FormatName, str] = {
-    FormatName.ONNX_QDQ: "intact.formats.onnx_qdq.format:ONNX_QDQ",
-    FormatName.TFLITE: "intact.formats.tflite.format:TFLITE",
-    FormatName.C: "intact.formats.c.format:C",
-    FormatName.ENCODINGS: "intact.formats.encodings.format:ENCODINGS",
-    FormatName.NCNN: "intact.formats.ncnn.format:NCNN",
-    FormatName.OPENVINO: "intact.formats.openvino.format:OPENVINO",
-    FormatName.TENSORRT: "intact.formats.tensorrt.format:tensorrt",
-    FormatName.TENGINE: "intact.formats.tengine.format:TENGINE",
-    FormatName.ONNX_INTEGER: "intact.formats.onnx_integer.format:ONNX_INTEGER",
-    FormatName.TVM: "intact.formats.tvm.format:TVM",
+_HOMES: Mapping[str, str] = {
+    ONNX_QDQ: "intact.formats.onnx_qdq.format:ONNX_QDQ",
+    "tflite": "intact.formats.tflite.format:TFLITE",
+    "c": "intact.formats.c.format:C",
+    "encodings": "intact.formats.encodings.format:ENCODINGS",
+    "ncnn": "intact.formats.ncnn.format:NCNN",
+    "openvino": "intact.formats.openvino.format:OPENVINO",
+    "tensorrt": "intact.formats.tensorrt.format:TENSORRT",
+    "tengine": "intact.formats.tengine.format:TENGINE",
+    "onnx_integer": "intact.formats.onnx_integer.format:ONNX_INTEGER",
+    "tvm": "intact.formats.tvm.format:TVM",
 }
-"""Where each format is described. A format is a row here and a folder in ``formats/``."""
+"""Where each format of this package is described; one row each."""
+
+_ONNX_START = b"\x08"
+"""The first byte of ONNX files: the tag of ``ir_version``."""
+_QUANTIZING = ("uantize", "QLinear", "QGemm", "Integer")
+"""Parts of the names of operators that quantize or compute with codes."""
 
 
-class _Formats(Mapping[FormatName, Format]):
-    """The formats by name; a format is imported when it is first asked for."""
+class _Formats(Mapping[str, Format]):
+    """The formats by name; each is imported when it is first looked up."""
 
-    def __getitem__(self, name: FormatName) -> Format:
+    def __getitem__(self, name: str) -> Format:
         return _load(name)
 
-    def __iter__(self) -> Iterator[FormatName]:
-        return iter(_HOMES)
+    def __iter__(self) -> Iterator[str]:
+        yield from _HOMES
+        yield from (name for name in _registered() if name not in _HOMES)
 
     def __len__(self) -> int:
-        return len(_HOMES)
+        return len(tuple(iter(self)))
 
     def __contains__(self, name: object) -> bool:
-        return name in _HOMES
+        return name in _HOMES or name in _registered()
 
 
-FORMATS = _Formats()
+FORMATS: Mapping[str, Format] = _Formats()
+
+
+def _registered() -> dict[str, metadata.EntryPoint]:
+    return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)}
 
 
 @cache
-def _load(name: FormatName) -> Format:
-    if name is FormatName.TENSORRT:  # formats do not import each other: it gets its writer here
-        from intact.formats.onnx_qdq.format import write_float_weights
-        from intact.formats.tensorrt.format import tensorrt
-
-        return tensorrt(write_float_weights)
-    module, attribute = _HOMES[name].split(":")
-    found: Format = getattr(importlib.import_module(module), attribute)
+def _load(name: str) -> Format:
+    if name in _HOMES:
+        module, attribute = _HOMES[name].split(":")
+        own: Format = getattr(importlib.import_module(module), attribute)
+        return own
+    entry = _registered()[name]
+    try:
+        found = entry.load()
+    except Exception as error:  # whatever a foreign package raises on import
+        raise UsageError(
+            f"format {name!r} is registered as {entry.value}, which fails: {error}",
+            remedy="repair or uninstall that package",
+        ) from error
+    if not isinstance(found, Format):
+        raise UsageError(
+            f"format {name!r} is registered as {entry.value}, which is no Format",
+            remedy="register an intact.formats.base.format.Format",
+        )
     return found
 
 
-def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[FormatName, ...]:
-    """Return the formats to write: those asked for, or the best that the target names.
+def described() -> Iterator[tuple[str, Format]]:
+    """Yield every format by name; those of others whose registration is wrong are left out."""
+    for name in FORMATS:
+        with contextlib.suppress(UsageError):
+            yield name, FORMATS[name]
+
+
+def format_name(asked: str) -> str:
+    """Find a format by its name in any case.
+
+    Raises:
+        UsageError: There is none; with the nearest name.
+    """
+    by_case = {name.lower(): name for name in FORMATS}
+    if asked.lower() not in by_case:
+        raise UsageError(f"--format {asked!r}", remedy=nearest(asked.lower(), FORMATS))
+    return by_case[asked.lower()]
+
+
+def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[str, ...]:
+    """Choose the formats to write: those asked for, or else the first that the target names.
 
     Raises:
         UsageError: There is no such format, or none of the target's exists.
-        MissingExtraError: A package that it takes is not installed.
+        MissingExtraError: A package that writing needs is not installed.
     """
-    names = tuple(dict.fromkeys(asked or ()))
-    for name in names:
-        if name not in FORMATS:
-            raise UsageError(
-                f"--format {name!r}", remedy=nearest(name, [known.value for known in FORMATS])
-            )
+    names = tuple(dict.fromkeys(map(format_name, asked or ())))
     if not names:
         names = tuple(name for name in target.formats if name in FORMATS)[:1]
     if not names:
@@ -105,43 +136,93 @@ def chosen_formats(target: Target, asked: Iterable[str] | None) -> tuple[FormatN
             f"target {target.name} names no format that can be written",
             remedy=f"choose one with --format: {', '.join(FORMATS)}",
         )
-    found = tuple(FormatName(name) for name in names)
-    for each in found:
+    for each in names:
         require_packages(f"format {each}", FORMATS[each].packages, FORMATS[each].extra)
-    return found
+    return names
 
 
-def export(
-    plan: QuantizedGraph, formats: Iterable[FormatName], io: Io
-) -> dict[FormatName, Exported]:
+def export(plan: QuantizedGraph, formats: Iterable[str], io: Io) -> dict[str, Exported]:
     """Write a calibrated plan in some formats.
 
     Raises:
-        ExportError: A format cannot express the plan; all that it cannot is listed.
+        ExportError: A format cannot express the plan; everything that it cannot is listed.
     """
     return {name: FORMATS[name].write(plan, io) for name in formats}
 
 
-def expressible(formats: Iterable[FormatName]) -> Expressible:
-    """Return what plans may ask of all of some formats."""
+def expressible(formats: Iterable[str]) -> Expressible:
+    """What plans may ask of all of some formats."""
     found = Expressible()
     for name in formats:
         found &= FORMATS[name].expressible
     return found
 
 
-def exported_in(folder: Path, plan: QuantizedGraph) -> dict[FormatName, Exported]:
-    """Read what lies in a result's folder.
+def exported_in(folder: Path, plan: QuantizedGraph) -> dict[str, Exported]:
+    """Read the deployed models in a result's folder.
 
     Raises:
         PlanError: A file is missing or is not this plan's.
     """
-    names = plan.provenance.get(FORMATS_KEY, FormatName.ONNX_QDQ.value).split(",")
+    names = plan.provenance.get(FORMATS_KEY, ONNX_QDQ).split(",")
     unknown = [name for name in names if name not in FORMATS]
     if unknown:
         raise PlanError(f"the plan was written as {unknown[0]!r}", remedy="take a newer intact")
     exports = {}
-    for name in map(FormatName, names):
+    for name in names:
         require_files(folder, FORMATS[name].required)
         exports[name] = FORMATS[name].read(folder, plan)
     return exports
+
+
+def open_model(
+    model: str | Path | onnx.ModelProto | ir.Model,
+) -> FloatSource | QuantizedSource:
+    """Open a model of any format that can be read, quantized or not.
+
+    Formats are imported only for a file that is not ONNX, or an ONNX model that is quantized.
+
+    Raises:
+        ModelError: It cannot be read.
+    """
+    found = model_reader(model)
+    if found is not None and isinstance(model, str | Path):
+        return found[1].open(Path(model))
+    loaded = load_model(model)
+    if _is_quantized(loaded):
+        for _, each in described():
+            source = None if each.open_onnx is None else each.open_onnx(loaded)
+            if source is not None:
+                return source
+    return FloatSource(ONNX_TARGET, loaded)
+
+
+def model_reader(model: object) -> tuple[str, ModelReader] | None:
+    """Find the format that a model file is in, by its content or else by its suffix.
+
+    Returns:
+        Its name and reader; None for ONNX, and for what is no path.
+    """
+    if not isinstance(model, str | Path):
+        return None
+    path, head = Path(model), _head(Path(model))
+    if head.startswith(_ONNX_START):
+        return None
+    readers = [(name, each.models()) for name, each in described() if each.models is not None]
+    by_content = (row for row in readers if row[1].recognizes(path, head))
+    by_suffix = (row for row in readers if path.suffix.lower() in row[1].suffixes)
+    return next(by_content, None) or next(by_suffix, None)
+
+
+def _is_quantized(model: ir.Model) -> bool:
+    op_types = {node.op_type for node in model.graph.all_nodes()}
+    return any(part in op_type for op_type in op_types for part in _QUANTIZING)
+
+
+def _head(path: Path) -> bytes:
+    """The first 8 bytes of a file; none where there is no such file."""
+    try:
+        with path.open("rb") as file:
+            return file.read(8)
+    except (OSError, ValueError):  # ValueError: a null byte in the path
+        return b""

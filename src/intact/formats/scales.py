@@ -1,12 +1,13 @@
-"""Reading a table of given scales, whatever format it has."""
+"""Reading a table of given scales of any format."""
 
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable
 from pathlib import Path
 
 from intact.errors import DataError
+from intact.formats.base.format import ScaleReader
+from intact.formats.registry import described
 from intact.graph import Graph
 from intact.plan.given_scales import ScaleTable
 
@@ -16,7 +17,7 @@ this size, one line of numbers, takes 0.8 GB to read."""
 
 
 def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
-    """Read a table of Tengine, TensorRT or ncnn, or encodings; what begins with ``{`` is JSON.
+    """Read a table of scales: of Tengine, TensorRT, ncnn, encodings, or of a format of others.
 
     Args:
         path: The file.
@@ -25,8 +26,6 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
     Raises:
         DataError: It is missing, unreadable, too large, or wrong in a line or key that is named.
     """
-    from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
-
     path = Path(path)
     try:
         with path.open("rb") as file:
@@ -41,17 +40,13 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
             f"{path}: larger than {_MOST_BYTES >> 20} MiB", remedy="this is no table of scales"
         )
     data = data.removeprefix(codecs.BOM_UTF8)  # some editors write it
-    if is_ncnn_table(data):
-        return parse_ncnn_table(data, str(path), graph)
-    return _parser(data)(data, str(path))
+    return _reader(data, path).parse(data, str(path), graph)
 
 
-def _parser(data: bytes) -> Callable[[bytes, str], ScaleTable]:
-    """Return what reads a table, by how it begins."""
-    from intact.formats.encodings.read import parse_encodings
-    from intact.formats.tengine.tables import parse_table
-    from intact.formats.tensorrt.read import CACHE_START, holds_ranges, parse_cache, parse_ranges
-
-    if data.lstrip()[:1] == b"{":
-        return parse_ranges if holds_ranges(data) else parse_encodings
-    return parse_cache if data.startswith(CACHE_START) else parse_table
+def _reader(data: bytes, path: Path) -> ScaleReader:
+    """The reader that recognizes a table; those that guess are asked last."""
+    readers = [reader for _, each in described() if each.scales for reader in each.scales()]
+    for reader in sorted(readers, key=lambda each: each.is_guess):
+        if reader.recognizes(data):
+            return reader
+    raise DataError(f"{path}: no table of scales", remedy="give one of a format that intact reads")

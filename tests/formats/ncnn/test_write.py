@@ -12,7 +12,7 @@ from intact.errors import ExportError, PlanError
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.ncnn.builder import Layer
 from intact.formats.ncnn.model import NcnnModel
-from intact.formats.registry import FormatName, export
+from intact.formats.registry import export
 from intact.plan import Overrides, QuantizedGraph
 from tests.formats.ncnn.cases import outputs_of, written_from
 from tests.models import MODELS, ModelBuilder, random_inputs, run_model
@@ -274,7 +274,7 @@ def test_plan_without_scales_is_an_error() -> None:
 
 def test_format_has_three_files() -> None:
     plan = calibrated(one_conv(), "ncnn")
-    exported = export(plan, [FormatName.NCNN], Io.INT8)[FormatName.NCNN]
+    exported = export(plan, ["ncnn"], Io.INT8)["ncnn"]
     assert isinstance(exported, WrittenFiles)
     assert list(exported.files) == ["model.int8.param", "model.int8.bin", "model.table"]
     table = exported.files["model.table"]

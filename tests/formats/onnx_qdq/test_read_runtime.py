@@ -23,8 +23,8 @@ from intact.calibrate.collect import collect
 from intact.data.sources import open_samples
 from intact.formats.onnx_qdq.reading.expand import QOPERATORS
 from intact.formats.onnx_qdq.run import float_leftovers
+from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.formats.verification import verify_qdq
 from intact.plan import Decision, Overrides, QuantizedGraph, quantization_points
 from intact.plan.build import complete
 from intact.targets import load_target

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from intact.formats.onnx_qdq.run import QdqRuntime
+from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.formats.verification import verify_qdq
 from intact.plan import QuantizedGraph, TensorEnd
 from tests.models import ModelBuilder
 from tests.plans import config, own_target, planned

@@ -14,13 +14,13 @@ from intact.formats.base.format import Io
 from intact.formats.openvino import format as table
 from intact.formats.openvino.intermediate import BIN_FILE, XML_FILE, intermediate_files
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel, write_openvino
-from intact.formats.registry import FORMATS, FormatName
+from intact.formats.registry import FORMATS
 from intact.plan import Overrides, QuantizedGraph
 from intact.targets import load_target
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 from tests.plans import calibrated
 
-FORMAT = FORMATS[FormatName.OPENVINO]
+FORMAT = FORMATS["openvino"]
 
 
 @pytest.fixture(scope="module")

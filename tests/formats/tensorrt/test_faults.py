@@ -8,13 +8,13 @@ import pytest
 
 from intact.errors import ExportError, PlanError
 from intact.formats.base.format import Io
-from intact.formats.registry import FORMATS, FormatName
+from intact.formats.registry import FORMATS
 from intact.plan import Overrides
 from intact.targets import Target, load_target
 from tests.models import MODELS, ModelBuilder
 from tests.plans import calibrated, planned
 
-WRITE = FORMATS[FormatName.TENSORRT].write
+WRITE = FORMATS["tensorrt"].write
 
 
 def variant(folder: Path, text: str) -> Target:

@@ -1,4 +1,4 @@
-"""What a format is: its files, how a plan is written as them, how they are read back."""
+"""What a format is: how plans are written in it, read back, run and verified."""
 
 from __future__ import annotations
 
@@ -7,10 +7,26 @@ import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
+
+import numpy.typing as npt
 
 from intact.errors import MissingExtraError, PlanError
 from intact.plan import Note, QuantizedGraph
+from intact.targets import Target
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intact.formats.base.report import Verification
+    from intact.graph import Graph
+    from intact.plan.given_scales import ScaleTable
+
+IO_KEY = "io"
+"""Key of a plan's provenance: what the ends of the written files hold."""
+
+Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
+_Kind = TypeVar("_Kind")
 
 
 class Exported(Protocol):
@@ -98,18 +114,138 @@ INTEGERS_ALONE = Expressible(UP_TO_EIGHT_BITS, UP_TO_EIGHT_BITS, floats=False, p
 
 
 @dataclass(frozen=True)
-class Format:
-    """A format that plans are deployed in; each folder of ``formats/`` that has one names it.
+class Deployed:
+    """A deployed model and how to run it.
 
     Attributes:
-        files: What it leaves in a result's folder; the first is what one deploys.
-        write: Makes it of a calibrated plan.
+        plan: What it should compute.
+        exported: What was written.
+        kernels: Kernels of its runtime, of ``Format.kernels``; None for the target's.
+        threads: Threads of the runtime; 0 for all cores.
+    """
+
+    plan: QuantizedGraph
+    exported: Exported
+    kernels: str | None = None
+    threads: int = 0
+
+    def held(self, kind: type[_Kind]) -> _Kind:
+        """The exported model, which must be of this class.
+
+        Raises:
+            PlanError: It is of another.
+        """
+        if isinstance(self.exported, kind):
+            return self.exported
+        raise PlanError("the deployed model is not there", remedy="quantize again")
+
+    @property
+    def files(self) -> Mapping[str, bytes]:
+        """Content by file name, of a format whose files are held whole."""
+        return self.held(WrittenFiles).files
+
+    @property
+    def has_float_ends(self) -> bool:
+        """Whether the written files take and give floats."""
+        return self.plan.provenance.get(IO_KEY) == Io.FLOAT
+
+    def require_unchanged(self, expected: Mapping[str, bytes]) -> None:
+        """Refuse files that are not those of the plan, before they are compiled or run.
+
+        Raises:
+            PlanError: A file holds something else.
+        """
+        for name, content in expected.items():
+            if self.files.get(name) != content:
+                raise PlanError(
+                    f"{name} is not what this plan gives: changed by hand, or by another version",
+                    remedy="quantize again, or record the device's tensors and give --observed",
+                )
+
+
+@dataclass(frozen=True)
+class FloatSource:
+    """A float model.
+
+    Attributes:
+        target: Hardware that it is for, unless the user names another.
+        model: The model as loaded.
+    """
+
+    target: str
+    model: ir.Model
+
+
+@dataclass(frozen=True)
+class QuantizedSource:
+    """A model that others quantized.
+
+    Attributes:
+        target: Hardware that it is for, unless the user names another.
+        plan: Reads it for a target.
+    """
+
+    target: str
+    plan: Callable[[Target], QuantizedGraph]
+
+
+@dataclass(frozen=True)
+class ModelReader:
+    """How a format opens model files that others made.
+
+    Attributes:
+        recognizes: Whether a file is of this format, by its path and its first 8 bytes.
+        open: Opens it.
+        target: Hardware of its models, unless the user names another.
+        suffixes: Endings of file names, in lower case; such a file is opened whatever it holds.
+        deployed: Opens it as what is deployed, with its plan for a target, so that it can be
+            verified; None where that cannot be done.
+    """
+
+    recognizes: Callable[[Path, bytes], bool]
+    open: Callable[[Path], FloatSource | QuantizedSource]
+    target: str
+    suffixes: tuple[str, ...] = ()
+    deployed: Callable[[Path, Target], tuple[QuantizedGraph, Exported]] | None = None
+
+
+@dataclass(frozen=True)
+class ScaleReader:
+    """How a format reads a table of scales.
+
+    Attributes:
+        recognizes: Whether a file's content is such a table.
+        parse: Reads it, for error messages under a name; the model is None where none is known.
+        is_guess: It accepts whatever resembles a table, and is asked after all others.
+    """
+
+    recognizes: Callable[[bytes], bool]
+    parse: Callable[[bytes, str, Graph | None], ScaleTable]
+    is_guess: bool = False
+
+
+@dataclass(frozen=True)
+class Format:
+    """A format that plans are deployed in: everything that the rest of the package knows of it.
+
+    Functions import their modules when they are called, so that a description is cheap to load.
+
+    Attributes:
+        files: Names of the files in a result's folder; the first is the one that is deployed.
+        write: Writes a calibrated plan.
         read: Reads it back from the folder of a result.
-        packages: What writing takes, by the module that is imported.
-        extra: Which extra brings them.
-        optional: Which of the files are not always there.
-        has_io: Whether its ends can hold codes or numbers, as the caller likes.
+        packages: Modules of other packages that writing imports.
+        extra: The extra that installs them.
+        optional: Files that are not always written.
+        has_io: Whether the ends can hold codes or numbers, as the user chooses.
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
+        verify: Runs it and compares each layer with the plan; None where there is no program.
+        kernels: Kinds of kernels that a user may choose for running it.
+        scales: Readers of its tables of scales.
+        models: The reader of its model files that others made.
+        open_onnx: Opens an ONNX model that others quantized; None for one that is not of its kind.
+            Asked only where some operator is named like a quantizer.
+        tensor_names: Names of the tensors between the operators of what was written.
     """
 
     files: tuple[str, ...]
@@ -120,6 +256,12 @@ class Format:
     optional: tuple[str, ...] = ()
     has_io: bool = False
     expressible: Expressible = Expressible()
+    verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
+    kernels: tuple[str, ...] = ()
+    scales: Callable[[], tuple[ScaleReader, ...]] | None = None
+    models: Callable[[], ModelReader] | None = None
+    open_onnx: Callable[[ir.Model], QuantizedSource | None] | None = None
+    tensor_names: Callable[[Exported], frozenset[str]] | None = None
 
     @property
     def required(self) -> tuple[str, ...]:

@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.engines.cpu import detect_cpu
-from intact.engines.session import Feeds
 from intact.errors import DataError, nearest
-from intact.formats.base.beside import EngineBeside
 from intact.formats.base.comparison import activations, differences, stored_feeds
+from intact.formats.base.format import Feeds
 from intact.formats.base.report import Verification, overflow_reports
+from intact.formats.base.verification import EngineBeside
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Shape, Tensor
 from intact.program.lower import lower

@@ -1,15 +1,18 @@
-"""C in the table of formats."""
+"""C99 programs for processors without floats."""
 
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from intact.errors import ExportError
 from intact.formats.base.format import (
     INTEGERS_ALONE,
+    Deployed,
     Exported,
+    Feeds,
     Format,
     Io,
     WrittenFiles,
@@ -20,6 +23,7 @@ from intact.program.deployed import deployed_program
 from intact.program.passes.integer_io import integer_io
 
 if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
     from intact.formats.c.write import CProgram
 
 C_FILES = ("model.c", "model.h", "model_data.h")
@@ -50,4 +54,13 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, C_FILES), c_program(plan).flash_bytes)
 
 
-C = Format(C_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE)
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    """Compile and run the program, which must be the plan's own: a folder may come from anyone."""
+    from intact.formats.c.verify import verify_c
+
+    program = c_program(deployed.plan)
+    deployed.require_unchanged({name: text.encode() for name, text in program.files.items()})
+    return verify_c(deployed.plan, program, batches)
+
+
+C = Format(C_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE, verify=_verify)

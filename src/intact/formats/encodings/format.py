@@ -1,10 +1,10 @@
-"""Encodings in the table of formats."""
+"""Encodings: scales by tensor as JSON, without a model."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
-from intact.formats.base.format import Exported, Format, Io, WrittenFiles, read_files
+from intact.formats.base.format import Exported, Format, Io, ScaleReader, WrittenFiles, read_files
 from intact.formats.encodings.write import write_encodings
 from intact.plan import QuantizedGraph
 
@@ -19,4 +19,10 @@ def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, (ENCODINGS_FILE,)))
 
 
-ENCODINGS = Format((ENCODINGS_FILE,), _write, _read)
+def _scales() -> tuple[ScaleReader, ...]:
+    from intact.formats.encodings.read import SCALE_READERS
+
+    return SCALE_READERS
+
+
+ENCODINGS = Format((ENCODINGS_FILE,), _write, _read, scales=_scales)

@@ -30,6 +30,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from intact.errors import DataError, IntactError, Unsupported
+from intact.formats.base.format import ScaleReader
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
 
 _Entry: TypeAlias = tuple[str, str | None, msgspec.Raw]
@@ -225,3 +226,12 @@ def _whole(number: float) -> int:
 
 def _is_true(flag: bool | str) -> bool:
     return flag is True or str(flag).lower() == "true"
+
+
+SCALE_READERS = (
+    ScaleReader(
+        lambda data: data.lstrip()[:1] == b"{",
+        lambda data, source, _: parse_encodings(data, source),
+        is_guess=True,
+    ),
+)

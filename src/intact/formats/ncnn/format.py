@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from intact.formats.base.format import (
     EIGHT_BITS,
     UP_TO_EIGHT_BITS,
+    Deployed,
     Exported,
     Expressible,
+    Feeds,
     Format,
     Io,
+    ScaleReader,
     WrittenFiles,
     read_files,
 )
@@ -18,6 +23,9 @@ from intact.formats.ncnn.model import NcnnModel
 from intact.formats.ncnn.write import write_ncnn
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower_nodes
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
 
 PARAM_FILE, BIN_FILE, TABLE_FILE = "model.int8.param", "model.int8.bin", "model.table"
 _FILES = (PARAM_FILE, BIN_FILE, TABLE_FILE)
@@ -47,6 +55,25 @@ def _deployed(model: NcnnModel) -> int:
     return len(model.param) + len(model.weights)
 
 
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.ncnn.verify import verify_ncnn
+
+    written = write_ncnn(lower_nodes(deployed.plan))
+    deployed.require_unchanged(files_of(written))
+    return verify_ncnn(deployed.plan, written, batches, threads=deployed.threads)
+
+
+def _scales() -> tuple[ScaleReader, ...]:
+    from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
+
+    return (ScaleReader(is_ncnn_table, parse_ncnn_table),)
+
+
 NCNN = Format(
-    _FILES, _write, _read, expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False)
+    _FILES,
+    _write,
+    _read,
+    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
+    verify=_verify,
+    scales=_scales,
 )

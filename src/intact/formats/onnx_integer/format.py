@@ -1,14 +1,18 @@
-"""Integer ONNX in the table of formats."""
+"""ONNX of plain integer operators."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from intact.formats.base.format import (
     INTEGERS_ALONE,
+    Deployed,
     Exported,
+    Feeds,
     Format,
     Io,
     WrittenFiles,
@@ -19,6 +23,9 @@ from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program import Program
 from intact.program.operations import Convolution, FullyConnected, TransposedConvolution
 from intact.program.realize import integer_program
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
 
 ONNX_INTEGER_FILE = "model.integer.onnx"
 
@@ -49,4 +56,20 @@ def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, (ONNX_INTEGER_FILE,)))
 
 
-ONNX_INTEGER = Format((ONNX_INTEGER_FILE,), _write, _read, has_io=True, expressible=INTEGERS_ALONE)
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.onnx_integer.verify import verify_onnx_integer
+
+    plan, floats = deployed.plan, deployed.has_float_ends
+    content = write_onnx_integer(integer_program(plan, float_ends=floats))
+    deployed.require_unchanged({ONNX_INTEGER_FILE: content})
+    return verify_onnx_integer(plan, content, batches, float_ends=floats, threads=deployed.threads)
+
+
+ONNX_INTEGER = Format(
+    (ONNX_INTEGER_FILE,),
+    _write,
+    _read,
+    has_io=True,
+    expressible=INTEGERS_ALONE,
+    verify=_verify,
+)

@@ -1,22 +1,22 @@
-"""QDQ in the table of formats."""
+"""QDQ: ONNX with QuantizeLinear and DequantizeLinear."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
 from intact.errors import PlanError
-from intact.formats.base.format import Exported, Format, Io
-from intact.formats.onnx_qdq.write import QDQ_FILE, write_qdq
+from intact.formats.base.format import Deployed, Exported, Feeds, Format, Io, QuantizedSource
+from intact.formats.onnx_qdq.write import QDQ_FILE, QdqModel, write_qdq
 from intact.graph import load_model
-from intact.plan import Note, QuantizedGraph
+from intact.plan import QuantizedGraph
 
-
-def write_float_weights(plan: QuantizedGraph) -> tuple[ir.Model, list[Note]]:
-    """Write a plan for runtimes that quantize weights themselves, with what a user should know."""
-    written = write_qdq(plan, float_weights=True)
-    return written.model, written.notes
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
 
 
 def _write(plan: QuantizedGraph, _io: Io) -> Exported:
@@ -45,6 +45,19 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return expected
 
 
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.onnx_qdq.verify import verify_qdq
+
+    model = deployed.held(QdqModel)
+    return verify_qdq(deployed.plan, model, batches, threads=deployed.threads)
+
+
+def _open(model: ir.Model) -> QuantizedSource | None:
+    from intact.formats.onnx_qdq.read import is_quantized, read_qdq
+
+    return QuantizedSource("onnxruntime", partial(read_qdq, model)) if is_quantized(model) else None
+
+
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")
 
-ONNX_QDQ = Format(_FILES, _write, _read, optional=_FILES[1:])
+ONNX_QDQ = Format(_FILES, _write, _read, optional=_FILES[1:], verify=_verify, open_onnx=_open)

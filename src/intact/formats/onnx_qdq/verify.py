@@ -8,29 +8,134 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.engines.cpu import detect_cpu
 from intact.engines.exact_sums import saturates_pairs
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.limits import limits_of_simulation
-from intact.engines.session import Feeds
 from intact.engines.simulate import Simulator
 from intact.errors import ConfigError, PlanError
-from intact.formats.base.beside import EngineBeside
-from intact.formats.base.comparison import LayerComparison, OutputComparer, activations
-from intact.formats.base.report import (
-    Verification,
-    overflow_reports,
-    saturation,
-    sqnr_by_name,
+from intact.formats.base.comparison import LayerComparison, activations
+from intact.formats.base.format import Feeds
+from intact.formats.base.report import Verification
+from intact.formats.base.verification import (
+    Arrays,
+    ByDefault,
+    EngineBeside,
+    OutputsOfSimulation,
+    compare,
 )
 from intact.formats.onnx_qdq.run import QdqRuntime, float_leftovers
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
-from intact.program import Array, Program, Tensor
+from intact.program import Program, Tensor
 from intact.program.lower import lower
 
+_Codes = dict[TensorEnd, npt.NDArray[Any]]
 
-class SimulationBeside:
+_MOVED = "it only moves integers, which are compared where they are made"
+_IN_FLOAT = "it is computed in float"
+
+
+def verify_qdq(
+    plan: QuantizedGraph, exported: QdqModel, batches: Iterable[Feeds], *, threads: int = 0
+) -> Verification:
+    """Compare a written model in ONNX Runtime with the integers that its plan says.
+
+    Args:
+        plan: The plan.
+        exported: What was written from it.
+        batches: Inputs by name; every activation of a batch is held, several times.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+
+    Raises:
+        ExportError: The runtime refuses the model, or fails on it.
+        DataError: The model gives other shapes than the plan.
+    """
+    program = lower(plan)
+    reference = _Reference(plan, program, exported, threads)
+    exact = not plan.target.saturates_pairs
+    as_used = QdqRuntime(exported.model, threads=threads, exact=exact)
+    watched = QdqRuntime(exported.model, reference.codes, threads=threads, exact=exact)
+    by_default = None
+    if exact and saturates_pairs():
+        default = QdqRuntime(exported.model, threads=threads, exact=False)
+        by_default = ByDefault(lambda feeds: default.run(feeds)[0], exported.model)
+
+    def run(feeds: Feeds) -> tuple[Arrays, _Codes]:
+        codes = watched.run(feeds)[1]
+        return as_used.run(feeds)[0], {end: _plain(array) for end, array in codes.items()}
+
+    found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
+    found.simulation = reference.simulation.layers
+    found.in_float = dict(program.in_float)
+    found.float_nodes = float_leftovers(
+        exported.model, [name for name, each in plan.decisions.items() if each.quantized]
+    )
+    found.not_compared = {
+        str(point.end): _MOVED if point.is_passed_on else _IN_FLOAT
+        for point in quantization_points(plan)
+        if point.end in exported.codes and point.end not in reference.tensors
+    }
+    found.no_engine = reference.no_engine
+    found.not_simulated = limits_of_simulation(plan)
+    return found
+
+
+class _Reference:
+    """The engine and the simulation, both fed with the runtime's integers.
+
+    A plan that was read can have scales that its target's arithmetic has no way to compute with;
+    the outputs of the simulation take the engine's place then.
+
+    Attributes:
+        tensors: The tensor of each quantization point that the engine and the model hold, in the
+            steps' order.
+        codes: Names of the integers in the model, by their ends.
+        simulation: The simulation.
+        no_engine: Why there is no engine, "" if there is one.
+    """
+
+    def __init__(
+        self, plan: QuantizedGraph, program: Program, exported: QdqModel, threads: int
+    ) -> None:
+        self.tensors: dict[TensorEnd, Tensor] = {}
+        for tensor in activations(program):
+            if tensor.encoding is not None and tensor.end in exported.codes:
+                self.tensors.setdefault(tensor.end, tensor)
+        self.no_engine = ""
+        self._outputs: EngineBeside | OutputsOfSimulation
+        try:
+            self._outputs = EngineBeside(program, self.tensors.values(), threads=threads)
+        except (ConfigError, PlanError) as error:
+            self.no_engine = str(error)
+            self._outputs = OutputsOfSimulation(plan, threads=threads)
+        self.simulation = _SimulatedLayers(plan, threads)
+        compared = {*self.tensors, *self.simulation.ends}
+        self.codes = {end: name for end, name in exported.codes.items() if end in compared}
+
+    @property
+    def layers(self) -> list[LayerComparison]:
+        """Each tensor, computed from the runtime's own."""
+        return self._outputs.layers
+
+    @property
+    def end_to_end(self) -> list[LayerComparison]:
+        """The same tensors, computed from the engine's own."""
+        return self._outputs.end_to_end
+
+    @property
+    def engine(self) -> IntegerEngine | None:
+        """The engine, if there is one."""
+        return self._outputs.engine
+
+    def add(self, feeds: Feeds, shown: _Codes) -> Arrays:
+        """Compare one batch with both; return the outputs that the engine expects."""
+        stored = {t.name: t.as_stored(shown[end]) for end, t in self.tensors.items()}
+        expected = self._outputs.add(feeds, stored)
+        self.simulation.add(feeds, shown)
+        return expected
+
+
+class _SimulatedLayers:
     """The simulation, each layer computed from the runtime's own integers.
 
     Attributes:
@@ -60,122 +165,6 @@ class SimulationBeside:
             self._found[end].add(integers[end].astype(np.int64), codes)
 
 
-class FreeSimulation:
-    """The simulation in the place of an engine that cannot compute the plan: its outputs only.
-
-    Attributes:
-        layers: None: they are compared by `SimulationBeside`.
-        end_to_end: None.
-        engines: None.
-    """
-
-    def __init__(self, plan: QuantizedGraph, threads: int) -> None:
-        self._simulator = Simulator(plan, threads=threads)
-        self.layers: list[LayerComparison] = []
-        self.end_to_end: list[LayerComparison] = []
-        self.engines: tuple[IntegerEngine, ...] = ()
-
-    def add(
-        self, feeds: Mapping[str, npt.NDArray[Any]], _deployed: Mapping[str, Array]
-    ) -> dict[str, Array]:
-        """Return the outputs of one batch; nothing is compared with what was deployed."""
-        return self._simulator.run(dict(feeds))[0]
-
-
-_MOVED = "it only moves integers, which are compared where they are made"
-
-_IN_FLOAT = "it is computed in float"
-
-
-def verify_qdq(
-    plan: QuantizedGraph, exported: QdqModel, batches: Iterable[Feeds], *, threads: int = 0
-) -> Verification:
-    """Compare a written model in ONNX Runtime with the integers that its plan says.
-
-    Args:
-        plan: The plan.
-        exported: What was written from it.
-        batches: Inputs by name; every activation of a batch is held, several times.
-        threads: Threads inside one operator; 0 lets the runtime choose.
-
-    Raises:
-        ExportError: The runtime refuses the model, or fails on it.
-        DataError: The model gives other shapes than the plan.
-    """
-    program = lower(plan)
-    tensors = _tensors_by_end(program, exported)
-    beside, no_engine = _beside(plan, program, tensors.values(), threads)
-    simulation = SimulationBeside(plan, threads)
-    exact = not plan.target.saturates_pairs
-    as_used = QdqRuntime(exported.model, threads=threads, exact=exact)
-    codes = {e: exported.codes[e] for e in exported.codes if e in tensors or e in simulation.ends}
-    watched = QdqRuntime(exported.model, codes, threads=threads, exact=exact)
-    default = None
-    if exact and saturates_pairs():
-        default = QdqRuntime(exported.model, threads=threads, exact=False)
-    outputs, by_default = OutputComparer(), OutputComparer()
-    samples = 0
-    for feeds in batches:
-        deployed, _ = as_used.run(feeds)
-        _, seen = watched.run(feeds)
-        integers = {end: _plain(array) for end, array in seen.items()}
-        stored = {tensor.name: tensor.as_stored(integers[end]) for end, tensor in tensors.items()}
-        computed = beside.add(feeds, stored)
-        simulation.add(feeds, integers)
-        for name, array in deployed.items():
-            outputs.add(name, array, computed[name])
-        for name, array in (default.run(feeds)[0] if default else {}).items():
-            by_default.add(name, array, computed[name])
-        samples += len(next(iter(feeds.values())))
-    return Verification(
-        target=plan.target.name,
-        runtime=as_used.name,
-        cpu=detect_cpu(),
-        samples=samples,
-        layers=beside.layers,
-        end_to_end=beside.end_to_end,
-        simulation=simulation.layers,
-        outputs=outputs.found(),
-        outputs_sqnr_db=sqnr_by_name(outputs.found()),
-        classes=outputs.classes(),
-        float_nodes=float_leftovers(
-            exported.model, [n for n, d in plan.decisions.items() if d.quantized]
-        ),
-        in_float=dict(program.in_float),
-        not_compared={
-            str(point.end): _MOVED if point.is_passed_on else _IN_FLOAT
-            for point in quantization_points(plan)
-            if point.end in exported.codes and point.end not in tensors
-        },
-        overflows=overflow_reports(*beside.engines),
-        no_engine=no_engine,
-        not_simulated=limits_of_simulation(plan),
-        processor=None if default is None else saturation(exported.model, by_default.found()),
-    )
-
-
-def _tensors_by_end(program: Program, exported: QdqModel) -> dict[TensorEnd, Tensor]:
-    """Return the tensor of each quantization point that both sides hold, in the steps' order."""
-    found: dict[TensorEnd, Tensor] = {}
-    for tensor in activations(program):
-        if tensor.encoding is not None and tensor.end in exported.codes:
-            found.setdefault(tensor.end, tensor)
-    return found
-
-
 def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Return codes of a type that NumPy lacks (int4, uint4) in one that it has."""
+    """Codes of a type that NumPy lacks (int4, uint4), in one that it has."""
     return codes if codes.dtype.kind in "iu" else codes.astype(np.int64)
-
-
-def _beside(
-    plan: QuantizedGraph, program: Program, tensors: Iterable[Tensor], threads: int
-) -> tuple[EngineBeside | FreeSimulation, str]:
-    """Return the engine, or the simulation with the reason why there is no engine.
-
-    A plan that was read can have scales that its target's arithmetic has no way to compute with.
-    """
-    try:
-        return EngineBeside(program, tensors, threads=threads), ""
-    except (ConfigError, PlanError) as error:
-        return FreeSimulation(plan, threads), str(error)

@@ -1,20 +1,37 @@
-"""ONNX with FakeQuantize, and OpenVINO's own files, in the table of formats."""
+"""OpenVINO: ONNX with FakeQuantize, and its own files."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import onnx_ir as ir
 
 from intact.errors import PlanError
-from intact.formats.base.format import Exported, Expressible, Format, Io, read_files
+from intact.formats.base.format import (
+    Deployed,
+    Exported,
+    Expressible,
+    Feeds,
+    Format,
+    Io,
+    QuantizedSource,
+    read_files,
+)
 from intact.formats.openvino.intermediate import (
     BIN_FILE,
     XML_FILE,
     intermediate_files,
     is_installed,
 )
-from intact.formats.openvino.write import ONNX_FILE, write_openvino
+from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel, write_openvino
 from intact.graph import load_model
 from intact.plan import Note, NoteKind, QuantizedGraph
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
 
 _FILES = (ONNX_FILE, XML_FILE, BIN_FILE, f"{ONNX_FILE}.data")
 
@@ -60,4 +77,27 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return expected
 
 
-OPENVINO = Format(_FILES, _write, _read, optional=_FILES[1:], expressible=Expressible(packs=False))
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.openvino.verify import verify_openvino
+
+    model = deployed.held(OpenVinoModel)
+    return verify_openvino(deployed.plan, model, batches, threads=deployed.threads)
+
+
+def _open(model: ir.Model) -> QuantizedSource | None:
+    from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
+
+    if not is_fake_quantized(model):
+        return None
+    return QuantizedSource("openvino", partial(read_fake_quantize, model))
+
+
+OPENVINO = Format(
+    _FILES,
+    _write,
+    _read,
+    optional=_FILES[1:],
+    expressible=Expressible(packs=False),
+    verify=_verify,
+    open_onnx=_open,
+)

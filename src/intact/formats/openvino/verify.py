@@ -14,10 +14,10 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.engines.cpu import detect_cpu
-from intact.engines.session import Feeds
-from intact.formats.base.beside import EngineBeside
-from intact.formats.base.comparison import OutputComparer, activations
-from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
+from intact.formats.base.comparison import activations
+from intact.formats.base.format import Feeds
+from intact.formats.base.report import Verification
+from intact.formats.base.verification import Arrays, EngineBeside, compare
 from intact.formats.openvino.intermediate import XML_FILE
 from intact.formats.openvino.process import LIMIT, OpenVinoProcess
 from intact.formats.openvino.run import ExecutedNode, OpenVinoRuntime, differences, openvino_version
@@ -240,43 +240,30 @@ def verify_openvino(
     program = lower(plan)
     every = View.of(program, exported)
     limit = _limit(program) if instructions is None else instructions
-    outputs = OutputComparer()
-    samples = 0
     with shown(exported, every, limit, threads) as (models, view):
         hidden = hidden_tensors(program, view, models.executed, exported)
-        beside = EngineBeside(program, view.tensors.values(), threads=threads)
-        for feeds in batches:
+
+        def run(feeds: Feeds) -> tuple[Arrays, Arrays]:
             (deployed, _), *groups = models.run(feeds)
             seen = {name: array for _, group in groups for name, array in group.items()}
-            stored = view.codes(seen, hidden)
-            computed = beside.add(feeds, stored)
-            for name, array in deployed.items():
-                outputs.add(name, array, computed[name])
-            samples += len(next(iter(feeds.values())))
+            return deployed, view.codes(seen, hidden)
+
+        reference = EngineBeside(program, view.tensors.values(), threads=threads)
+        found = compare(plan, _runtime(limit), run, reference, batches)
         executed = models.executed[0]
-    return Verification(
-        target=plan.target.name,
-        runtime=_runtime(limit),
-        cpu=detect_cpu(),
-        samples=samples,
-        layers=[each for each in beside.layers if each.tensor not in hidden],
-        end_to_end=[each for each in beside.end_to_end if each.tensor not in hidden],
-        outputs=outputs.found(),
-        outputs_sqnr_db=sqnr_by_name(outputs.found()),
-        classes=outputs.classes(),
-        float_nodes=_float_nodes(plan, executed),
-        in_float=dict(program.in_float),
-        not_compared={
-            **{str(view.tensors[name].end): _CHANGED for name in hidden},
-            **{str(t.end): _INSIDE for n, t in every.tensors.items() if n not in view.tensors},
-            **{
-                str(point.end): _NOT_MADE
-                for point in quantization_points(plan)
-                if point.end in exported.codes and point.end not in view.ends
-            },
+    found.layers = [each for each in found.layers if each.tensor not in hidden]
+    found.end_to_end = [each for each in found.end_to_end if each.tensor not in hidden]
+    found.float_nodes = _float_nodes(plan, executed)
+    found.not_compared = {
+        **{str(view.tensors[name].end): _CHANGED for name in hidden},
+        **{str(t.end): _INSIDE for n, t in every.tensors.items() if n not in view.tensors},
+        **{
+            str(point.end): _NOT_MADE
+            for point in quantization_points(plan)
+            if point.end in exported.codes and point.end not in view.ends
         },
-        overflows=overflow_reports(*beside.engines),
-    )
+    }
+    return found
 
 
 def _runtime(limit: str) -> str:

@@ -1,24 +1,38 @@
-"""Tengine in the table of formats: the model in integers and the tables of its scales."""
+"""Tengine: the model in integers, and the tables of its scales."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from intact.errors import ExportError
+from intact.errors import CalibrationError, ExportError
 from intact.formats.base.format import (
     EIGHT_BITS,
+    Deployed,
     Exported,
     Expressible,
+    Feeds,
+    FloatSource,
     Format,
     Io,
+    ModelReader,
+    QuantizedSource,
+    ScaleReader,
     WrittenFiles,
     read_files,
 )
 from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
 from intact.formats.tengine.tmfile.write import write_int8
+from intact.graph import normalize
 from intact.numerics.thresholds import METHODS
-from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan import Note, NoteKind, QuantizedGraph, build_plan
 from intact.plan.given_scales import GIVEN
+from intact.targets import Target
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
 
 MODEL_FILE = "model.int8.tmfile"
 _NAME = "tengine"
@@ -52,10 +66,83 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return WrittenFiles(files, deployed=None if model is None else len(model))
 
 
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.tengine.verify import verify_tengine
+
+    plan, files = deployed.plan, deployed.files
+    content = files.get(MODEL_FILE)
+    try:
+        found = None if content is None else plan_of_tmfile(content, plan.target)
+    except CalibrationError as error:
+        raise ExportError(
+            f"{MODEL_FILE} cannot be read back for target {plan.target.name} ({error})",
+            remedy="quantize for target tengine: its files can be verified",
+        ) from error
+    outcome = verify_tengine(plan, files, found, batches, threads=deployed.threads)
+    if found is None:
+        outcome.refused = f"there is no {MODEL_FILE}, only the tables were checked"
+    return outcome
+
+
+def plan_of_tmfile(source: str | Path | bytes, target: Target) -> QuantizedGraph:
+    """Read the plan of a quantized ``.tmfile``, with its scales and its integers.
+
+    Args:
+        source: A path, or the content.
+        target: The hardware that computes it.
+
+    Raises:
+        ModelError: The file is damaged, not quantized, or holds what cannot be read.
+        CalibrationError: It gives no scale for a tensor that the target quantizes.
+    """
+    from intact.calibrate.assign import Method, assign
+    from intact.formats.tengine.tmfile.read import read_int8
+
+    read = read_int8(source)
+    graph = normalize(read.model)
+    return assign(build_plan(graph, target), None, Method.of(target), read.scales)
+
+
+def _open(path: Path) -> FloatSource | QuantizedSource:
+    """Open a model file; the scales of a quantized one are given scales."""
+    from intact.formats.tengine.tmfile.decode import open_tmfile
+    from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
+
+    file = open_tmfile(path)
+    if not file.is_quantized:
+        return FloatSource(_NAME, read_tmfile(path))
+    signed = all(scale.signed for scale in read_int8(path).scales.scales.values())
+    return QuantizedSource(_NAME if signed else "tengine-u8", partial(plan_of_tmfile, path))
+
+
+def _models() -> ModelReader:
+    from intact.formats.tengine.tmfile.decode import is_tmfile
+
+    # The format has no magic number: the whole header is checked.
+    return ModelReader(
+        lambda path, head: bool(head) and is_tmfile(path), _open, _NAME, (".tmfile",)
+    )
+
+
+def _scales() -> tuple[ScaleReader, ...]:
+    from intact.formats.tengine.tables import parse_table
+
+    return (
+        ScaleReader(
+            lambda data: data.lstrip()[:1] != b"{",
+            lambda data, source, _: parse_table(data, source),
+            is_guess=True,
+        ),
+    )
+
+
 TENGINE = Format(
     (MODEL_FILE, *_TABLES, WEIGHTS_FILE, BIASES_FILE),
     _write,
     _read,
     optional=(MODEL_FILE, *_TABLES),
     expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
+    verify=_verify,
+    scales=_scales,
+    models=_models,
 )

@@ -12,13 +12,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from intact.engines.cpu import detect_cpu
 from intact.engines.integer import IntegerEngine
 from intact.engines.limits import limits_of_simulation
-from intact.engines.session import Feeds
-from intact.formats.base.beside import EngineBeside
-from intact.formats.base.comparison import OutputComparer, activations
-from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
+from intact.formats.base.comparison import activations
+from intact.formats.base.format import Feeds
+from intact.formats.base.report import Verification
+from intact.formats.base.verification import Arrays, EngineBeside, compare
 from intact.formats.tengine.tables import write_tables
 from intact.plan import QuantizedGraph
 from intact.program import Tensor
@@ -55,33 +54,18 @@ def verify_tengine(
         for tensor in activations(program)
         if tensor.encoding is not None and tensor.value in known
     }
-    beside = EngineBeside(program, tensors.values(), threads=threads)
-    outputs = OutputComparer()
-    samples = 0
-    for feeds in batches:
+
+    def run(feeds: Feeds) -> tuple[Arrays, Arrays]:
         if deployed is None:
-            break
+            return {}, {}
         results, codes = deployed.run(feeds, tensors)
-        stored = {tensor.name: tensor.as_stored(codes[value]) for value, tensor in tensors.items()}
-        computed = beside.add(feeds, stored)
-        for name, array in results.items():
-            outputs.add(name, array, computed[name])
-        samples += len(next(iter(feeds.values())))
-    return Verification(
-        target=plan.target.name,
-        runtime=_NO_RUNTIME,
-        cpu=detect_cpu(),
-        samples=samples,
-        layers=beside.layers,
-        end_to_end=beside.end_to_end,
-        outputs=outputs.found(),
-        outputs_sqnr_db=sqnr_by_name(outputs.found()),
-        classes=outputs.classes(),
-        in_float=dict(program.in_float),
-        overflows=overflow_reports(*beside.engines),
-        rules=_tables(plan, files),
-        not_simulated=limits_of_simulation(plan),
-    )
+        return results, {t.name: t.as_stored(codes[value]) for value, t in tensors.items()}
+
+    reference = EngineBeside(program, tensors.values(), threads=threads)
+    found = compare(plan, _NO_RUNTIME, run, reference, () if deployed is None else batches)
+    found.rules = _tables(plan, files)
+    found.not_simulated = limits_of_simulation(plan)
+    return found
 
 
 def _tables(plan: QuantizedGraph, files: Mapping[str, bytes]) -> dict[str, list[str]]:

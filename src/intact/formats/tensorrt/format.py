@@ -1,14 +1,24 @@
-"""TensorRT in the table of formats."""
+"""TensorRT: QDQ by its rules, a calibration cache, and ranges of activations."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Iterable
 from pathlib import Path
-
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
 from intact.errors import PlanError
-from intact.formats.base.format import EIGHT_BITS, Exported, Expressible, Format, Io, read_files
+from intact.formats.base.format import (
+    EIGHT_BITS,
+    Deployed,
+    Exported,
+    Expressible,
+    Feeds,
+    Format,
+    Io,
+    ScaleReader,
+    read_files,
+)
+from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.tensorrt.write import (
     CACHE_FILE,
     MODEL_FILE,
@@ -19,32 +29,20 @@ from intact.formats.tensorrt.write import (
     written_tables,
 )
 from intact.graph import load_model
-from intact.plan import Note, QuantizedGraph
+from intact.plan import QuantizedGraph
 
-WriteModel = Callable[[QuantizedGraph], tuple[ir.Model, list[Note]]]
-"""Writes a plan as ONNX with float weights and pairs of Quantize and Dequantize."""
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
+
+_DATA_FILE = f"{MODEL_FILE}.data"
+_FILES = (MODEL_FILE, CACHE_FILE, RANGES_FILE, _DATA_FILE)
 
 
-def tensorrt(write_model: WriteModel) -> Format:
-    """Return the format.
-
-    Args:
-        write_model: Another format's writer, as formats do not import each other.
-    """
-
-    def write(plan: QuantizedGraph, _io: Io) -> Exported:
-        refuse_plan(plan)
-        model, notes = write_model(plan)
-        own = export_notes(plan, model.opset_imports[""])
-        return TensorRtModel(model, written_tables(plan), (*notes, *own))
-
-    return Format(
-        _FILES,
-        write,
-        _read,
-        optional=(_DATA_FILE,),
-        expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
-    )
+def _write(plan: QuantizedGraph, _io: Io) -> Exported:
+    refuse_plan(plan)
+    written = write_qdq(plan, float_weights=True)
+    own = export_notes(plan, written.model.opset_imports[""])
+    return TensorRtModel(written.model, written_tables(plan), (*written.notes, *own))
 
 
 def _read(folder: Path, plan: QuantizedGraph) -> Exported:
@@ -65,5 +63,26 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return TensorRtModel(model, tables)
 
 
-_DATA_FILE = f"{MODEL_FILE}.data"
-_FILES = (MODEL_FILE, CACHE_FILE, RANGES_FILE, _DATA_FILE)
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.tensorrt.verify import verify_tensorrt
+
+    model = deployed.held(TensorRtModel)
+    return verify_tensorrt(deployed.plan, model, batches, threads=deployed.threads)
+
+
+def _scales() -> tuple[ScaleReader, ...]:
+    from intact.formats.tensorrt.read import SCALE_READERS
+
+    return SCALE_READERS
+
+
+TENSORRT = Format(
+    _FILES,
+    _write,
+    _read,
+    optional=(_DATA_FILE,),
+    expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
+    verify=_verify,
+    scales=_scales,
+)
+"""Its model is QDQ with float weights: the one format that is written by another's writer."""

@@ -19,10 +19,11 @@ from collections.abc import Iterator
 import msgspec
 
 from intact.errors import DataError, IntactError
+from intact.formats.base.format import ScaleReader
 from intact.formats.tensorrt.tables import LARGEST_CODE
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
 
-CACHE_START = b"TRT-"
+_CACHE_START = b"TRT-"
 _HEADER = re.compile(r"TRT-\d{1,9}-\w{1,64}")
 _LINE = re.compile(r"(?P<name>.+): ?(?P<scale>[0-9a-fA-F]{1,8})")
 _OWN_NAMES = ("(Unnamed Layer*", "(Unnamed ITensor*")
@@ -147,3 +148,12 @@ def _given(scale: float, name: str, place: str, source: str) -> GivenScale:
         return GivenScale.of(scale)
     except IntactError as error:
         raise DataError(f"{source}: {place}: {name!r}: {error}") from error
+
+
+SCALE_READERS = (
+    ScaleReader(
+        lambda data: data.startswith(_CACHE_START),
+        lambda data, source, _: parse_cache(data, source),
+    ),
+    ScaleReader(holds_ranges, lambda data, source, _: parse_ranges(data, source)),
+)

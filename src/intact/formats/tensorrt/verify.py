@@ -10,12 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from intact.engines.cpu import detect_cpu
 from intact.engines.limits import limits_of_simulation
-from intact.engines.session import Feeds
-from intact.engines.simulate import Simulator
-from intact.formats.base.comparison import OutputComparer
-from intact.formats.base.report import Verification, sqnr_by_name
+from intact.formats.base.format import Feeds
+from intact.formats.base.report import Verification
+from intact.formats.base.verification import OutputsOfSimulation, compare
 from intact.formats.onnx_qdq.run import RUNTIME, QdqRuntime
 from intact.formats.tensorrt.rules import WrittenModel, check_tensorrt
 from intact.formats.tensorrt.write import TensorRtModel
@@ -45,25 +43,9 @@ def verify_tensorrt(
     """
     rules = check_tensorrt(WrittenModel(exported.model, exported.tables, plan.graph))
     runtime = QdqRuntime(exported.model, threads=threads, fuse=False)
-    simulator = Simulator(plan, threads=threads)
-    outputs = OutputComparer()
-    samples = 0
-    for feeds in batches:
-        computed, _ = runtime.run(feeds)
-        simulated, _ = simulator.run(dict(feeds))
-        for name, array in computed.items():
-            outputs.add(name, array, simulated[name])
-        samples += len(next(iter(feeds.values())))
-    return Verification(
-        target=plan.target.name,
-        runtime=_NO_RUNTIME,
-        cpu=detect_cpu(),
-        samples=samples,
-        layers=[],
-        outputs=outputs.found(),
-        outputs_sqnr_db=sqnr_by_name(outputs.found()),
-        classes=outputs.classes(),
-        rules=rules,
-        no_engine=_OUTPUTS_OF,
-        not_simulated=limits_of_simulation(plan),
-    )
+    reference = OutputsOfSimulation(plan, threads=threads)
+    found = compare(plan, _NO_RUNTIME, runtime.run, reference, batches)
+    found.rules = rules
+    found.no_engine = _OUTPUTS_OF
+    found.not_simulated = limits_of_simulation(plan)
+    return found

@@ -1,17 +1,26 @@
-"""TFLite in the table of formats."""
+"""TFLite: full-integer files."""
 
 from __future__ import annotations
 
+import enum
+from collections.abc import Iterable
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from intact.errors import ModelError, PlanError
+from intact.errors import ExportError, ModelError, PlanError, UsageError
 from intact.formats.base.format import (
     EIGHT_BITS,
     UP_TO_EIGHT_BITS,
+    Deployed,
     Exported,
     Expressible,
+    Feeds,
     Format,
     Io,
+    ModelReader,
+    QuantizedSource,
     WrittenFiles,
     read_files,
 )
@@ -19,6 +28,11 @@ from intact.formats.tflite.reading.decode import open_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program.deployed import deployed_program
+from intact.targets import Target
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
+    from intact.formats.tflite.read import TfliteModel
 
 TFLITE_FILE = "model.int8.tflite"
 
@@ -50,6 +64,80 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     return exported
 
 
+class Interpreter(enum.StrEnum):
+    """What runs a ``.tflite``, as ``--kernels`` names it."""
+
+    REF = "ref"
+    OPTIMIZED = "optimized"
+    XNNPACK = "xnnpack"
+    MICRO = "micro"
+    """TensorFlow Lite Micro instead of LiteRT."""
+
+
+@dataclass(frozen=True)
+class ReadTflite(WrittenFiles):
+    """A file that others made.
+
+    Attributes:
+        model: The file as it was read.
+    """
+
+    model: TfliteModel | None = None
+
+
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.tflite.micro import verify_micro
+    from intact.formats.tflite.run import Kernels
+    from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
+
+    (content,) = deployed.files.values()
+    kind, threads = _interpreter(deployed), max(deployed.threads, 1)
+    if kind is Interpreter.MICRO:
+        if deployed.has_float_ends:
+            raise ExportError(
+                "TensorFlow Lite Micro is compared on codes, the file takes floats (--io float)",
+                remedy="take --kernels ref, or write it with --io int8",
+            )
+        return verify_micro(deployed.plan, content, batches)
+    kernels, exported = Kernels(kind.value), deployed.exported
+    if isinstance(exported, ReadTflite) and exported.model is not None:
+        return verify_read_tflite(exported.model, content, batches, kernels, threads=threads)
+    return verify_tflite(deployed.plan, content, batches, kernels, threads=threads)
+
+
+def _interpreter(deployed: Deployed) -> Interpreter:
+    """The kernels that are asked for, or that compute as the target does."""
+    name = deployed.kernels or deployed.plan.target.kernels or Interpreter.REF.value
+    if name not in set(Interpreter):
+        raise UsageError(f"--kernels {name!r}", remedy=f"choose {', '.join(Interpreter)}")
+    return Interpreter(name)
+
+
+def _open(path: Path) -> QuantizedSource:
+    from intact.formats.tflite.read import read_tflite
+
+    return QuantizedSource("tflite", partial(read_tflite, path))
+
+
+def _open_deployed(path: Path, target: Target) -> tuple[QuantizedGraph, Exported]:
+    from intact.formats.tflite.read import read_tflite_model
+
+    model = read_tflite_model(path, target)
+    return model.plan, ReadTflite({path.name: path.read_bytes()}, model=model)
+
+
+def _models() -> ModelReader:
+    return ModelReader(
+        lambda _, head: head[4:] == b"TFL3", _open, "tflite", deployed=_open_deployed
+    )
+
+
+def _tensor_names(exported: Exported) -> frozenset[str]:
+    content = exported.files[TFLITE_FILE] if isinstance(exported, WrittenFiles) else b""
+    tensors = open_tflite(content).tensors
+    return frozenset(tensor.name for tensor in tensors if tensor.data is None)
+
+
 TFLITE = Format(
     (TFLITE_FILE,),
     _write,
@@ -58,4 +146,8 @@ TFLITE = Format(
     "tflite",
     has_io=True,
     expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
+    verify=_verify,
+    kernels=tuple(Interpreter),
+    models=_models,
+    tensor_names=_tensor_names,
 )

@@ -10,23 +10,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Protocol
 
 import numpy as np
 
-from intact.engines.cpu import detect_cpu
 from intact.engines.integer.engine import IntegerEngine
-from intact.engines.session import Feeds
 from intact.errors import DataError, ExportError
-from intact.formats.base.beside import EngineBeside
 from intact.formats.base.comparison import (
     LayerComparison,
-    OutputComparer,
     activations,
     comparisons,
     stored_feeds,
 )
-from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
+from intact.formats.base.format import Feeds
+from intact.formats.base.report import Verification
+from intact.formats.base.verification import Arrays, EngineBeside, compare
 from intact.formats.tflite.read import TfliteModel
 from intact.formats.tflite.run import Kernels, Port, TfliteRuntime, litert_version
 from intact.formats.tflite.write import program_to_tflite
@@ -49,9 +46,6 @@ def one_op_programs(program: Program) -> Iterator[tuple[Step, Program]]:
         inputs = {tensor.name: tensor for tensor in step.activations}
         outputs = {tensor.name: tensor for tensor in step.outputs}
         yield step, replace(program, inputs=inputs, outputs=outputs, steps=(step,), in_float={})
-
-
-Arrays = dict[str, Array]
 
 
 @dataclass(frozen=True)
@@ -117,62 +111,16 @@ class DeployedFile:
         return outputs, {name: each.as_stored(seen[each.key]) for name, each in wanted.items()}
 
 
-class Layers(Protocol):
-    """What a comparison of layers gives."""
-
-    engine: IntegerEngine
-    not_compared: dict[str, str]
-
-    @property
-    def layers(self) -> list[LayerComparison]:
-        """Each tensor alone."""
-
-    @property
-    def end_to_end(self) -> list[LayerComparison]:
-        """Each side fed by its own."""
-
-    def add(self, feeds: Arrays) -> tuple[Arrays, Arrays]:
-        """Compare one batch; return the outputs of the runtime and the engine's."""
-
-
-class AllTensors:
-    """Every tensor of one run of the file, each layer computed from the runtime's own."""
-
-    def __init__(self, program: Program, file: DeployedFile, threads: int) -> None:
-        self._file = file
-        made = [tensor for tensor in activations(program) if tensor.encoding is not None]
-        shown = [tensor for tensor in made if tensor.name in file.shown]
-        self._beside = EngineBeside(program, shown, threads=threads)
-        self.engine = self._beside.engine
-        self.not_compared = {
-            tensor.name: "the file has no such tensor"
-            for tensor in made
-            if tensor.name not in file.shown
-        }
-
-    @property
-    def layers(self) -> list[LayerComparison]:
-        """Each tensor alone."""
-        return self._beside.layers
-
-    @property
-    def end_to_end(self) -> list[LayerComparison]:
-        """Each side fed by its own."""
-        return self._beside.end_to_end
-
-    def add(self, feeds: Arrays) -> tuple[Arrays, Arrays]:
-        """Compare one batch; return the outputs of the runtime and the engine's."""
-        outputs, seen = self._file.run(feeds, [layer.tensor for layer in self.layers])
-        return outputs, self._beside.add(feeds, seen)
-
-
 class StepByStep:
-    """Each step as a model of its own, fed with the engine's integers."""
+    """Each step as a model of its own, fed with the engine's integers.
 
-    def __init__(
-        self, program: Program, file: DeployedFile, kernels: Kernels, threads: int
-    ) -> None:
-        self._file = file
+    Attributes:
+        engine: The integer engine.
+        end_to_end: None: a fault of the file itself shows in the final outputs.
+        not_compared: Tensors whose step LiteRT does not run alone, with the reason.
+    """
+
+    def __init__(self, program: Program, kernels: Kernels, threads: int) -> None:
         self.engine = IntegerEngine(program, threads=threads)
         self.end_to_end: list[LayerComparison] = []
         self.not_compared: dict[str, str] = {}
@@ -197,16 +145,15 @@ class StepByStep:
         """Each tensor alone."""
         return list(self._layers.values())
 
-    def add(self, feeds: Arrays) -> tuple[Arrays, Arrays]:
-        """Compare one batch; return the outputs of the runtime and the engine's."""
+    def add(self, feeds: Arrays, _shown: Arrays) -> Arrays:
+        """Compare one batch and return the engine's outputs."""
         own = self.engine.run(feeds, self._observed)
         for small, runtime in self._cut:
             given = {name: np.ascontiguousarray(own.tensors[name]) for name in small.inputs}
             results, _ = runtime.run(given)
             for name, array in results.items():
                 self._layers[name].add(array, own.tensors[name])
-        outputs, _ = self._file.run(feeds)
-        return outputs, own.outputs
+        return own.outputs
 
 
 _CODES = ("int8", "uint8", "int16")
@@ -301,36 +248,31 @@ def _verify(
     plan: QuantizedGraph,
     program: Program,
     file: DeployedFile,
-    batches: Iterable[dict[str, Array]],
+    batches: Iterable[Arrays],
     kernels: Kernels,
     threads: int,
 ) -> Verification:
-    compared: Layers
+    shown: list[str] = []
+    reference: EngineBeside | StepByStep
     if kernels is Kernels.REF:
-        compared = AllTensors(program, file, threads)
+        made = list(_integers(program))
+        shown = [tensor.name for tensor in made if tensor.name in file.shown]
+        compared = (tensor for tensor in made if tensor.name in file.shown)
+        reference = EngineBeside(program, compared, threads=threads)
+        hidden = {
+            tensor.name: "the file has no such tensor"
+            for tensor in made
+            if tensor.name not in file.shown
+        }
     else:
-        compared = StepByStep(program, file, kernels, threads)
-    outputs = OutputComparer()
-    samples = 0
-    for feeds in batches:
-        deployed, computed = compared.add(feeds)
-        for name, tensor in program.outputs.items():
-            outputs.add(name, deployed[name], computed[name], tensor)
-        samples += len(next(iter(feeds.values())))
-    return Verification(
-        target=plan.target.name,
-        runtime=f"{litert_version()}, {kernels} kernels",
-        cpu=detect_cpu(),
-        samples=samples,
-        layers=compared.layers,
-        end_to_end=compared.end_to_end,
-        outputs=outputs.found(),
-        outputs_sqnr_db=sqnr_by_name(outputs.found()),
-        classes=outputs.classes(),
-        in_float=dict(program.in_float),
-        not_compared=compared.not_compared,
-        overflows=overflow_reports(compared.engine),
+        reference = StepByStep(program, kernels, threads)
+        hidden = reference.not_compared
+    name = f"{litert_version()}, {kernels} kernels"
+    found = compare(
+        plan, name, lambda feeds: file.run(feeds, shown), reference, batches, program.outputs
     )
+    found.not_compared = hidden
+    return found
 
 
 def _is_integer(port: Port) -> bool:

@@ -1,12 +1,16 @@
-"""TVM in the table of formats."""
+"""TVM: a Relax module as TVMScript, and its arrays."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from intact.formats.base.format import (
     INTEGERS_ALONE,
+    Deployed,
     Exported,
+    Feeds,
     Format,
     Io,
     WrittenFiles,
@@ -15,6 +19,9 @@ from intact.formats.base.format import (
 from intact.formats.tvm.write import TvmModule, write_tvm
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.program.realize import integer_program
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
 
 TVM_FILES = ("model.tvm.py", "model.tvm.npz")
 
@@ -39,5 +46,14 @@ def _read(folder: Path, _plan: QuantizedGraph) -> Exported:
     return WrittenFiles(read_files(folder, TVM_FILES))
 
 
-TVM = Format(TVM_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE)
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.tvm.verify import verify_tvm
+
+    plan, floats = deployed.plan, deployed.has_float_ends
+    module = write_tvm(integer_program(plan, float_ends=floats))
+    deployed.require_unchanged(tvm_files(module))
+    return verify_tvm(plan, module, batches, float_ends=floats, threads=deployed.threads)
+
+
+TVM = Format(TVM_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE, verify=_verify)
 """Text and arrays: writing them takes no TVM, and they are the same bytes whatever its version."""

@@ -142,3 +142,12 @@ class IntegerGraph:
     outputs: tuple[Value, ...]
     nodes: tuple[Node, ...]
     tensors: tuple[tuple[Tensor, Place], ...]
+
+    def shown(self) -> dict[str, tuple[Tensor, Place]]:
+        """Tensors of codes that nodes make, each value once, by the value's name."""
+        made = {node.output.name for node in self.nodes}
+        found: dict[str, tuple[Tensor, Place]] = {}
+        for tensor, place in self.tensors:
+            if tensor.encoding is not None and place.value in made:
+                found.setdefault(place.value, (tensor, place))
+        return found

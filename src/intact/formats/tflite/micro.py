@@ -1,0 +1,72 @@
+"""A ``.tflite`` in the interpreter of TensorFlow Lite Micro, which shows its outputs only."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable
+from importlib import metadata
+from typing import Any
+
+import numpy as np
+
+from intact.errors import ExportError, MissingExtraError
+from intact.formats.base.format import Feeds
+from intact.formats.base.report import Verification
+from intact.formats.base.verification import Arrays, compare, integer_ends
+from intact.plan import QuantizedGraph
+from intact.program import Array, Program
+
+
+def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds]) -> Verification:
+    """Compare a ``.tflite`` in TensorFlow Lite Micro with the integers that its plan says.
+
+    Args:
+        plan: What was written.
+        content: The file, with integer inputs and outputs.
+        batches: Inputs by name, with axes as the model has them: floats, or int8 codes.
+
+    Raises:
+        MissingExtraError: The package tflite-micro is not installed.
+        ExportError: The interpreter refuses the file.
+        DataError: The file was written from another plan.
+    """
+    try:
+        from tflite_micro.python.tflite_micro import runtime as micro
+    except ImportError as error:
+        raise MissingExtraError(
+            "TensorFlow Lite Micro needs tflite-micro, which is not installed",
+            remedy="pip install tflite-micro",
+        ) from error
+    try:
+        interpreter = micro.Interpreter.from_bytes(content)
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(f"TensorFlow Lite Micro refuses the file: {error}") from error
+    reference, given = integer_ends(plan, batches)
+    program = reference.engine.program
+
+    def run(feeds: Feeds) -> tuple[Arrays, Arrays]:
+        return _run(interpreter, program, feeds), {}
+
+    name = f"TensorFlow Lite Micro {metadata.version('tflite-micro')}"
+    try:
+        return compare(plan, name, run, reference, given, program.outputs)
+    except (ValueError, LookupError, struct.error) as error:  # it errs in many types
+        raise ExportError(
+            f"TensorFlow Lite Micro refuses the file: {error}",
+            remedy="give the file that was written from this plan, or take --kernels ref",
+        ) from error
+
+
+def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:
+    """Run a batch in parts of the file's own batch: its memory is planned for that."""
+    found: dict[str, list[Array]] = {name: [] for name in program.outputs}
+    size = max(
+        (tensor.shape[0] or 1 for tensor in program.inputs.values() if tensor.shape), default=1
+    )
+    for start in range(0, len(next(iter(feeds.values()))), size):
+        for slot, name in enumerate(program.inputs):
+            interpreter.set_input(np.ascontiguousarray(feeds[name][start : start + size]), slot)
+        interpreter.invoke()
+        for slot, name in enumerate(program.outputs):
+            found[name].append(np.array(interpreter.get_output(slot)))
+    return {name: np.concatenate(parts) for name, parts in found.items()}
