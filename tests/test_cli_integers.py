@@ -178,7 +178,7 @@ def test_a_long_list_of_what_cannot_be_written_is_told_whole(
     lines = capfd.readouterr().err.splitlines()
     assert lines[-1].startswith("intact: TFLite cannot hold")
     for number in range(40):
-        assert any(f"softplus_with_a_long_name_{number}:" in line for line in lines[:-1])
+        assert any(f"softplus_with_a_long_name_{number}':" in line for line in lines[:-1])
     assert not Path("out").exists()
 
 
@@ -231,7 +231,7 @@ def test_every_tensor_of_the_file_recorded_by_hand(here: Path, say: Any) -> None
     assert found["samples"] == 70
     assert len(found["layers"]) == len(dump) - 1
     assert sum(layer["mismatches"] for layer in found["layers"]) == 0
-    assert found["not_compared"] == {"image_padded": "only the .tflite has it, the plan does not"}
+    assert found["not_compared"] == {"image_padded": "only the file has it, the plan does not"}
     text = say(*given)
     assert text.count("recorded channels last") == 1
     dump["y"] = dump["y"] ^ 1
