@@ -49,8 +49,8 @@ def one_op_programs(program: Program) -> Iterator[tuple[Step, Program]]:
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor of the program is in the file.
+class FileTensorRef:
+    """The tensor of the file that a tensor of the program is, with the order of its axes.
 
     Attributes:
         key: Its name or number there.
@@ -62,12 +62,12 @@ class Place:
     order: tuple[int, ...] | None = None
 
     @staticmethod
-    def of(key: str | int, tensor: Tensor, in_file: tuple[int, ...] | None) -> Place:
-        """Return the place of a tensor whose axis ``k`` is the model's ``in_file[k]`` there."""
+    def of(key: str | int, tensor: Tensor, in_file: tuple[int, ...] | None) -> FileTensorRef:
+        """Make the reference of a tensor whose axis ``k`` is the model's ``in_file[k]`` there."""
         as_it_is = tuple(range(len(tensor.shape)))
         there = inverse(in_file or as_it_is)
         order = tuple(there[axis] for axis in tensor.permutation or as_it_is)
-        return Place(key, None if order == as_it_is else order)
+        return FileTensorRef(key, None if order == as_it_is else order)
 
     def as_stored(self, array: Array) -> Array:
         """Return an array of the file as the program stores it."""
@@ -80,7 +80,7 @@ class Place:
 
 
 class DeployedFile:
-    """A file made ready to run, spoken to in the names and the layout of a program.
+    """A file that is ready to run, addressed by the names and the layout of a program.
 
     Args:
         runtime: The file.
@@ -92,9 +92,9 @@ class DeployedFile:
     def __init__(
         self,
         runtime: TfliteRuntime,
-        inputs: Mapping[str, Place],
-        outputs: Mapping[str, Place],
-        shown: Mapping[str, Place],
+        inputs: Mapping[str, FileTensorRef],
+        outputs: Mapping[str, FileTensorRef],
+        shown: Mapping[str, FileTensorRef],
     ) -> None:
         self.shown = shown
         self._runtime, self._inputs, self._outputs = runtime, inputs, outputs
@@ -180,7 +180,7 @@ def verify_tflite(
         threads: Threads inside one operator.
 
     Raises:
-        ExportError: LiteRT refuses the file, or fails on it.
+        ExportError: LiteRT rejects the file, or fails on it.
         DataError: The file does not take what the plan does, or gives other shapes.
         MissingExtraError: ai-edge-litert is not installed.
     """
@@ -189,14 +189,20 @@ def verify_tflite(
     integers = {name for name, port in ports.items() if _is_integer(port)}
     lowered = deployed_program(plan)
     program = integer_io(lowered, integers)
-    drawn = deployed_program(plan, float_operations=True)
-    written = integer_io(drawn, integers)
-    _refuse_others("inputs", program.inputs, runtime.inputs)
-    _refuse_others("outputs", program.outputs, runtime.outputs)
+    with_floats = deployed_program(plan, float_operations=True)
+    written = integer_io(with_floats, integers)
+    _check_same_names("inputs", program.inputs, runtime.inputs)
+    _check_same_names("outputs", program.outputs, runtime.outputs)
     file = DeployedFile(
         runtime,
-        {n: Place.of(n, t, drawn.inputs[n].permutation) for n, t in lowered.inputs.items()},
-        {n: Place.of(n, t, written.outputs[n].permutation) for n, t in program.outputs.items()},
+        {
+            n: FileTensorRef.of(n, t, with_floats.inputs[n].permutation)
+            for n, t in lowered.inputs.items()
+        },
+        {
+            n: FileTensorRef.of(n, t, written.outputs[n].permutation)
+            for n, t in program.outputs.items()
+        },
         dict(_shown_of_written(program, written, set(runtime.tensor_names()))),
     )
     given = (stored_feeds(program, feeds, lowered.inputs) for feeds in batches)
@@ -221,7 +227,7 @@ def verify_read_tflite(
         threads: Threads inside one operator.
 
     Raises:
-        ExportError: LiteRT refuses the file, or fails on it.
+        ExportError: LiteRT rejects the file, or fails on it.
         DataError: The plan was read from another file.
         MissingExtraError: ai-edge-litert is not installed.
     """
@@ -234,8 +240,8 @@ def verify_read_tflite(
     lowered, program = program.inputs, integer_io(program, integers)
     file = DeployedFile(
         runtime,
-        {name: Place(other) for name, other in inputs.items()},
-        {name: Place(other) for name, other in outputs.items()},
+        {name: FileTensorRef(other) for name, other in inputs.items()},
+        {name: FileTensorRef(other) for name, other in outputs.items()},
         dict(_shown_of_read(model, program)),
     )
     given = (stored_feeds(program, feeds, lowered) for feeds in batches)
@@ -283,7 +289,7 @@ def _integers(program: Program) -> Iterator[Tensor]:
     return (tensor for tensor in activations(program) if tensor.encoding is not None)
 
 
-def _refuse_others(side: str, named: Mapping[str, Tensor], ports: Mapping[str, Port]) -> None:
+def _check_same_names(side: str, named: Mapping[str, Tensor], ports: Mapping[str, Port]) -> None:
     if set(named) != set(ports):
         raise DataError(
             f"the {side} of the file are {', '.join(ports)}, of its plan {', '.join(named)}",
@@ -307,7 +313,7 @@ def _matched(
 
 def _shown_of_written(
     program: Program, written: Program, names: set[str]
-) -> Iterator[tuple[str, Place]]:
+) -> Iterator[tuple[str, FileTensorRef]]:
     """Yield the tensors that a program shares with the one that was written, with their places.
 
     Float operations that the file holds can change how the axes of integers beside them lie, and
@@ -319,7 +325,7 @@ def _shown_of_written(
             alike = (other.value, other.end) == (tensor.value, tensor.end)
             if alike and _same_levels(tensor, other):
                 theirs.remove(other)
-                yield tensor.name, Place.of(other.name, tensor, other.permutation)
+                yield tensor.name, FileTensorRef.of(other.name, tensor, other.permutation)
                 break
 
 
@@ -333,7 +339,7 @@ def _same_levels(tensor: Tensor, other: Tensor) -> bool:
     )
 
 
-def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[tuple[str, Place]]:
+def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[tuple[str, FileTensorRef]]:
     """Yield the tensors of steps that are tensors of the file, each once."""
     by_value: dict[str, Tensor] = {}
     for tensor in _integers(program):
@@ -343,7 +349,7 @@ def _shown_of_read(model: TfliteModel, program: Program) -> Iterator[tuple[str, 
         if found is None or found.encoding is None or found.encoding.dtype != place.element:
             continue
         del by_value[place.value]
-        yield found.name, Place.of(number, found, place.permutation)
+        yield found.name, FileTensorRef.of(number, found, place.permutation)
 
 
 def _left_out(model: TfliteModel, file: DeployedFile) -> dict[str, str]:
