@@ -40,9 +40,9 @@ from intact.engines.simulate import Simulator
 from intact.graph import load_model, normalize
 from intact.plan import build_plan
 from intact.search.cost import make_cost
-from intact.search.measuring.bench import Bench
 from intact.search.measuring.evaluator import Evaluator
 from intact.search.measuring.objective import Objective
+from intact.search.measuring.trial_data import TrialData
 from intact.search.plans import required
 from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Trial
@@ -185,7 +185,7 @@ def test_scores(
     graph, method = space.plan.graph, Method.of(space.plan.target)
     known = collect(graph, open_samples(images.feeds, graph), required(space))
     test = open_samples(Images.of(model, TEST, 5000).feeds, graph)
-    evaluator = Evaluator(Bench.of(space, known, method, test, Objective.of("accuracy")))
+    evaluator = Evaluator(TrialData.of(space, known, method, test, Objective.of("accuracy")))
     return {each: evaluator.measure(Ask(each)).score for each in candidates}
 
 

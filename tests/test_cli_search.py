@@ -18,7 +18,7 @@ from rich.console import Console
 
 from intact.cli import show_search
 from intact.search.goals import Budget
-from intact.search.loop import Standing
+from intact.search.loop import SearchProgress
 from intact.search.trial import Goal, Measured, State, Trial
 
 DOCUMENT = Path(__file__).parents[1] / "docs" / "search.md"
@@ -229,7 +229,7 @@ def test_the_screen_shows_samples_then_trials_and_the_time() -> None:
     screen.observed(9, 9)
     console.print(screen)
     assert "preparing the trials, 0 s" in text.getvalue()
-    standing = Standing(Goal(), 10, Budget(40), shown=lambda score: -score)
+    standing = SearchProgress(Goal(), 10, Budget(40), shown=lambda score: -score)
     for number in range(30):
         measured = Measured(State.COMPLETE, -float(number), 0.0, 10)
         standing.trials.append(Trial(number, (8,), 100.0 - number, measured))

@@ -10,7 +10,7 @@ import pytest
 
 from intact.errors import SearchError
 from intact.search.goals import Budget
-from intact.search.loop import Search, Standing
+from intact.search.loop import Search, SearchProgress
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Goal, Measured, State, Trial
 
@@ -92,9 +92,9 @@ def search(
     budget: Budget | None = None, goal: Goal | None = None, logged: Sequence[Trial] = ()
 ) -> tuple[Search, Exact, Counting]:
     pool, sampler = Exact(), Counting()
-    standing = Standing(goal or Goal(), SAMPLES, budget or Budget(trials=100))
+    progress = SearchProgress(goal or Goal(), SAMPLES, budget or Budget(trials=100))
     return (
-        Search(sampler, pool, Bits(), Memory(pool.journal, list(logged)), standing),
+        Search(sampler, pool, Bits(), Memory(pool.journal, list(logged)), progress),
         pool,
         sampler,
     )
@@ -107,14 +107,14 @@ def test_each_trial_is_written_before_the_next_begins() -> None:
         f"{verb} {bits}" for bits in (8, 7, 6, 5, 4, 3) for verb in ("measure", "write")
     ]
     assert [[trial.candidate[0] for trial in told] for told in sampler.told] == sampler.batches
-    assert [trial.number for trial in made.standing.trials] == list(range(6))
+    assert [trial.number for trial in made.progress.trials] == list(range(6))
 
 
 @pytest.mark.parametrize("trials", [1, 2, 3, 4, 5, 6, 7])
 def test_no_more_trials_than_the_budget(trials: int) -> None:
     made, _, sampler = search(Budget(trials))
     made.run()
-    assert len(made.standing.trials) == min(trials, 6)
+    assert len(made.progress.trials) == min(trials, 6)
     whole = [1, 3, 6]
     assert len(sampler.told) == sum(done <= trials for done in whole)
 
@@ -124,7 +124,7 @@ def test_time_ends_a_search_between_two_trials() -> None:
     ticks = iter(range(100))
     made.clock = lambda: float(next(ticks))
     made.run()
-    assert 1 <= len(made.standing.trials) < 6
+    assert 1 <= len(made.progress.trials) < 6
     assert pool.journal[-1].startswith("write")
 
 
@@ -132,9 +132,9 @@ def test_time_ends_a_search_between_two_trials() -> None:
 def test_a_resumed_search_goes_on_as_if_it_had_not_ended(known: int) -> None:
     whole, _, told = search()
     whole.run()
-    again, pool, sampler = search(logged=whole.standing.trials[:known])
+    again, pool, sampler = search(logged=whole.progress.trials[:known])
     again.run()
-    assert again.standing.trials == whole.standing.trials
+    assert again.progress.trials == whole.progress.trials
     assert sampler.told == told.told
     assert len(pool.journal) == 2 * (6 - known)
 
@@ -187,7 +187,7 @@ def test_nothing_but_failures_tells_the_reason() -> None:
     failure = Measured(State.FAILED, math.nan, math.nan, 0, reason="metric m: raises KeyError")
     pool.evaluate = lambda asks: iter([failure] * len(asks))  # type: ignore[method-assign]
     made.run()
-    assert len(made.standing.trials) == 6
+    assert len(made.progress.trials) == 6
     with pytest.raises(SearchError, match="metric m: raises KeyError"):
         made.confirmed()
 
@@ -198,25 +198,25 @@ def test_what_was_found_until_it_was_interrupted_is_kept() -> None:
 
     def interrupted(asks: Sequence[Ask]) -> Iterator[Measured]:
         for measured in measure(asks):
-            if len(made.standing.trials) == 4:
+            if len(made.progress.trials) == 4:
                 raise KeyboardInterrupt
             yield measured
 
     pool.evaluate = interrupted  # type: ignore[method-assign]
     with pytest.raises(KeyboardInterrupt):
         made.run()
-    assert len(made.standing.trials) == 4
+    assert len(made.progress.trials) == 4
     assert made.confirmed().candidate == (8,)
 
 
 def test_evaluations_count_the_samples_that_were_run() -> None:
-    standing = Standing(Goal(), SAMPLES, Budget(10))
-    standing.trials = [
+    progress = SearchProgress(Goal(), SAMPLES, Budget(10))
+    progress.trials = [
         Trial(0, (8,), 8.0, complete(80.0)),
         Trial(1, (7,), 7.0, Measured(State.STOPPED, 20.0, 0.1, 25)),
     ]
-    assert standing.evaluations == 1.25
-    assert [trial.number for trial in standing.front] == [0]
+    assert progress.evaluations == 1.25
+    assert [trial.number for trial in progress.front] == [0]
 
 
 def test_a_trial_on_some_samples_spends_that_part_of_one() -> None:
@@ -237,18 +237,18 @@ def test_a_trial_on_some_samples_spends_that_part_of_one() -> None:
         for asked, measured in zip(asks, measure(asks), strict=True)
     )
     made.run()
-    assert [trial.candidate[0] for trial in made.standing.trials] == [8, 7, 6, 5, 4]
-    assert made.standing.spent == 2.0
+    assert [trial.candidate[0] for trial in made.progress.trials] == [8, 7, 6, 5, 4]
+    assert made.progress.spent == 2.0
 
 
 def test_a_trial_that_was_stopped_or_failed_spends_a_whole_one() -> None:
-    standing = Standing(Goal(), SAMPLES, Budget(10))
-    standing.trials = [
+    progress = SearchProgress(Goal(), SAMPLES, Budget(10))
+    progress.trials = [
         Trial(0, (7,), 7.0, Measured(State.STOPPED, 20.0, 0.1, 25)),
         Trial(1, (6,), 6.0, Measured(State.FAILED, math.nan, math.nan, 0, reason="x")),
         Trial(2, (5,), 5.0, Measured(State.COMPLETE, 20.0, 0.1, 25)),
     ]
-    assert standing.spent == 2.25
+    assert progress.spent == 2.25
 
 
 def test_winners_that_only_the_simulation_accepts_are_told_apart() -> None:

@@ -21,7 +21,7 @@ from intact.cli.printing import console, new_table, observing, print_json, say
 if TYPE_CHECKING:
     from intact.calibrate.collect import Progress
     from intact.flow.search import FoundStrategy
-    from intact.search.loop import Report, Standing
+    from intact.search.loop import Report, SearchProgress
     from intact.search.space import Space
     from intact.search.trial import Trial
 
@@ -39,7 +39,7 @@ class Screen:
     def __init__(self) -> None:
         self._bar = observing()
         self._task = self._bar.add_task("observing", total=None)
-        self._standing: Standing | None = None
+        self._progress: SearchProgress | None = None
         self._told = time.monotonic()
 
     def observed(self, done: int, total: int | None) -> None:
@@ -47,17 +47,17 @@ class Screen:
         self._bar.update(self._task, completed=done, total=total)
         self._told = time.monotonic()
 
-    def tried(self, standing: Standing) -> None:
+    def tried(self, progress: SearchProgress) -> None:
         """Tell how the search stands."""
-        self._standing, self._told = standing, time.monotonic()
+        self._progress, self._told = progress, time.monotonic()
 
     def __rich__(self) -> RenderableType:
         """Return what is shown now."""
         since = time.monotonic() - self._told
-        if self._standing is None:
+        if self._progress is None:
             is_done = self._bar.finished and self._bar.tasks[0].total is not None
             return Text(f"preparing the trials, {since:.0f} s") if is_done else self._bar
-        return Group(Text(_pace(self._standing, since)), _front_table(self._standing))
+        return Group(Text(_pace(self._progress, since)), _front_table(self._progress))
 
 
 @contextmanager
@@ -83,18 +83,18 @@ def live(*, quiet: bool, at_most: int) -> Iterator[tuple[Progress, Report]]:
             yield observed, screen.tried
 
 
-def _say_nothing(_: Standing) -> None:
+def _say_nothing(_: SearchProgress) -> None:
     """Report to nobody."""
 
 
-def _pace(standing: Standing, since: float = 0.0) -> str:
+def _pace(progress: SearchProgress, since: float = 0.0) -> str:
     """Say how far a search is, so many seconds after it was told last."""
-    parts = [f"{len(standing.trials)} trials", f"{standing.evaluations:.1f} full evaluations"]
-    limit = standing.budget.trials
+    parts = [f"{len(progress.trials)} trials", f"{progress.evaluations:.1f} full evaluations"]
+    limit = progress.budget.trials
     if limit is not None:
-        parts[0] = f"{standing.spent:.1f}".removesuffix(".0") + f" of {limit} trials"
-    left = standing.seconds_left
-    parts.append(f"{standing.seconds + since:.0f} s")
+        parts[0] = f"{progress.spent:.1f}".removesuffix(".0") + f" of {limit} trials"
+    left = progress.seconds_left
+    parts.append(f"{progress.seconds + since:.0f} s")
     if left is not None:
         parts.append(f"at most {max(0.0, left - since):.0f} s left")
     if left == 0:
@@ -102,14 +102,14 @@ def _pace(standing: Standing, since: float = 0.0) -> str:
     return ", ".join(parts) + "; Ctrl-C keeps the best"
 
 
-def _front_table(standing: Standing) -> Table:
+def _front_table(progress: SearchProgress) -> Table:
     title = "the best so far; no trial was better and cheaper than these"
     table = new_table(title, ["", "trial"], ["score", "cost"])
-    best = standing.best
-    for trial in _thinned(standing.front, best):
+    best = progress.best
+    for trial in _thinned(progress.front, best):
         mark = "best" if best is not None and trial.number == best.number else ""
         table.add_row(
-            mark, str(trial.number), f"{standing.shown(trial.score):.6g}", f"{trial.cost:.6g}"
+            mark, str(trial.number), f"{progress.shown(trial.score):.6g}", f"{trial.cost:.6g}"
         )
     return table
 
@@ -158,10 +158,10 @@ def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
         )
     for remark in found.remarks:
         say(f"[yellow]note[/] {escape(remark)}")
-    standing = found.standing
+    progress = found.standing
     ended = "stopped after " if found.was_stopped else ""
     log = f"; log: {found.log}" if found.log is not None else ""
-    pace = f"{len(standing.trials)} trials, {standing.evaluations:.1f} full evaluations"
+    pace = f"{len(progress.trials)} trials, {progress.evaluations:.1f} full evaluations"
     say(escape(f"{ended}{pace}{log}"))
     show.result(found.result, seconds=seconds, as_json=False)
 

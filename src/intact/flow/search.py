@@ -29,10 +29,10 @@ from intact.flow.sources import ModelSource, default_target, deployment_of, targ
 from intact.plan import Overrides
 from intact.search.cost import CostModel
 from intact.search.goals import Budget, goal_of
-from intact.search.logs.log import Log, LogSettings, Recorded, choose, read_log
-from intact.search.loop import Report, Search, Standing, remarks
-from intact.search.measuring.bench import Bench
+from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read_log
+from intact.search.loop import Report, Search, SearchProgress, warning_lines
 from intact.search.measuring.objective import Objective
+from intact.search.measuring.trial_data import TrialData
 from intact.search.samplers import make_sampler
 from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
@@ -72,7 +72,7 @@ class FoundStrategy:
     strategy: Strategy
     best: Trial
     float_score: float
-    standing: Standing
+    standing: SearchProgress
     space: Space
     objective: Objective
     cost: CostModel
@@ -237,7 +237,7 @@ def search_strategy(
         strategy,
         found.best,
         found.objective.shown(found.float_score),
-        found.standing,
+        found.progress,
         setup.space,
         found.objective,
         setup.cost,
@@ -301,7 +301,7 @@ class _Found:
 
     best: Trial
     float_score: float
-    standing: Standing
+    progress: SearchProgress
     objective: Objective
     was_stopped: bool
 
@@ -326,7 +326,7 @@ class _Course:
     ) -> _Found:
         """Search, and confirm the best."""
         space, cost = setup.space, setup.cost
-        bench = Bench.of(
+        trial_data = TrialData.of(
             space,
             setup.statistics,
             setup.method,
@@ -337,15 +337,15 @@ class _Course:
             session_bytes=_SESSION_BYTES // workers,
         )
         pool = make_pool(
-            bench,
+            trial_data,
             workers,
             distributed=cluster is not None,
             address=None if cluster == "local" else cluster,
             threads=setup.threads,
         )
         with pool:
-            goal = self._goal(bench.objective, pool.float_score, setup)
-            settings = self._settings(bench, goal)
+            goal = self._goal(trial_data.objective, pool.float_score, setup)
+            settings = self._settings(trial_data, goal)
             with _written(self.path, settings, resume=self.resume) as log:
                 if log is not None:  # what was timed then holds: the search goes on as it began
                     cost.known.update({each.candidate: each.cost for each in log.trials})
@@ -353,17 +353,21 @@ class _Course:
                     make_sampler(self.sampler, space, goal, cost, self.seed),
                     pool,
                     cost,
-                    Recorded(log, setup.planner),
-                    Standing(goal, bench.samples, self.budget, shown=bench.objective.shown),
+                    TrialRecorder(log, setup.planner),
+                    SearchProgress(
+                        goal, trial_data.samples, self.budget, shown=trial_data.objective.shown
+                    ),
                     self.report,
                 )
                 best, was_stopped = _outcome(search, self.path)
-            return _Found(best, pool.float_score, search.standing, bench.objective, was_stopped)
+            return _Found(
+                best, pool.float_score, search.progress, trial_data.objective, was_stopped
+            )
 
     def remarks(self, found: _Found, space: Space) -> Iterator[str]:
         """Yield what may surprise."""
-        base = _trial_of(found.standing, space.default)
-        return remarks(found.standing, found.best, base, found.objective.kind, self.max_drop)
+        base = _trial_of(found.progress, space.default)
+        return warning_lines(found.progress, found.best, base, found.objective.kind, self.max_drop)
 
     def told(self, found: _Found) -> str:
         """Return what the plan says of where it comes from."""
@@ -386,24 +390,24 @@ class _Course:
             highest_score=math.inf if objective.row.rows is None else objective.row.highest,
         )
 
-    def _settings(self, bench: Bench, goal: Goal) -> LogSettings:
+    def _settings(self, trial_data: TrialData, goal: Goal) -> LogSettings:
         return LogSettings.of(
-            bench.space,
+            trial_data.space,
             sampler=self.sampler,
             seed=self.seed,
-            objective=bench.objective.name,
+            objective=trial_data.objective.name,
             minimize=self.minimize,
             goal=goal,
-            samples=bench.samples,
-            samples_hash=bench.samples_hash,
-            method=repr(bench.method),
-            options=options_of(bench.objective),
+            samples=trial_data.samples,
+            samples_hash=trial_data.samples_hash,
+            method=repr(trial_data.method),
+            options=options_of(trial_data.objective),
         )
 
 
-def _trial_of(standing: Standing, candidate: Candidate) -> Trial | None:
+def _trial_of(progress: SearchProgress, candidate: Candidate) -> Trial | None:
     """Return the whole trial of a candidate; None if there was none."""
-    whole = (trial for trial in standing.trials if trial.counts(standing.samples))
+    whole = (trial for trial in progress.trials if trial.counts(progress.samples))
     return next((trial for trial in whole if trial.candidate == candidate), None)
 
 
@@ -428,12 +432,12 @@ def _outcome(search: Search, path: Path | None) -> tuple[Trial, bool]:
         try:
             search.run()
         except KeyboardInterrupt:
-            if search.standing.best is None:
+            if search.progress.best is None:
                 raise
             was_stopped = True
         return search.confirmed(), was_stopped
     except KeyboardInterrupt as interrupt:
-        trials = len(search.standing.trials)
+        trials = len(search.progress.trials)
         if path is None or not trials:
             raise
         raise KeyboardInterrupt(

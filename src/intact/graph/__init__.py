@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from intact.graph.graph import IMPLICIT_SLOT as IMPLICIT_SLOT
     from intact.graph.graph import Consumer as Consumer
     from intact.graph.graph import Graph as Graph
+    from intact.graph.graph import shape_or_index_values as shape_or_index_values
     from intact.graph.normalization import normalize as normalize
     from intact.graph.ops import OPS as OPS
     from intact.graph.ops import OpKind as OpKind
@@ -33,7 +34,6 @@ if TYPE_CHECKING:
     from intact.graph.ops import output_channel_axis as output_channel_axis
     from intact.graph.ops import output_channels as output_channels
     from intact.graph.ops import weight_slot as weight_slot
-    from intact.graph.soi import shape_or_index_values as shape_or_index_values
 else:
     __getattr__, __all__ = lazy(
         __name__,
@@ -41,13 +41,12 @@ else:
             "batch_norm": "BatchNorm",
             "files.load": "load_model",
             "files.save": "save_model",
-            "graph": "IMPLICIT_SLOT Consumer Graph",
+            "graph": "IMPLICIT_SLOT Consumer Graph shape_or_index_values",
             "normalization": "normalize",
             "ops": (
                 "OPS OpKind OpSpec Role bias_slot constant_array data_slots input_role "
                 "input_value is_constant moves_values op_spec output_channel_axis output_channels "
                 "weight_slot"
             ),
-            "soi": "shape_or_index_values",
         },
     )

@@ -16,7 +16,7 @@ from intact.graph.batch_norm import BatchNorm, recall
 from intact.graph.files.external import tensor_bytes
 from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
-from intact.graph.ops import is_constant
+from intact.graph.ops import OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.passes.widen import METADATA_KEY
 
 _GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
@@ -301,3 +301,36 @@ def values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
                 read.update((value, None) for value in inner.inputs if value is not None)
             read.update((value, None) for value in body.outputs)
     return read
+
+
+def shape_or_index_values(graph: Graph) -> frozenset[str]:
+    """Return the names of the values that hold shapes or indices, or lead to nothing else.
+
+    Graph outputs, inputs of compute nodes and inputs of unknown operators are never found by what
+    becomes of them; only by their type.
+    """
+    ends_in_shape: set[ir.Value] = set()
+    for value in reversed(graph.values):
+        readers = graph.consumers(value)
+        if value.is_graph_output() or not readers:
+            continue
+        if all(_leads_to_shape(node, slot, ends_in_shape) for node, slot in readers):
+            ends_in_shape.add(value)
+    names = (value.name for value in graph.values if value in ends_in_shape or _not_float(value))
+    return frozenset(name for name in names if name)
+
+
+def _not_float(value: ir.Value) -> bool:
+    return value.dtype is not None and not Graph.is_float(value)
+
+
+def _leads_to_shape(node: ir.Node, slot: int, ends_in_shape: set[ir.Value]) -> bool:
+    spec = op_spec(node)
+    if slot == IMPLICIT_SLOT or spec is None:
+        return False
+    if input_role(node, slot) is Role.SHAPE:
+        return True
+    if spec.kind is OpKind.COMPUTE:
+        return False
+    used = [value for value in node.outputs if value.uses() or value.is_graph_output()]
+    return bool(used) and all(value in ends_in_shape for value in used)

@@ -1,1 +1,1 @@
-"""Searching for the best strategy: which tensors are quantized, and with how many bits."""
+"""Search for the best strategy: which tensors are quantized, and with how many bits."""

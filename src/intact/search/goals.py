@@ -1,4 +1,4 @@
-"""From what a user allows to be lost, or spent, to the goal of a search."""
+"""The goal and the budget of a search, from what a user allows to be lost or spent."""
 
 from __future__ import annotations
 
@@ -23,16 +23,16 @@ def goal_of(
     """Build the goal of a search.
 
     Args:
-        float_score: Of the float model.
-        widest_cost: Of the widest integers everywhere.
+        float_score: Score of the float model.
+        widest_cost: Cost of the widest integers everywhere.
         max_drop: How far the score may fall below the float model's.
         min_score: The lowest score accepted.
-        max_cost: The highest cost accepted; text like ``"60%"`` means a part of ``widest_cost``.
-        least_cost: What nothing costs less than.
-        highest_score: What nothing scores more than.
+        max_cost: The highest cost accepted; text like ``"60%"`` is a share of ``widest_cost``.
+        least_cost: Lower bound of the cost of every candidate.
+        highest_score: Upper bound of the score of every candidate.
 
     Raises:
-        UsageError: A limit is negative, no number, means nothing, or cannot be held by anything.
+        UsageError: A limit is negative, not a number, or cannot be met by any candidate.
 
     >>> goal_of(82.0, 500.0, max_drop=0.5, max_cost="60%")
     Goal(min_score=81.5, max_cost=300.0)
@@ -44,7 +44,7 @@ def goal_of(
             raise UsageError(f"--max-drop {max_drop:g}", remedy="give 0 or more")
         if math.isinf(float_score):
             raise UsageError(
-                "--max-drop: the float model's score has no end (it has no error)",
+                "--max-drop: the float model's score is infinite (it has no error)",
                 remedy="give --min-score",
             )
         min_score = float_score - max_drop
@@ -57,9 +57,9 @@ def goal_of(
     limit = None if max_cost is None else _cost(max_cost, widest_cost)
     if limit is not None and limit < least_cost:
         raise UsageError(
-            f"--max-cost {max_cost}: nothing that may be chosen costs less than {least_cost:g}"
+            f"--max-cost {max_cost}: no candidate costs less than {least_cost:g}"
             + (f" ({100 * least_cost / widest_cost:.1f}%)" if widest_cost else ""),
-            remedy="allow that, other --widths, another --minimize or --format",
+            remedy="raise the limit, or give other --widths, another --minimize or --format",
         )
     return Goal(min_score, limit)
 
@@ -72,7 +72,8 @@ def _cost(max_cost: float | str, widest_cost: float) -> float:
         number = math.nan
     if not 0 < number < math.inf:
         raise UsageError(
-            f"--max-cost {text!r}", remedy="give a cost above 0, or a part of the widest like 60%"
+            f"--max-cost {text!r}",
+            remedy="give a cost above 0, or a share of the widest integers' like 60%",
         )
     return number * widest_cost / 100 if text.endswith("%") else number
 
@@ -86,12 +87,12 @@ _REMEDY = "write for instance 200trials, 90s, 10min or 2h"
 
 @dataclass(frozen=True)
 class Budget:
-    """A number of trials, or a time, whichever is over first.
+    """The number of trials and the time that a search may take, whichever ends first.
 
     Attributes:
-        trials: Most trials, those of an earlier run that is resumed included; one on some of the
-            samples only counts as that part of one. None for no limit.
-        seconds: No trial begins after so many; None for no limit.
+        trials: Maximum number of trials, including those of a resumed run. A trial on a tenth of
+            the samples counts as a tenth of one. None for no limit.
+        seconds: No trial starts after this many seconds; None for no limit.
 
     >>> Budget.parse("10min").seconds
     600.0
@@ -101,20 +102,20 @@ class Budget:
     seconds: float | None = None
 
     def __post_init__(self) -> None:
-        """Refuse a budget of nothing."""
+        """Check that there is a limit, and that it is above zero."""
         if self.trials is None and self.seconds is None:
             raise UsageError("the budget has no limit", remedy=_REMEDY)
         if (self.trials is not None and self.trials < 1) or (
             self.seconds is not None and not self.seconds > 0
         ):
-            raise UsageError("a budget of zero tries nothing", remedy=_REMEDY)
+            raise UsageError("a budget of zero allows no trial", remedy=_REMEDY)
 
     @staticmethod
     def parse(text: str) -> Budget:
         """Read ``200trials``, ``200``, ``90s``, ``10min``, ``2h``, or two with a comma.
 
         Raises:
-            UsageError: It is none of these, or nothing is left to spend.
+            UsageError: The text has another form, or the budget is zero.
         """
         trials: int | None = None
         seconds: float | None = None
@@ -126,7 +127,9 @@ class Budget:
             if unit in _SECONDS:
                 seconds = float(found[1]) * _SECONDS[unit]
             elif "." in found[1]:
-                raise UsageError(f"--budget {text!r}: trials are whole", remedy=_REMEDY)
+                raise UsageError(
+                    f"--budget {text!r}: the number of trials is not whole", remedy=_REMEDY
+                )
             else:
                 trials = int(found[1])
         return Budget(trials, seconds)

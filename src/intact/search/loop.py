@@ -1,4 +1,4 @@
-"""The search itself: ask, measure, write down, tell."""
+"""The search loop: ask the sampler, measure, log, tell the sampler."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from intact.search.workers.pool import Pool
 
 
 def front(trials: Iterable[Trial], samples: int) -> list[Trial]:
-    """Return the trials that no other is both as cheap and as good as, and better in one of them.
+    """Compute the Pareto front: the trials that no other one beats in score and cost.
 
     Args:
-        trials: In any order; only those on all samples count.
-        samples: How many all samples are.
+        trials: In any order; trials on some of the samples are left out.
+        samples: Number of all samples.
 
     Returns:
-        By rising cost, and so by rising score. Of several with the same cost and score the first.
+        Trials by rising cost, and so by rising score. Of equal ones only the first.
     """
     whole = [trial for trial in trials if _counts(trial, samples)]
     whole.sort(key=lambda trial: (trial.cost, -trial.score, trial.number))
@@ -37,7 +37,7 @@ def front(trials: Iterable[Trial], samples: int) -> list[Trial]:
 
 
 def best(trials: Iterable[Trial], goal: Goal, samples: int) -> Trial | None:
-    """Return the best trial that holds the limits; the first of equals, None where none does."""
+    """Return the best trial within the limits: the first of equal ones, None where none is."""
     accepted = (trial for trial in trials if _counts(trial, samples) and goal.accepts(trial))
     return max(
         accepted,
@@ -48,12 +48,12 @@ def best(trials: Iterable[Trial], goal: Goal, samples: int) -> Trial | None:
 
 @dataclass(frozen=True)
 class Nearest:
-    """How near a search came to limits that it did not reach.
+    """The trials that came nearest to limits that no trial met.
 
     Attributes:
-        affordable: The highest score within the limit of cost, at any cost where there is none.
-        good: The lowest cost that reaches the limit of the score; None where none reaches it.
-        cheapest: The lowest cost at any score.
+        affordable: The highest score within the limit on the cost.
+        good: The lowest cost of those that reach the limit on the score; None where none does.
+        cheapest: The lowest cost.
     """
 
     affordable: Trial | None
@@ -62,7 +62,7 @@ class Nearest:
 
 
 def nearest(trials: Iterable[Trial], goal: Goal, samples: int) -> Nearest:
-    """Describe how near the trials came to the limits of a goal."""
+    """Find the trials that came nearest to the limits of a goal."""
     whole = front(trials, samples)
     limit = math.inf if goal.max_cost is None else goal.max_cost
     least = -math.inf if goal.min_score is None else goal.min_score
@@ -80,45 +80,45 @@ def _counts(trial: Trial, samples: int) -> bool:
 
 
 class Record(Protocol):
-    """Where trials are written down: each is durable when the call returns."""
+    """The storage of trials: each is on the disk when the call returns."""
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """Those of the run that is resumed, in order."""
+        """Trials of the resumed run, in order."""
 
     @property
     def confirmed(self) -> Mapping[int, Trial]:
-        """Those that were run again already, by number."""
+        """Trials that were measured again as the hardware computes them, by number."""
 
     def append(self, trial: Trial) -> None:
         """Write one trial."""
 
     def confirm(self, trial: Trial) -> None:
-        """Write that a trial was run again, to give what the hardware computes."""
+        """Write the result of a trial that was measured again as the hardware computes it."""
 
 
 class Cost(Protocol):
-    """What a candidate costs."""
+    """The cost of candidates."""
 
     def of(self, candidate: Candidate) -> float:
         """Return the cost; lower is better."""
 
     def estimate(self, candidate: Candidate) -> float:
-        """Return about the same without measuring anything."""
+        """Estimate the cost without measuring anything."""
 
 
 @dataclass
-class Standing:
-    """How far a search is.
+class SearchProgress:
+    """The state of a running or ended search.
 
     Attributes:
-        goal: What it is after.
-        samples: How many all samples are.
-        budget: What it may spend.
-        trials: In the order told.
-        seconds: Since it began.
-        resumed: How many of the trials came from the log.
-        shown: Turns a score into what the user calls it.
+        goal: The goal of the search.
+        samples: Number of all samples.
+        budget: Trials and time that it may take.
+        trials: In the order in which the sampler received them.
+        seconds: Since the start.
+        resumed: Number of trials that came from the log.
+        shown: Converts a score to the user's figure.
     """
 
     goal: Goal
@@ -131,32 +131,32 @@ class Standing:
 
     @property
     def best(self) -> Trial | None:
-        """The best so far that holds the limits."""
+        """The best trial within the limits so far."""
         return best(self.trials, self.goal, self.samples)
 
     @property
     def front(self) -> list[Trial]:
-        """The trials that none is both cheaper and better than."""
+        """The Pareto front of score and cost; see the function `front`."""
         return front(self.trials, self.samples)
 
     @property
     def evaluations(self) -> float:
-        """Samples run over all samples: trials on few samples, or stopped early, count as less."""
+        """Samples run, in multiples of all samples: trials that stopped early count as less."""
         return sum(trial.measured.samples for trial in self.trials) / max(self.samples, 1)
 
     @property
     def spent(self) -> float:
-        """Trials in terms of the budget: one on some of the samples counts as that part of one."""
+        """Trials as the budget counts them: one on a tenth of the samples is a tenth of one."""
         return sum(self.share(trial) for trial in self.trials)
 
     def share(self, trial: Trial) -> float:
-        """Return a trial's share of the budget; a stopped or failed trial counts as a whole one."""
+        """Compute what a trial takes of the budget; stopped and failed ones count as whole ones."""
         is_whole = trial.measured.state is not State.COMPLETE
         return 1.0 if is_whole else trial.measured.samples / max(self.samples, 1)
 
     @property
     def seconds_left(self) -> float | None:
-        """An estimate, from the budget that is left and the pace so far; None while unknown."""
+        """The estimated time to the end of the budget, at the pace so far; None while unknown."""
         fresh = sum(self.share(trial) for trial in self.trials[self.resumed :])
         estimates = []
         if self.budget.seconds is not None:
@@ -166,7 +166,7 @@ class Standing:
         return max(0.0, min(estimates)) if estimates else None
 
 
-Report = Callable[[Standing], None]
+Report = Callable[[SearchProgress], None]
 
 
 @dataclass
@@ -174,32 +174,32 @@ class Search:
     """One search.
 
     Attributes:
-        sampler: Chooses.
-        pool: Measures.
-        cost: Of candidates.
+        sampler: Chooses candidates.
+        pool: Measures them.
+        cost: The cost of candidates.
         record: The log.
-        standing: How far it is; read it when ``run`` has ended, however it did.
-        report: Told after every trial.
-        clock: Seconds, for the time that it may take.
+        progress: The state; valid also after ``run`` was interrupted.
+        report: Called after every trial.
+        clock: Returns seconds; measures the time of the budget.
     """
 
     sampler: Sampler
     pool: Pool
     cost: Cost
     record: Record
-    standing: Standing
+    progress: SearchProgress
     report: Report | None = None
     clock: Callable[[], float] = time.monotonic
 
     def run(self) -> None:
-        """Search until the sampler is done or the budget is spent.
+        """Search until the sampler has no more candidates or the budget is spent.
 
         Raises:
-            SearchError: The log that is resumed is not one of this search.
+            SearchError: The resumed log belongs to another search.
         """
         began = self.clock()
         logged = list(self.record.trials)
-        self.standing.resumed = len(logged)
+        self.progress.resumed = len(logged)
         while not self._is_over(self.clock() - began):
             asks = self.sampler.ask()
             if not asks:
@@ -207,16 +207,16 @@ class Search:
             told = []
             for trial in self._batch(asks, logged):
                 told.append(trial)
-                self.standing.trials.append(trial)
-                self.standing.seconds = self.clock() - began
+                self.progress.trials.append(trial)
+                self.progress.seconds = self.clock() - began
                 if self.report is not None:
-                    self.report(self.standing)
-                if len(told) < len(asks) and self._is_over(self.standing.seconds):
+                    self.report(self.progress)
+                if len(told) < len(asks) and self._is_over(self.progress.seconds):
                     return
             self.sampler.tell(told)
 
     def _batch(self, asks: Sequence[Ask], logged: list[Trial]) -> Iterator[Trial]:
-        """Yield the trials of a batch: from the log as long as it lasts, then fresh ones."""
+        """Yield the trials of a batch: those in the log first, then new ones."""
         known = min(len(asks), len(logged))
         for ask in asks[:known]:
             yield self._recalled(ask, logged.pop(0))
@@ -224,50 +224,51 @@ class Search:
         costs = [self._cost(ask) for ask in fresh]
         results = self.pool.evaluate(fresh)
         for ask, cost, measured in zip(fresh, costs, results, strict=True):
-            trial = Trial(len(self.standing.trials), ask.candidate, cost, measured)
+            trial = Trial(len(self.progress.trials), ask.candidate, cost, measured)
             self.record.append(trial)
             yield trial
 
     def _affordable(self, asks: Sequence[Ask]) -> Sequence[Ask]:
-        """Return the asks that begin before the budget is spent, if none of them is stopped."""
-        most, samples = self.standing.budget.trials, self.standing.samples
+        """Select the asks that start before the budget is spent, if none of them stops early."""
+        most, samples = self.progress.budget.trials, self.progress.samples
         if most is None:
             return asks
         shares = (1.0 if ask.samples is None else ask.samples / samples for ask in asks)
-        before = accumulate(shares, initial=self.standing.spent)
+        before = accumulate(shares, initial=self.progress.spent)
         return [ask for ask, spent in zip(asks, before, strict=False) if spent < most]
 
     def _cost(self, ask: Ask) -> float:
-        """Return the cost of a candidate; a trial on few samples only ranks, and times nothing."""
+        """Return the cost of a candidate; for a trial on few samples, an estimate is enough."""
         return (self.cost.of if ask.samples is None else self.cost.estimate)(ask.candidate)
 
     def _recalled(self, ask: Ask, trial: Trial) -> Trial:
         if ask.candidate != trial.candidate:
             raise SearchError(
-                f"trial {trial.number} of the log is not what the sampler asks for now",
-                remedy="start a new log: it was written by another version, or changed by hand",
+                f"trial {trial.number} of the log is not what the sampler asks for",
+                remedy="start a new log: this one is of another version, or changed by hand",
             )
         return trial
 
     def _is_over(self, seconds: float) -> bool:
-        budget = self.standing.budget
-        spent = budget.trials is not None and self.standing.spent >= budget.trials
+        budget = self.progress.budget
+        spent = budget.trials is not None and self.progress.spent >= budget.trials
         return spent or (budget.seconds is not None and seconds >= budget.seconds)
 
     def confirmed(self, *, most: int = 8) -> Trial:
-        """Return the best trial with the score of the hardware's own integers on all samples.
+        """Find the best trial within the limits as the hardware computes it.
 
-        Winners are run again, the best first, until one holds the limits then too.
+        Trials are measured again on all samples, the best first. Where float32 is not exact the
+        integer engine runs them.
 
         Args:
-            most: How many are run at most.
+            most: Maximum number of trials to measure again.
 
         Raises:
-            SearchError: None holds the limits; it says how near the nearest came.
+            SearchError: None is within the limits; the message has the nearest ones.
         """
-        goal, samples = self.standing.goal, self.standing.samples
+        goal, samples = self.progress.goal, self.progress.samples
         rivals = [
-            trial for trial in self.standing.trials if trial.counts(samples) and goal.accepts(trial)
+            trial for trial in self.progress.trials if trial.counts(samples) and goal.accepts(trial)
         ]
         rivals.sort(key=lambda trial: (goal.rank(trial.score, trial.cost), -trial.number))
         tried: list[Trial] = []
@@ -278,11 +279,11 @@ class Search:
                 return confirmed
             tried.append(confirmed)
         if tried:
-            raise _nothing_found(goal, tried, samples, self.standing.shown, by="by its integers ")
-        raise _nothing_found(goal, self.standing.trials, samples, self.standing.shown)
+            raise _nothing_found(goal, tried, samples, self.progress.shown, by="by its integers ")
+        raise _nothing_found(goal, self.progress.trials, samples, self.progress.shown)
 
     def _confirmed(self, trial: Trial) -> Trial:
-        """Run a trial again, unless the log that is resumed has that already."""
+        """Measure a trial again, unless the resumed log has the result."""
         known = self.record.confirmed.get(trial.number)
         if known is not None and known.candidate == trial.candidate:
             return known
@@ -299,26 +300,26 @@ def _nothing_found(
     shown: Callable[[float], float],
     by: str = "",
 ) -> SearchError:
-    """Say how near the trials came to the limits.
+    """Make the error that says how near the trials came to the limits.
 
     Args:
         goal: The limits.
-        trials: What was tried.
-        samples: How many all are.
-        shown: Turns a score into what the user calls it.
-        by: What computed the trials, where others than these simulations held the limits.
+        trials: The trials.
+        samples: Number of all samples.
+        shown: Converts a score to the user's figure.
+        by: What computed the trials, if not the simulation.
     """
     near = nearest(trials, goal, samples)
     if near.cheapest is None:
         reasons = [trial.measured.reason for trial in trials if trial.measured.reason]
         return SearchError(
             "no trial was run on all samples" + (f": {reasons[0]}" if reasons else ""),
-            remedy="mend what failed" if reasons else "give a larger --budget",
+            remedy="fix the failure" if reasons else "give a larger --budget",
         )
     count = sum(trial.counts(samples) for trial in trials)
     if near.affordable is None:
         return SearchError(
-            f"no strategy costs {goal.max_cost:g} or less: the cheapest of {count} that were tried "
+            f"no strategy costs {goal.max_cost:g} or less: the cheapest of {count} trials "
             f"costs {near.cheapest.cost:g} (score {shown(near.cheapest.score):g})",
             remedy="allow a higher cost, more --budget, or narrower widths",
         )
@@ -333,29 +334,29 @@ def _nothing_found(
     )
 
 
-def remarks(
-    standing: Standing, best: Trial, base: Trial | None, kind: str, max_drop: float | None
+def warning_lines(
+    progress: SearchProgress, best: Trial, base: Trial | None, kind: str, max_drop: float | None
 ) -> Iterator[str]:
-    """Yield one line for each thing that may surprise.
+    """Yield one line for each result that a user may not expect.
 
     Args:
-        standing: The search when it ended.
-        best: What it found, confirmed.
+        progress: The search when it ended.
+        best: The best trial, measured as the hardware computes it.
         base: The trial of the widest integers everywhere.
-        kind: Of the objective, by its name in ``KINDS``.
-        max_drop: What the user allows to be lost.
+        kind: Name of the objective in ``KINDS``.
+        max_drop: The loss of score that the user allows.
     """
     row = KINDS[kind]
-    step = row.highest / standing.samples
+    step = row.highest / progress.samples
     if row.is_count and max_drop is not None and max_drop < 2 * step:
         yield (
-            f"one of the {standing.samples} samples is {step:.2g} points: a drop of {max_drop:g} "
-            "hangs on single samples; give more --samples, or an objective like kl"
+            f"one of the {progress.samples} samples is {step:.2g} points: a drop of {max_drop:g} "
+            "depends on single samples; give more --samples, or an objective like kl"
         )
-    if base is not None and not standing.goal.accepts(base):
-        yield "the widest integers alone do not hold the limits"
-    if base is not None and best.cost >= base.cost and standing.goal.max_cost is None:
-        yield "nothing that is cheaper than the widest integers holds the limits"
-    lost = [trial for trial in standing.trials if trial.measured.state is State.FAILED]
+    if base is not None and not progress.goal.accepts(base):
+        yield "the widest integers alone are not within the limits"
+    if base is not None and best.cost >= base.cost and progress.goal.max_cost is None:
+        yield "nothing cheaper than the widest integers is within the limits"
+    lost = [trial for trial in progress.trials if trial.measured.state is State.FAILED]
     if lost:
         yield f"{len(lost)} trial(s) failed, the first: {lost[0].measured.reason}"

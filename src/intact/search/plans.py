@@ -1,8 +1,8 @@
-"""Plans of candidates, fast: what candidates have in common is made once.
+"""Plans of candidates, fast: what candidates have in common is computed once.
 
-Structures serve all candidates that have them (`intact.search.plans`). The range of an
-activation and the scale of a weight follow from the tensor and its grid, whatever the rest of the
-candidate is: they are remembered.
+Annotating, fusing and tying are shared by all candidates for which they give the same result
+(`Structure`). The range of an activation and the scale of a weight depend only on the tensor and
+its grid, so they are cached.
 """
 
 from __future__ import annotations
@@ -37,23 +37,23 @@ from intact.targets import TensorScheme
 
 
 class Grids:
-    """The grids of a target's schemes at all widths; equal ones are one object."""
+    """The grids of a target's schemes at all widths. Equal grids are one object."""
 
     def __init__(self) -> None:
         self._families: dict[tuple[TensorScheme, int | None], dict[int, Grid]] = {}
         self._known: dict[Grid, Grid] = {}
 
     def family(self, scheme: TensorScheme, axis: int | None) -> dict[int, Grid]:
-        """Return the grids of a scheme and channel axis by width, as far as they were asked."""
+        """Return the grids of a scheme and channel axis by width, those made so far."""
         return self._families.setdefault((scheme, axis), {})
 
     def fill(self, scheme: TensorScheme, axis: int | None, bits: int) -> Grid:
-        """Return a grid, and keep it in its family."""
+        """Make a grid of a width and keep it in its family."""
         grid = self.only(config_from_scheme(scheme, axis, bits).grid)
         return self.family(scheme, axis).setdefault(bits, grid)
 
     def only(self, grid: Grid) -> Grid:
-        """Return the one object of an equal grid."""
+        """Return the object that represents all grids equal to this one."""
         return self._known.setdefault(grid, grid)
 
 
@@ -63,10 +63,10 @@ class ChosenEnd:
 
     Attributes:
         end: The end.
-        group: Number of its group in the space.
-        scheme: Of the target, for this end.
-        axis: Of the channels.
-        family: The grids of the two by width; others may be added.
+        group: Index of its group in the space.
+        scheme: The target's scheme for this end.
+        axis: Channel axis; None for one scale.
+        family: The grids of this scheme and axis by width; more are added when needed.
     """
 
     end: TensorEnd
@@ -76,22 +76,33 @@ class ChosenEnd:
     family: dict[int, Grid]
 
     def grid(self, grids: Grids, widths: Sequence[int]) -> Grid:
-        """Return the grid with the widths of a candidate, by group."""
+        """Return the grid of this end.
+
+        Args:
+            grids: All grids.
+            widths: Bits of each group.
+        """
         bits = widths[self.group]
         found = self.family.get(bits)
         return grids.fill(self.scheme, self.axis, bits) if found is None else found
 
 
 @dataclass(frozen=True)
-class Question:
-    """Whether two ends lie on the same grid; the second may be on one that no width moves."""
+class GridComparison:
+    """One comparison of grids that a pass made, with its result.
+
+    Attributes:
+        first: An end whose width candidates choose.
+        second: Another such end, or the grid of an end whose width is fixed.
+        answer: Whether they have the same grid.
+    """
 
     first: ChosenEnd
     second: ChosenEnd | Grid
     answer: bool
 
     def holds(self, grids: Grids, widths: Sequence[int]) -> bool:
-        """Tell whether the widths of a candidate give the same answer."""
+        """Tell whether the widths of a candidate give the same result."""
         other = self.second
         second = other if isinstance(other, Grid) else other.grid(grids, widths)
         return (self.first.grid(grids, widths) is second) is self.answer
@@ -99,14 +110,14 @@ class Question:
 
 @dataclass(frozen=True)
 class Structure:
-    """A plan without scales, to be moved to the widths of a candidate.
+    """A plan without scales that serves several candidates: only its widths are replaced.
 
     Attributes:
-        plan: With the widths of some candidate; without notes on widths.
-        annotated: The ends that were to be quantized before anything was fused, in order, with
-            what has no operator there; that of places depends on the candidate.
+        plan: With the widths of one candidate; without notes on widths.
+        annotated: The quantized ends before fusing, in order, each with its missing operator. Where
+            the end is one of ``places`` that depends on the candidate.
         places: The ends whose widths candidates choose.
-        questions: What it asked of the widths.
+        questions: The comparisons of grids that decided the structure.
         points: The quantization points of ``plan``.
         parts: Positions in ``points`` of activations and of weights.
     """
@@ -114,7 +125,7 @@ class Structure:
     plan: QuantizedGraph
     annotated: tuple[tuple[ChosenEnd | None, TensorEnd, Missing | None], ...]
     places: tuple[ChosenEnd, ...]
-    questions: tuple[Question, ...]
+    questions: tuple[GridComparison, ...]
     points: tuple[QuantPoint, ...]
     parts: tuple[tuple[int, ...], tuple[int, ...]]
 
@@ -125,20 +136,20 @@ class Structure:
         groups: Mapping[TensorEnd, int],
         grids: Grids,
     ) -> Structure:
-        """Make the structure of a candidate.
+        """Build the structure of a candidate.
 
         Args:
-            template: Gives graph and target.
-            overrides: The candidate's requests.
-            groups: The group of each end whose width is a candidate's choice.
-            grids: Where grids are kept.
+            template: A plan with the graph and the target.
+            overrides: The candidate as overrides of the target.
+            groups: The group of each end whose width candidates choose.
+            grids: All grids.
         """
         plan = annotate(template.graph, template.target, overrides)
         places = {place.end: place for place in _places(plan, groups, grids)}
-        heard: list[tuple[_Heard, Grid, bool]] = []
+        heard: list[tuple[_RecordingGrid, Grid, bool]] = []
         for end in places:
             config = plan.configs[end]
-            config.grid = _Heard.of(config.grid, end, heard)
+            config.grid = _RecordingGrid.of(config.grid, end, heard)
         annotated = tuple(
             (places.get(end), end, None if end in places else missing_operator(plan, end, config))
             for end, config in plan.configs.items()
@@ -146,7 +157,7 @@ class Structure:
         )
         built = structured(plan)
         for config in built.configs.values():
-            if isinstance(config.grid, _Heard):
+            if isinstance(config.grid, _RecordingGrid):
                 config.grid = grids.only(config.grid.plain)
         built.notes = built.notes[len(width_notes(plan)) :]
         points = tuple(quantization_points(built))
@@ -169,16 +180,16 @@ class Structure:
         return all(question.holds(grids, widths) for question in self.questions)
 
     def moved(self, grids: Grids, widths: Sequence[int]) -> QuantizedGraph:
-        """Return a plan of its own with the widths of a candidate, by group."""
+        """Copy the plan with the widths of a candidate, given by group."""
         plan = self.plan.copy()
         configs = plan.configs
         for place in self.places:
-            # As `move_to`, which would ask again what the questions have answered.
+            # Set directly: `move_to` would repeat the checks that the comparisons replace.
             configs[place.end].grid = place.grid(grids, widths)
         return plan
 
     def points_of(self, plan: QuantizedGraph) -> Points:
-        """Return the quantization points of a plan that `moved` gave."""
+        """Return the quantization points of a plan that `moved` returned."""
         configs = plan.configs
         points = [
             QuantPoint(p.value, configs[p.end], p.end, p.readers, p.at_output, p.is_passed_on)
@@ -188,17 +199,19 @@ class Structure:
         return Points(points, [points[k] for k in activations], [points[k] for k in weights])
 
 
-class _Heard(Grid):
-    """A grid that writes down what it is compared with."""
+class _RecordingGrid(Grid):
+    """A grid that records its comparisons with other grids."""
 
     plain: Grid
     end: TensorEnd
-    heard: list[tuple[_Heard, Grid, bool]]
+    heard: list[tuple[_RecordingGrid, Grid, bool]]
 
     @staticmethod
-    def of(grid: Grid, end: TensorEnd, heard: list[tuple[_Heard, Grid, bool]]) -> _Heard:
-        """Return a grid like another one."""
-        twin = object.__new__(_Heard)
+    def of(
+        grid: Grid, end: TensorEnd, heard: list[tuple[_RecordingGrid, Grid, bool]]
+    ) -> _RecordingGrid:
+        """Make a recording copy of a grid."""
+        twin = object.__new__(_RecordingGrid)
         # The dataclass is frozen, and its fields were checked when the first one was made.
         vars(twin).update(vars(grid), plain=grid, end=end, heard=heard)
         return twin
@@ -206,7 +219,7 @@ class _Heard(Grid):
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Grid):
             return NotImplemented
-        same = self.plain == (other.plain if isinstance(other, _Heard) else other)
+        same = self.plain == (other.plain if isinstance(other, _RecordingGrid) else other)
         self.heard.append((self, other, same))
         return same
 
@@ -238,26 +251,28 @@ def _places(
 
 
 def _questions(
-    heard: Sequence[tuple[_Heard, Grid, bool]], places: Mapping[TensorEnd, ChosenEnd], grids: Grids
-) -> Iterator[Question]:
-    """Yield the decisions that depend on widths, each once."""
+    heard: Sequence[tuple[_RecordingGrid, Grid, bool]],
+    places: Mapping[TensorEnd, ChosenEnd],
+    grids: Grids,
+) -> Iterator[GridComparison]:
+    """Yield the recorded comparisons whose result depends on widths, each once."""
     seen: set[tuple[object, ...]] = set()
     for first, other, same in heard:
         place = places[first.end]
-        second = places[other.end] if isinstance(other, _Heard) else grids.only(other)
+        second = places[other.end] if isinstance(other, _RecordingGrid) else grids.only(other)
         mine, theirs = _kind(first), _kind(other)
         if mine != theirs:
-            continue  # at no width
+            continue  # different at all widths
         if isinstance(second, ChosenEnd) and (place.group, place.scheme, place.axis) == (
             second.group,
             second.scheme,
             second.axis,
         ):
-            continue  # at every width
+            continue  # equal at all widths
         key = (place.group, id(place.family), *_identity(second))
         if key not in seen:
             seen.add(key)
-            yield Question(place, second, same)
+            yield GridComparison(place, second, same)
 
 
 def _kind(grid: Grid) -> tuple[object, ...]:
@@ -270,14 +285,14 @@ def _identity(second: ChosenEnd | Grid) -> tuple[int, int]:
 
 _KEPT = 256
 
-"""Structures that are kept, some 0.3 MB each for a hundred nodes."""
+"""Number of structures in the cache; one takes about 0.3 MB for a hundred nodes."""
 
 
 def required(space: Space) -> tuple[str, ...]:
-    """Return the tensors whose statistics candidates may need, in graph order.
+    """List the tensors whose statistics candidates may need, in graph order.
 
-    They are all that are quantized somewhere with everything quantized, hidden ones too: leaving
-    nodes float never quantizes an end that was not, but can bring to light what was hidden.
+    These are all tensors that are quantized in the plan with everything quantized, and those inside
+    fused operators: a candidate that leaves a node float may quantize them.
     """
     found: dict[str, None] = {}
     for end, config in space.plan.configs.items():
@@ -293,21 +308,21 @@ def required(space: Space) -> tuple[str, ...]:
 
 
 class Planner:
-    """Makes the plans of candidates, one after the other.
+    """Makes the calibrated plans of candidates.
 
     Args:
         space: All candidates.
-        statistics: Of the tensors that `required` names.
-        method: How scales follow from them.
+        statistics: Of the tensors that `required` lists.
+        method: The threshold methods.
 
     Raises:
-        CalibrationError: The statistics are of another model.
+        CalibrationError: The statistics belong to another model.
     """
 
     def __init__(self, space: Space, statistics: Statistics, method: Method) -> None:
         if statistics.model_hash != space.plan.graph.hash:
             raise CalibrationError(
-                "the statistics are of another model", remedy="collect them again"
+                "the statistics belong to another model", remedy="collect them again"
             )
         self.space = space
         self._statistics = statistics
@@ -324,13 +339,13 @@ class Planner:
         self._general = width_notes(replace(space.plan, configs={}))
 
     def plan(self, candidate: Candidate) -> QuantizedGraph:
-        """Return the calibrated plan of a candidate, which shares nothing with other plans.
+        """Make the calibrated plan of a candidate; it shares nothing with other plans.
 
         It equals ``assign(build_plan(graph, target, space.requests(candidate)), ...)`` in every
-        config, decision, note and word of provenance.
+        config, decision and note, and in its provenance.
 
         Raises:
-            UsageError: The candidate is none of the space.
+            UsageError: The candidate does not belong to the space.
             CalibrationError: Statistics are missing, or a constant is NaN or infinite.
         """
         self.space.check(candidate)
@@ -360,7 +375,7 @@ class Planner:
         return structure
 
     def _width_notes(self, structure: Structure, widths: Sequence[int]) -> tuple[Note, ...]:
-        """Collect the notes of `width_notes` about single ends, before fusing hides any."""
+        """Collect the notes of `width_notes` about single ends, also inside fused operators."""
         return operator_notes(
             structure.plan.target,
             (
@@ -374,6 +389,6 @@ class Planner:
     ) -> Missing | None:
         grid = place.grid(self._grids, widths)
         return self._memo(
-            ("missing", place.end, id(grid)),  # equal grids are one object, which is kept
+            ("missing", place.end, id(grid)),  # equal grids are one object, which stays alive
             lambda: missing_operator(plan, place.end, TensorQuantConfig.on_grid(grid)),
         )

@@ -1,9 +1,9 @@
-"""The choice space: for each group of tensor ends, how many bits they may have.
+"""The search space: for each group of tensor ends, the bit-widths to choose from.
 
-Source: [tvm], "Workflow Overview" and "Hardware Description". The limit of an edge is the widest
-type that everything at it declares, and choices go from there down to 4 bits. Ends whose scales are
-tied and ends of fused operators are one group, so that every candidate is legal. In addition a
-group may stay float where that concerns only its own node.
+Source: [tvm], "Workflow Overview" and "Hardware Description". The widths of an edge go from the
+    widest type that all operators at it declare down to 4 bits. Ends with tied scales and ends of
+    fused operators are one group, so that every candidate is legal. A group may also stay float
+    where that changes only its own node.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from intact.targets import OpRule, Target, TensorScheme
 
 _WIDEST_CODES = 16
 
-"""An int32 is a sum; what is stored between operators is at most int16."""
+"""An int32 is an accumulator; tensors between operators have at most 16 bits."""
 
 
 def widest(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> int:
-    """Return the largest width that every end of a group can have."""
+    """Compute the largest width that every end of a group supports."""
     return min(_widest_at(plan, end) for end in ends)
 
 
@@ -68,17 +68,17 @@ def _scheme(plan: QuantizedGraph, rule: OpRule, end: TensorEnd) -> TensorScheme:
 
 FLOAT = 32
 
-"""The choice of a group that stays float: the bits of float32."""
+"""The choice that leaves a group float: the width of float32."""
 
 NARROWEST = 4
 
 Candidate: TypeAlias = tuple[int, ...]
 
-"""One choice (bits, or ``FLOAT``) for each group of a space, in their order."""
+"""One choice (bits, or ``FLOAT``) for each group of a space, in the order of the groups."""
 
 
 class GroupKind(StrEnum):
-    """What the tensors of a group are."""
+    """The kind of tensors in a group."""
 
     WEIGHT = "weight"
     ACTIVATION = "activation"
@@ -86,13 +86,13 @@ class GroupKind(StrEnum):
 
 @dataclass(frozen=True)
 class Group:
-    """Tensor ends that have one width.
+    """Tensor ends that share one width.
 
     Attributes:
-        name: The end that names it: the dominator's.
+        name: The end of the dominator, as text.
         kind: Weights or activations.
-        ends: All of them, hidden ones too.
-        owners: Nodes that stay float with choice ``FLOAT``; empty where that is no choice.
+        ends: All ends, those inside fused operators too.
+        owners: Nodes that stay float with choice ``FLOAT``; empty where that cannot be chosen.
         choices: Widths in bits, widest first.
     """
 
@@ -104,7 +104,7 @@ class Group:
 
     @property
     def default(self) -> int:
-        """The widest integers."""
+        """The widest integer choice."""
         return next((bits for bits in self.choices if bits != FLOAT), FLOAT)
 
 
@@ -114,7 +114,7 @@ class Space:
 
     Attributes:
         plan: The structure with every group at its widest integers, without scales.
-        overrides: What the user asked for on top of the target; holds for every candidate.
+        overrides: The user's overrides of the target, the same for every candidate.
         groups: In topological order of their first ends.
     """
 
@@ -131,14 +131,14 @@ class Space:
         widths: Sequence[int] | None = None,
         allow_float: bool = True,
     ) -> Space:
-        """Return the choices that a target leaves.
+        """Build the space of all choices that a target supports.
 
         Args:
             graph: A normalized graph.
             target: The hardware.
-            overrides: Nodes kept float and widths that are no choice.
-            widths: Only these; None allows every width from 4 up. Where none of them is possible
-                the widest that is possible stays.
+            overrides: Nodes that are kept float and widths that are fixed.
+            widths: The widths to choose from; None allows every width from 4 up. A group that
+                supports none of them keeps its widest one.
             allow_float: Whether groups may stay float.
 
         Raises:
@@ -168,26 +168,26 @@ class Space:
 
     @property
     def default(self) -> Candidate:
-        """Every group at its widest integers: HAGO's default."""
+        """The candidate with every group at its widest integers: [tvm]'s default."""
         return tuple(group.default for group in self.groups)
 
     @cached_property
     def open(self) -> tuple[int, ...]:
-        """Indices of the groups that have a choice."""
+        """Indices of the groups with more than one choice."""
         return tuple(index for index, group in enumerate(self.groups) if len(group.choices) > 1)
 
     @property
     def size(self) -> int:
-        """How many candidates there are."""
+        """The number of candidates."""
         size = 1
         for group in self.groups:
             size *= len(group.choices)
         return size
 
     def uniform(self, bits: int) -> Candidate:
-        """Return the candidate with one width everywhere; the nearest below where it is no choice.
+        """Make the candidate with one width everywhere.
 
-        Groups all of whose choices are wider have their narrowest.
+        A group without that width gets the next narrower one, or its narrowest if all are wider.
         """
         return tuple(
             next((choice for choice in group.choices if choice <= bits), group.choices[-1])
@@ -195,11 +195,11 @@ class Space:
         )
 
     def with_choice(self, candidate: Candidate, index: int, bits: int) -> Candidate:
-        """Return a candidate that differs in one group."""
+        """Copy a candidate with another choice for one group."""
         return (*candidate[:index], bits, *candidate[index + 1 :])
 
     def restricted(self, choices: Mapping[int, tuple[int, ...]]) -> Space:
-        """Return the space with other choices for some groups, by index."""
+        """Copy the space with other choices for some groups, given by index."""
         groups = tuple(
             replace(group, choices=choices.get(index, group.choices))
             for index, group in enumerate(self.groups)
@@ -207,10 +207,10 @@ class Space:
         return replace(self, groups=groups)
 
     def check(self, candidate: Candidate) -> None:
-        """Refuse what is no candidate.
+        """Check that a candidate belongs to the space.
 
         Raises:
-            UsageError: It has another number of groups, or a choice that a group does not have.
+            UsageError: The number of groups differs, or a group does not have the choice.
         """
         if len(candidate) != len(self.groups):
             raise UsageError(
@@ -218,10 +218,10 @@ class Space:
             )
         for group, bits in zip(self.groups, candidate, strict=True):
             if bits not in group.choices:
-                raise UsageError(f"{group.name}: {bits} bits are no choice of it")
+                raise UsageError(f"{group.name}: {bits} bits is not one of its choices")
 
     def kept_float(self, candidate: Candidate) -> frozenset[str]:
-        """Return the names of the nodes that a candidate leaves float."""
+        """List the nodes that a candidate leaves float, by name."""
         return frozenset(
             name
             for group, bits in zip(self.groups, candidate, strict=True)
@@ -230,10 +230,10 @@ class Space:
         )
 
     def widths(self, candidate: Candidate) -> dict[TensorEnd, int]:
-        """Return the width of every end of a candidate.
+        """Map every end to its width in a candidate.
 
-        The ends of a group that stays float have its widest integers: some of them may still be
-        quantized, on behalf of other nodes.
+        The ends of a float group have its widest integer width: some of them may still be quantized
+        because other nodes read them.
         """
         return {
             end: group.default if bits == FLOAT else bits
@@ -243,7 +243,7 @@ class Space:
         }
 
     def requests(self, candidate: Candidate) -> Overrides:
-        """Return a candidate as requests on top of the target: what `build_plan` takes."""
+        """Convert a candidate to overrides of the target, as `build_plan` takes them."""
         floats = sorted(self.kept_float(candidate))
         return replace(
             self.overrides,
@@ -253,7 +253,7 @@ class Space:
 
 
 def _grouped(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, ...]]:
-    """Yield the ends that share a scale, and so a width; biases follow and are none."""
+    """Yield the groups of ends that share a scale, and so a width; biases belong to none."""
     groups: dict[int, list[TensorEnd]] = {}
     for end, config in plan.configs.items():
         is_hidden = config.state is QuantState.OVERLAPPED
@@ -282,7 +282,7 @@ def _kind(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> GroupKind:
 
 
 def _asked(plan: QuantizedGraph, end: TensorEnd, overrides: Overrides) -> bool:
-    """Tell whether the user asks for a width at an end."""
+    """Tell whether the user fixed the width of an end."""
     node = plan.graph.node(end.node)
     is_weight = end.direction == "input" and input_role(node, end.slot) is Role.WEIGHT
     has_weight = weight_slot(node) is not None
@@ -295,7 +295,7 @@ def _choices(limit: int, widths: Sequence[int] | None) -> tuple[int, ...]:
 
 
 def _weighted_chains(plan: QuantizedGraph) -> dict[str, tuple[str, ...]]:
-    """Return each quantized node with a constant weight, and what is fused behind it."""
+    """Map each quantized node with a constant weight to it and the nodes fused behind it."""
     chains = {}
     for node in plan.graph.nodes:
         weights = [
@@ -309,7 +309,7 @@ def _weighted_chains(plan: QuantizedGraph) -> dict[str, tuple[str, ...]]:
 
 
 def _chain(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
-    """Yield a node and the operators of one input that are fused behind it."""
+    """Yield a node and the one-input operators that are fused behind it."""
     while True:
         yield str(node.name)
         reader = sole_reader(plan.graph, node)
@@ -332,7 +332,7 @@ def _chains_of(chains: Mapping[str, tuple[str, ...]], ends: Iterable[TensorEnd])
 def _producers(
     plan: QuantizedGraph, ends: Iterable[TensorEnd], claimed: set[str]
 ) -> tuple[str, ...]:
-    """Return the nodes without weights that compute what is in a group of activations."""
+    """List the nodes without weights that compute the tensors of a group of activations."""
     found: dict[str, None] = {}
     for end in ends:
         node = plan.graph.node(end.node)
@@ -348,19 +348,19 @@ def deployable(
     activation_bits: Collection[int],
     floats: bool,
 ) -> Space:
-    """Return a space with only those choices that the formats of a deployment can express.
+    """Restrict a space to the choices that the formats of a deployment can express.
 
-    A target says what its operators compute, a format what its files can hold: one for integers
-    alone has no float operators, one for a runtime that knows int8 only no codes of 4 bits.
+    A target describes its operators, a format its files: a full-integer format has no float
+    operators, and a format of int8 tensors has no 4-bit codes.
 
     Args:
-        space: What target and graph allow.
+        space: The choices of the target.
         weight_bits: Widths that weights may have.
         activation_bits: Widths that activations may have.
         floats: Whether operators may stay float.
 
     Returns:
-        A space in which a group that is left without any choice keeps the target's own width.
+        The space. A group that would have no choice left keeps the target's own width.
     """
 
     def left(group: Group) -> tuple[int, ...]:

@@ -1,7 +1,7 @@
 """A strategy: which nodes and edges are quantized, with how many bits and which thresholds.
 
-Source: [tvm], "Log Format". A plan with scales becomes a strategy, and a strategy
-the same plan again, bit for bit and without data; ``thresholds`` has the formula.
+Source: [tvm], "Log Format". A plan with scales converts to a strategy, and the strategy to the same
+plan again, bit for bit and without data; see `threshold_of` for the formula.
 """
 
 from __future__ import annotations
@@ -32,16 +32,16 @@ Threshold: TypeAlias = float | list[float]
 
 WIDEST_CODES = 16
 
-"""Wider integers are sums: their scale follows, and their width is the target's affair."""
+"""Wider integers are accumulators: the target decides their width."""
 
 
 def has_integers(config: TensorQuantConfig) -> bool:
-    """Tell whether integers are at an end, its own or those of the end that governs it."""
+    """Tell whether a tensor end holds integers, its own or those of its dominator."""
     return MEANING[config.state] in (StateMeaning.QUANTIZES, StateMeaning.GOVERNED)
 
 
 def scale_owners(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:
-    """Yield every config that owns a scale, but for biases, whose scales follow."""
+    """Yield every config that owns a scale, except biases: their scales follow."""
     for end, config in plan.configs.items():
         is_bias = config.bits > WIDEST_CODES and role_at(plan, end) is Role.BIAS
         is_float = config.state in (QuantState.FP32, QuantState.SOI)
@@ -56,12 +56,12 @@ def role_at(plan: QuantizedGraph, end: TensorEnd) -> Role:
 
 
 def sign_bit(config: TensorQuantConfig) -> int:
-    """Return 1 for symmetric codes of both signs, else 0."""
+    """Return 1 for symmetric signed codes, else 0."""
     return int(config.grid.symmetric and config.quant_min < 0)
 
 
 def threshold_of(config: TensorQuantConfig, params: QuantParams) -> Threshold:
-    """Return the threshold that stands for the scale of a config."""
+    """Convert a scale to a threshold: ``scale * 2 ** (bits - sign_bit)``."""
     found = params.scale.astype(np.float64) * 2.0 ** (config.bits - sign_bit(config))
     threshold: Threshold = found.tolist()
     return threshold
@@ -73,21 +73,21 @@ def params_from_threshold(
     threshold: Threshold,
     zero_point: int | list[int] | None,
 ) -> QuantParams:
-    """Return scale and zero point that a threshold stands for at an end that owns a scale.
+    """Convert a threshold to scale and zero point, at an end that owns a scale.
 
     Args:
         plan: With or without scales.
-        end: Where.
+        end: The tensor end.
         threshold: Positive.
         zero_point: Shaped like it; None for zeros.
 
     Raises:
-        ConfigError: They do not fit the grid there or the channels of the weight, or the scale is
-            no positive finite float32.
+        ConfigError: They do not fit the grid or the channels of the weight, or the scale is not a
+            positive finite float32.
     """
     config = plan.configs[end]
     exact: npt.NDArray[np.float64] = np.asarray(threshold, np.float64)
-    with np.errstate(over="ignore", under="ignore"):  # what leaves float32 is refused below
+    with np.errstate(over="ignore", under="ignore"):  # the check below finds overflow
         scale = (exact / 2.0 ** (config.bits - sign_bit(config))).astype(np.float32)
     axis = config.grid.axis
     if axis is not None:
@@ -108,11 +108,11 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Which parts of the model are quantized.
 
     Attributes:
-        node_conds: For every node by its name: whether it computes with integers.
-        edge_conds: For every tensor end (``NODE.input[K]``, ``NODE.output[K]``): whether integers
-            are there, of its own or those of the end that governs it.
-        kept_float: Nodes and operators that stay float because the search or its user chose so.
-            All other nodes that stay float follow from these and from the target.
+        node_conds: For every node by name: whether it computes with integers.
+        edge_conds: For every tensor end (``NODE.input[K]``, ``NODE.output[K]``): whether it holds
+            integers, its own or those of its dominator.
+        kept_float: Nodes and operator types that the search or the user keeps float. All other
+            float nodes follow from these and the target.
     """
 
     node_conds: dict[str, bool]
@@ -121,25 +121,24 @@ class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Methods(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """How the thresholds were found, by name."""
+    """The threshold methods, by name."""
 
     activations: str = GIVEN
     weights: str = GIVEN
 
 
 class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """All that makes a plan of a model and a target.
+    """The decisions that make a plan, given a model and a target.
 
     Attributes:
-        model_hash: Of the normalized float model.
-        topology: What is quantized.
-        bits: The width at every end that is; an int32 bias has 32.
-        thresholds: By the end that names a quantization point, for every scale but those of
-            biases, which are the product of those of input and weight: one number, or one for
-            each channel.
-        zero_points: Likewise, where codes are unsigned or asymmetric: there the sign bit is 0,
-            and the threshold is the width of the range. Elsewhere the sign bit is 1.
-        methods: What the thresholds come from.
+        model_hash: Hash of the normalized float model.
+        topology: Which parts are quantized.
+        bits: The width of every quantized end; 32 for an int32 bias.
+        thresholds: By quantization point: one number, or one for each channel. Biases have none:
+            their scale is the product of those of input and weight.
+        zero_points: Likewise, where codes are unsigned or asymmetric. Their sign bit is 0 and the
+            threshold is the width of the range. Elsewhere the sign bit is 1.
+        methods: The threshold methods.
     """
 
     model_hash: str
@@ -157,12 +156,13 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             plan: With scales, made from a float model.
 
         Raises:
-            PlanError: An end has no scale yet, or the plan holds integers of a quantized model.
+            PlanError: An end has no scale, or the plan holds integers of an imported quantized
+                model.
         """
         for end, config in plan.configs.items():
             if MEANING[config.state] in (StateMeaning.REFUSED, StateMeaning.BAKED):
                 raise PlanError(
-                    f"{end} is {config.state.name}, which no strategy describes",
+                    f"{end} is {config.state.name}, which a strategy cannot describe",
                     remedy="calibrate a plan of the float model",
                 )
         quantized = {
@@ -194,17 +194,18 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def plan(
         self, graph: Graph, target: Target, overrides: Overrides | None = None
     ) -> QuantizedGraph:
-        """Return the plan that the strategy was made from; no data are needed.
+        """Make the plan of the strategy; no data are needed.
 
-        It equals that plan but for its notes and for what its provenance says of statistics.
+        It equals the plan that the strategy was extracted from, except in notes and in what the
+        provenance says about statistics.
 
         Args:
             graph: The normalized model.
             target: The hardware.
-            overrides: What else the user asked for.
+            overrides: The user's other overrides.
 
         Raises:
-            PlanError: The strategy is of another model, or the target cannot carry it out.
+            PlanError: The strategy belongs to another model, or does not fit the target.
         """
         if self.model_hash != graph.hash:
             raise PlanError(
@@ -228,7 +229,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         return plan
 
     def _requests(self, graph: Graph, target: Target, overrides: Overrides) -> Overrides:
-        """Return the strategy as requests on top of the target."""
+        """Convert the strategy to overrides of the target."""
         names = {str(node.name) for node in graph.nodes}
         _refuse_odd("nodes", self.topology.node_conds, names)
         there = [end for end, is_there in self.topology.edge_conds.items() if is_there]
@@ -244,7 +245,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             },
         )
         requests.check(graph)
-        while True:  # each turn keeps more nodes float
+        while True:  # each iteration keeps more nodes float
             decisions = decide(graph, target, requests)
             conds = self.topology.node_conds
             float_ones = [name for name in decisions if not conds[name]]
@@ -269,7 +270,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 ) from error
             if not is_fixed(config):
                 config.set_params(*params)
-                config.observer = GIVEN  # so that no bias raises it
+                config.observer = GIVEN  # so that no bias raises the scale
             elif config.params is None or not _equal(config.params, params):
                 raise PlanError(
                     f"the strategy's threshold at {name!r}: the target prescribes another scale",
@@ -294,7 +295,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             wanted = self.bits.get(name)
             if is_there != (name in found) or found.get(name) != wanted:
                 raise PlanError(
-                    f"the strategy has {_width(wanted)} at {name!r}, {here} "
+                    f"the strategy has {_width(wanted)} at {name!r}, {here} has "
                     f"{_width(found.get(name))}",
                     remedy=_REMEDY,
                 )
@@ -318,8 +319,8 @@ def _width(bits: int | None) -> str:
 
 
 def _refuse_odd(what: str, found: Mapping[str, object], expected: Iterable[str]) -> None:
-    """Refuse names that the plan does not have, and a lack of some that it has."""
+    """Check that the names are those of the plan."""
     wanted = set(expected)
     for name in sorted(wanted ^ set(found)):
-        told = f"lack {name!r}" if name in wanted else f"have {name!r}, which is none of them here"
+        told = f"lack {name!r}" if name in wanted else f"have {name!r}, unknown to this plan"
         raise PlanError(f"the strategy's {what} {told}", remedy=_REMEDY)

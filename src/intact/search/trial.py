@@ -1,4 +1,4 @@
-"""Requests, results and goal of a search."""
+"""Requests, results and goal of a search, and the interface of samplers."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class State(StrEnum):
     """How a trial ended."""
 
     COMPLETE = "complete"
-    """All samples that were asked for were run."""
+    """All requested samples were run."""
     STOPPED = "stopped"
-    """Ended early: it could not reach the score that was to be reached."""
+    """Ended early: it could not reach the required score any more."""
     FAILED = "failed"
     """The metric or a runtime failed, or a worker was lost; ``reason`` says why."""
 
@@ -26,20 +26,19 @@ class Executor(StrEnum):
     """What computed a result."""
 
     SIMULATE = "simulate"
-    """Float32 between quantizers: the same numbers wherever float32 is provably exact."""
+    """The float32 simulation: the same numbers as the hardware where float32 is provably exact."""
     INTEGER = "integer"
     """The integer engine."""
 
 
 @dataclass(frozen=True)
 class Ask:
-    """A candidate to be tried.
+    """A request to measure a candidate.
 
     Attributes:
         candidate: The choices.
-        samples: Run only so many samples, the first ones; None for all.
-        bar: The score below which the result does not matter: the trial may be stopped once it
-            cannot reach it. None asks for the whole score.
+        samples: Run only the first so many samples; None for all.
+        bar: The required score: the trial may stop once it cannot reach it. None runs all samples.
     """
 
     candidate: Candidate
@@ -49,16 +48,16 @@ class Ask:
 
 @dataclass(frozen=True)
 class Measured:
-    """What running a candidate gave.
+    """The measured result of a candidate.
 
     Attributes:
         state: How it ended.
-        score: Higher is better; NaN where it failed. Of the samples run.
+        score: Over the samples run, higher is better; NaN where it failed.
         noise: Power of the error of the model's outputs over their power (0 is exact; SQNR in dB
             is ``-10 log10(noise)``); NaN where it failed.
-        samples: Samples run.
+        samples: Number of samples run.
         seconds: Time taken.
-        reason: Of a failure, or why a simulation had to do where integers were wanted.
+        reason: Why it failed, or why it was simulated and not run by the integer engine.
         executor: What computed it.
     """
 
@@ -76,10 +75,10 @@ class Trial:
     """A candidate with its result.
 
     Attributes:
-        number: From 0, in the order in which samplers got the results.
+        number: From 0, in the order in which the sampler received the results.
         candidate: The choices.
         cost: Lower is better.
-        measured: What it gave.
+        measured: The result.
     """
 
     number: int
@@ -93,43 +92,44 @@ class Trial:
         return self.measured.score
 
     def counts(self, samples: int) -> bool:
-        """Tell whether the score is that of all the samples: only then can it be the best."""
+        """Tell whether the trial ran all samples: only then can it be the best."""
         measured = self.measured
         return measured.state is State.COMPLETE and measured.samples == samples
 
 
 @dataclass(frozen=True)
 class Goal:
-    """What the best trial is.
+    """The definition of the best trial.
 
     With ``min_score``: the cheapest that reaches it. With ``max_cost``: the one of the highest
-    score that is not dearer. With both: the cheapest of those that hold both. With neither: the
-    highest score, and the cheapest of those (HAGO ranks so, with the sum of bits as cost).
+    score that does not cost more. With both: the cheapest of those within both limits. With
+    neither: the highest score, and the cheapest of equals ([tvm] ranks so, with the sum of bits as
+    cost).
 
     Attributes:
-        min_score: Lowest score that is accepted.
-        max_cost: Highest cost that is accepted.
+        min_score: Lowest accepted score.
+        max_cost: Highest accepted cost.
     """
 
     min_score: float | None = None
     max_cost: float | None = None
 
     def accepts(self, trial: Trial) -> bool:
-        """Tell whether a complete trial holds the limits."""
+        """Tell whether a complete trial is within the limits."""
         if math.isnan(trial.score):
             return False
         scored = self.min_score is None or trial.score >= self.min_score
         return scored and (self.max_cost is None or trial.cost <= self.max_cost)
 
     def rank(self, score: float, cost: float) -> tuple[float, float]:
-        """Return a key by which the better of two accepted results is the greater."""
+        """Return a sort key: the better of two accepted results has the greater one."""
         return (score, -cost) if self.min_score is None else (-cost, score)
 
     def bar(self, best: Trial | None, cost: float) -> float | None:
-        """Return the score that a candidate of a cost must reach to become the best.
+        """Compute the score that a candidate of a given cost must reach to become the best.
 
         Args:
-            best: The best so far that is accepted.
+            best: The best accepted trial so far.
             cost: The candidate's.
 
         Returns:
@@ -143,17 +143,17 @@ class Goal:
 
 
 class Sampler(Protocol):
-    """Chooses candidates by ask and tell; trials are told in the order asked.
+    """Chooses candidates; an ask-and-tell interface, as Optuna's.
 
-    Everything it decides follows from its seed and from the trials told, so that a search that
-    was cut off can be led to where it was by telling it the logged results again. How many are
-    asked at once is the sampler's own affair and does not depend on the number of workers.
+    Every decision depends only on the seed and on the results it received. So an interrupted search
+    continues from its log: the sampler receives the logged results again. The batch size is chosen
+    by the sampler and does not depend on the number of workers.
     """
 
     name: str
 
     def ask(self) -> Sequence[Ask]:
-        """Return the next candidates, to be tried side by side; none when it is done."""
+        """Return the next batch of candidates; empty when the search is done."""
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn what the candidates of the last ``ask`` gave."""
+        """Receive the results of the last ``ask``, in its order."""

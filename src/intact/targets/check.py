@@ -11,13 +11,15 @@ from intact.graph.op_table import OPS
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
 from intact.targets.check_rules import (
+    check_activation,
     check_arithmetic,
+    check_bias,
     check_fusions,
     check_ops,
     check_rules,
+    check_scheme,
     nearest_operator,
 )
-from intact.targets.check_scheme import check_activation, check_bias, check_scheme
 from intact.targets.rules import IN_PLACE
 from intact.targets.schema import FORMAT, Target
 from intact.targets.scheme import DType

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.engines.piecewise.pieces import Piece
-from intact.engines.piecewise.prepared import Prepared, Step
+from intact.engines.piecewise.plan import PiecewisePlan, Step
 from intact.engines.piecewise.simulator import Flow
 from intact.engines.piecewise.streams import Stream
 from intact.errors import DataError
@@ -21,8 +21,10 @@ def step(*inputs: Stream) -> Step:
     return Step(Piece((), inputs, ((),) * len(inputs), (), ()), b"", {})
 
 
-def prepared(quantizers: dict[Stream, SimulatedQuantize], outputs: dict[str, Stream]) -> Prepared:
-    return Prepared((), outputs, quantizers, {}, {}, frozenset())
+def prepared(
+    quantizers: dict[Stream, SimulatedQuantize], outputs: dict[str, Stream]
+) -> PiecewisePlan:
+    return PiecewisePlan((), outputs, quantizers, {}, {}, frozenset())
 
 
 @pytest.mark.parametrize("inputs", [(PLAIN, READ, OTHER), (OTHER, READ, PLAIN)])

@@ -19,29 +19,29 @@ from intact.numerics.metrics import ErrorSums, top_k
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.search.measuring import evaluator as evaluating
-from intact.search.measuring.bench import Bench
 from intact.search.measuring.evaluator import Evaluator, Scoring
 from intact.search.measuring.objective import Objective
+from intact.search.measuring.trial_data import TrialData
 from intact.search.trial import Ask, Measured, State
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
-from tests.search.benches import bench_of, some_samples
+from tests.search.trial_data import some_samples, trial_data_of
 
 Arrays = dict[str, npt.NDArray[Any]]
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
-    return bench_of()
+def trial_data() -> TrialData:
+    return trial_data_of()
 
 
 def untimed(measured: Measured) -> Measured:
     return replace(measured, seconds=0.0)
 
 
-def outputs_of(bench: Bench, plan: QuantizedGraph, samples: int) -> tuple[Arrays, Arrays]:
+def outputs_of(trial_data: TrialData, plan: QuantizedGraph, samples: int) -> tuple[Arrays, Arrays]:
     """What the model and a plan give for the first samples, without chunks."""
     simulator, float_parts, parts = Simulator(plan, threads=1), [], []
-    for chunk in bench.chunks:
+    for chunk in trial_data.chunks:
         parts.append(simulator.run(dict(chunk.feeds))[0]["logits"][: chunk.count])
         float_parts.append(chunk.outputs["logits"])
     return (
@@ -52,13 +52,15 @@ def outputs_of(bench: Bench, plan: QuantizedGraph, samples: int) -> tuple[Arrays
 
 @pytest.mark.parametrize("samples", [None, 1, 16, 37, 100, 1000])
 @pytest.mark.parametrize("bits", [8, 4])
-def test_scores_are_those_of_the_plan(bench: Bench, bits: int, samples: int | None) -> None:
-    evaluator = Evaluator(bench, threads=1)
-    candidate = bench.space.uniform(bits)
+def test_scores_are_those_of_the_plan(
+    trial_data: TrialData, bits: int, samples: int | None
+) -> None:
+    evaluator = Evaluator(trial_data, threads=1)
+    candidate = trial_data.space.uniform(bits)
     count = min(samples or 100, 100)
     found = evaluator.measure(Ask(candidate, samples))
-    want, have = outputs_of(bench, evaluator.planner.plan(candidate), count)
-    labels = np.concatenate([c.labels for c in bench.chunks if c.labels is not None])[:count]
+    want, have = outputs_of(trial_data, evaluator.planner.plan(candidate), count)
+    labels = np.concatenate([c.labels for c in trial_data.chunks if c.labels is not None])[:count]
     assert found.state is State.COMPLETE
     assert found.samples == count
     assert found.score == pytest.approx(100 * top_k(have["logits"], labels))
@@ -71,7 +73,7 @@ def test_scores_are_those_of_the_plan(bench: Bench, bits: int, samples: int | No
 def test_the_order_of_the_samples_is_fixed_and_mixed() -> None:
     data = some_samples(residual_net(), 40)
     data["image"][:, 0, 0, 0] = np.arange(40)
-    chunks = [bench_of(data=data, chunk=size).chunks for size in (8, 40)]
+    chunks = [trial_data_of(data=data, chunk=size).chunks for size in (8, 40)]
     orders = [
         np.concatenate([chunk.feeds["image"][: chunk.count, 0, 0, 0] for chunk in each])
         for each in chunks
@@ -83,16 +85,18 @@ def test_the_order_of_the_samples_is_fixed_and_mixed() -> None:
     np.testing.assert_array_equal(labels, data["labels"][orders[0].astype(int)])
 
 
-def test_nothing_depends_on_threads_or_on_what_ran_before(bench: Bench) -> None:
+def test_nothing_depends_on_threads_or_on_what_ran_before(trial_data: TrialData) -> None:
     asks = [
-        Ask(bench.space.uniform(bits), bar=bar) for bits in (8, 4, 2) for bar in (None, 80.0, 99.0)
+        Ask(trial_data.space.uniform(bits), bar=bar)
+        for bits in (8, 4, 2)
+        for bar in (None, 80.0, 99.0)
     ]
-    alone = [untimed(Evaluator(bench, threads=1).measure(ask)) for ask in asks]
-    warm = Evaluator(bench, threads=4)
+    alone = [untimed(Evaluator(trial_data, threads=1).measure(ask)) for ask in asks]
+    warm = Evaluator(trial_data, threads=4)
     assert [untimed(warm.measure(ask)) for ask in reversed(asks)] == alone[::-1]
 
 
-def test_all_looks_share_one_error(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_looks_share_one_error(trial_data: TrialData, monkeypatch: pytest.MonkeyPatch) -> None:
     shares: list[float] = []
 
     def listen(scoring: Scoring, bar: float, signal: object, *, share: float) -> bool:
@@ -102,15 +106,18 @@ def test_all_looks_share_one_error(bench: Bench, monkeypatch: pytest.MonkeyPatch
         return True
 
     monkeypatch.setattr(Scoring, "can_reach", listen)
-    assert Evaluator(bench, threads=1).measure(Ask(bench.space.default, bar=50.0)).samples == 100
+    assert (
+        Evaluator(trial_data, threads=1).measure(Ask(trial_data.space.default, bar=50.0)).samples
+        == 100
+    )
     assert len(shares) == 2
     assert shares == sorted(shares)
     assert sum(shares) == pytest.approx(1.0)
 
 
-def test_a_trial_that_cannot_reach_the_bar_is_stopped(bench: Bench) -> None:
-    evaluator = Evaluator(bench, threads=1)
-    candidate = bench.space.uniform(8)
+def test_a_trial_that_cannot_reach_the_bar_is_stopped(trial_data: TrialData) -> None:
+    evaluator = Evaluator(trial_data, threads=1)
+    candidate = trial_data.space.uniform(8)
     whole = evaluator.measure(Ask(candidate))
     found = evaluator.measure(Ask(candidate, bar=math.inf))
     assert (found.state, found.samples) == (State.STOPPED, 32)
@@ -121,8 +128,8 @@ def test_a_trial_that_cannot_reach_the_bar_is_stopped(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("kind", ["accuracy", "agreement", "kl", "sqnr", "cosine"])
-def test_what_reaches_the_bar_certainly_is_never_stopped(bench: Bench, kind: str) -> None:
-    own = replace(bench, objective=Objective.of(kind), error=0.0)
+def test_what_reaches_the_bar_certainly_is_never_stopped(trial_data: TrialData, kind: str) -> None:
+    own = replace(trial_data, objective=Objective.of(kind), error=0.0)
     evaluator = Evaluator(own, threads=1)
     for bits in (8, 4):
         whole = evaluator.measure(Ask(own.space.uniform(bits)))
@@ -132,7 +139,7 @@ def test_what_reaches_the_bar_certainly_is_never_stopped(bench: Bench, kind: str
 
 @pytest.mark.parametrize("kind", ["kl", "sqnr", "cosine"])
 def test_noisy_candidates_are_stopped_early(kind: str) -> None:
-    own = bench_of(objective=Objective.of(kind), count=200)
+    own = trial_data_of(objective=Objective.of(kind), count=200)
     evaluator = Evaluator(own, threads=1)
     good = evaluator.measure(Ask(own.space.uniform(8)))
     bad = evaluator.measure(Ask(own.space.uniform(4), bar=good.score))
@@ -141,21 +148,23 @@ def test_noisy_candidates_are_stopped_early(kind: str) -> None:
     assert bad.score < good.score
 
 
-def test_sqnr_and_noise_are_one_figure(bench: Bench) -> None:
-    own = replace(bench, objective=Objective.of("sqnr"))
+def test_sqnr_and_noise_are_one_figure(trial_data: TrialData) -> None:
+    own = replace(trial_data, objective=Objective.of("sqnr"))
     found = Evaluator(own, threads=1).measure(Ask(own.space.uniform(6)))
     assert found.score == pytest.approx(-10 * math.log10(found.noise))
 
 
-def test_the_float_score_is_the_float_models(bench: Bench) -> None:
+def test_the_float_score_is_the_float_models(trial_data: TrialData) -> None:
     expected = {"agreement": 100.0, "kl": 0.0, "sqnr": math.inf, "cosine": 1.0}
     for kind, score in expected.items():
-        own = replace(bench, objective=Objective.of(kind))
+        own = replace(trial_data, objective=Objective.of(kind))
         assert Evaluator(own, threads=1).float_score == pytest.approx(score)
-    want, _ = outputs_of(bench, Evaluator(bench).planner.plan(bench.space.default), 100)
-    labels = np.concatenate([c.labels for c in bench.chunks if c.labels is not None])
+    want, _ = outputs_of(
+        trial_data, Evaluator(trial_data).planner.plan(trial_data.space.default), 100
+    )
+    labels = np.concatenate([c.labels for c in trial_data.chunks if c.labels is not None])
     score = 100 * top_k(want["logits"], labels)
-    assert Evaluator(bench, threads=1).float_score == pytest.approx(score)
+    assert Evaluator(trial_data, threads=1).float_score == pytest.approx(score)
 
 
 def kept_for(outputs: Mapping[str, Any], references: Mapping[str, Any]) -> float:
@@ -173,8 +182,8 @@ def with_texts() -> Arrays:
 
 @pytest.mark.parametrize("samples", [None, 20])
 def test_a_metric_gets_what_belongs_to_its_samples(samples: int | None) -> None:
-    own = bench_of(data=with_texts(), objective=Objective.of("metric", Metric.of(kept_for)))
-    plain = bench_of(data=some_samples(residual_net(), 40))
+    own = trial_data_of(data=with_texts(), objective=Objective.of("metric", Metric.of(kept_for)))
+    plain = trial_data_of(data=some_samples(residual_net(), 40))
     ask = Ask(own.space.uniform(8), samples)
     found = Evaluator(own, threads=2).measure(replace(ask, bar=math.inf))
     assert found.state is State.COMPLETE  # a metric of all samples is not stopped
@@ -198,7 +207,7 @@ def a_text(outputs: object, references: object) -> Any:
     [(raising, "no such box"), (not_a_number, "NaN"), (a_text, "returns str")],
 )
 def test_a_metric_that_fails_fails_the_trial(function: Any, reason: str) -> None:
-    own = bench_of(objective=Objective.of("metric", Metric.of(function)), count=20)
+    own = trial_data_of(objective=Objective.of("metric", Metric.of(function)), count=20)
     evaluator = Evaluator(own, threads=1)
     for found in (
         evaluator.measure(Ask(own.space.default)),
@@ -215,15 +224,15 @@ def test_a_metric_that_fails_fails_the_trial(function: Any, reason: str) -> None
 
 def test_a_constant_metric_is_a_score() -> None:
     metric = Metric("same", lambda *_: 1)
-    own = bench_of(objective=Objective.of("metric", metric), count=20)
+    own = trial_data_of(objective=Objective.of("metric", metric), count=20)
     assert Evaluator(own).measure(Ask(own.space.default, bar=0.5)).score == 1.0
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf, -math.inf])
 def test_outputs_that_are_no_numbers_fail_the_trial(
-    bench: Bench, bad: float, monkeypatch: pytest.MonkeyPatch
+    trial_data: TrialData, bad: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    evaluator = Evaluator(bench, threads=1)
+    evaluator = Evaluator(trial_data, threads=1)
 
     def run(prepared: object, chunk: int, feeds: Arrays) -> Arrays:
         del prepared
@@ -232,14 +241,14 @@ def test_outputs_that_are_no_numbers_fail_the_trial(
         return {"logits": outputs}
 
     monkeypatch.setattr(evaluator._simulator, "run", run)
-    found = evaluator.measure(Ask(bench.space.default))
+    found = evaluator.measure(Ask(trial_data.space.default))
     assert found.state is State.FAILED
     assert found.reason == "output 'logits' holds NaN or infinity"
-    assert evaluator.measure(Ask(bench.space.default, 32)).state is State.COMPLETE
+    assert evaluator.measure(Ask(trial_data.space.default, 32)).state is State.COMPLETE
 
 
 def test_confirming_runs_the_integers_of_the_target() -> None:
-    own = bench_of(target="tflite", count=40, objective=Objective.of("sqnr"))
+    own = trial_data_of(target="tflite", count=40, objective=Objective.of("sqnr"))
     evaluator = Evaluator(own, threads=1)
     candidate = own.space.uniform(8)
     engine = IntegerEngine(lower(evaluator.planner.plan(candidate)))
@@ -259,7 +268,7 @@ def test_what_has_no_integer_program_is_simulated_and_says_so(
     def refuse(plan: QuantizedGraph) -> None:
         raise PlanError("levels without integer arithmetic")
 
-    own = bench_of(target="tflite", count=40)
+    own = trial_data_of(target="tflite", count=40)
     evaluator = Evaluator(own, threads=1)
     simulated = evaluator.measure(Ask(own.space.default))
     monkeypatch.setattr(evaluating, "lower", refuse)
@@ -270,7 +279,7 @@ def test_what_has_no_integer_program_is_simulated_and_says_so(
 
 
 def test_where_float32_cannot_follow_the_engine_measures(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = bench_of(target="tflite", count=40, objective=Objective.of("sqnr"))
+    own = trial_data_of(target="tflite", count=40, objective=Objective.of("sqnr"))
     evaluator = Evaluator(own, threads=2)
     monkeypatch.setattr(evaluating, "needs_integers", lambda _: True)
     exact = evaluator.measure(Ask(own.space.default))
@@ -284,7 +293,7 @@ def test_a_model_of_fixed_batch_runs_whole_batches() -> None:
     b.output("logits")
     model = b.build()
     data = {"image": np.random.default_rng(0).normal(size=(10, 3, 8, 8)).astype(np.float32)}
-    own = bench_of(model, data=data)
+    own = trial_data_of(model, data=data)
     assert [(chunk.size, chunk.count) for chunk in own.chunks] == [(4, 4), (4, 4), (4, 2)]
     assert own.objective.kind == "agreement"
     found = Evaluator(own, threads=1).measure(Ask(own.space.default, 9))
@@ -295,30 +304,30 @@ def test_outputs_that_are_no_classes_are_scored_by_their_noise() -> None:
     b = ModelBuilder()
     b.output(b.conv(b.input("image", ["batch", 3, 8, 8]), 3, 2))
     model = b.build()
-    own = bench_of(model, data=dict(random_inputs(model, batch=20)))
+    own = trial_data_of(model, data=dict(random_inputs(model, batch=20)))
     assert own.objective.kind == "sqnr"
     with pytest.raises(UsageError, match="no classes"):
-        bench_of(
+        trial_data_of(
             model, data=dict(random_inputs(model, batch=20)), objective=Objective.of("agreement")
         )
 
 
-def test_mistakes_are_refused(bench: Bench) -> None:
+def test_mistakes_are_refused(trial_data: TrialData) -> None:
     data = some_samples(depthwise_net(), 20)
     with pytest.raises(DataError, match="classes"):
-        bench_of(depthwise_net(), data={**data, "labels": data["labels"] + 3})
+        trial_data_of(depthwise_net(), data={**data, "labels": data["labels"] + 3})
     with pytest.raises(DataError, match="MiB"):
-        bench_of(max_bytes=1000)
+        trial_data_of(max_bytes=1000)
     unlabelled = {"image": data["image"]}
     with pytest.raises(UsageError, match="no labels"):
-        bench_of(depthwise_net(), data=unlabelled, objective=Objective.of("accuracy"))
+        trial_data_of(depthwise_net(), data=unlabelled, objective=Objective.of("accuracy"))
     with pytest.raises(UsageError, match="chunks"):
-        bench_of(chunk=0)
-    evaluator = Evaluator(bench)
+        trial_data_of(chunk=0)
+    evaluator = Evaluator(trial_data)
     with pytest.raises(UsageError, match="NaN"):
-        evaluator.measure(Ask(bench.space.default, bar=math.nan))
+        evaluator.measure(Ask(trial_data.space.default, bar=math.nan))
     with pytest.raises(UsageError, match="choice"):
-        evaluator.measure(Ask((3,) * len(bench.space.groups)))
+        evaluator.measure(Ask((3,) * len(trial_data.space.groups)))
 
 
 def test_a_float_model_without_numbers_is_refused() -> None:
@@ -327,4 +336,4 @@ def test_a_float_model_without_numbers_is_refused() -> None:
     b.output(b.node("Log", b.node("Relu", x)))
     model = b.build()
     with pytest.raises(DataError, match="float model holds NaN or infinity"):
-        bench_of(model, data=dict(random_inputs(model, batch=20)))
+        trial_data_of(model, data=dict(random_inputs(model, batch=20)))

@@ -16,7 +16,7 @@ from intact.search.measuring.objective import (
     KINDS,
     Arrays,
     Objective,
-    Seen,
+    OutputPair,
     are_probabilities,
     default_kind,
     float_pairs,
@@ -30,13 +30,13 @@ def seen(
     labels: list[int] | None = None,
     *,
     is_probability: bool = False,
-) -> Seen:
+) -> OutputPair:
     first, second = np.asarray(want, np.float32), np.asarray(have, np.float32)
     classes = None if labels is None else np.array(labels, np.int64)
-    return Seen({"y": first}, {"y": second}, len(first), classes, is_probability)
+    return OutputPair({"y": first}, {"y": second}, len(first), classes, is_probability)
 
 
-def rows(kind: str, both: Seen) -> npt.NDArray[np.float64]:
+def rows(kind: str, both: OutputPair) -> npt.NDArray[np.float64]:
     function = KINDS[kind].rows
     assert function is not None
     return function(both)
@@ -124,19 +124,19 @@ def test_all_float_outputs_count_for_the_error() -> None:
     ones = np.ones((2, 3), np.float32), np.ones((2, 2, 2), np.float32)
     want: Arrays = {"a": ones[0], "n": np.arange(2), "b": ones[1]}
     have: Arrays = {"a": ones[0], "n": np.arange(2) + 1, "b": -ones[1]}
-    both = Seen(want, have, 2, None)
+    both = OutputPair(want, have, 2, None)
     assert [pair[0].shape for pair in float_pairs(both)] == [(2, 3), (2, 4)]
     assert rows("cosine", both).tolist() == pytest.approx([0.0, 0.0])  # 1 and -1
 
 
 def test_an_output_without_samples_counts_for_each() -> None:
     want: Arrays = {"y": np.ones((3, 2), np.float32), "scalar": np.array(2, np.float32)}
-    pairs = float_pairs(Seen(want, want, 3, None))
+    pairs = float_pairs(OutputPair(want, want, 3, None))
     assert [pair[0].shape for pair in pairs] == [(3, 2), (3, 1)]
 
 
 def test_whole_numbers_count_where_there_is_nothing_else() -> None:
-    both = Seen({"n": np.array([1, 2])}, {"n": np.array([1, 4])}, 2, None)
+    both = OutputPair({"n": np.array([1, 2])}, {"n": np.array([1, 4])}, 2, None)
     assert [pair[1].ravel().tolist() for pair in float_pairs(both)] == [[1.0, 4.0]]
 
 

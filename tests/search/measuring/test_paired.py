@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.search.measuring.stopping import ERROR, Pairs, Tally, _chances, can_reach
+from intact.search.measuring.stopping import ERROR, PairedHits, Tally, _chances, can_reach
 
 LOOKS = (32, 64, 128, 256)
 
@@ -34,7 +34,7 @@ def test_chances_are_those_of_drawing_without_replacement(data: st.DataObject) -
 def test_pairs_are_counted(data: st.DataObject) -> None:
     base = data.draw(st.lists(st.booleans(), min_size=1, max_size=30))
     own = data.draw(st.lists(st.booleans(), min_size=1, max_size=len(base)))
-    pairs = Pairs.of(np.array(base), np.array(own))
+    pairs = PairedHits.of(np.array(base), np.array(own))
     assert (pairs.right, pairs.wrong) == (sum(base), len(base) - sum(base))
     assert pairs.drawn_right + pairs.drawn_wrong == len(own)
     both = list(zip(base, own, strict=False))
@@ -48,7 +48,7 @@ def test_without_an_error_only_what_is_certain_is_denied(data: st.DataObject) ->
     own = np.array(data.draw(st.lists(st.booleans(), min_size=1, max_size=len(base))))
     needed = data.draw(st.integers(0, len(base) + 1))
     possible = int(own.sum()) + len(base) - len(own) >= needed
-    assert Pairs.of(base, own).can_reach(needed, 0.0) is possible
+    assert PairedHits.of(base, own).can_reach(needed, 0.0) is possible
 
 
 def candidate(lost: int, gained: int, right: int = 420) -> tuple[np.ndarray, np.ndarray]:
@@ -97,13 +97,13 @@ def test_it_decides_earlier_than_the_candidate_alone() -> None:
 def test_float_models_that_are_always_right_or_wrong(right: int) -> None:
     base = np.arange(512) < right
     own = np.zeros(64, np.bool_)
-    pairs = Pairs.of(base, own)
+    pairs = PairedHits.of(base, own)
     assert not pairs.can_reach(500, 0.01)
     assert pairs.can_reach(0, 0.01)
 
 
 def test_the_limit_of_the_gained_ones_takes_its_part_of_the_error() -> None:
-    pairs, needed = Pairs(90, 10, 45, 5, 5, 0), 88
+    pairs, needed = PairedHits(90, 10, 45, 5, 5, 0), 88
     chance = max(pairs._chance(gained, 90 - needed) for gained in range(3, 6))
     assert 0.0 < chance < 0.1
     for factor, may in ((0.99, True), (1.05, True), (1.2, False)):

@@ -8,7 +8,7 @@ import sys
 
 SCRIPT = """
 import os
-from intact.search.samplers.program import nothing_printed
+from intact.search.samplers.integer_program import nothing_printed
 
 print("before")
 try:

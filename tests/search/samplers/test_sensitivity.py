@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from intact.search.cost import CostModel, Term
-from intact.search.samplers.sensitivity import Sensitivity, quieter
-from intact.search.samplers.soundings import Damage, rounding_power
+from intact.search.samplers.probes import NoiseModel, rounding_power
+from intact.search.samplers.sensitivity import Sensitivity, lower_noise
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.trial import Ask, Goal, Measured, State, Trial
 from tests.search.samplers.landscapes import space_of
@@ -203,35 +203,35 @@ def test_the_same_seed_asks_the_same() -> None:
     assert [each.candidate for each in first] == [each.candidate for each in second]
 
 
-def test_damage_goes_with_the_rounding_power() -> None:
-    damage = Damage(space_of((FLOAT, 8, 6, 4)))
-    damage.learn(0, 4, 255.0)
-    row = damage.table()[0]
+def test_noise_goes_with_the_rounding_power() -> None:
+    model = NoiseModel(space_of((FLOAT, 8, 6, 4)))
+    model.learn(0, 4, 255.0)
+    row = model.table()[0]
     assert row.tolist() == [-1.0, 0.0, 15.0, 255.0]
 
 
-def test_negative_damage_of_integers_is_none_of_floats_stays() -> None:
-    damage = Damage(space_of((FLOAT, 8, 4)))
-    damage.learn(0, 4, -0.5)
-    damage.learn(0, FLOAT, -0.25)
-    assert damage.table()[0].tolist() == [-0.25, 0.0, 0.0]
+def test_negative_noise_of_integers_is_none_of_floats_stays() -> None:
+    model = NoiseModel(space_of((FLOAT, 8, 4)))
+    model.learn(0, 4, -0.5)
+    model.learn(0, FLOAT, -0.25)
+    assert model.table()[0].tolist() == [-0.25, 0.0, 0.0]
 
 
 @pytest.mark.parametrize("added", [math.nan, math.inf])
 def test_a_group_that_failed_keeps_its_default(added: float) -> None:
-    damage = Damage(space_of((FLOAT, 8, 6, 4)))
-    damage.learn(0, 4, added)
-    assert damage.table()[0].tolist() == [0.0, 0.0, math.inf, math.inf]
-    damage.learn(0, FLOAT, added)
-    assert damage.table()[0].tolist() == [math.inf, 0.0, math.inf, math.inf]
+    model = NoiseModel(space_of((FLOAT, 8, 6, 4)))
+    model.learn(0, 4, added)
+    assert model.table()[0].tolist() == [0.0, 0.0, math.inf, math.inf]
+    model.learn(0, FLOAT, added)
+    assert model.table()[0].tolist() == [math.inf, 0.0, math.inf, math.inf]
 
 
 def corrected(added: float, present: float, samples: int = 16) -> float:
     """What a step from 8 to 4 bits is taken to add, where 1 was expected."""
-    damage = Damage(space_of((8, 4)))
-    damage.learn(0, 4, 1.0)
-    damage.correct(0, 8, 4, added, present=present, samples=samples)
-    return float(damage.table()[0][1])
+    model = NoiseModel(space_of((8, 4)))
+    model.learn(0, 4, 1.0)
+    model.correct(0, 8, 4, added, present=present, samples=samples)
+    return float(model.table()[0][1])
 
 
 def test_corrections_are_believed_where_little_else_is_wrong() -> None:
@@ -261,4 +261,4 @@ def test_corrections_are_bounded() -> None:
 def test_less_noise_is_looked_for_where_a_line_meets_the_limit(
     points: list[tuple[float, float]], wanted: float
 ) -> None:
-    assert quieter(points, (0.0, 1.0), 0.9) == pytest.approx(wanted)
+    assert lower_noise(points, (0.0, 1.0), 0.9) == pytest.approx(wanted)

@@ -22,7 +22,7 @@ KILL, REFUSE, BUG, MEMORY, SLOW, EXIT, ABORT, WHO, HANG = range(100, 109)
 
 
 @dataclass(frozen=True)
-class FakeBench:
+class FakeTrialData:
     """What a fake evaluator needs.
 
     Attributes:
@@ -45,12 +45,12 @@ class FakeBench:
 class FakeEvaluator:
     """Scores that follow from the candidate and depend on every bit of the saved numbers."""
 
-    def __init__(self, bench: FakeBench, numbers: np.ndarray, threads: int) -> None:
-        self._bench, self._numbers, self.threads = bench, numbers, threads
+    def __init__(self, trial_data: FakeTrialData, numbers: np.ndarray, threads: int) -> None:
+        self._data, self._numbers, self.threads = trial_data, numbers, threads
 
     @property
     def float_score(self) -> float:
-        return self._bench.factor / 3
+        return self._data.factor / 3
 
     def measure(self, ask: Ask) -> Measured:
         first = ask.candidate[0]
@@ -75,7 +75,7 @@ class FakeEvaluator:
         if first == WHO:
             time.sleep(0.05)
             return Measured(State.COMPLETE, float(os.getpid()), float(self.threads), 1)
-        score = self._numbers[: 1 + sum(ask.candidate)].sum() * self._bench.factor
+        score = self._numbers[: 1 + sum(ask.candidate)].sum() * self._data.factor
         state = State.STOPPED if ask.bar is not None and score < ask.bar else State.COMPLETE
         samples = np.int64(1000 if ask.samples is None else ask.samples)
         return Measured(state, np.float64(score), np.float32(0.1), samples)  # type: ignore[arg-type]
@@ -86,15 +86,15 @@ class FakeEvaluator:
 
 
 def open_fake(folder: Path, threads: int) -> FakeEvaluator:
-    """Return what a saved bench asks for."""
-    bench = FakeBench(**json.loads((folder / "fake.json").read_text("utf-8")))
-    if bench.notes:
-        (Path(bench.notes) / str(os.getpid())).touch()
-    if bench.opening == "die":
+    """Return what a saved trial_data asks for."""
+    trial_data = FakeTrialData(**json.loads((folder / "fake.json").read_text("utf-8")))
+    if trial_data.notes:
+        (Path(trial_data.notes) / str(os.getpid())).touch()
+    if trial_data.opening == "die":
         os.kill(os.getpid(), signal.SIGKILL)
-    if bench.opening == "refuse":
-        raise ModelError("the bench's model is damaged", remedy="save it anew")
-    if bench.opening == "bug":
+    if trial_data.opening == "refuse":
+        raise ModelError("the trial_data's model is damaged", remedy="save it anew")
+    if trial_data.opening == "bug":
         raise KeyError("a bug of ours")
     numbers = np.load(folder / "deep" / "numbers.npy", mmap_mode="r")
-    return FakeEvaluator(bench, numbers, threads)
+    return FakeEvaluator(trial_data, numbers, threads)

@@ -11,21 +11,20 @@ import numpy as np
 import pytest
 
 from intact.errors import MissingExtraError, ModelError, UsageError
+from intact.search import workers as pools
 from intact.search.trial import Ask, Measured, State
-from intact.search.workers import make, ray_
-from intact.search.workers.crew import Crew
-from intact.search.workers.make import MOST_WORKERS, cores, make_pool
+from intact.search.workers import MOST_WORKERS, cores, make_pool, ray_
 from intact.search.workers.messages import WorkerError
-from intact.search.workers.pool import Inline, Pool
-from intact.search.workers.processes import ProcessSite
+from intact.search.workers.pool import InlinePool, Pool, WorkerPool
+from intact.search.workers.processes import ProcessLauncher
 from tests.search.workers.fakes import (
     BUG,
     MEMORY,
     OPENER,
     REFUSE,
     SLOW,
-    FakeBench,
     FakeEvaluator,
+    FakeTrialData,
     open_fake,
 )
 
@@ -40,30 +39,30 @@ ASKS = [
     Ask((0,)),
 ]
 
-Make = Callable[[FakeBench], Pool]
+Make = Callable[[FakeTrialData], Pool]
 
 
-def inline(bench: FakeBench) -> Pool:
+def inline(trial_data: FakeTrialData) -> Pool:
     def make() -> FakeEvaluator:
-        if bench.opening == "refuse":
-            raise ModelError("the bench's model is damaged", remedy="save it anew")
-        return FakeEvaluator(bench, np.arange(1000, dtype=np.float64) / 7, 1)
+        if trial_data.opening == "refuse":
+            raise ModelError("the trial_data's model is damaged", remedy="save it anew")
+        return FakeEvaluator(trial_data, np.arange(1000, dtype=np.float64) / 7, 1)
 
-    return Inline(make)
-
-
-def processes(bench: FakeBench, workers: int = 2) -> Crew:
-    return Crew(ProcessSite(bench, 1, OPENER), workers)
+    return InlinePool(make)
 
 
-def actors(bench: FakeBench, workers: int = 2) -> Crew:
+def processes(trial_data: FakeTrialData, workers: int = 2) -> WorkerPool:
+    return WorkerPool(ProcessLauncher(trial_data, 1, OPENER), workers)
+
+
+def actors(trial_data: FakeTrialData, workers: int = 2) -> WorkerPool:
     pytest.importorskip("ray")
-    return Crew(ray_.RaySite(bench, workers, None, OPENER), workers)
+    return WorkerPool(ray_.RayLauncher(trial_data, workers, None, OPENER), workers)
 
 
 @pytest.fixture(scope="module", params=[inline, processes, actors], ids=lambda each: each.__name__)
 def pool(request: pytest.FixtureRequest) -> Iterator[Pool]:
-    with request.param(FakeBench(factor=-1 / 3)) as made:
+    with request.param(FakeTrialData(factor=-1 / 3)) as made:
         yield made
 
 
@@ -73,13 +72,13 @@ def key(measured: Measured) -> tuple[object, ...]:
     return (measured.state, *numbers, int(measured.samples), measured.reason)
 
 
-def expected(bench: FakeBench) -> list[tuple[object, ...]]:
-    evaluator = FakeEvaluator(bench, np.arange(1000, dtype=np.float64) / 7, 1)
+def expected(trial_data: FakeTrialData) -> list[tuple[object, ...]]:
+    evaluator = FakeEvaluator(trial_data, np.arange(1000, dtype=np.float64) / 7, 1)
     return [key(evaluator.measure(ask)) for ask in ASKS]
 
 
 def test_results_are_equal_and_in_the_order_asked(pool: Pool) -> None:
-    wanted = expected(FakeBench(factor=-1 / 3))
+    wanted = expected(FakeTrialData(factor=-1 / 3))
     assert len({each[1] for each in wanted}) >= 6  # scores differ: the order can be wrong
     assert [key(each) for each in pool.evaluate(ASKS)] == wanted
     assert [key(each) for each in pool.evaluate(ASKS[::-1])] == wanted[::-1]
@@ -136,7 +135,7 @@ def test_an_iterator_may_be_left(pool: Pool) -> None:
 
 @pytest.mark.parametrize("kind", [inline, processes])
 def test_a_bench_that_cannot_be_loaded_ends_the_search(kind: Make) -> None:
-    pool = kind(FakeBench(opening="refuse"))
+    pool = kind(FakeTrialData(opening="refuse"))
     with pool, pytest.raises(ModelError, match="model is damaged; save it anew"):
         list(pool.evaluate([Ask((1,))]))
 
@@ -149,7 +148,7 @@ def test_results_are_yielded_before_more_begins() -> None:
             begun.append(ask.candidate)
             return super().measure(ask)
 
-    with Inline(lambda: Watched(FakeBench(), np.arange(9.0), 1)) as pool:
+    with InlinePool(lambda: Watched(FakeTrialData(), np.arange(9.0), 1)) as pool:
         results = pool.evaluate([Ask((1,)), Ask((2,))])
         assert begun == []
         next(results)
@@ -161,9 +160,9 @@ def test_closing_inline_lets_go_of_the_evaluator() -> None:
 
     def make() -> FakeEvaluator:
         made.append(1)
-        return FakeEvaluator(FakeBench(), np.arange(9.0), 1)
+        return FakeEvaluator(FakeTrialData(), np.arange(9.0), 1)
 
-    pool = Inline(make)
+    pool = InlinePool(make)
     pool.close()
     assert made == []
     assert pool.float_score == pool.float_score == 1 / 3
@@ -175,29 +174,29 @@ def test_closing_inline_lets_go_of_the_evaluator() -> None:
 @pytest.mark.parametrize("workers", [0, -1, MOST_WORKERS + 1])
 def test_a_number_of_workers_out_of_range_is_refused(workers: int) -> None:
     with pytest.raises(UsageError, match=f"{workers} workers; give 1 to"):
-        make_pool(FakeBench(), workers)
+        make_pool(FakeTrialData(), workers)
 
 
 def test_one_worker_is_this_process() -> None:
-    assert isinstance(make_pool(FakeBench()), Inline)
-    assert isinstance(make_pool(FakeBench(), 2), Crew)
+    assert isinstance(make_pool(FakeTrialData()), InlinePool)
+    assert isinstance(make_pool(FakeTrialData(), 2), WorkerPool)
 
 
 def test_ray_may_be_missing(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ray_, "find_spec", lambda _: None)
     with pytest.raises(MissingExtraError, match=r"pip install 'intact\[distributed\]'"):
-        make_pool(FakeBench(), distributed=True)
+        make_pool(FakeTrialData(), distributed=True)
     with pytest.raises(MissingExtraError, match="needs ray"):
-        make_pool(FakeBench(), address="127.0.0.1:1")
+        make_pool(FakeTrialData(), address="127.0.0.1:1")
 
 
 def test_threads_are_shared_out(monkeypatch: pytest.MonkeyPatch) -> None:
     assert 1 <= cores() <= (os.cpu_count() or 1)
     given = []
-    monkeypatch.setattr(make, "cores", lambda: 7)
-    monkeypatch.setattr(make, "ProcessSite", lambda _, threads: given.append(threads))
+    monkeypatch.setattr(pools, "cores", lambda: 7)
+    monkeypatch.setattr(pools, "ProcessLauncher", lambda _, threads: given.append(threads))
     for workers in (2, 3, 7, 8):
-        make_pool(FakeBench(), workers)
+        make_pool(FakeTrialData(), workers)
     assert given == [3, 2, 1, 1]
 
 
@@ -205,7 +204,7 @@ def test_saved_files_travel_with_their_folders(tmp_path: Path) -> None:
     source, copy = tmp_path / "a", tmp_path / "b"
     source.mkdir()
     copy.mkdir()
-    FakeBench(factor=2.5).save(source)
+    FakeTrialData(factor=2.5).save(source)
     ray_._unpack(ray_._packed(source), copy)
     assert open_fake(copy, 1).float_score == 2.5 / 3
     assert ray_._packed(copy) == ray_._packed(source)

@@ -15,15 +15,15 @@ from pathlib import Path
 import pytest
 
 from intact.search.trial import Ask, Measured, State
-from intact.search.workers.crew import Crew
-from intact.search.workers.processes import ProcessSite
+from intact.search.workers.pool import WorkerPool
+from intact.search.workers.processes import ProcessLauncher
 from tests.search.workers.fakes import (
     ABORT,
     EXIT,
     KILL,
     OPENER,
     WHO,
-    FakeBench,
+    FakeTrialData,
 )
 
 pytestmark = pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
@@ -34,19 +34,19 @@ SCRIPT = """
 import sys
 sys.path[:0] = {path!r}
 from intact.search.trial import Ask
-from intact.search.workers.crew import Crew
-from intact.search.workers.processes import ProcessSite
-from tests.search.workers.fakes import HANG, OPENER, FakeBench
+from intact.search.workers.pool import WorkerPool
+from intact.search.workers.processes import ProcessLauncher
+from tests.search.workers.fakes import HANG, OPENER, FakeTrialData
 
-with Crew(ProcessSite(FakeBench(notes={notes!r}), 1, OPENER), 2) as pool:
+with WorkerPool(ProcessLauncher(FakeTrialData(notes={notes!r}), 1, OPENER), 2) as pool:
     print(next(pool.evaluate([Ask((2,)), Ask((3,))])).score, flush=True)
     list(pool.evaluate([Ask((HANG,)), Ask((HANG,))]))
 """
 
 
 @pytest.fixture(scope="module")
-def pool() -> Iterator[Crew]:
-    with Crew(ProcessSite(FakeBench(), 1, OPENER), 2) as made:
+def pool() -> Iterator[WorkerPool]:
+    with WorkerPool(ProcessLauncher(FakeTrialData(), 1, OPENER), 2) as made:
         yield made
 
 
@@ -90,7 +90,7 @@ def pids(results: Iterator[Measured]) -> set[int]:
     return {int(each.score) for each in results}
 
 
-def test_a_worker_that_dies_loses_its_trial_only(pool: Crew) -> None:
+def test_a_worker_that_dies_loses_its_trial_only(pool: WorkerPool) -> None:
     choices = [1, KILL, 2, ABORT, EXIT, 3]
     results = list(pool.evaluate([Ask((choice,)) for choice in choices]))
     lost = [each for each in results if each.state is State.FAILED]
@@ -112,7 +112,7 @@ def test_a_worker_that_dies_loses_its_trial_only(pool: Crew) -> None:
     ]
 
 
-def test_a_worker_that_died_between_trials_loses_none(pool: Crew) -> None:
+def test_a_worker_that_died_between_trials_loses_none(pool: WorkerPool) -> None:
     before = pids(pool.evaluate([Ask((WHO,))] * 4))
     workers = list(pool._workers)
     for worker in workers:
@@ -127,7 +127,7 @@ def test_a_worker_that_died_between_trials_loses_none(pool: Crew) -> None:
 def test_nothing_starts_before_it_is_needed(scratch: Path, tmp_path: Path) -> None:
     notes = tmp_path / "notes"
     notes.mkdir()
-    with Crew(ProcessSite(FakeBench(notes=str(notes)), 3, OPENER), 5) as pool:
+    with WorkerPool(ProcessLauncher(FakeTrialData(notes=str(notes)), 3, OPENER), 5) as pool:
         results = pool.evaluate([Ask((WHO,))])
         assert list(pool.evaluate([])) == []
         assert list(scratch.iterdir()) == []
@@ -169,7 +169,7 @@ def test_nothing_is_left_of_a_script_that_is_stopped(
     assert time.monotonic() - began < 5
     assert process.returncode == -number
     assert wait_until(lambda: all(map(is_gone, numbers(notes))))
-    assert [path for folder in scratch.iterdir() for path in folder.rglob("bench")] == []
+    assert [path for folder in scratch.iterdir() for path in folder.rglob("data")] == []
     if number == signal.SIGINT:
         assert list(scratch.iterdir()) == []
         assert said.count("Traceback") == 1  # the script's own, which catches nothing

@@ -1,4 +1,4 @@
-"""A real bench gives the same bits in this process, in others, and on Ray."""
+"""A real trial_data gives the same bits in this process, in others, and on Ray."""
 
 from __future__ import annotations
 
@@ -15,24 +15,24 @@ from intact.calibrate.collect import collect
 from intact.data.sources import open_samples
 from intact.errors import UsageError
 from intact.graph import normalize
-from intact.search.measuring.bench import Bench
+from intact.search.measuring.trial_data import TrialData
 from intact.search.plans import required
 from intact.search.space import Space
 from intact.search.trial import Ask, Measured, State
-from intact.search.workers.make import make_pool
+from intact.search.workers import make_pool
 from intact.search.workers.pool import Pool
 from intact.targets import load_target
 
 
 @pytest.fixture(scope="module")
-def bench() -> Bench:
+def trial_data() -> TrialData:
     graph = normalize(onnx.load(demo.model_path()))
     target = load_target("integer-pow2")
     space = Space.of(graph, target)
     samples = open_samples(demo.calibration_path(), graph, limit=100)
     statistics = collect(graph, samples, required(space))
     tried = open_samples(demo.test_path(), graph, limit=150)
-    return Bench.of(space, statistics, Method.of(target), tried)
+    return TrialData.of(space, statistics, Method.of(target), tried)
 
 
 def asks(space: Space) -> list[Ask]:
@@ -45,16 +45,16 @@ def asks(space: Space) -> list[Ask]:
     return found
 
 
-def measured(pool: Pool, bench: Bench) -> tuple[float, list[Measured]]:
+def measured(pool: Pool, trial_data: TrialData) -> tuple[float, list[Measured]]:
     with pool:
-        found = list(pool.evaluate(asks(bench.space)))
-        found += pool.confirm([bench.space.default, bench.space.uniform(4)])
+        found = list(pool.evaluate(asks(trial_data.space)))
+        found += pool.confirm([trial_data.space.default, trial_data.space.uniform(4)])
         return pool.float_score, [replace(each, seconds=0.0) for each in found]
 
 
 @pytest.fixture(scope="module")
-def alone(bench: Bench) -> tuple[float, list[Measured]]:
-    return measured(make_pool(bench), bench)
+def alone(trial_data: TrialData) -> tuple[float, list[Measured]]:
+    return measured(make_pool(trial_data), trial_data)
 
 
 def test_the_trials_tell_something(alone: tuple[float, list[Measured]]) -> None:
@@ -64,21 +64,23 @@ def test_the_trials_tell_something(alone: tuple[float, list[Measured]]) -> None:
 
 
 @pytest.mark.parametrize("workers", [2, pytest.param(5, marks=pytest.mark.slow)])
-def test_processes(bench: Bench, alone: tuple[float, list[Measured]], workers: int) -> None:
-    assert measured(make_pool(bench, workers), bench) == alone
+def test_processes(
+    trial_data: TrialData, alone: tuple[float, list[Measured]], workers: int
+) -> None:
+    assert measured(make_pool(trial_data, workers), trial_data) == alone
 
 
 @pytest.mark.parametrize("threads", [1, 3])
-def test_threads(bench: Bench, alone: tuple[float, list[Measured]], threads: int) -> None:
-    assert measured(make_pool(bench, threads=threads), bench) == alone
+def test_threads(trial_data: TrialData, alone: tuple[float, list[Measured]], threads: int) -> None:
+    assert measured(make_pool(trial_data, threads=threads), trial_data) == alone
 
 
 @pytest.mark.slow
-def test_ray(bench: Bench, alone: tuple[float, list[Measured]]) -> None:
+def test_ray(trial_data: TrialData, alone: tuple[float, list[Measured]]) -> None:
     pytest.importorskip("ray")
-    assert measured(make_pool(bench, 2, distributed=True), bench) == alone
+    assert measured(make_pool(trial_data, 2, distributed=True), trial_data) == alone
 
 
-def test_what_is_no_candidate_is_refused(bench: Bench) -> None:
-    with make_pool(bench) as pool, pytest.raises(UsageError, match="0 choices for"):
+def test_what_is_no_candidate_is_refused(trial_data: TrialData) -> None:
+    with make_pool(trial_data) as pool, pytest.raises(UsageError, match="0 choices for"):
         list(pool.evaluate([Ask(())]))

@@ -13,7 +13,7 @@ import onnxruntime as ort
 
 from intact.config import TensorQuantConfig
 from intact.engines.piecewise.pieces import Cut, cut, piece_model
-from intact.engines.piecewise.prepared import Prepared, Step
+from intact.engines.piecewise.plan import PiecewisePlan, Step
 from intact.engines.piecewise.streams import Quantizer, Stream, Streams, quantizer_of
 from intact.engines.session import Feeds, make_session, run_session
 from intact.errors import DataError, PlanError
@@ -35,7 +35,7 @@ class Flow:
     """
 
     def __init__(
-        self, prepared: Prepared, steps: Iterable[Step], given: Mapping[str, Array]
+        self, prepared: PiecewisePlan, steps: Iterable[Step], given: Mapping[str, Array]
     ) -> None:
         self._quantizers = prepared.quantizers
         self._computed: dict[str, Array] = dict(given)
@@ -255,7 +255,7 @@ class PiecewiseSimulator:
         """How many pieces were compiled so far."""
         return self._sessions.made
 
-    def prepare(self, plan: QuantizedGraph) -> Prepared:
+    def prepare(self, plan: QuantizedGraph) -> PiecewisePlan:
         """Prepare a plan for running; compiles nothing.
 
         Args:
@@ -270,7 +270,7 @@ class PiecewiseSimulator:
         refuse_unready(plan)
         streams = Streams.of(plan, self._quantizer)
         found = self._cuts.get(streams.places, lambda: (cut(self.graph, streams), 1))
-        return Prepared.of(found, streams)
+        return PiecewisePlan.of(found, streams)
 
     def _quantizer(self, config: TensorQuantConfig) -> Quantizer:
         """Return the quantizer of a config's grid, shared by all plans with that grid."""
@@ -280,7 +280,7 @@ class PiecewiseSimulator:
         arrays = ((array.shape, array.tobytes()) for array in params)
         return self._quantizers.get((config.grid, *arrays), lambda: (quantizer_of(config), 1))
 
-    def run(self, prepared: Prepared, chunk: int, feeds: Feeds) -> Arrays:
+    def run(self, prepared: PiecewisePlan, chunk: int, feeds: Feeds) -> Arrays:
         """Run one chunk of the samples.
 
         Chunks may be run side by side, on threads.
@@ -329,7 +329,9 @@ class PiecewiseSimulator:
 
         return self._sessions.get(step.variant, compiled)
 
-    def _needed(self, prepared: Prepared, chunk: int, feeds: Feeds, found: Arrays) -> list[Step]:
+    def _needed(
+        self, prepared: PiecewisePlan, chunk: int, feeds: Feeds, found: Arrays
+    ) -> list[Step]:
         """Return the steps that have to run, in order; put checkpoints into ``found``."""
         wanted: dict[int, None] = {}
         waiting = [stream.value for stream in prepared.outputs.values()]

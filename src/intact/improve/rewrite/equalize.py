@@ -16,16 +16,147 @@ Correction", equation 11; Tengine's DFQ (``tools/quantize/algorithm/quant_dfq.cp
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.graph import BatchNorm, Graph
+from intact.graph import BatchNorm, Graph, weight_slot
 from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
-from intact.improve.rewrite.layers import Doubles, Layer
+
+Doubles = npt.NDArray[np.float64]
+
+_WEIGHT, _BIAS = 1, 2
+
+_TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
+
+
+@dataclass(frozen=True, eq=False)
+class Layer:
+    """A layer whose input and output channels can be scaled.
+
+    Attributes:
+        node: The node; its weight is input 1 and nobody else's.
+        weight: As it is stored.
+        bias: Of one number or one a channel; None without one.
+        groups: 1 but for convolutions.
+    """
+
+    node: ir.Node
+    weight: npt.NDArray[Any]
+    bias: npt.NDArray[Any] | None
+    groups: int
+
+    @staticmethod
+    def of(graph: Graph, node: ir.Node) -> Layer | None:
+        """Return a node as a layer; None if its channels cannot be scaled by its constants."""
+        if node.domain or node.op_type not in _TYPES or weight_slot(node) != _WEIGHT:
+            return None
+        weight = _own(graph, node, _WEIGHT)
+        bias = _own(graph, node, _BIAS)
+        if weight is None or not weight.size or not np.isfinite(weight).all():
+            return None
+        if bias is None and len(node.inputs) > _BIAS and node.inputs[_BIAS] is not None:
+            return None
+        is_dense = node.op_type in ("Gemm", "MatMul")
+        if is_dense and (weight.ndim != 2 or node.attributes.get_int("transA", 0) != 0):
+            return None
+        groups = 1 if is_dense else node.attributes.get_int("group", 1)
+        layer = Layer(node, weight, bias, groups)
+        rows = (1, layer.outputs)
+        return layer if bias is None or (bias.size in rows and bias.shape[-1:] != ()) else None
+
+    @property
+    def is_dense(self) -> bool:
+        """Whether its channels lie along the last axis of what it reads and gives."""
+        return self.node.op_type in ("Gemm", "MatMul")
+
+    @property
+    def outputs(self) -> int:
+        """Number of output channels."""
+        groups, outputs, _, _ = self._shape
+        return groups * outputs
+
+    @property
+    def inputs(self) -> int:
+        """Number of input channels."""
+        groups, _, inputs, _ = self._shape
+        return groups * inputs
+
+    @property
+    def is_depthwise(self) -> bool:
+        """Whether each output channel is made of the input channel in its place."""
+        _, outputs, inputs, _ = self._shape
+        return outputs == inputs == 1
+
+    @property
+    def _shape(self) -> tuple[int, ...]:
+        return tuple(self.view(self.weight).shape)
+
+    def view(self, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        """Return a weight as ``[groups, outputs, inputs, taps]``."""
+        groups = self.groups
+        match self.node.op_type:
+            case "Conv":
+                outputs, inputs, *kernel = weight.shape
+                return weight.reshape(groups, outputs // groups, inputs, math.prod(kernel))
+            case "ConvTranspose":
+                inputs, outputs, *kernel = weight.shape
+                shape = (groups, inputs // groups, outputs, math.prod(kernel))
+                return weight.reshape(shape).transpose(0, 2, 1, 3)
+        is_transposed = self.node.attributes.get_int("transB", 0) == 1
+        rows = weight if is_transposed else weight.T
+        return rows[None, :, :, None]
+
+    def scaled(self, into: Doubles, out: Doubles) -> npt.NDArray[Any]:
+        """Return the weight with its input and output channels multiplied, in its own type."""
+        wide = self.view(self.weight.astype(np.float64))
+        wide = wide * _by_input(into, self.groups) * _by_output(out, self.groups)
+        if self.node.op_type == "ConvTranspose":
+            wide = wide.transpose(0, 2, 1, 3)
+        elif self.is_dense and not self.node.attributes.get_int("transB", 0):
+            wide = wide[0, :, :, 0].T
+        return np.ascontiguousarray(wide.reshape(self.weight.shape).astype(self.weight.dtype))
+
+    def scaled_bias(self, out: Doubles) -> npt.NDArray[Any] | None:
+        """Return the bias for scaled output channels; None without one."""
+        if self.bias is None:
+            return None
+        shape = (*self.bias.shape[:-1], self.outputs)
+        return (self.bias.astype(np.float64) * out).reshape(shape).astype(self.bias.dtype)
+
+    def reach_of_inputs(self, into: Doubles, out: Doubles) -> Doubles:
+        """Return the largest magnitude of each input channel's weights, once these are scaled."""
+        magnitudes = np.abs(self.view(self.weight)) * _by_output(out, self.groups)
+        return np.asarray(magnitudes.max(axis=(1, 3)).reshape(-1) * into)
+
+    def reach_of_outputs(self, into: Doubles, out: Doubles) -> Doubles:
+        """Return the largest magnitude of each output channel's weights, once these are scaled."""
+        magnitudes = np.abs(self.view(self.weight)) * _by_input(into, self.groups)
+        return np.asarray(magnitudes.max(axis=(2, 3)).reshape(-1) * out)
+
+
+def _by_input(factors: Doubles, groups: int) -> Doubles:
+    return factors.reshape(groups, 1, -1, 1)
+
+
+def _by_output(factors: Doubles, groups: int) -> Doubles:
+    return factors.reshape(groups, -1, 1, 1)
+
+
+def _own(graph: Graph, node: ir.Node, slot: int) -> npt.NDArray[Any] | None:
+    """Return a float32 constant that the node reads, and only there; None otherwise."""
+    value = node.inputs[slot] if slot < len(node.inputs) else None
+    array = graph.constant(value)
+    if value is None or array is None or array.dtype != np.float32:
+        return None
+    return array if len(value.uses()) == 1 and not value.is_graph_output() else None
+
 
 _ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
 

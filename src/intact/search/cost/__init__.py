@@ -1,4 +1,4 @@
-"""What candidates cost: tables over the choices of groups, and what is measured."""
+"""The cost of candidates: tables over the choices of groups, or measurements."""
 
 from __future__ import annotations
 

@@ -1,22 +1,153 @@
-"""The kinds of cost, by name."""
+"""The kinds of cost by name: size, bit-operations, the target's costs, latency."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 import onnx_ir as ir
 
+from intact.config import QuantState
 from intact.engines.session import Feeds
 from intact.errors import UsageError, nearest
-from intact.graph import IMPLICIT_SLOT, is_constant
+from intact.graph import (
+    IMPLICIT_SLOT,
+    OpKind,
+    data_slots,
+    is_constant,
+    op_spec,
+    shape_or_index_values,
+)
 from intact.plan import TensorEnd, quantizes
+from intact.plan.inference import declared_signatures, factor_slots, infer_signature
 from intact.search.cost.model import Choice, CostModel, Measure, Term, summed
-from intact.search.cost.operations import bit_operations, target_operations
 from intact.search.cost.structure import Shapes, Structure, is_signed
 from intact.search.space import GroupKind, Space
 from intact.targets import DType
+
+_SAME_MEMORY = frozenset({"Dropout", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+"""Operators that only change the shape."""
+
+
+def is_product(node: ir.Node) -> bool:
+    """Tell whether a node multiplies and accumulates."""
+    spec = op_spec(node)
+    return spec is not None and spec.kind is OpKind.COMPUTE
+
+
+def products(node: ir.Node, shapes: Shapes) -> int:
+    """Count the multiply-accumulates of a node.
+
+    Raises:
+        DataError: A shape depends on the sample, and ``feeds`` is missing.
+    """
+    if node.op_type == "ConvTranspose":
+        kernel = shapes.of(node.inputs[1])
+        return math.prod(shapes.of(node.inputs[0])) * math.prod(kernel[1:])
+    outputs = math.prod(shapes.of(node.outputs[0]))
+    if node.op_type in {"Conv", "DeformConv"}:
+        return outputs * math.prod(shapes.of(node.inputs[1])[1:])
+    first = shapes.of(node.inputs[0])
+    transposed = node.op_type == "Gemm" and node.attributes.get_int("transA", 0) != 0
+    return outputs * first[-2 if transposed else -1]
+
+
+def elements(node: ir.Node, shapes: Shapes) -> int:
+    """Count the elements that a node without products processes.
+
+    A pool with a kernel: output elements times kernel size. A global pool or a reduction: input
+    elements. Operators that only change the shape: none. Others: output elements.
+
+    Raises:
+        DataError: A shape depends on the sample, and ``feeds`` is missing.
+    """
+    spec = op_spec(node)
+    if node.op_type in _SAME_MEMORY:
+        return 0
+    kernel = node.attributes.get_ints("kernel_shape", None)
+    if spec is not None and spec.kind is OpKind.POOL and kernel is not None:
+        return math.prod(shapes.of(node.outputs[0])) * math.prod(kernel)
+    if spec is not None and spec.kind in {OpKind.POOL, OpKind.REDUCE}:
+        return math.prod(shapes.of(node.inputs[0]))
+    return sum(math.prod(shapes.of(value)) for value in node.outputs if value.name)
+
+
+def bit_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
+    """Yield the bit-operations of each node that multiplies and accumulates.
+
+    These are MACs times the bits of both factors (weight and activation, or two activations). A
+    float counts as 32 bits. Operators without products count as zero.
+
+    Source: van Baalen et al., "Bayesian Bits: Unifying Quantization and Pruning", NeurIPS 2020:
+    BOPs(l) = MACs(l) b_w b_a.
+
+    Raises:
+        DataError: A shape depends on the sample, and ``feeds`` is missing.
+    """
+    for node in structure.plan.graph.nodes:
+        if is_product(node):
+            ends = _factors(node)
+            count = partial(_bit_operations, structure, ends, products(node, shapes))
+            yield structure.table(structure.concerned(ends), count)
+
+
+def target_operations(structure: Structure, shapes: Shapes) -> Iterator[Term]:
+    """Yield each node's cost: the cost in the target's file times its products or elements.
+
+    The costs in the file are relative; the unit is one product of an operator with cost 1. A node
+    computes in the widest type of the first signature whose inputs hold its operands' codes
+    (`infer_signature`), or else in float32. Nodes that are fused behind another one, only change
+    the shape, or compute shapes cost nothing.
+
+    Raises:
+        DataError: A shape depends on the sample, and ``feeds`` is missing.
+    """
+    graph = structure.plan.graph
+    shape_values = shape_or_index_values(graph)
+    for node in graph.nodes:
+        computes_shapes = all(str(value.name) in shape_values for value in node.outputs)
+        if op_spec(node) is None or computes_shapes or _is_fused(structure, node):
+            continue
+        count = products(node, shapes) if is_product(node) else elements(node, shapes)
+        groups = structure.concerned(_operands(node), [str(node.name)])
+        yield structure.table(groups, partial(_price, structure, node, count))
+
+
+def _factors(node: ir.Node) -> list[TensorEnd]:
+    return [TensorEnd.input(str(node.name), slot) for slot in (0, 1)]
+
+
+def _bit_operations(
+    structure: Structure, ends: list[TensorEnd], count: int, choice: Choice
+) -> float:
+    return count * math.prod(structure.bits(end, choice) for end in ends)
+
+
+def _is_fused(structure: Structure, node: ir.Node) -> bool:
+    """Tell whether a node is fused with its producer: an operand is never stored."""
+    values = (node.inputs[slot] for slot in data_slots(node))
+    configs = (structure.plan.producer_config(value) for value in values if value is not None)
+    return any(config is not None and config.state is QuantState.OVERLAPPED for config in configs)
+
+
+def _operands(node: ir.Node) -> list[TensorEnd]:
+    return [TensorEnd.input(str(node.name), slot) for slot in factor_slots(node)]
+
+
+def _price(structure: Structure, node: ir.Node, count: int, choice: Choice) -> float:
+    target, rule, dtype = structure.plan.target, structure.plan.target.rule_for(node), DType.FLOAT32
+    if rule is not None and not structure.is_float(node, choice):
+        ends = _operands(node)
+        widths = [structure.bits(end, choice) if end in structure.group_of else 0 for end in ends]
+        taken = infer_signature(declared_signatures(node, rule, target), widths)
+        if taken is not None:
+            dtype = max(taken.inputs, key=lambda each: each.bits, default=dtype)
+    return count * target.cost_of(node.op_type, dtype, rule)
+
 
 _SCALE_BYTES = 4
 
@@ -24,7 +155,7 @@ _ZERO_POINT_BYTES = 1
 
 
 def storage_terms(structure: Structure) -> Iterator[Term]:
-    """Yield the bytes of each constant, and of the scales of the activations."""
+    """Yield the size in bytes of each constant, and of the scales of the activations."""
     scaled: set[int] = set()
     for value in structure.plan.graph.values:
         if is_constant(value):
@@ -37,15 +168,15 @@ def storage_terms(structure: Structure) -> Iterator[Term]:
 
 
 class _Stored:
-    """How one constant is stored.
+    """The stored size of one constant.
 
     Args:
-        structure: Of the space.
+        structure: The structure of the space.
         value: The constant.
-        scaled: Dominators whose scales were counted with another constant.
+        scaled: Dominators whose scales are counted with another constant.
 
     Attributes:
-        points: Ends that share a grid, by the identity of their dominator.
+        points: Ends that share a grid, by ``id`` of their dominator.
     """
 
     def __init__(self, structure: Structure, value: ir.Value, scaled: set[int]) -> None:
@@ -64,11 +195,11 @@ class _Stored:
 
     @property
     def groups(self) -> tuple[int, ...]:
-        """The groups on which the bytes depend."""
+        """The groups on which the size depends."""
         return self._structure.concerned(end for ends in self.points.values() for end in ends)
 
     def nbytes(self, choice: Choice) -> int:
-        """Return the bytes of codes and scales, and of the floats if any node reads those."""
+        """Compute the bytes of codes and scales, and of the floats if any node reads them."""
         total, is_float = 0, self._is_always_float
         for key, ends in self.points.items():
             floats = [self._structure.is_floating(end, choice) for end in ends]
@@ -93,7 +224,7 @@ class _Stored:
 
 
 def packed(size: int, dtype: DType) -> int:
-    """Return the bytes of an array of integers; those of 4 bits are stored two a byte.
+    """Compute the bytes of an integer array; 4-bit integers are stored two per byte.
 
     >>> packed(3, DType.INT4), packed(3, DType.INT8)
     (2, 3)
@@ -107,13 +238,13 @@ def _holds_codes(structure: Structure, end: TensorEnd) -> bool:
 
 @dataclass(frozen=True)
 class CostKind:
-    """A row of the table.
+    """An entry of the table.
 
     Attributes:
-        unit: What it counts.
-        help: One line for users.
+        unit: Unit of the cost.
+        help: One line of help.
         terms: Makes the tables, from the structure of a space and the shapes of its values.
-        is_measured: The tables only stand for what is measured.
+        is_measured: The cost is measured; the tables are only an estimate.
     """
 
     unit: str
@@ -130,25 +261,27 @@ def make_cost(
     *,
     packs: bool = True,
 ) -> CostModel:
-    """Return the cost of the candidates of a space.
+    """Make the cost model of a space.
 
     Args:
         name: A key of ``COSTS``.
         space: The candidates.
         feeds: One sample, for models whose shapes depend on it.
-        measure: Measures a candidate; for kinds that are measured.
-        packs: The deployed file stores codes of 4 bits two a byte.
+        measure: Measures a candidate; for measured kinds.
+        packs: The deployed file stores 4-bit codes two per byte.
 
     Raises:
-        UsageError: There is no such kind, a measured one without ``measure``, or the target's
+        UsageError: The kind is unknown, or measured and ``measure`` is missing, or the target's
             costs are the same for every candidate.
-        DataError: Operations are counted, a shape depends on the sample, and there is none.
+        DataError: A shape depends on the sample, and ``feeds`` is missing.
     """
     if name not in COSTS:
         raise UsageError(f"unknown cost {name!r}", remedy=nearest(name, COSTS))
     kind = COSTS[name]
     if kind.is_measured and measure is None:
-        raise UsageError(f"the cost {name!r} is measured", remedy="hand in what measures it")
+        raise UsageError(
+            f"the cost {name!r} is measured", remedy="pass a function that measures it"
+        )
     terms = kind.terms(Structure(space, packs=packs), Shapes(space.plan.graph, feeds))
     constant, found = summed(terms)
     choices = tuple(group.choices for group in space.groups)
@@ -158,10 +291,10 @@ def make_cost(
 
 
 def _bits(structure: Structure, _: Shapes) -> Iterator[Term]:
-    """Yield the width of each group; 32 for one that stays float.
+    """Yield the width of each group; 32 for a float one.
 
-    HAGO ranks by the sum over quantized edges. Edges of one group have one quantizer and one width
-    here, and count once.
+    [tvm] ranks by the sum over quantized edges. Here the edges of one group have one quantizer and
+    count once.
     """
     for index in range(len(structure.space.groups)):
         yield structure.table((index,), lambda choice, index=index: choice[index])  # type: ignore[misc]
@@ -175,7 +308,7 @@ def _priced(structure: Structure, shapes: Shapes) -> Iterable[Term]:
     terms = list(target_operations(structure, shapes))
     if structure.space.open and not summed(terms)[1]:
         raise UsageError(
-            f"target {structure.plan.target.name} makes no difference between the costs of types",
+            f"target {structure.plan.target.name} has the same cost for all data types",
             remedy="minimize another cost, or "
             + (
                 "let operators stay float, in a --format that has floats (onnx_qdq)"
@@ -187,7 +320,7 @@ def _priced(structure: Structure, shapes: Shapes) -> Iterable[Term]:
 
 
 def _guessed(structure: Structure, shapes: Shapes) -> Iterable[Term]:
-    """Choose the estimate of latency: the target's costs, or bit-operations without those."""
+    """Estimate latency by the target's costs, or by bit-operations if it has none."""
     terms = list(target_operations(structure, shapes))
     return terms if summed(terms)[1] else bit_operations(structure, shapes)
 
@@ -214,4 +347,4 @@ COSTS: Mapping[str, CostKind] = MappingProxyType(
     }
 )
 
-"""What a search can make small."""
+"""The kinds by name."""

@@ -1,7 +1,7 @@
-"""What a candidate costs: a sum of tables, each over the choices of a few groups.
+"""The cost of a candidate: a sum of tables, each over the choices of a few groups.
 
-Samplers read the tables, because an integer program needs to know what a choice costs before it
-is tried. Where the cost is measured, the tables stand for it and are no more than a guess.
+Samplers read the tables, because an integer program needs the cost of each choice beforehand. For a
+measured cost the tables are only an estimate.
 """
 
 from __future__ import annotations
@@ -18,16 +18,16 @@ from intact.errors import UsageError
 from intact.search.space import FLOAT, Candidate, Space
 
 Measure = Callable[[Candidate], float]
-"""Measures what a candidate costs, in the unit of the model."""
+"""Measures the cost of a candidate, in the unit of the model."""
 
 
 @dataclass(frozen=True, eq=False)
 class Term:
-    """A summand: what the choices of some groups cost together.
+    """A summand: the cost of the choices of some groups together.
 
     Attributes:
         groups: Indices of the groups, ascending.
-        values: float64, one axis a group, indexed by position in the group's choices.
+        values: float64, one axis per group, indexed by position in the group's choices.
     """
 
     groups: tuple[int, ...]
@@ -39,13 +39,13 @@ class CostModel:
     """The cost of every candidate of a space; lower is better.
 
     Attributes:
-        name: Of its kind: a key of ``COSTS``.
-        unit: What it counts.
-        constant: What every candidate costs.
+        name: Name of its kind: a key of ``COSTS``.
+        unit: Unit of the cost.
+        constant: The part that all candidates have in common.
         terms: The summands. Integers below 2**53 are added without rounding.
-        choices: Of each group, in the order of the tables.
-        measure: Where the cost is not the sum but measured.
-        known: What was measured; may be filled from a log.
+        choices: Choices of each group, in the order of the tables.
+        measure: Measures the cost; None where it is the sum.
+        known: The measured costs; may be filled from a log.
     """
 
     name: str
@@ -57,10 +57,10 @@ class CostModel:
     known: dict[Candidate, float] = field(default_factory=dict)
 
     def of(self, candidate: Candidate) -> float:
-        """Compute a candidate's cost; a measured cost is measured once.
+        """Compute the cost of a candidate; a measured one is measured once.
 
         Raises:
-            UsageError: It is no candidate of the space.
+            UsageError: The candidate does not belong to the space.
         """
         if self.measure is None:
             return self.estimate(candidate)
@@ -69,7 +69,7 @@ class CostModel:
         return self.known[candidate]
 
     def estimate(self, candidate: Candidate) -> float:
-        """Return the sum of the tables, of a measured cost too."""
+        """Compute the sum of the tables, also for a measured cost."""
         places = self._places(candidate)
         total = self.constant
         for term in self.terms:
@@ -77,7 +77,7 @@ class CostModel:
         return total
 
     def of_many(self, candidates: Iterable[Candidate]) -> npt.NDArray[np.float64]:
-        """Return the costs of several candidates, float64 [n]."""
+        """Compute the costs of several candidates, float64 ``[n]``."""
         listed = list(candidates)
         if self.measure is not None:
             return np.array([self.of(each) for each in listed], np.float64)
@@ -89,10 +89,10 @@ class CostModel:
         return totals
 
     def on(self, space: Space) -> CostModel:
-        """Return the model for a space with fewer choices; the order of the choices may differ.
+        """Convert the model to a space with fewer choices; their order may differ.
 
         Raises:
-            UsageError: The space has a choice, or a number of groups, that this model has not.
+            UsageError: The space has other groups, or a choice that this model does not have.
         """
         wanted = tuple(group.choices for group in space.groups)
         if wanted == self.choices:
@@ -110,7 +110,7 @@ class CostModel:
         return replace(self, constant=self.constant + constant, terms=fewer, choices=wanted)
 
     def lowest(self) -> float:
-        """Return a bound that no sum of the tables is below."""
+        """Compute a lower bound of the sum of the tables."""
         return self.constant + sum(float(term.values.min()) for term in self.terms)
 
     @cached_property
@@ -130,9 +130,9 @@ class CostModel:
 
 
 def summed(terms: Iterable[Term]) -> tuple[float, tuple[Term, ...]]:
-    """Return a constant and the fewest terms: one for each set of groups, none that never varies.
+    """Add terms with the same groups; return the constant part and the other terms.
 
-    A group along whose axis nothing changes is left out of a term.
+    A group along whose axis a table is constant is removed from the term.
     """
     constant, found = 0.0, dict[tuple[int, ...], npt.NDArray[np.float64]]()
     for term in terms:
@@ -150,17 +150,17 @@ def summed(terms: Iterable[Term]) -> tuple[float, tuple[Term, ...]]:
 
 
 def pruned(space: Space, cost: CostModel, *, free_floats: bool = False) -> Space:
-    """Drop choices that can never be better: those that cost as much as a wider one.
+    """Drop choices that cost as much as a wider one: they can never be better.
 
     Args:
-        space: Has the groups of the cost.
-        cost: In which nothing but its tables is looked at.
-        free_floats: Keep the choice of staying float where it costs nothing. It is dropped
-            otherwise if the widest integers cost as much: nothing would hold a search back from
-            it, on a target that was chosen for its integers.
+        space: The space, with the groups of the cost.
+        cost: The cost; only its tables are used.
+        free_floats: Keep the choice of float where the widest integers cost as much. By default
+            it is dropped: a search would choose it everywhere, on a target for integers.
 
     Returns:
-        The space with choices still widest first. Integers are never dropped for floats.
+        The space. Choices stay in order, widest first. Integers are never dropped in favour of
+        float.
     """
     cost = cost.on(space)
     kept = {}
@@ -177,16 +177,16 @@ def pruned(space: Space, cost: CostModel, *, free_floats: bool = False) -> Space
 
 
 class AnyCost(Protocol):
-    """What candidates cost."""
+    """The cost of candidates."""
 
     def of(self, candidate: Candidate) -> float:
         """Return the cost of a candidate; lower is better."""
 
 
 def tabulated(space: Space, cost: AnyCost) -> CostModel:
-    """Return a cost as tables, by changing one group of the default at a time.
+    """Convert a cost to tables, by changing one group of the default candidate at a time.
 
-    They are exact where the cost is a sum over groups.
+    The tables are exact where the cost is a sum over groups.
     """
     default = space.default
     constant = cost.of(default)
@@ -200,7 +200,7 @@ def tabulated(space: Space, cost: AnyCost) -> CostModel:
 
 
 def _columns(cost: CostModel, group: int, choices: int) -> Iterator[bytes]:
-    """Yield for each choice of a group all that it adds to terms, for comparing."""
+    """Yield for each choice of a group its table entries as bytes, for comparison."""
     concerned = [
         (term.groups.index(group), term.values) for term in cost.terms if group in term.groups
     ]
@@ -211,4 +211,4 @@ def _columns(cost: CostModel, group: int, choices: int) -> Iterator[bytes]:
 
 
 Choice = Mapping[int, int]
-"""Bits by index of a group."""
+"""Bits by group index."""

@@ -1,8 +1,8 @@
-"""What a space says about nodes and their tensors, for tables over a few groups.
+"""How the choices of groups decide about nodes and tensors, for cost tables over a few groups.
 
-A node stays float where one of its owning groups has the choice `FLOAT`. What follows from that for
-other nodes (on some targets an Add behind a float convolution stays float too) is not in the
-tables: it would tie the choices of distant groups together.
+A node stays float where one of its owning groups has the choice `FLOAT`. The effect on other nodes
+(on some targets an Add behind a float convolution stays float too) is not in the tables: it would
+make the choices of distant groups depend on each other.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ from intact.search.space import FLOAT, Space
 
 _LARGEST_TABLE = 1 << 14
 
-"""Entries of a table; six choices of five groups are below it."""
+"""Maximum number of entries of a table; six choices of five groups are below it."""
 
 
 class Structure:
-    """Which groups decide about which nodes and ends.
+    """The groups that decide about each node and end.
 
     Args:
-        space: The choices.
-        packs: The deployed file stores codes of 4 bits two a byte.
+        space: The search space.
+        packs: The deployed file stores 4-bit codes two per byte.
     """
 
     def __init__(self, space: Space, *, packs: bool = True) -> None:
@@ -42,18 +42,18 @@ class Structure:
 
     @property
     def plan(self) -> QuantizedGraph:
-        """The plan at the widest integers."""
+        """The plan with the widest integers."""
         return self.space.plan
 
     @cached_property
     def group_of(self) -> dict[TensorEnd, int]:
-        """The group of every end that has one."""
+        """The group index of every end that belongs to a group."""
         groups = enumerate(self.space.groups)
         return {end: index for index, group in groups for end in group.ends}
 
     @cached_property
     def owners(self) -> dict[str, tuple[int, ...]]:
-        """For each node, the groups that keep it float with their choice ``FLOAT``."""
+        """The groups of each node that leave it float with the choice ``FLOAT``."""
         found: dict[str, list[int]] = {}
         for index, group in enumerate(self.space.groups):
             for name in group.owners if FLOAT in group.choices else ():
@@ -61,19 +61,19 @@ class Structure:
         return {name: tuple(groups) for name, groups in found.items()}
 
     def is_float(self, node: ir.Node, choice: Choice) -> bool:
-        """Tell whether a node computes in float."""
+        """Tell whether a node computes in float for given choices."""
         name = str(node.name)
         chosen = any(choice[group] == FLOAT for group in self.owners.get(name, ()))
         return chosen or not self.plan.is_quantized(node)
 
     def is_floating(self, end: TensorEnd, choice: Choice) -> bool:
-        """Tell whether the node of an end computes in float."""
+        """Tell whether the node of an end computes in float for given choices."""
         return self.is_float(self.plan.graph.node(end.node), choice)
 
     def bits(self, end: TensorEnd, choice: Choice) -> int:
-        """Return the width of what a node reads or writes at an end; ``FLOAT`` if no integers.
+        """Return the width at an end for given choices; ``FLOAT`` for floats.
 
-        Of an end that no group has (an int32 bias), the width is the plan's.
+        An end that belongs to no group (an int32 bias) has the width in the plan.
         """
         config = self.plan.configs[end]
         if self.is_floating(end, choice):
@@ -85,7 +85,7 @@ class Structure:
         return config.bits if quantizes(config) else FLOAT
 
     def concerned(self, ends: Iterable[TensorEnd], nodes: Iterable[str] = ()) -> tuple[int, ...]:
-        """Return the groups on which widths at ends, and the type of nodes, depend."""
+        """List the groups on which the widths of ends, and the data types of nodes, depend."""
         ends = list(ends)
         names = dict.fromkeys([*(end.node for end in ends), *nodes])
         groups = {self.group_of[end] for end in ends if end in self.group_of}
@@ -93,10 +93,10 @@ class Structure:
         return tuple(sorted(groups))
 
     def table(self, groups: tuple[int, ...], function: Callable[[Choice], float]) -> Term:
-        """Return a function of the choices of some groups as a term.
+        """Tabulate a function of the choices of some groups.
 
-        Where its table would be very large (a constant that many nodes share), the groups that
-        come last stay at their default.
+        Where the table would be very large (a constant that many nodes share), the last groups
+        stay at their default.
         """
         choices = {group: self.space.groups[group].choices for group in groups}
         while math.prod(len(each) for each in choices.values()) > _LARGEST_TABLE:
@@ -123,8 +123,8 @@ class Shapes:
 
     Args:
         graph: A normalized graph.
-        feeds: Inputs of one sample, by name, for models whose shapes depend on it; None takes what
-            the model declares, with 1 for the size of the batch.
+        feeds: Inputs of one sample by name, for models whose shapes depend on it. None uses the
+            declared shapes, with a batch size of 1.
     """
 
     def __init__(self, graph: Graph, feeds: Feeds | None = None) -> None:
@@ -132,10 +132,10 @@ class Shapes:
         self._feeds = feeds
 
     def of(self, value: ir.Value | None) -> Shape:
-        """Return the shape of a value.
+        """Return the shape of a value; ``()`` for a missing input.
 
         Raises:
-            DataError: It depends on the sample, and there is none.
+            DataError: It depends on the sample, and ``feeds`` is missing.
         """
         if value is None:
             return ()
@@ -145,7 +145,7 @@ class Shapes:
         if declared is None:
             raise DataError(
                 f"the shape of {value.name!r} depends on the sample",
-                remedy="give a sample, so that operations can be counted",
+                remedy="give a sample to count operations",
             )
         return declared
 

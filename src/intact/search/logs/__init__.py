@@ -1,1 +1,1 @@
-"""Trials on disk: one line of JSON each, as [tvm] has it."""
+"""The log of trials: one line of JSON each, in the format of [tvm]."""

@@ -1,7 +1,7 @@
-"""One line of a search's log: [tvm]'s format, strict, and what a search needs besides.
+"""One line of the log of a search: the format of [tvm] with an additional part.
 
-Source: [tvm], "Log Format": ``version``, ``strategy`` and ``results`` are its;
-``search`` is added, so that a search can be continued. ``log.schema.json`` says the same.
+Source: [tvm], "Log Format": ``version``, ``strategy`` and ``results`` follow it. ``search`` is
+added, so that a search can be continued. ``log.schema.json`` is the same as a JSON schema.
 """
 
 from __future__ import annotations
@@ -24,19 +24,18 @@ Choice: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
 
 
 class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """What a trial gave.
+    """The result of a trial.
 
     Attributes:
-        sim_acc: The score, higher is better; None if it is no finite number.
+        sim_acc: The score, higher is better; None if it is not finite.
         cost: Lower is better.
-        noise: Power of the error of the outputs over their power.
+        noise: Error power of the outputs over their signal power.
         samples: Samples run.
         state: How it ended.
-        seconds: It took.
+        seconds: Time taken.
         executor: What computed it.
-        reason: Of a failure, or why a simulation had to do where integers were wanted.
-        not_finite: Which of the numbers that are None stand for ``inf`` or ``-inf``; a None that
-            is not named here is NaN.
+        reason: Why it failed, or why it was simulated and not run by the integer engine.
+        not_finite: Names of the fields that are ``inf`` or ``-inf``; other None fields are NaN.
     """
 
     sim_acc: float | None
@@ -51,14 +50,14 @@ class Results(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defa
 
 
 class SearchPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Where in which search a line belongs.
+    """The place of a line in its search.
 
     Attributes:
         trial: Number of the trial, from 0.
-        candidate: Bits, one for each group of the choice space; 32 is float.
-        settings: Of the search; the same in every line.
-        confirms: The line is no trial of its own: an earlier one was run again on all samples,
-            to give what the hardware computes.
+        candidate: Bits for each group of the search space; 32 is float.
+        settings: Settings of the search; the same in every line.
+        confirms: The line is not a new trial: an earlier one was measured again on all samples, as
+            the hardware computes it.
     """
 
     trial: Count
@@ -71,10 +70,10 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One line.
 
     Attributes:
-        version: Of the format.
-        strategy: None if no plan could be made of the candidate.
-        results: What it gave.
-        search: Where it belongs.
+        version: Version of the format.
+        strategy: None if no plan could be made for the candidate.
+        results: The result.
+        search: The place in the search.
     """
 
     version: int
@@ -86,7 +85,7 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def of(
         trial: Trial, strategy: Strategy | None, settings: LogSettings, *, confirms: bool = False
     ) -> Entry:
-        """Return the line of a trial."""
+        """Make the line of a trial."""
         measured = trial.measured
         numbers = {
             "sim_acc": float(measured.score),
@@ -110,22 +109,22 @@ class Entry(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     @property
     def trial(self) -> Trial:
-        """The trial as the sampler got it."""
+        """The trial as the sampler received it."""
         return trial_of(self.results, self.search)
 
     @property
     def settings(self) -> LogSettings:
-        """Of the search."""
+        """Settings of the search."""
         return self.search.settings
 
     @property
     def is_confirmation(self) -> bool:
-        """Whether an earlier trial was run again, to give what the hardware computes."""
+        """Whether an earlier trial was measured again, as the hardware computes it."""
         return self.search.confirms
 
 
-class Skimmed(msgspec.Struct, forbid_unknown_fields=True):
-    """An `Entry` whose strategy is not looked at."""
+class EntryWithoutStrategy(msgspec.Struct, forbid_unknown_fields=True):
+    """An `Entry` whose strategy is not decoded."""
 
     version: int
     strategy: msgspec.Raw
@@ -133,8 +132,8 @@ class Skimmed(msgspec.Struct, forbid_unknown_fields=True):
     search: SearchPart
 
 
-class Head(msgspec.Struct):
-    """What every version of the format begins with."""
+class Versioned(msgspec.Struct):
+    """The field that every version of the format has."""
 
     version: int
 
@@ -160,20 +159,20 @@ def trial_of(results: Results, search: SearchPart) -> Trial:
 
 LONGEST_LINE = 1 << 25
 
-"""Bytes. A threshold takes some 20 of them: more than a million channels."""
+"""Limit in bytes. A threshold takes about 20: more than a million channels fit."""
 
 _BEGINNING = b'{"version":'
 
 _REMEDY = "give the log of a search, or start a new one"
 
-_Kind = TypeVar("_Kind", Entry, Skimmed)
+_Kind = TypeVar("_Kind", Entry, EntryWithoutStrategy)
 
 
 def read_log(path: str | Path) -> Iterator[Entry]:
-    """Yield the lines of a log; one at a time is in memory. A torn last line is left out.
+    """Yield the lines of a log, one at a time. A truncated last line is left out.
 
     Raises:
-        DataError: The file cannot be read, is no log, or a line of it is damaged.
+        DataError: The file cannot be read or is not a log, or a line is damaged.
     """
     path = Path(path)
     try:
@@ -185,10 +184,10 @@ def read_log(path: str | Path) -> Iterator[Entry]:
 
 
 def whole_lines(file: BinaryIO, path: Path, kind: type[_Kind]) -> Iterator[tuple[_Kind, int]]:
-    """Yield each line, and where it ends in the file; a torn last one is left out.
+    """Yield each line and its end offset in the file; a truncated last line is left out.
 
-    Torn is a last line without an end, or one that is no JSON. A file that is no log at all is
-    never taken for one that consists of a torn line.
+    A last line is truncated if it has no newline or is not JSON. A file that is not a log is never
+    taken for a truncated line.
 
     Raises:
         DataError: As `read_log`.
@@ -206,16 +205,16 @@ def whole_lines(file: BinaryIO, path: Path, kind: type[_Kind]) -> Iterator[tuple
 
 
 def choose(entries: Iterable[Entry], which: str | int) -> Entry:
-    """Return one line of a log.
+    """Choose one line of a log.
 
     Args:
         entries: As `read_log` yields them.
-        which: The number of a trial, or ``"best"``: what the search ended with, the last that was
-            confirmed; where none was, the best of those run on all samples, the first of equals.
+        which: The number of a trial, or ``"best"``: the result of the search. That is the last
+            confirmed trial, or without one the best trial on all samples.
 
     Raises:
         UsageError: There is no such trial, or it has no strategy.
-        SearchError: None holds the limits of the search.
+        SearchError: No trial is within the limits of the search.
     """
     entry = _best(entries) if which == "best" else _numbered(entries, which)
     if entry.strategy is None:
@@ -252,31 +251,31 @@ def _best(entries: Iterable[Entry]) -> Entry:
         if not settings.goal.accepts(trial):
             continue
         rank = (entry.is_confirmation, *settings.goal.rank(trial.score, trial.cost))
-        # A search ends with the first that is confirmed, so that the last line is the outcome.
+        # A search ends with the first confirmed trial, so the last line is the result.
         if best is None or rank > best[0] or entry.is_confirmation:
             best = rank, entry
     if best is None:
         near = f" (highest score: {nearest:g})" if nearest > -math.inf else ""
         raise SearchError(
-            f"--trial best: none of the {lines} line(s) of the log holds the limits of its "
-            f"search{near}",
+            f"--trial best: none of the {lines} line(s) of the log is within the limits of "
+            f"its search{near}",
             remedy="search longer, or give the number of a trial",
         )
     return best[1]
 
 
 class _TornError(Exception):
-    """A line that is no JSON: the last one may be."""
+    """A line that is not JSON; allowed for the last one."""
 
 
 def _lines(file: BinaryIO, path: Path) -> Iterator[tuple[int, bytes, bool]]:
-    """Yield number, bytes and whether it is the last one of every line."""
+    """Yield number, bytes and "is the last" for every line."""
     number, line = 1, file.readline(LONGEST_LINE + 1)
     while line:
         if len(line) > LONGEST_LINE:
             raise DataError(
                 f"{path}: line {number} is longer than {LONGEST_LINE >> 20} MiB",
-                remedy="this is no log of a search",
+                remedy="this is not the log of a search",
             )
         following = file.readline(LONGEST_LINE + 1)
         yield number, line, not following
@@ -287,11 +286,11 @@ def _decoded(line: bytes, kind: type[_Kind], where: str) -> _Kind:
     if not line.endswith(b"\n"):
         raise _TornError("it has no end")
     try:
-        version = msgspec.json.decode(line, type=Head).version
+        version = msgspec.json.decode(line, type=Versioned).version
         if version != LOG_VERSION:
             raise DataError(
-                f"{where}: the log's format is version {version}, this reads {LOG_VERSION}",
-                remedy="use the intact that wrote it, or start a new log",
+                f"{where}: the log's format is version {version}, this version reads {LOG_VERSION}",
+                remedy="use the version of intact that wrote it, or start a new log",
             )
         return msgspec.json.decode(line, type=kind)
     except msgspec.ValidationError as error:
@@ -301,6 +300,6 @@ def _decoded(line: bytes, kind: type[_Kind], where: str) -> _Kind:
 
 
 def _is_beginning(line: bytes) -> bool:
-    """Tell whether a first line was cut off while it was written; power failures leave zeros."""
+    """Tell whether a first line is the beginning of a log line; a power failure leaves zeros."""
     is_ours = line.startswith(_BEGINNING) or _BEGINNING.startswith(line)
     return is_ours or not line.strip(b"\0")

@@ -1,7 +1,7 @@
-"""The log of a search: JSON lines, each durable before the next trial begins.
+"""The log of a search: JSON lines, each on the disk before the next trial starts.
 
-A search that was cut off is continued from its log, and any of its strategies is made a plan
-again. ``docs/search-log.md`` describes the format.
+An interrupted search continues from its log, and any logged strategy can be made a plan again.
+``docs/search-log.md`` describes the format.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from intact.errors import DataError, IntactError, OutputError, UsageError
 from intact.search.logs.line import (
     LONGEST_LINE,
     Entry,
-    Skimmed,
+    EntryWithoutStrategy,
     choose,
     read_log,
     trial_of,
@@ -37,13 +37,13 @@ __all__ = ["Entry", "Log", "LogSettings", "choose", "read_log"]
 
 
 class Log:
-    """A log that is being written.
+    """A log that is open for writing.
 
     Attributes:
         path: The file.
-        settings: Of the search.
-        trials: Those of the run that is resumed, in order.
-        confirmed: Those that it ran again to give what the hardware computes, by number.
+        settings: Settings of the search.
+        trials: Trials of the resumed run, in order.
+        confirmed: Its trials that were measured again as the hardware computes them, by number.
     """
 
     def __init__(self, path: Path, settings: LogSettings, file: io.FileIO) -> None:
@@ -55,11 +55,11 @@ class Log:
 
     @staticmethod
     def refuse_early(path: str | Path, *, resume: bool) -> None:
-        """Refuse a path that ``create`` or ``resume`` would, before any work is done.
+        """Check the path as ``create`` or ``resume`` do, before any other work.
 
         Raises:
             UsageError: There is a log already, or none to resume.
-            OutputError: It is a folder.
+            OutputError: The path is a folder.
         """
         path = Path(path)
         with _writing(path):
@@ -73,7 +73,7 @@ class Log:
 
     @classmethod
     def create(cls, path: str | Path, settings: LogSettings) -> Log:
-        """Begin a log.
+        """Create a log.
 
         Raises:
             UsageError: There is one already.
@@ -92,12 +92,12 @@ class Log:
 
     @classmethod
     def resume(cls, path: str | Path, settings: LogSettings) -> Log:
-        """Open a log to continue its search; what was cut off in its last line is removed.
+        """Open a log to continue its search; a truncated last line is removed.
 
         Raises:
             UsageError: There is none.
-            SearchError: It is of another search; what differs is said.
-            DataError: It is damaged elsewhere than at its end, or no log.
+            SearchError: It belongs to another search; the message has the difference.
+            DataError: It is damaged other than at its end, or not a log.
             OutputError: The file cannot be written, or another search writes it.
         """
         path = Path(path)
@@ -114,22 +114,22 @@ class Log:
         return log
 
     def append(self, trial: Trial, strategy: Strategy | None) -> None:
-        """Write a trial; it is on the disk when this returns.
+        """Write a trial; it is on the disk when the call returns.
 
         Args:
-            trial: The next one.
-            strategy: Of its plan; None if no plan could be made.
+            trial: The next trial.
+            strategy: The strategy of its plan; None if no plan could be made.
 
         Raises:
-            OutputError: The disk fails. The trials before can be resumed.
+            OutputError: Writing failed. The earlier trials can be resumed.
         """
         self._write(Entry.of(trial, strategy, self.settings))
 
     def confirm(self, trial: Trial, strategy: Strategy | None) -> None:
-        """Write what the integers that the hardware computes gave for an earlier trial.
+        """Write the result of an earlier trial that was measured as the hardware computes it.
 
         Args:
-            trial: The same trial, with what was measured now.
+            trial: The same trial with the new result.
             strategy: As for ``append``.
 
         Raises:
@@ -138,7 +138,7 @@ class Log:
         self._write(Entry.of(trial, strategy, self.settings, confirms=True))
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Close the file."""
         self._file.close()
 
     def __enter__(self) -> Self:
@@ -156,8 +156,8 @@ class Log:
         line = msgspec.json.encode(entry) + b"\n"
         if len(line) > LONGEST_LINE:
             raise OutputError(
-                f"{self.path}: trial {entry.search.trial} takes {len(line) >> 20} MiB, at most "
-                f"{LONGEST_LINE >> 20} can be read again",
+                f"{self.path}: trial {entry.search.trial} takes {len(line) >> 20} MiB, the limit "
+                f"is {LONGEST_LINE >> 20}",
                 remedy="search with weight scales per tensor",
             )
         with _writing(self.path):
@@ -168,24 +168,26 @@ class Log:
                 while rest:
                     rest = rest[self._file.write(rest) or 0 :]
                 os.fsync(handle)
-            except BaseException:  # Ctrl-C too: no line is half written
+            except BaseException:  # also Ctrl-C: no line is written in part
                 with contextlib.suppress(OSError):
                     self._file.truncate(before)
                 raise
 
     def _read(self) -> int:
-        """Take in the lines of the file; return where the last whole one ends."""
+        """Read the lines of the file; return the offset of the end of the last complete one."""
         buffered = io.BufferedReader(self._file)
         try:
             last = 0
-            for number, (entry, end) in enumerate(whole_lines(buffered, self.path, Skimmed), 1):
+            for number, (entry, end) in enumerate(
+                whole_lines(buffered, self.path, EntryWithoutStrategy), 1
+            ):
                 self._take(entry, number)
                 last = end
             return last
         finally:
             buffered.detach()
 
-    def _take(self, entry: Skimmed, number: int) -> None:
+    def _take(self, entry: EntryWithoutStrategy, number: int) -> None:
         where = f"{self.path}: line {number}"
         entry.search.settings.refuse_unlike(self.settings, where)
         trial = trial_of(entry.results, entry.search)
@@ -193,8 +195,8 @@ class Log:
             self.confirmed[trial.number] = trial
         elif trial.number != len(self.trials):
             raise DataError(
-                f"{where}: trial {trial.number} stands where {len(self.trials)} should",
-                remedy="start a new log: lines are missing, or twice there",
+                f"{where}: trial {trial.number} where {len(self.trials)} is expected",
+                remedy="start a new log: lines are missing or duplicated",
             )
         else:
             self.trials.append(trial)
@@ -231,9 +233,9 @@ def _closing_if_it_fails(file: io.FileIO) -> Iterator[None]:
 
 
 def _lock(file: io.FileIO, path: Path) -> None:
-    """Refuse a log that another process is writing, where the system can tell.
+    """Lock the file; fail if another process is writing it, where the system supports locks.
 
-    A lock of this kind is not inherited by workers that outlive a killed search.
+    This kind of lock is not inherited by workers that outlive a killed search.
     """
     try:
         import fcntl
@@ -250,7 +252,7 @@ def _lock(file: io.FileIO, path: Path) -> None:
 
 
 def _make_durable(folder: Path) -> None:
-    """Let the name of a new file survive a failure of power, where folders can be synchronized."""
+    """Synchronize a folder, so that a new file in it survives a power failure, where possible."""
     with contextlib.suppress(OSError):
         handle = os.open(folder, os.O_RDONLY)
         try:
@@ -260,12 +262,12 @@ def _make_durable(folder: Path) -> None:
 
 
 @dataclass
-class Recorded:
-    """Writes trials into a log, each with the strategy that its candidate stands for.
+class TrialRecorder:
+    """Writes trials to a log, each with the strategy of its candidate.
 
     Attributes:
-        log: None keeps nothing.
-        planner: Makes the plans that strategies are of.
+        log: The log; None writes nothing.
+        planner: Makes the plans of candidates.
     """
 
     log: Log | None
@@ -273,26 +275,26 @@ class Recorded:
 
     @property
     def trials(self) -> Sequence[Trial]:
-        """Those of the run that is resumed."""
+        """Trials of the resumed run."""
         return () if self.log is None else self.log.trials
 
     @property
     def confirmed(self) -> Mapping[int, Trial]:
-        """Those that were run again already, by number."""
+        """Trials that were measured again as the hardware computes them, by number."""
         return {} if self.log is None else self.log.confirmed
 
     def append(self, trial: Trial) -> None:
-        """Write one trial; it is durable when this returns."""
+        """Write a trial; it is on the disk when the call returns."""
         if self.log is not None:
             self.log.append(trial, self._strategy(trial.candidate))
 
     def confirm(self, trial: Trial) -> None:
-        """Write that a trial was run again, to give what the hardware computes."""
+        """Write the result of a trial that was measured again as the hardware computes it."""
         if self.log is not None:
             self.log.confirm(trial, self._strategy(trial.candidate))
 
     def _strategy(self, candidate: Candidate) -> Strategy | None:
-        """Return the strategy of a candidate; None where no plan can be made, as the trial says."""
+        """Make the strategy of a candidate; None where no plan can be made."""
         try:
             return Strategy.of(self.planner.plan(candidate))
         except IntactError:

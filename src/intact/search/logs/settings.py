@@ -1,4 +1,4 @@
-"""What must be the same for a search to be continued from its log."""
+"""The settings of a search: they must be the same to continue it from its log."""
 
 from __future__ import annotations
 
@@ -21,24 +21,24 @@ Whole: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
 
 
 class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What must be the same for a search to be continued.
+    """The settings of a search, which must be the same to continue it.
 
     Attributes:
         intact: Version of the package.
         model: Hash of the normalized model.
-        target: Name of the hardware.
+        target: Name of the target.
         target_hash: SHA-256 of its description.
-        groups: SHA-256 of the choice space: groups, their choices, what the user overrode.
-        sampler: Its name.
-        seed: Of the sampler.
-        objective: What the score is.
-        minimize: What the cost is.
-        min_score: Lowest score that is accepted; None for no limit.
-        max_cost: Highest cost that is accepted; None for no limit.
-        samples: How many all samples are.
-        samples_hash: Of their contents.
-        method: How thresholds are found.
-        options: What else decides the course of a search, by name.
+        groups: SHA-256 of the search space: groups, their choices, the user's overrides.
+        sampler: Name of the sampler.
+        seed: Seed of the sampler.
+        objective: Name of the objective.
+        minimize: Name of the cost.
+        min_score: Lowest accepted score; None for no limit.
+        max_cost: Highest accepted cost; None for no limit.
+        samples: Number of all samples.
+        samples_hash: Hash of the samples.
+        method: The threshold method.
+        options: Other options that affect a search, by name.
     """
 
     intact: str
@@ -71,7 +71,7 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
         method: str,
         options: Mapping[str, str] | None = None,
     ) -> LogSettings:
-        """Return the settings of a search in a space; arguments as the attributes.
+        """Make the settings of a search; the arguments are described at the attributes.
 
         Raises:
             UsageError: The seed has more than 64 bits.
@@ -99,39 +99,39 @@ class LogSettings(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     @property
     def goal(self) -> Goal:
-        """What the best trial is."""
+        """The goal of the search."""
         return Goal(self.min_score, self.max_cost)
 
     def refuse_unlike(self, expected: LogSettings, where: str) -> None:
-        """Refuse to continue a search with other settings than the logged ones, which are these.
+        """Check that a search with other settings is not continued from this log.
 
         Args:
-            expected: Those of the search now.
+            expected: The settings of the new search.
             where: File and line, for the message.
 
         Raises:
-            SearchError: What differs, here and there.
+            SearchError: A setting differs; the message has both values.
         """
-        self._compare(expected, where, "give what was given then, or another file for the log")
+        self._compare(expected, where, "give the same options, or another log file")
 
     def refuse_other(self, graph: Graph, target: Target, where: str) -> None:
-        """Refuse to use a strategy of another model or target; arguments as above.
+        """Check that a logged strategy is not used for another model or target.
 
         Raises:
-            SearchError: What differs, here and there.
+            SearchError: A setting differs; the message has both values.
         """
         expected = msgspec.structs.replace(
             self, model=graph.hash, target=target.name, target_hash=target_hash(target)
         )
-        self._compare(expected, where, "give the model and the target that were searched")
+        self._compare(expected, where, "give the model and the target of the search")
 
     def _compare(self, expected: LogSettings, where: str, remedy: str) -> None:
         for name, called in DIFFERENCES.items():
             theirs, ours = getattr(self, name), getattr(expected, name)
             if theirs != ours:
                 raise SearchError(
-                    f"{where}: the log of another search: {called} is {_shown(theirs)} there, "
-                    f"{_shown(ours)} here",
+                    f"{where}: the log belongs to another search: {called} is {_shown(theirs)} "
+                    f"there, {_shown(ours)} here",
                     remedy=remedy,
                 )
 
@@ -149,20 +149,20 @@ DIFFERENCES = {
     "samples_hash": "the samples' content",
     "method": "the calibration method",
     "options": "an option",
-    "groups": "the choice space",
+    "groups": "the search space",
     "min_score": "the lowest score",
     "max_cost": "the highest cost",
 }
-"""What the settings are called, in the order in which they are compared.
+"""Names of the settings for messages, in the order of comparison.
 
-What a user gives stands first: choice space and limits differ where samples or cost do.
+The user's options come first: search space and limits follow from them.
 """
 
 _LONGEST_SHOWN = 80
 
 
 def groups_hash(space: Space) -> str:
-    """Return the SHA-256 of the groups of a space, their choices and what the user overrode."""
+    """Compute the SHA-256 of the groups of a space, their choices and the user's overrides."""
     asked = space.overrides
     groups = [
         [group.name, group.kind, list(map(str, group.ends)), group.owners, group.choices]
@@ -180,7 +180,7 @@ def groups_hash(space: Space) -> str:
 
 
 def target_hash(target: Target) -> str:
-    """Return the SHA-256 of a target's description, wherever it is stored."""
+    """Compute the SHA-256 of a target's description, independent of its file."""
     return _digest(target_to_json(target))
 
 

@@ -1,1 +1,1 @@
-"""Trials: what candidates are run on, what their outputs are worth, when that is enough."""
+"""Measuring candidates: the samples, the objective, early stopping."""

@@ -1,4 +1,4 @@
-"""Measuring candidates: plan, run, score, and stop where it cannot matter any more."""
+"""Measuring candidates: plan, run, score, and stop early."""
 
 from __future__ import annotations
 
@@ -21,21 +21,20 @@ from intact.engines.piecewise import PiecewiseSimulator
 from intact.errors import DataError, IntactError, PlanError, UsageError
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
-from intact.search.measuring.bench import Bench
-from intact.search.measuring.chunks import Chunk, not_finite
-from intact.search.measuring.objective import Arrays, Rows, Seen, float_pairs
+from intact.search.measuring.objective import Arrays, OutputPair, Rows, float_pairs
 from intact.search.measuring.stopping import Tally, can_reach
+from intact.search.measuring.trial_data import Chunk, TrialData, not_finite
 from intact.search.plans import Planner
 from intact.search.space import Candidate
 from intact.search.trial import Ask, Executor, Measured, State
 
 _SLACK = 1.0 + 1e-9
 
-"""Of a bound on noise, for what decibels and powers are rounded by."""
+"""Tolerance of a bound on noise, for the rounding of decibels and powers."""
 
 
 class Power(NamedTuple):
-    """Of each output and sample, float64 ``[outputs, samples]``."""
+    """Signal and noise power of each output and sample, float64 ``[outputs, samples]``."""
 
     signal: Rows
     noise: Rows
@@ -43,15 +42,15 @@ class Power(NamedTuple):
 
 @dataclass
 class Scoring:
-    """What the samples of a trial gave so far.
+    """The score of a trial, accumulated over its samples.
 
     Attributes:
-        bench: What it runs on.
-        population: Samples that the trial is to run.
+        data: The trial data.
+        population: Number of samples that the trial will run.
         done: Samples added so far.
     """
 
-    bench: Bench
+    data: TrialData
     population: int
     done: int = 0
     _rows: list[Rows] = field(default_factory=list)
@@ -60,11 +59,11 @@ class Scoring:
     _is_comparable: bool = True
 
     def add(self, chunk: Chunk, outputs: Arrays) -> None:
-        """Add what a chunk gave; the samples beyond the population are left out.
+        """Add the outputs of a chunk; samples beyond the population are left out.
 
         Raises:
-            DataError: An output holds NaN or infinity, or has another shape than the float
-                model's where it is compared with that.
+            DataError: An output holds NaN or infinity, or its shape differs from that of the float
+                model's output.
         """
         count = min(chunk.count, self.population - self.done)
         have = real_samples(outputs, chunk.size, count)
@@ -73,9 +72,9 @@ class Scoring:
             raise DataError(f"output {odd!r} holds NaN or infinity")
         labels = None if chunk.labels is None else chunk.labels[:count]
         want = real_samples(chunk.outputs, chunk.count, count)
-        seen = Seen(want, have, count, labels, self.bench.is_probability)
-        kind = self.bench.objective.row
-        if self.bench.objective.needs_outputs:
+        seen = OutputPair(want, have, count, labels, self.data.is_probability)
+        kind = self.data.objective.row
+        if self.data.objective.needs_outputs:
             self._record.add(outputs, chunk.size, count)
         elif kind.rows is not None:
             _refuse_other_shape(seen)
@@ -83,32 +82,32 @@ class Scoring:
         self._add_power(seen)
         self.done += count
 
-    def _add_power(self, seen: Seen) -> None:
+    def _add_power(self, seen: OutputPair) -> None:
         try:
             self._power.append(_power(seen))
-        except DataError:  # a metric may compare what has another shape each time
-            if not self.bench.objective.needs_outputs:
+        except DataError:  # a metric may compare outputs of variable shape
+            if not self.data.objective.needs_outputs:
                 raise
             self._is_comparable = False
 
     @property
     def noise(self) -> float:
-        """Error power over power, mean of the outputs; NaN where they cannot be compared."""
+        """Error power over signal power, mean of the outputs; NaN where they cannot be compared."""
         if not self._is_comparable or not self._power:
             return math.nan
         return _noise(self._joined)
 
     @property
     def score(self) -> float:
-        """Of the samples so far.
+        """The score of the samples so far.
 
         Raises:
             DataError: The user's metric fails.
         """
-        objective = self.bench.objective
+        objective = self.data.objective
         if objective.needs_outputs:
             references = {
-                name: values[: self.done] for name, values in self.bench.references.items()
+                name: values[: self.done] for name, values in self.data.references.items()
             }
             return objective.of_metric(self._record, references)
         if objective.kind == "sqnr":
@@ -120,25 +119,25 @@ class Scoring:
         return float(rows.mean())
 
     def can_reach(self, bar: float, signal: Rows, *, share: float) -> bool:
-        """Tell whether the score of the whole population may still be ``bar`` or more.
+        """Tell whether the score of the whole population can still reach ``bar``.
 
         Args:
-            bar: What has to be reached.
+            bar: The required score.
             signal: Power of each float output over the population, ``[outputs]``.
-            share: Of the error allowed, for this look.
+            share: The part of the allowed error that this check may use.
         """
-        kind, error = self.bench.objective.row, self.bench.error
-        if self.bench.objective.needs_outputs:
+        kind, error = self.data.objective.row, self.data.error
+        if self.data.objective.needs_outputs:
             return True
         if kind.rows is not None:
             rows = np.concatenate(self._rows)
-            base = self.bench.float_hits[: self.population] if kind.is_count else None
+            base = self.data.float_hits[: self.population] if kind.is_count else None
             tally = Tally(rows, self.population, kind.highest, kind.is_count, base)
             return can_reach(tally, bar, share=share, error=error)
         if not signal.all():
             return True
-        # SQNR >= bar is noise <= 10^(-bar / 10), and noise is a mean of what samples contribute,
-        # once the power of the float outputs, which is known beforehand, is that of them all.
+        # SQNR >= bar is noise <= 10^(-bar / 10). With the power of the float outputs over all
+        # samples, which is known beforehand, noise is a mean over the samples.
         rows = -(self._joined.noise / signal[:, None]).mean(axis=0) * self.population
         least = -math.inf if bar == -math.inf else -(10.0 ** (-bar / 10.0)) * _SLACK
         return can_reach(Tally(rows, self.population, 0.0), least, share=share, error=error)
@@ -149,19 +148,19 @@ class Scoring:
         return Power(*(np.concatenate(part, axis=1) for part in parts))
 
 
-def signal_power(bench: Bench, population: int) -> Rows:
-    """Return the power of each float output over the first samples, ``[outputs]``."""
-    scoring = Scoring(bench, population)
-    for chunk in bench.chunks:
+def signal_power(trial_data: TrialData, population: int) -> Rows:
+    """Compute the power of each float output over the first samples, ``[outputs]``."""
+    scoring = Scoring(trial_data, population)
+    for chunk in trial_data.chunks:
         if scoring.done < population:
             count = min(chunk.count, population - scoring.done)
             want = real_samples(chunk.outputs, chunk.count, count)
-            scoring._power.append(_power(Seen(want, want, count, None)))
+            scoring._power.append(_power(OutputPair(want, want, count, None)))
             scoring.done += count
     return np.asarray(scoring._joined.signal.sum(axis=1))
 
 
-def _power(seen: Seen) -> Power:
+def _power(seen: OutputPair) -> Power:
     pairs = float_pairs(seen)
     signal = [(want**2).sum(axis=1) for want, _ in pairs]
     noise = [((want - have) ** 2).sum(axis=1) for want, have in pairs]
@@ -179,7 +178,7 @@ def _noise(power: Power) -> float:
     return float(ratios.mean())
 
 
-def _refuse_other_shape(seen: Seen) -> None:
+def _refuse_other_shape(seen: OutputPair) -> None:
     want, have = seen.first
     if want.shape != have.shape:
         raise DataError(
@@ -187,71 +186,74 @@ def _refuse_other_shape(seen: Seen) -> None:
         )
 
 
-__all__ = ["Bench", "Evaluator"]
+__all__ = ["Evaluator", "TrialData"]
 
 FIRST_ROUND = 32
 
-"""Samples after which a trial is first held against its bar; then after twice as many."""
+"""Samples after which a trial is first compared with its bar; then after twice as many each
+time.
+"""
 
 Run: TypeAlias = Callable[[int], Arrays]
 
-"""Runs the chunk of a number and gives its outputs by name; safe for different ones at once."""
+"""Runs a chunk, given by its number, and returns its outputs by name; thread-safe."""
 
 
 class Evaluator:
-    """Measures candidates, one after the other.
+    """Measures candidates.
 
     Args:
-        bench: What on.
-        threads: Chunks that run side by side; 0 takes all cores. Results do not depend on it.
+        trial_data: The trial data.
+        threads: Chunks that run in parallel; 0 uses all cores. Results do not depend on it.
     """
 
-    def __init__(self, bench: Bench, *, threads: int = 0) -> None:
-        self.bench = bench
-        self.planner = Planner(bench.space, bench.statistics, bench.method)
-        budgets = {"cache_bytes": bench.cache_bytes, "session_bytes": bench.session_bytes}
+    def __init__(self, trial_data: TrialData, *, threads: int = 0) -> None:
+        self.data = trial_data
+        self.planner = Planner(trial_data.space, trial_data.statistics, trial_data.method)
+        budgets = {"cache_bytes": trial_data.cache_bytes, "session_bytes": trial_data.session_bytes}
         given = {name: size for name, size in budgets.items() if size is not None}
-        self._simulator = PiecewiseSimulator(bench.space.plan.graph, **given)
+        self._simulator = PiecewiseSimulator(trial_data.space.plan.graph, **given)
         self._threads = threads or os.cpu_count() or 1
         self._pool = ThreadPoolExecutor(self._threads) if self._threads > 1 else None
         self._signals: dict[int, Rows] = {}
 
     def measure(self, ask: Ask) -> Measured:
-        """Try a candidate: by simulation, or by the integer engine where float32 cannot follow.
+        """Measure a candidate: by simulation, or by the integer engine where float32 is too
+        inexact.
 
         Returns:
-            FAILED, with the reason, where there is no plan, the outputs are no numbers or the
-            metric fails; STOPPED where it cannot reach the bar.
+            FAILED, with the reason, where there is no plan, the outputs are NaN or infinite or the
+            metric fails; STOPPED where the trial cannot reach the bar.
 
         Raises:
-            UsageError: The candidate is none of the space, or the bar is NaN.
+            UsageError: The candidate does not belong to the space, or the bar is NaN.
         """
-        self.bench.space.check(ask.candidate)
+        self.data.space.check(ask.candidate)
         if ask.bar is not None and math.isnan(ask.bar):
             raise UsageError("a bar of NaN", remedy="give a score, or None")
-        samples = self.bench.samples if ask.samples is None else ask.samples
-        samples = max(1, min(samples, self.bench.samples))
+        samples = self.data.samples if ask.samples is None else ask.samples
+        samples = max(1, min(samples, self.data.samples))
         return self._timed(lambda: self._tried(ask, samples))
 
     def confirm(self, candidate: Candidate) -> Measured:
         """Measure a candidate on all samples, by the integer engine where float32 is not exact.
 
         Returns:
-            COMPLETE; where there is no integer program and the simulation had to do, ``reason``
-            says why. FAILED as in ``measure``.
+            COMPLETE, with a ``reason`` where it was simulated because there is no integer program.
+            FAILED as in ``measure``.
         """
-        self.bench.space.check(candidate)
+        self.data.space.check(candidate)
         return self._timed(lambda: self._confirmed(candidate))
 
     @cached_property
     def float_score(self) -> float:
-        """The float model's own score on all samples.
+        """The score of the float model on all samples.
 
         Raises:
-            DataError: The metric fails on it.
+            DataError: The metric fails.
         """
-        chunks = self.bench.chunks
-        return self._scored(lambda index: chunks[index].float_outputs(), self.bench.samples).score
+        chunks = self.data.chunks
+        return self._scored(lambda index: chunks[index].float_outputs(), self.data.samples).score
 
     def _tried(self, ask: Ask, samples: int) -> Measured:
         plan = self.planner.plan(ask.candidate)
@@ -262,11 +264,11 @@ class Evaluator:
     def _confirmed(self, candidate: Candidate) -> Measured:
         plan = self.planner.plan(candidate)
         if not limits_of_simulation(plan):
-            return self._scored(self._simulation(plan), self.bench.samples)
-        return self._exact(plan, self.bench.samples)
+            return self._scored(self._simulation(plan), self.data.samples)
+        return self._exact(plan, self.data.samples)
 
     def _exact(self, plan: QuantizedGraph, samples: int, bar: float | None = None) -> Measured:
-        """Run the integer engine; the simulation, and say so, where it cannot."""
+        """Run the integer engine; where that is impossible the simulation, with a reason."""
         try:
             run = self._integers(plan)
         except PlanError as error:
@@ -276,12 +278,12 @@ class Evaluator:
         return replace(self._scored(run, samples, bar), executor=Executor.INTEGER)
 
     def _simulation(self, plan: QuantizedGraph) -> Run:
-        prepared, chunks = self._simulator.prepare(plan), self.bench.chunks
+        prepared, chunks = self._simulator.prepare(plan), self.data.chunks
         return lambda index: self._simulator.run(prepared, index, dict(chunks[index].feeds))
 
     def _integers(self, plan: QuantizedGraph) -> Run:
         engine = IntegerEngine(lower(plan), threads=1)
-        chunks = self.bench.chunks
+        chunks = self.data.chunks
         return lambda index: engine.run(chunks[index].feeds).outputs
 
     def _timed(self, measure: Callable[[], Measured]) -> Measured:
@@ -295,16 +297,16 @@ class Evaluator:
         return replace(found, seconds=time.perf_counter() - started)
 
     def _scored(self, run: Run, samples: int, bar: float | None = None) -> Measured:
-        """Run rounds of chunks; nothing that is decided depends on which of them is done first."""
-        scoring = Scoring(self.bench, samples)
-        is_whole = bar is None or self.bench.objective.needs_outputs
-        ends = [samples] if is_whole else list(_ends(self.bench.chunks, samples))
+        """Run rounds of chunks; the result does not depend on the order in which they finish."""
+        scoring = Scoring(self.data, samples)
+        is_whole = bar is None or self.data.objective.needs_outputs
+        ends = [samples] if is_whole else list(_ends(self.data.chunks, samples))
         done = 0
         for end in ends:
-            first, done = done, _chunks_until(self.bench.chunks, end)
+            first, done = done, _chunks_until(self.data.chunks, end)
             numbers = range(first, done)
             for index, outputs in zip(numbers, self._outputs(run, numbers), strict=True):
-                scoring.add(self.bench.chunks[index], outputs)
+                scoring.add(self.data.chunks[index], outputs)
             if scoring.done < samples and bar is not None:
                 share = scoring.done / sum(ends[:-1])
                 if not scoring.can_reach(bar, self._signal(samples), share=share):
@@ -318,7 +320,7 @@ class Evaluator:
 
     def _signal(self, samples: int) -> Rows:
         if samples not in self._signals:
-            self._signals[samples] = signal_power(self.bench, samples)
+            self._signals[samples] = signal_power(self.data, samples)
         return self._signals[samples]
 
 
@@ -327,7 +329,7 @@ def _measured(state: State, scoring: Scoring) -> Measured:
 
 
 def _ends(chunks: Sequence[Chunk], samples: int) -> Iterator[int]:
-    """Yield how many samples are done after each round: about 32, 64, 128 ..., then all."""
+    """Yield the number of samples after each round: about 32, 64, 128 ..., then all."""
     done, end = 0, FIRST_ROUND
     for chunk in chunks:
         done += chunk.count

@@ -1,4 +1,4 @@
-"""What a search scores: one number for a candidate, higher is better."""
+"""Objectives: the score of a candidate, one number, higher is better."""
 
 from __future__ import annotations
 
@@ -21,17 +21,17 @@ Rows: TypeAlias = npt.NDArray[np.float64]
 
 _LEAST_PROBABILITY = 1e-12
 
-"""Probabilities below this count as this: a divergence stays finite, at most 27.6 nats."""
+"""Smaller probabilities are raised to this, so that a divergence is at most 27.6 nats."""
 
 
 @dataclass(frozen=True)
-class Seen:
-    """What a model gave for some samples, beside what the float model gave.
+class OutputPair:
+    """The outputs of the float and the quantized model for the same samples.
 
     Attributes:
-        want: The float model's outputs by name, only real samples.
-        have: The quantized model's.
-        count: Samples.
+        want: The float model's outputs by name, without those of padding.
+        have: The quantized model's outputs.
+        count: Number of samples.
         labels: Class numbers, ``[samples]``; None where there are none.
         is_probability: Whether the first output is probabilities already.
     """
@@ -44,48 +44,48 @@ class Seen:
 
     @property
     def first(self) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
-        """The first output of both."""
+        """The first output of both models."""
         name = next(iter(self.want))
         return self.want[name], self.have[name]
 
 
 @dataclass(frozen=True)
 class ObjectiveKind:
-    """A way to score.
+    """A kind of objective.
 
     Attributes:
-        name: As a user gives it.
-        unit: Of the score.
-        digits: Behind the decimal point when it is shown.
-        summary: One line for a user who has to choose.
-        rows: What each sample contributes, float64 ``[samples]``; the score is their mean. None
-            where it is no mean.
-        highest: What a sample contributes at most.
-        is_count: Whether samples contribute either 0 or ``highest``.
+        name: The name on the command line.
+        unit: Unit of the score.
+        digits: Decimal places in output.
+        summary: One line of help.
+        rows: Computes the contribution of each sample, float64 ``[samples]``; the score is their
+            mean. None where the score is not a mean.
+        highest: The largest contribution of a sample.
+        is_count: Whether every contribution is 0 or ``highest``.
     """
 
     name: str
     unit: str
     digits: int
     summary: str
-    rows: Callable[[Seen], Rows] | None = None
+    rows: Callable[[OutputPair], Rows] | None = None
     highest: float = 0.0
     is_count: bool = False
 
 
-def _correct(seen: Seen) -> Rows:
+def _correct(seen: OutputPair) -> Rows:
     if seen.labels is None:
         raise DataError("there are no labels", remedy="give labels, or another objective")
     return np.where(in_top_k(seen.first[1], seen.labels), 100.0, 0.0)
 
 
-def _same_class(seen: Seen) -> Rows:
+def _same_class(seen: OutputPair) -> Rows:
     want, have = seen.first
     return np.where(want.argmax(axis=1) == have.argmax(axis=1), 100.0, 0.0)
 
 
-def _divergence(seen: Seen) -> Rows:
-    """Return ``-sum(p log(p / q))`` over the last axis, in nats; the mean of what lies before it.
+def _divergence(seen: OutputPair) -> Rows:
+    """Compute ``-sum(p log(p / q))`` over the last axis, in nats, averaged over the other axes.
 
     Source: S. Kullback, R. Leibler, Annals of Mathematical Statistics 22, 1951.
     """
@@ -107,13 +107,13 @@ def _log_probabilities(array: npt.NDArray[Any], is_probability: bool) -> Rows:
     return np.asarray(scores - np.log(np.exp(scores).sum(axis=-1, keepdims=True)))
 
 
-def _cosines(seen: Seen) -> Rows:
+def _cosines(seen: OutputPair) -> Rows:
     found = [_row_cosine(*pair) for pair in float_pairs(seen)]
     return np.asarray(np.mean(found, axis=0))
 
 
 def _row_cosine(want: Rows, have: Rows) -> Rows:
-    """Return the cosine of each pair of rows as `intact.numerics.metrics.cosine` has it."""
+    """Compute the cosine of each pair of rows; as `intact.numerics.metrics.cosine`."""
     largest = np.abs(want).max(axis=1, initial=0.0), np.abs(have).max(axis=1, initial=0.0)
     empty = (largest[0] == 0.0) | (largest[1] == 0.0)
     first, second = (
@@ -152,14 +152,14 @@ KINDS: Mapping[str, ObjectiveKind] = {
     )
 }
 
-"""Every kind by name."""
+"""The kinds by name."""
 
 
-def float_pairs(seen: Seen) -> list[tuple[Rows, Rows]]:
-    """Return the float outputs of both models as float64 rows, one row a sample.
+def float_pairs(seen: OutputPair) -> list[tuple[Rows, Rows]]:
+    """Pair the float outputs of both models as float64 arrays with one row per sample.
 
-    Outputs of other types are class numbers, positions and the like: they have no power. Only
-    where a model has nothing else they are taken for numbers.
+    Integer outputs (class numbers, positions) have no power and are left out, unless the model has
+    no float output.
 
     Raises:
         DataError: An output of the quantized model has another shape.
@@ -173,13 +173,13 @@ def float_pairs(seen: Seen) -> list[tuple[Rows, Rows]]:
             raise DataError(
                 f"output {name!r} has shape {list(have[name].shape)}, the float model's "
                 f"{list(want[name].shape)}",
-                remedy="give a metric that can compare them",
+                remedy="use a metric that can compare them",
             )
     return [(_as_rows(want[n], seen.count), _as_rows(have[n], seen.count)) for n in names]
 
 
 def _as_rows(array: npt.NDArray[Any], samples: int) -> Rows:
-    """Return one row a sample; what has no sample axis counts for each of them."""
+    """Reshape to one row per sample; an array without a sample axis is repeated for each."""
     numbers = np.asarray(array, np.float64)
     if numbers.ndim and len(numbers) == samples:
         return numbers.reshape(samples, -1)
@@ -188,13 +188,13 @@ def _as_rows(array: npt.NDArray[Any], samples: int) -> Rows:
 
 @dataclass(frozen=True)
 class Objective:
-    """A kind, with the user's metric where it is that.
+    """An objective: its kind and, for kind ``metric``, the user's metric.
 
     Attributes:
         kind: Name in ``KINDS``.
-        metric: Of kind ``metric``.
-        figure: Which of the metric's figures; empty for the first.
-        lower_is_better: The metric counts mistakes: its negative is the score.
+        metric: For kind ``metric``.
+        figure: Name of the metric's figure; empty for the first one.
+        lower_is_better: The metric is an error: the score is its negative.
     """
 
     kind: str
@@ -210,10 +210,10 @@ class Objective:
         figure: str = "",
         lower_is_better: bool = False,
     ) -> Objective:
-        """Return an objective; kind ``metric`` without a metric is the accuracy.
+        """Make an objective; kind ``metric`` without a metric is the accuracy.
 
         Raises:
-            UsageError: There is no such kind, or a metric is missing or not wanted.
+            UsageError: The kind is unknown, or does not fit the metric.
         """
         if kind not in KINDS:
             raise UsageError(f"objective {kind!r}", remedy=nearest(kind, KINDS))
@@ -225,42 +225,42 @@ class Objective:
             )
         if metric is None and (figure or lower_is_better):
             raise UsageError(
-                f"objective {kind!r} has no figures by name, and higher is better",
-                remedy="leave that to a metric of yours",
+                f"objective {kind!r} has no named figures, and higher is always better",
+                remedy="use these options with a metric of your own",
             )
         return Objective(kind, metric, figure, lower_is_better)
 
     @property
     def row(self) -> ObjectiveKind:
-        """What the table says of the kind."""
+        """The entry of the table of kinds."""
         return KINDS[self.kind]
 
     @property
     def unit(self) -> str:
-        """Of the score; may be empty."""
+        """Unit of the score; may be empty."""
         return self.row.unit
 
     @property
     def name(self) -> str:
-        """The kind, or what the user's metric is called."""
+        """The kind, or the name of the user's metric."""
         return self.kind if self.metric is None else self.figure or self.metric.name
 
     @property
     def needs_outputs(self) -> bool:
-        """Whether the outputs of all samples are needed together."""
+        """Whether the score needs the outputs of all samples together."""
         return self.metric is not None
 
     def shown(self, score: float) -> float:
-        """Return the score as a user knows it: what was turned around is turned back."""
+        """Convert a score to the user's figure: the sign is undone where lower is better."""
         return -score if self.lower_is_better else score
 
     def format(self, score: float) -> str:
-        """Return a score as text with its unit."""
+        """Format a score with its unit."""
         text = f"{self.shown(score):.{self.row.digits}f}"
         return f"{text} {self.unit}" if self.unit else text
 
     def of_metric(self, record: OutputRecord, references: Mapping[str, Reference]) -> float:
-        """Return the user's figure as a score.
+        """Compute the user's metric as a score.
 
         Raises:
             DataError: The metric raises, gives no number or NaN, or has no such figure.
@@ -282,9 +282,9 @@ def default_kind(first: npt.NDArray[Any], size: int, *, has_labels: bool) -> str
     """Choose the default objective: accuracy, agreement or SQNR.
 
     Args:
-        first: The first output of the float model, of a batch.
-        size: Samples in that batch.
-        has_labels: There are labels.
+        first: The first output of the float model for a batch.
+        size: Samples in the batch.
+        has_labels: Whether there are labels.
     """
     if not has_classes(first, size):
         return "sqnr"
@@ -292,7 +292,7 @@ def default_kind(first: npt.NDArray[Any], size: int, *, has_labels: bool) -> str
 
 
 def has_classes(output: npt.NDArray[Any], size: int) -> bool:
-    """Tell whether an output of a batch is ``[samples, classes]``."""
+    """Tell whether an output has shape ``[samples, classes]``."""
     return (
         output.dtype.kind == "f"
         and output.ndim == 2
@@ -302,7 +302,7 @@ def has_classes(output: npt.NDArray[Any], size: int) -> bool:
 
 
 def are_probabilities(arrays: Sequence[npt.NDArray[Any]]) -> bool:
-    """Tell whether an output is softmaxed already: all in 0..1, with sums of 1 (within 1e-3)."""
+    """Tell whether an output holds probabilities: all in 0..1, with sums of 1 (within 1e-3)."""
     return all(
         bool(np.all((array >= 0) & (array <= 1)))
         and bool(np.all(np.abs(array.sum(axis=-1, dtype=np.float64) - 1.0) < 1e-3))

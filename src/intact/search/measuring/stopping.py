@@ -1,25 +1,24 @@
-"""When a trial may stop: once its score can no longer reach what it has to.
+"""Early stopping: a trial ends once its score can no longer reach the required one (its bar).
 
-The samples of a trial are the first of a finite set in a fixed pseudo-random order, so they are
-drawn from that set without replacement, and what is to be known is the mean of the whole set.
-Three bounds, each one-sided (the trial is held for too bad although it is not):
+The samples of a trial are the first ones of a finite set in pseudo-random order. So they are drawn
+from that set without replacement, and the mean of the whole set is to be estimated. There are three
+bounds, each with a one-sided error (a good trial is stopped):
 
-* certain: even if every remaining sample contributed the most that one can, the bar is missed;
-* counts (accuracy, agreement): if the whole set held just enough hits, so few of them among those
-  drawn would be unlikely. The exact tail of the hypergeometric distribution, which is what drawing
-  without replacement follows: V. Chvatal, "The tail of the hypergeometric distribution", Discrete
-  Mathematics 25, 1979, states it (and a looser closed form); more hits in the set only make few
-  among the drawn less likely, so the least number that reaches the bar is the worst case. Beside
-  it, where the float model's hits are known, what is lost and gained against them
-  (`Pairs`): that decides earlier about candidates that are nearly as good.
-* means without useful limits (divergence, cosine, noise): the normal approximation with the
-  correction for finite populations, ``se = s sqrt((1 - n / N) / n)``, from 30 samples on:
-  W. G. Cochran, Sampling Techniques, 3rd edition, 1977, equations 2.20 and 2.24. It is an
-  approximation; skewed contributions can miss the stated error.
+* certain: the bar is missed even if every remaining sample contributes the maximum;
+* counts (accuracy, agreement): the probability of so few hits among the drawn samples, if the whole
+  set held just enough hits. It is the exact tail of the hypergeometric distribution: V. Chvatal,
+  "The tail of the hypergeometric distribution", Discrete Mathematics 25, 1979. More hits in the set
+  make few drawn hits less likely, so the least sufficient number is the worst case. Where the float
+  model's hits are known, a second test counts the hits lost and gained against them (`PairedHits`):
+  it decides earlier about candidates that are nearly as good.
+* means without a useful range (divergence, cosine, noise): the normal approximation with the finite
+  population correction, ``se = s sqrt((1 - n / N) / n)``, from 30 samples on: W. G. Cochran,
+  Sampling Techniques, 3rd edition, 1977, equations 2.20 and 2.24. For skewed contributions the
+  error can be larger than stated.
 
-A trial is looked at several times, so each look has its share of the error allowed (Bonferroni), in
-proportion to its samples: what is far too bad is found early with hardly any.
-What is allowed is the chance, over the order of the samples, that one trial is stopped wrongly.
+A trial is checked several times, so each check gets a share of the allowed error (Bonferroni), in
+proportion to its samples. The allowed error is the probability, over the order of the samples, that
+one trial is stopped wrongly.
 """
 
 from __future__ import annotations
@@ -36,20 +35,20 @@ from intact.errors import UsageError
 
 _OF_THE_LIMIT = 0.1
 
-"""Share of the error that the limit of the gained ones has."""
+"""Share of the error for the upper limit of the gained hits."""
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Hits of a candidate beside the float model's.
+class PairedHits:
+    """Hits of a candidate, paired with those of the float model.
 
     Attributes:
-        right: Samples that the float model gets right, in the whole set.
-        wrong: The others.
-        drawn_right: Of the samples drawn, those that it gets right.
-        drawn_wrong: The others drawn.
-        lost: Of the drawn, those that only the float model gets right.
-        gained: Those that only the candidate gets right.
+        right: Samples of the whole set that the float model gets right.
+        wrong: Samples of the whole set that it gets wrong.
+        drawn_right: Drawn samples that it gets right.
+        drawn_wrong: Drawn samples that it gets wrong.
+        lost: Drawn samples that only the float model gets right.
+        gained: Drawn samples that only the candidate gets right.
     """
 
     right: int
@@ -60,20 +59,20 @@ class Pairs:
     gained: int
 
     @staticmethod
-    def of(base: npt.NDArray[np.bool_], own: npt.NDArray[np.bool_]) -> Pairs:
-        """Return the pairs of the float model's hits on all samples and those on the first ones."""
+    def of(base: npt.NDArray[np.bool_], own: npt.NDArray[np.bool_]) -> PairedHits:
+        """Pair the float model's hits on all samples with a candidate's on the first ones."""
         drawn = base[: len(own)]
         right, drawn_right = int(base.sum()), int(drawn.sum())
         lost, gained = int((drawn & ~own).sum()), int((~drawn & own).sum())
         wrong, drawn_wrong = len(base) - right, len(own) - drawn_right
-        return Pairs(right, wrong, drawn_right, drawn_wrong, lost, gained)
+        return PairedHits(right, wrong, drawn_right, drawn_wrong, lost, gained)
 
     def can_reach(self, needed: int, error: float) -> bool:
         """Tell whether the candidate may have ``needed`` hits in the whole set.
 
         Args:
-            needed: Hits.
-            error: Chance allowed to say no although it has them; 0 leaves what is certain.
+            needed: Required hits.
+            error: Allowed probability of a wrong no; 0 leaves only what is certain.
         """
         spare = self.right - needed
         fewest = max(self.gained, self.lost - spare)
@@ -83,7 +82,7 @@ class Pairs:
         if error == 0.0:
             return True
         unlikely = error * _OF_THE_LIMIT
-        # The more are gained in all, the less likely are so few among the drawn.
+        # The more samples are gained in all, the less likely so few of them are drawn.
         limit = fewest + bisect_left(
             range(fewest, most + 1), True, key=lambda gained: self._few_gained(gained) <= unlikely
         )
@@ -92,14 +91,14 @@ class Pairs:
         return any(self._chance(gained, spare) > error - unlikely for gained in likely)
 
     def _few_gained(self, gained: int) -> float:
-        """Return the chance of so few gained ones among the drawn, with so many in all."""
+        """Compute the probability of so few gained ones among the drawn, with so many in all."""
         chances = _chances(gained, self.drawn_wrong, self.wrong)
         return float(chances[: self.gained + 1].sum())
 
     def _chance(self, gained: int, spare: int) -> float:
-        """Return the chance of a net loss as large as the one seen, if the needed hits are there.
+        """Compute the probability of a net loss as large as observed, if the needed hits are there.
 
-        The most that may be lost with that many gained make it the likeliest.
+        It is largest for the largest possible number of lost hits.
         """
         lost = min(self.right, spare + gained)
         by_gained = _chances(gained, self.drawn_wrong, self.wrong)
@@ -110,7 +109,7 @@ class Pairs:
 
 
 def _chances(marked: int, drawn: int, population: int) -> npt.NDArray[np.float64]:
-    """Return the chances of 0, 1, ... ``drawn`` marked ones among those drawn."""
+    """Compute the probabilities of 0, 1, ... ``drawn`` marked samples among those drawn."""
     k = np.arange(drawn + 1)
     logs = _log_factorials(population)
     found = np.zeros(drawn + 1)
@@ -137,7 +136,7 @@ _KNOWN: dict[str, npt.NDArray[np.float64]] = {}
 
 ERROR = 0.01
 
-"""Chance of a wrong stop in all looks at a trial together."""
+"""Probability of a wrong stop in all checks of a trial together."""
 
 _LEAST_NORMAL = 30
 
@@ -146,14 +145,14 @@ _LEAST_NORMAL = 30
 
 @dataclass(frozen=True)
 class Tally:
-    """What the samples so far contributed to a mean.
+    """The contributions of the samples so far to a mean.
 
     Attributes:
-        rows: A number a sample, float64 ``[n]``.
+        rows: One number per sample, float64 ``[n]``.
         population: Samples in the whole set, at least ``n``.
-        highest: The most that a sample contributes.
-        is_count: Each contributes 0 or ``highest``.
-        base: Of a count, where the float model has a hit in the whole set, bool ``[population]``.
+        highest: The largest contribution of a sample.
+        is_count: Every contribution is 0 or ``highest``.
+        base: For a count: which samples the float model gets right, bool ``[population]``.
     """
 
     rows: npt.NDArray[np.float64]
@@ -164,14 +163,13 @@ class Tally:
 
 
 def can_reach(tally: Tally, bar: float, *, share: float = 1.0, error: float = ERROR) -> bool:
-    """Tell whether the mean of the whole set may still be ``bar`` or more.
+    """Tell whether the mean of the whole set can still reach ``bar``.
 
     Args:
         tally: The samples so far, at least one.
-        bar: What has to be reached.
-        share: Of the error, for this look at the trial.
-        error: Chance allowed in all looks to say no although it would be reached; 0 leaves the
-            certain bound.
+        bar: The required mean.
+        share: The part of the error that this check may use.
+        error: Allowed probability of a wrong no in all checks; 0 leaves the certain bound.
 
     Raises:
         UsageError: ``bar`` is NaN, there are no samples, or ``error`` or ``share`` is outside 0..1.
@@ -196,17 +194,17 @@ def can_reach(tally: Tally, bar: float, *, share: float = 1.0, error: float = ER
 
 
 def _count_can_reach(tally: Tally, hits: int, needed: int, error: float) -> bool:
-    """Hold a count against its bounds; where there are two, each has half of the error."""
+    """Test a count; where there are two tests, each has half of the error."""
     alone = error if tally.base is None else error / 2
     if lower_tail(hits, len(tally.rows), needed, tally.population) <= alone:
         return False
     if tally.base is None:
         return True
-    return Pairs.of(tally.base, tally.rows > 0.0).can_reach(needed, error / 2)
+    return PairedHits.of(tally.base, tally.rows > 0.0).can_reach(needed, error / 2)
 
 
 def least_hits(bar: float, population: int, highest: float = 100.0) -> int:
-    """Return the least number of hits whose score reaches the bar; above all samples if none does.
+    """Compute the least number of hits that reaches the bar; population + 1 if none does.
 
     >>> least_hits(91.5, 512)
     469
@@ -223,10 +221,10 @@ def least_hits(bar: float, population: int, highest: float = 100.0) -> int:
 
 
 def lower_tail(hits: int, drawn: int, marked: int, population: int) -> float:
-    """Return the chance of at most ``hits`` marked ones among those drawn without replacement.
+    """Compute the probability of at most ``hits`` marked samples, drawn without replacement.
 
     ``sum over k <= hits of C(marked, k) C(population - marked, drawn - k) / C(population, drawn)``,
-    added from the largest term downwards.
+    summed from the largest term downwards.
     """
     low, high = max(0, drawn + marked - population), min(drawn, marked)
     if hits >= high:
@@ -255,7 +253,7 @@ def _log_choose(number: int, chosen: int) -> float:
 
 
 def _normal_upper(tally: Tally, error: float) -> float:
-    """Return the upper confidence limit of the mean of the whole set."""
+    """Compute the upper confidence limit of the mean of the whole set."""
     drawn, population = len(tally.rows), tally.population
     mean = float(tally.rows.mean())
     if drawn == population:

@@ -1,4 +1,4 @@
-"""Samplers by name."""
+"""The samplers by name."""
 
 from __future__ import annotations
 
@@ -8,27 +8,27 @@ from typing import TypeAlias
 
 from intact.errors import UsageError, nearest
 from intact.search.samplers.annealing import Annealing
-from intact.search.samplers.base import Cost, WalkingSampler
+from intact.search.samplers.base import Cost, GeneratorSampler
 from intact.search.samplers.greedy import BatchedGreedy, Greedy
 from intact.search.samplers.optuna_ import ParetoGenetic, TreeParzen
-from intact.search.samplers.random_draws import RandomDraws
+from intact.search.samplers.random_search import RandomSearch
 from intact.search.samplers.sensitivity import Sensitivity
 from intact.search.space import Space
 from intact.search.trial import Goal, Sampler
 
-__all__ = ["SAMPLERS", "Cost", "SamplerKind", "WalkingSampler", "make_sampler"]
+__all__ = ["SAMPLERS", "Cost", "GeneratorSampler", "SamplerKind", "make_sampler"]
 
 Constructor: TypeAlias = Callable[[Space, Goal, Cost, int], Sampler]
 
 
 @dataclass(frozen=True)
 class SamplerKind:
-    """A sampler that can be chosen.
+    """An entry of the table of samplers.
 
     Attributes:
-        make: From space, goal, cost and seed.
-        help: One line.
-        extra: What `pip install 'intact[...]'` must name for it; empty where nothing.
+        make: Makes the sampler from space, goal, cost and seed.
+        help: One line of help.
+        extra: The extra of the package that it needs; empty if none.
     """
 
     make: Constructor
@@ -37,10 +37,10 @@ class SamplerKind:
 
 
 SAMPLERS: dict[str, SamplerKind] = {
-    "random": SamplerKind(RandomDraws, "each group draws a width"),
+    "random": SamplerKind(RandomSearch, "choose a random width for each group"),
     "greedy": SamplerKind(Greedy, "lower one group after the other as far as the score allows"),
     "batched-greedy": SamplerKind(
-        BatchedGreedy, "try a step of every group side by side, take those that go together"
+        BatchedGreedy, "try a step of every group in parallel, combine those that keep the score"
     ),
     "annealing": SamplerKind(Annealing, "simulated annealing"),
     "sensitivity": SamplerKind(
@@ -48,17 +48,17 @@ SAMPLERS: dict[str, SamplerKind] = {
     ),
     "tpe": SamplerKind(TreeParzen, "Optuna's tree-structured Parzen estimator", "search"),
     "nsga2": SamplerKind(
-        ParetoGenetic, "Optuna's NSGA-II: the whole front of score and cost", "search"
+        ParetoGenetic, "Optuna's NSGA-II: the whole Pareto front of score and cost", "search"
     ),
 }
 
 
 def make_sampler(name: str, space: Space, goal: Goal, cost: Cost, seed: int) -> Sampler:
-    """Return a sampler by its name.
+    """Make a sampler by its name.
 
     Raises:
-        UsageError: There is none of that name.
-        MissingExtraError: It needs a package that is not installed.
+        UsageError: The name is unknown.
+        MissingExtraError: The sampler needs a package that is not installed.
     """
     if name not in SAMPLERS:
         raise UsageError(f"no sampler {name!r}", remedy=nearest(name, SAMPLERS))

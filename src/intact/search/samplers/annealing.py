@@ -1,22 +1,21 @@
 """Simulated annealing over the widths.
 
 Source: [tvm], "Search": temperature from .5 to .0005, times .99 a trial; a move changes
-10 % of the groups by up to 2 bits. Where HAGO's energy is the accuracy, ours is made of the goal:
+10 % of the groups by up to 2 bits. There the energy is the accuracy; here it follows from the goal:
 
-- ``min_score``: the cost, and what the score lacks of the limit.
-- ``max_cost``: the loss of score, and what the cost has over the limit.
-- Neither: the loss of score, and a thousandth of the cost.
+- ``min_score``: the cost, plus the shortfall of the score.
+- ``max_cost``: the loss of score, plus the excess of the cost.
+- Neither: the loss of score, plus a thousandth of the cost.
 
-Score and cost are differences to the default, over what lies between the default and the narrowest
-candidate, which is tried second; lacking score is counted in units of the allowed loss. A whole
-energy is the change of a single move: the share of the groups that a move changes, so that the
-temperatures mean the same for any score, cost and number of groups.
+Score and cost are normalized: differences to the default candidate, divided by the difference
+between it and the narrowest candidate, which is the second trial. The shortfall of the score is
+divided by the allowed loss. All is divided by the share of groups that a move changes, so that a
+temperature means the same for any score, cost and number of groups.
 
-A move is taken if the energy rises by at most ``-T log u`` for a uniform ``u``. That number is
-drawn before the trial, which gives the score that the trial must reach for the move to be taken;
-moves that no score could justify cost no trial. Several moves are tried side by side, and the best
-of those that are taken is where the search goes on. When it has cooled it begins anew from the
-best.
+A move is accepted if the energy rises by at most ``-T log u`` for a uniform ``u``. That number is
+drawn before the trial, so the score that the trial must reach is known; moves that no score could
+justify cost no trial. Several moves are measured in parallel, and the search goes on from the best
+accepted one. At the lowest temperature it restarts from the best trial.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intact.search.samplers.base import Bar, Walk, WalkingSampler, finite
+from intact.search.samplers.base import Bar, GeneratorSampler, SearchGenerator, finite
 from intact.search.space import Candidate, Space
 from intact.search.trial import Goal, Trial
 
@@ -35,21 +34,21 @@ HOTTEST, COLDEST, COOLING = 0.5, 0.0005, 0.99
 SHARE, REACH = 0.1, 2
 BATCH = 4
 DRAWS = 200
-"""Batches of moves without a new candidate after which the search is exhausted."""
+"""Batches of moves without a new candidate after which the search ends."""
 
 
 @dataclass(frozen=True)
 class Energy:
-    """What is minimized, and the score that an energy asks for.
+    """The energy to minimize.
 
     Attributes:
         goal: The limits.
-        score: The default's.
-        cost: The default's.
-        loss: Score between the default and the narrowest candidate; positive.
-        saving: Cost between them; positive.
-        allowed: Unit of what the score lacks of its limit; positive.
-        unit: Share of the groups that a move changes.
+        score: Score of the default candidate.
+        cost: Cost of the default candidate.
+        loss: Difference in score between the default and the narrowest candidate; positive.
+        saving: Difference in cost between them; positive.
+        allowed: Unit of the shortfall of the score; positive.
+        unit: Share of groups that a move changes.
     """
 
     goal: Goal
@@ -61,14 +60,14 @@ class Energy:
     unit: float
 
     def of(self, score: float, cost: float) -> float:
-        """Return the energy of a result."""
+        """Compute the energy of a result."""
         least = self.goal.min_score
         if least is None:
             return self._of_cost(cost) + (self.score - score) / self.loss / self.unit
         return self._of_cost(cost) + max(0.0, least - score) / self.allowed / self.unit
 
     def bar(self, most: float, cost: float) -> float:
-        """Return the least score with which a cost has at most some energy."""
+        """Compute the least score for which the energy is at most ``most``, at a given cost."""
         left = (most - self._of_cost(cost)) * self.unit
         least = self.goal.min_score
         if least is None:
@@ -84,13 +83,13 @@ class Energy:
         return (1e-3 * share + (10 * over)) / self.unit
 
 
-class Annealing(WalkingSampler):
-    """Simulated annealing with HAGO's figures."""
+class Annealing(GeneratorSampler):
+    """Simulated annealing with the parameters of [tvm]."""
 
     name = "annealing"
 
-    def search(self, base: Trial) -> Walk:
-        """Cool, again and again, until no new candidate is drawn."""
+    def search(self, base: Trial) -> SearchGenerator:
+        """Cool and restart until no new candidate is found."""
         generator = np.random.default_rng(self.seed)
         narrowest = tuple(group.choices[-1] for group in self.space.groups)
         (end,) = yield from self.measure([narrowest])
@@ -135,7 +134,7 @@ class Annealing(WalkingSampler):
         return energy.of(self.score(trial), trial.cost)
 
     def _lowest(self, bars: Mapping[Candidate, float]) -> Bar:
-        """Return the bars below which neither the walk nor the goal cares."""
+        """Return the bar of each candidate: below it neither the move nor the goal accepts it."""
 
         def bar(candidate: Candidate) -> float | None:
             goal = self.bar(candidate)
@@ -145,7 +144,9 @@ class Annealing(WalkingSampler):
 
 
 def moved(space: Space, candidate: Candidate, generator: np.random.Generator) -> Candidate:
-    """Return a neighbour: a tenth of the open groups, each up to two choices wider or narrower."""
+    """Make a random neighbour: a tenth of the open groups, each up to two choices wider or
+    narrower.
+    """
     changed = list(candidate)
     for index in generator.choice(len(space.open), _moved_count(space), replace=False):
         choices = space.groups[space.open[index]].choices

@@ -1,7 +1,7 @@
-"""The base of samplers: a search written as a generator, with a memory of all trials.
+"""The base class of samplers: a search written as a generator.
 
-A sampler is written as a generator: it yields what it asks and is sent the trials. So its state is
-where it stands in its own loops, and everything in it follows from the seed and the trials.
+The generator yields requests (`Ask`) and receives their trials. So the state of a sampler is the
+position in its own loops, and its decisions depend only on the seed and the trials.
 """
 
 from __future__ import annotations
@@ -18,33 +18,33 @@ from intact.search.trial import Ask, Goal, State, Trial
 
 
 class Cost(Protocol):
-    """What candidates cost; lower is better."""
+    """The cost of candidates; lower is better."""
 
     def of(self, candidate: Candidate) -> float:
         """Return the cost of a candidate."""
 
 
-Walk: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], None]
-"""A search: yields what it asks, is sent the trials in the order asked."""
+SearchGenerator: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], None]
+"""A search: yields requests, receives their trials in the same order."""
 
-Measuring: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], list[Trial]]
+TrialsGenerator: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], list[Trial]]
 """A part of a search that returns trials."""
 
-Finding: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], Trial]
-"""A part of a search that returns where it ended."""
+TrialGenerator: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], Trial]
+"""A part of a search that returns the trial where it ended."""
 
 Bar: TypeAlias = Callable[[Candidate], float | None]
-"""The score below which the result of a candidate does not matter."""
+"""The required score of a candidate: its trial may stop once it cannot reach it."""
 
 
-class WalkingSampler(ABC):
-    """A sampler whose search is a walk; the default candidate is measured whole before it.
+class GeneratorSampler(ABC):
+    """A sampler whose search is a generator; it starts with the default candidate on all samples.
 
     Attributes:
-        name: As users write it.
+        name: The name on the command line.
         trials: The trials so far, by candidate.
-        best: The best trial so far that the goal accepts.
-        to_undercut: Its cost, as it is guessed.
+        best: The best accepted trial so far.
+        to_undercut: Its estimated cost.
     """
 
     name: str
@@ -63,19 +63,19 @@ class WalkingSampler(ABC):
         self._asked: Sequence[Ask] = next(self._walk)
 
     def ask(self) -> Sequence[Ask]:
-        """Return the next candidates, to be tried side by side; none when it is done."""
+        """Return the next batch of candidates; empty when the search is done."""
         return self._asked
 
     def tell(self, trials: Sequence[Trial]) -> None:
-        """Learn what the candidates of the last ``ask`` gave.
+        """Receive the results of the last ``ask``.
 
         Raises:
-            UsageError: They are not the candidates that were asked for, in their order.
+            UsageError: They are not the results of the last ``ask``, in its order.
         """
         if [trial.candidate for trial in trials] != [ask.candidate for ask in self._asked]:
             raise UsageError(
-                f"{self.name}: results of other candidates than were asked for",
-                remedy="tell the results of the last ask, all of them and in its order",
+                f"{self.name}: these are not the results of the last ask",
+                remedy="pass the results of the last ask, all of them and in its order",
             )
         if not trials:
             return
@@ -89,14 +89,15 @@ class WalkingSampler(ABC):
             self._asked = ()
 
     @abstractmethod
-    def search(self, base: Trial) -> Walk:
-        """Search from the default candidate's trial."""
+    def search(self, base: Trial) -> SearchGenerator:
+        """Search, starting from the trial of the default candidate."""
 
     def score(self, trial: Trial) -> float:
-        """Return a score to compare: the lowest of failures, below the bar of stopped trials.
+        """Return a score for comparisons: ``-inf`` for a failure, below its bar for a stopped
+        trial.
 
-        A stopped trial's score is an estimate from some of the samples, and may lie above a bar
-        that it was proved not to reach.
+        The score of a stopped trial is an estimate from some samples. It may be above the bar that
+        the trial was found not to reach.
         """
         if math.isnan(trial.score):
             return -math.inf
@@ -110,31 +111,33 @@ class WalkingSampler(ABC):
         return self.score(trial) >= score and not math.isnan(trial.score)
 
     def accepts(self, trial: Trial) -> bool:
-        """Tell whether a trial is whole and holds the limits."""
+        """Tell whether a trial is complete and within the limits."""
         return trial.measured.state is State.COMPLETE and self.goal.accepts(trial)
 
     def bar(self, candidate: Candidate) -> float | None:
-        """Return the score that a candidate must reach to become the best."""
+        """Compute the score that a candidate must reach to become the best."""
         return self.goal.bar(self.best, self.cost.of(candidate))
 
     def guess(self, candidate: Candidate) -> float:
-        """Compute a candidate's cost without measuring it.
+        """Estimate the cost of a candidate without measuring it.
 
-        Where the cost is measured: what its tables tell, in proportion to the default's cost.
+        A measured cost is estimated from its tables, scaled to the default candidate's cost.
         """
         if isinstance(self.cost, CostModel) and self.cost.measure is not None:
             return self.cost.estimate(candidate) * self._per_guess
         return self.cost.of(candidate)
 
     def may_win(self, candidate: Candidate) -> bool:
-        """Tell whether a candidate's cost, as far as it can be guessed, lets it become the best."""
+        """Tell whether a candidate can become the best, judged by its estimated cost."""
         cost, limit = self.guess(candidate), self.goal.max_cost
         if limit is not None and cost > limit:
             return False
         return cost <= self.to_undercut or self.goal.min_score is None
 
     def stops_below(self, candidate: Candidate) -> float | None:
-        """Return the bar of what is asked to learn from: whole where it cannot win anyway."""
+        """Return the bar of an informative trial: none where the candidate cannot become the
+        best.
+        """
         bar = self.bar(candidate)
         return None if bar == math.inf else bar
 
@@ -142,12 +145,14 @@ class WalkingSampler(ABC):
         """Tell whether a candidate has no trial yet."""
         return candidate not in self.trials
 
-    def measure(self, candidates: Iterable[Candidate], bar: Bar | float | None = None) -> Measuring:
-        """Return the trials of candidates, in their order; only new ones are asked.
+    def measure(
+        self, candidates: Iterable[Candidate], bar: Bar | float | None = None
+    ) -> TrialsGenerator:
+        """Return the trials of candidates, in their order; only new ones are requested.
 
         Args:
-            candidates: May be empty, and may repeat each other.
-            bar: Of all, or of each; None asks for whole scores.
+            candidates: May be empty and may contain duplicates.
+            bar: One for all, or a function of the candidate; None runs all samples.
         """
         wanted = list(candidates)
         new = [candidate for candidate in dict.fromkeys(wanted) if self.is_new(candidate)]
@@ -156,7 +161,7 @@ class WalkingSampler(ABC):
             yield [Ask(candidate, bar=least) for candidate, least in zip(new, bars, strict=True)]
         return [self.trials[candidate] for candidate in wanted]
 
-    def _whole_walk(self) -> Walk:
+    def _whole_walk(self) -> SearchGenerator:
         (base,) = yield from self.measure([self.space.default])
         guess = self.guess(base.candidate)
         self._per_guess = base.cost / guess if guess > 0 else 1.0
@@ -174,5 +179,5 @@ class WalkingSampler(ABC):
 
 
 def finite(score: float) -> float | None:
-    """Return a score as a bar: none where anything is better than what there is."""
+    """Convert a score to a bar: None where any score is better."""
     return None if score == -math.inf else score

@@ -1,17 +1,17 @@
-"""Greedy search: one group after the other, as narrow as the score allows.
+"""Greedy search: lower the width of one group after the other as far as the score allows.
 
-Source: [tvm], "Search": start at the default (the most bits), walk the edges in
-topological order, lower the bits of one until the accuracy falls below the best, then freeze it.
-What "falls below" means follows from the goal:
+Source: [tvm], "Search": start at the default (the most bits), visit the edges in topological order,
+    lower the bits of one until the accuracy falls below the best, then freeze it. What "falls
+    below" means depends on the goal:
 
-- No limits: below the best score so far (HAGO's rule).
-- ``min_score``: below that limit. Where the default does not reach it, groups are first widened
-  (to float, where that is a choice) as long as the score rises, until it is reached.
-- ``max_cost``, and the default is dearer: every step loses something, and HAGO's rule would stop
-  at once. So the walk is given an allowance, the score that may be lost per unit of cost saved: 0
-  in the first pass, afterwards twice what it was, or the median rate of the steps that the last
-  pass refused where that is more. It ends when the limit is met; what is left of it is spent on
-  widening groups.
+- No limits: below the best score so far (the rule of [tvm]).
+- ``min_score``: below that limit. Where the default does not reach it, groups are first widened (to
+  float, where possible) as long as the score rises, until it is reached.
+- ``max_cost``, and the default costs more: every step loses some score, and the rule of [tvm] would
+  stop at once. So a step may lose score up to an allowance per unit of cost saved. The allowance is
+  0 in the first pass. Afterwards it is doubled, or raised to the median rate of the refused steps
+  if that is more. The search ends when the limit is met; the rest of the cost is spent on widening
+  groups.
 
 Passes are repeated until one changes nothing. A step goes to the next choice that is cheaper.
 """
@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from intact.search.samplers.base import Finding, Walk, WalkingSampler, finite
+from intact.search.samplers.base import GeneratorSampler, SearchGenerator, TrialGenerator, finite
 from intact.search.space import Candidate, Space
 from intact.search.trial import Trial
 
@@ -29,10 +29,10 @@ Costing = Callable[[Candidate], float]
 
 
 def narrower(space: Space, cost: Costing, candidate: Candidate, index: int) -> Candidate | None:
-    """Return the candidate with one group narrower; None where no narrower choice is cheaper.
+    """Make one group narrower; None where no narrower choice is cheaper.
 
-    Choices that are narrower but cost the same (bits that a stored byte has anyway, activations
-    where the cost is the model's bytes) are passed over: they can only lose.
+    Choices that are narrower but cost the same are skipped: they can only lose score. Examples are
+    7 bits that are stored in a byte, and activations where the cost is the size of the model.
     """
     choices = space.groups[index].choices
     present = cost(candidate)
@@ -44,14 +44,14 @@ def narrower(space: Space, cost: Costing, candidate: Candidate, index: int) -> C
 
 
 def wider(space: Space, candidate: Candidate, index: int) -> Candidate | None:
-    """Return the candidate with one group at its next wider choice; None where there is none."""
+    """Move one group to its next wider choice; None where there is none."""
     choices = space.groups[index].choices
     place = choices.index(candidate[index])
     return space.with_choice(candidate, index, choices[place - 1]) if place else None
 
 
 def together(base: Candidate, changes: Sequence[Candidate]) -> Candidate:
-    """Return a candidate with several single changes of it at once."""
+    """Combine several candidates that each change one group."""
     merged = list(base)
     for change in changes:
         for index, bits in enumerate(change):
@@ -61,7 +61,7 @@ def together(base: Candidate, changes: Sequence[Candidate]) -> Candidate:
 
 
 def prefix_sizes(count: int) -> Iterator[int]:
-    """Yield 2, 4, 8, ... and the count itself: how many changes to try together.
+    """Yield 2, 4, 8, ... and the count itself: the numbers of changes to combine.
 
     >>> list(prefix_sizes(11))
     [2, 4, 8, 11]
@@ -77,7 +77,7 @@ def prefix_sizes(count: int) -> Iterator[int]:
 
 
 def loss_ratio(loss: float, saved: float) -> float:
-    """Return the score lost per unit of cost saved; ``inf`` where nothing is saved or all is lost.
+    """Compute the score lost per unit of cost saved; ``inf`` where nothing is saved.
 
     >>> loss_ratio(0.5, 2.0), loss_ratio(-0.5, 0.0)
     (0.25, inf)
@@ -88,18 +88,18 @@ def loss_ratio(loss: float, saved: float) -> float:
 
 
 def added_noise(base: Trial, trial: Trial) -> float:
-    """Return the noise that a change adds: decides where scores are equal."""
+    """Compute the noise that a change adds; it orders changes of equal score."""
     added = trial.measured.noise - base.measured.noise
     return math.inf if math.isnan(added) else added
 
 
-class Greedy(WalkingSampler):
-    """HAGO's greedy search; asks one candidate at a time."""
+class Greedy(GeneratorSampler):
+    """The greedy search of [tvm]; measures one candidate at a time."""
 
     name = "greedy"
 
-    def search(self, base: Trial) -> Walk:
-        """Walk the groups in topological order."""
+    def search(self, base: Trial) -> SearchGenerator:
+        """Visit the groups in topological order."""
         goal = self.goal
         if goal.min_score is not None:
             least = goal.min_score
@@ -114,7 +114,7 @@ class Greedy(WalkingSampler):
         if goal.max_cost is not None and base.cost <= goal.max_cost:
             yield from self._widen(base, limit=goal.max_cost)
 
-    def _lower(self, base: Trial, least: float | None = None) -> Finding:
+    def _lower(self, base: Trial, least: float | None = None) -> TrialGenerator:
         """Lower each group as long as the score reaches ``least``, or the best where it is None."""
         start = None
         while start is not base:
@@ -128,8 +128,10 @@ class Greedy(WalkingSampler):
                     base = trial
         return base
 
-    def _widen(self, base: Trial, *, until: float = math.inf, limit: float = math.inf) -> Finding:
-        """Widen groups while that raises the score, until it is reached or the cost would pass."""
+    def _widen(
+        self, base: Trial, *, until: float = math.inf, limit: float = math.inf
+    ) -> TrialGenerator:
+        """Widen groups while the score rises, until it reaches ``until`` or the cost ``limit``."""
         start = None
         while start is not base:
             start = base
@@ -144,8 +146,10 @@ class Greedy(WalkingSampler):
                     base = trial
         return base
 
-    def _squeeze(self, base: Trial, limit: float) -> Finding:
-        """Lower groups until the cost is within its limit, giving away the cheapest score first."""
+    def _squeeze(self, base: Trial, limit: float) -> TrialGenerator:
+        """Lower groups until the cost is within its limit; steps that lose least score come
+        first.
+        """
         allowance = 0.0
         while True:
             start = base
@@ -170,17 +174,17 @@ class Greedy(WalkingSampler):
     def _narrower(self, base: Trial, index: int) -> Candidate | None:
         return narrower(self.space, self.guess, base.candidate, index)
 
-    def _one(self, candidate: Candidate, bar: float | None) -> Finding:
+    def _one(self, candidate: Candidate, bar: float | None) -> TrialGenerator:
         return (yield from self.measure([candidate], bar))[0]
 
 
-class BatchedGreedy(WalkingSampler):
-    """Greedy search that asks for many candidates at once, so that there are few rounds."""
+class BatchedGreedy(GeneratorSampler):
+    """Greedy search that measures many candidates in parallel, in few rounds."""
 
     name = "batched-greedy"
 
-    def search(self, base: Trial) -> Walk:
-        """Go down, and up where that is needed first or can be afforded afterwards."""
+    def search(self, base: Trial) -> SearchGenerator:
+        """Lower groups; raise them first where the score is too low, last where cost is left."""
         goal = self.goal
         if goal.min_score is not None:
             base = yield from self._raise(base, until=goal.min_score)
@@ -194,7 +198,7 @@ class BatchedGreedy(WalkingSampler):
         if goal.max_cost is not None and base.cost <= goal.max_cost:
             yield from self._raise(base, limit=goal.max_cost)
 
-    def _lower(self, base: Trial, least: float | None = None) -> Finding:
+    def _lower(self, base: Trial, least: float | None = None) -> TrialGenerator:
         """Lower groups as long as the score reaches ``least``, or the best where it is None."""
         active: Iterable[int] = self.space.open
         while True:
@@ -211,8 +215,10 @@ class BatchedGreedy(WalkingSampler):
             good += [trial for trial in combined if self.reaches(trial, reached)]
             base = max(good, key=self._rank)
 
-    def _raise(self, base: Trial, *, until: float = math.inf, limit: float = math.inf) -> Finding:
-        """Widen groups while that raises the score, until it is reached or the cost would pass."""
+    def _raise(
+        self, base: Trial, *, until: float = math.inf, limit: float = math.inf
+    ) -> TrialGenerator:
+        """Widen groups while the score rises, until it reaches ``until`` or the cost ``limit``."""
         active: Iterable[int] = self.space.open
         while not self.reaches(base, until):
             bar = finite(self.score(base))
@@ -236,8 +242,10 @@ class BatchedGreedy(WalkingSampler):
             )
         return base
 
-    def _squeeze(self, base: Trial, limit: float) -> Finding:
-        """Lower groups until the cost is within its limit, giving away the cheapest score first."""
+    def _squeeze(self, base: Trial, limit: float) -> TrialGenerator:
+        """Lower groups until the cost is within its limit; steps that lose least score come
+        first.
+        """
         while base.cost > limit:
             singles = yield from self.measure(self._narrower(base, self.space.open))
             ordered = self._by_loss(base, [t for t in singles if self.score(t) > -math.inf])
@@ -251,7 +259,7 @@ class BatchedGreedy(WalkingSampler):
         return self.best or base
 
     def _enough(self, base: Trial, ordered: Sequence[Candidate], limit: float) -> int:
-        """Count the steps that hold the limit; all of them where none do."""
+        """Count the steps needed to meet the limit; all of them where it cannot be met."""
         for count in range(1, len(ordered)):
             if self.guess(together(base.candidate, ordered[:count])) <= limit:
                 return count
@@ -262,7 +270,7 @@ class BatchedGreedy(WalkingSampler):
         return [step for step in steps if step is not None]
 
     def _by_loss(self, base: Trial, trials: Iterable[Trial]) -> list[Candidate]:
-        """Return single steps, those first that lose least for the cost they save."""
+        """Order single steps by the score lost per cost saved, smallest first."""
 
         def key(trial: Trial) -> tuple[float, float]:
             saved = base.cost - trial.cost
@@ -272,7 +280,7 @@ class BatchedGreedy(WalkingSampler):
         return [trial.candidate for trial in sorted(trials, key=key)]
 
     def _by_gain(self, base: Trial, trials: Iterable[Trial]) -> list[Candidate]:
-        """Return single steps, those first that gain most for the cost they add."""
+        """Order single steps by the score gained per cost added, largest first."""
 
         def key(trial: Trial) -> float:
             added = trial.cost - base.cost
@@ -286,6 +294,6 @@ class BatchedGreedy(WalkingSampler):
 
 
 def _changed(base: Trial, trial: Trial) -> int:
-    """Return the group in which a single step differs."""
+    """Find the group that a single step changes."""
     pairs = zip(base.candidate, trial.candidate, strict=True)
     return next(index for index, (old, new) in enumerate(pairs) if old != new)

@@ -1,15 +1,15 @@
-"""Optuna's samplers behind ours: TPE for one objective, NSGA-II for the front of score and cost.
+"""Optuna's samplers: TPE for one objective, NSGA-II for the Pareto front of score and cost.
 
-Extra ``search``: optuna from 4.2 on, 5 too. Only what these have in common is used: ``ask`` with
-fixed distributions, ``tell``, ``enqueue_trial``. Limits are passed as values and not as optuna's
-constraints, whose interface 5.0 replaced: candidates that hold them come before all that do not,
-and those in the order of what they lack, relative to the default's score and cost (Deb's
-constrained domination; both algorithms go by the order of values alone).
+Extra ``search``: optuna from 4.2 on, including 5. Only the interface that both have is used:
+``ask`` with fixed distributions, ``tell``, ``enqueue_trial``. Limits are passed as values and not
+as optuna's constraints, whose interface changed in 5.0. Candidates within the limits rank before
+all others, and those by their violation, relative to the default's score and cost (Deb's
+constrained domination; both algorithms depend on the order of values only).
 
-A parameter is the place of a group's choice in its list, an integer, as widths are ordered. Both
-begin with the candidates of one width. What was tried is not asked again. Costs are known without a
-trial: what its cost rules out is reported at once. Where the algorithm draws nothing of use, a
-neighbour of the best is tried.
+A parameter is the index of a group's choice, an integer, since widths are ordered. Both start with
+the candidates of one width everywhere. No candidate is measured twice. Costs are known without a
+trial: a candidate that its cost rules out is reported at once. Where the algorithm proposes no new
+candidate, a neighbour of the best one is measured.
 """
 
 from __future__ import annotations
@@ -26,28 +26,30 @@ import numpy as np
 
 from intact.errors import MissingExtraError
 from intact.search.samplers.annealing import moved
-from intact.search.samplers.base import Cost, Walk, WalkingSampler
+from intact.search.samplers.base import Cost, GeneratorSampler, SearchGenerator
 from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Goal, State, Trial
 
 LARGEST = 1e8
-"""Greatest magnitude of a score passed to optuna: signal-to-noise ratios may be infinite."""
+"""Largest absolute score that is passed to optuna: signal-to-noise ratios may be infinite."""
 
 RULED_OUT, BROKEN = 1e9, 2e9
-"""Values from which on candidates cannot win for their cost, and limits are broken."""
+"""Values of candidates that their cost rules out, and of those that violate limits; plus the
+amount.
+"""
 
 WASTED = 2
-"""Draws in a row without a candidate to try, after which a neighbour is tried."""
+"""Proposals in a row without a new candidate, after which a neighbour is tried."""
 
 STEPS = 200
-"""Length of the walk from the best that looks for a neighbour; the search ends where it fails."""
+"""Maximum number of random moves to find a new neighbour; the search ends where none is found."""
 
 
-class OptunaSampler(WalkingSampler):
-    """What both have in common: one study, asked and told.
+class OptunaSampler(GeneratorSampler):
+    """The common part of both: one study.
 
     Attributes:
-        batch: Candidates tried side by side.
+        batch: Number of candidates in a batch.
     """
 
     batch: int
@@ -62,19 +64,19 @@ class OptunaSampler(WalkingSampler):
 
     @abstractmethod
     def study(self) -> Any:
-        """Return an empty study of the algorithm, which minimizes."""
+        """Make an empty study of the algorithm; it minimizes."""
 
     @abstractmethod
     def values(self, score: float, cost: float) -> list[float]:
-        """Return the values of what holds the limits: below ``RULED_OUT``."""
+        """Compute the values of a candidate within the limits: below ``RULED_OUT``."""
 
     def ruled_out(self, cost: float) -> float | None:
-        """Return the value of what is ruled out by its cost; None if a trial must tell."""
+        """Compute the value of a candidate that its cost rules out; None if a trial is needed."""
         limit = self.goal.max_cost
         return None if limit is None or cost <= limit else self._broken(math.inf, cost)
 
-    def search(self, base: Trial) -> Walk:
-        """Ask the study for batches until it has nothing new."""
+    def search(self, base: Trial) -> SearchGenerator:
+        """Ask the study for batches until it has no new candidate."""
         self._score_unit = _unit(base.score)
         self._cost_unit = _unit(base.cost)
         generator = np.random.default_rng(self.seed)
@@ -90,9 +92,9 @@ class OptunaSampler(WalkingSampler):
             batch = self._drawn(study, generator)
 
     def _uniform(self, study: Any) -> dict[Candidate, Any]:
-        """Return the candidates of one width that may win, the default first.
+        """Make the candidates of one width that may become the best, the default first.
 
-        And the narrowest in any case: it shows how near a limit is.
+        The narrowest one is always included: it shows how near a limit is.
         """
         widths = sorted({bits for group in self.space.groups for bits in group.choices})
         uniform = [self.space.uniform(bits) for bits in widths]
@@ -101,7 +103,7 @@ class OptunaSampler(WalkingSampler):
         return {each: self._placed(study, each) for each in candidates}
 
     def _drawn(self, study: Any, generator: np.random.Generator) -> dict[Candidate, Any]:
-        """Return candidates to try, with their trials in the study."""
+        """Propose candidates, with their trials in the study."""
         found: dict[Candidate, Any] = {}
         wasted = 0
         while len(found) < self.batch:
@@ -151,7 +153,9 @@ class OptunaSampler(WalkingSampler):
             study.tell(asked, self.values(max(-LARGEST, min(score, LARGEST)), trial.cost))
 
     def _broken(self, score: float, cost: float) -> float:
-        """Return ``BROKEN`` and what is lacking of the limits, in units of the default's."""
+        """Compute ``BROKEN`` plus the violation of the limits, relative to the default
+        candidate.
+        """
         goal = self.goal
         lacking = 0.0
         if goal.min_score is not None and score < goal.min_score:
@@ -167,7 +171,7 @@ class OptunaSampler(WalkingSampler):
         study.tell(asked, state=TrialState.FAIL)
 
     def _placed(self, study: Any, candidate: Candidate) -> Any:
-        """Return a trial in the study with a candidate of ours."""
+        """Add a candidate to the study as a trial."""
         groups = self.space.groups
         places = {
             _key(index): groups[index].choices.index(candidate[index]) for index in self.space.open
@@ -198,19 +202,19 @@ class TreeParzen(OptunaSampler):
     batch = 4
 
     def study(self) -> Any:
-        """Return a study of one value."""
+        """Make a study of one value."""
         import optuna
 
         sampler = optuna.samplers.TPESampler(seed=self.seed, multivariate=True, constant_liar=True)
         return optuna.create_study(sampler=sampler, directions=["minimize"])
 
     def values(self, score: float, cost: float) -> list[float]:
-        """Return the cost where the cheapest is sought, else the loss and a little cost."""
+        """Compute the cost where the goal is the cheapest, else the loss plus a little cost."""
         share = cost / self._cost_unit
         return [share if self.goal.min_score is not None else -score + 1e-6 * share]
 
     def ruled_out(self, cost: float) -> float | None:
-        """Return the value of what is ruled out by its cost: also of what the best undercuts."""
+        """As the base class; candidates that cost more than the best are ruled out too."""
         if (value := super().ruled_out(cost)) is not None:
             return value
         if self.goal.min_score is None or cost <= self.to_undercut:
@@ -219,24 +223,24 @@ class TreeParzen(OptunaSampler):
 
 
 class ParetoGenetic(OptunaSampler):
-    """NSGA-II: generations that approach the front of score and cost."""
+    """NSGA-II: generations that approach the Pareto front of score and cost."""
 
     name = "nsga2"
     batch = 24
 
     def study(self) -> Any:
-        """Return a study of two values."""
+        """Make a study of two values."""
         import optuna
 
         sampler = optuna.samplers.NSGAIISampler(population_size=self.batch, seed=self.seed)
         return optuna.create_study(sampler=sampler, directions=["minimize", "minimize"])
 
     def values(self, score: float, cost: float) -> list[float]:
-        """Return loss and cost."""
+        """Compute loss and cost."""
         return [-score, cost / self._cost_unit]
 
     def bar(self, candidate: Candidate) -> float | None:
-        """Return the best score at no higher cost: what stays below it is not on the front."""
+        """Return the best score at no higher cost: a candidate below it is not on the front."""
         cost = self.cost.of(candidate)
         scores = [
             trial.score
@@ -258,7 +262,7 @@ def _key(index: int) -> str:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Keep optuna from telling of new studies and of options that 4 calls experimental."""
+    """Suppress optuna's messages on new studies and its warnings on experimental options."""
     import optuna
 
     verbosity = optuna.logging.get_verbosity()

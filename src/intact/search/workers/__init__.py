@@ -1,6 +1,61 @@
-"""Who measures the candidates: this process, processes beside it, or a cluster."""
+"""Pools that measure candidates: in this process, in processes beside it, or on a Ray cluster."""
 
-from intact.search.workers.make import make_pool
-from intact.search.workers.pool import Pool
+from __future__ import annotations
 
-__all__ = ["Pool", "make_pool"]
+import os
+
+from intact.errors import UsageError
+from intact.search.workers.pool import InlinePool, Measurer, Pool, WorkerPool
+from intact.search.workers.processes import ProcessLauncher, Savable
+from intact.search.workers.ray_ import RayLauncher
+
+MOST_WORKERS = 1024
+
+__all__ = ["MOST_WORKERS", "Pool", "cores", "make_pool"]
+
+
+def make_pool(
+    trial_data: Savable,
+    workers: int = 1,
+    *,
+    threads: int = 0,
+    distributed: bool = False,
+    address: str | None = None,
+) -> Pool:
+    """Make a pool; nothing is started before it is used.
+
+    Args:
+        trial_data: What workers load.
+        workers: Number of candidates measured in parallel.
+        threads: Threads of this machine, divided among the workers; 0 uses all cores. On a cluster
+            its own processors are divided.
+        distributed: Use Ray: the cluster at ``address``, in the variable ``RAY_ADDRESS``, or that
+            the program is already connected to; otherwise a new one on this machine.
+        address: Address of a Ray cluster; implies ``distributed``.
+
+    Raises:
+        UsageError: The number of workers is out of range.
+        MissingExtraError: Ray is required and not installed.
+    """
+    if not 1 <= workers <= MOST_WORKERS:
+        raise UsageError(f"{workers} workers", remedy=f"give 1 to {MOST_WORKERS}")
+    if distributed or address is not None:
+        return WorkerPool(RayLauncher(trial_data, workers, address), workers)
+    if workers == 1:
+        return InlinePool(lambda: _evaluator(trial_data, threads))
+    return WorkerPool(ProcessLauncher(trial_data, max(1, (threads or cores()) // workers)), workers)
+
+
+def cores() -> int:
+    """Count the processors available to this process."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def _evaluator(trial_data: Savable, threads: int) -> Measurer:
+    from intact.search.measuring.evaluator import Evaluator, TrialData
+
+    if not isinstance(trial_data, TrialData):
+        raise TypeError(f"{type(trial_data).__name__} is no TrialData")
+    return Evaluator(trial_data, threads=threads)

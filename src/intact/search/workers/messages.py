@@ -1,4 +1,4 @@
-"""What a pool and its workers say to each other: msgpack, which cannot run anything."""
+"""The messages between a pool and its workers, as msgpack: decoding runs no code."""
 
 from __future__ import annotations
 
@@ -14,17 +14,17 @@ from intact.search.space import Candidate
 from intact.search.trial import Ask, Measured
 
 _LENGTH = 4
-"""Bytes before a message in a stream: its length, little-endian."""
+"""Size in bytes of a message's length field, little-endian."""
 
 
 class Start(msgspec.Struct, tag=True, frozen=True):
-    """The first message: what to measure with.
+    """The first message: where the trial data are.
 
     Attributes:
-        folder: Where the bench is.
-        opener: ``module:function``, which takes the folder and the threads and returns a
+        folder: The folder of the trial data.
+        opener: ``module:function`` that takes the folder and the threads and returns a
             `Measurer`.
-        threads: That the worker may use.
+        threads: Number of threads for the worker.
     """
 
     folder: str
@@ -33,30 +33,30 @@ class Start(msgspec.Struct, tag=True, frozen=True):
 
 
 class Measure(msgspec.Struct, tag=True, frozen=True):
-    """Run a candidate."""
+    """Measure a candidate."""
 
     ask: Ask
 
 
 class Confirm(msgspec.Struct, tag=True, frozen=True):
-    """Run a candidate on all samples, as the hardware computes it."""
+    """Measure a candidate on all samples, as the hardware computes it."""
 
     candidate: Candidate
 
 
 class FloatScore(msgspec.Struct, tag=True, frozen=True):
-    """Return the score of the float model."""
+    """Request the score of the float model."""
 
 
 Request: TypeAlias = Start | Measure | Confirm | FloatScore
 
 
 class Ready(msgspec.Struct, tag=True, frozen=True):
-    """The worker has what it needs."""
+    """The worker has loaded the trial data."""
 
 
 class Result(msgspec.Struct, tag=True, frozen=True):
-    """What a candidate gave."""
+    """The result of a candidate."""
 
     measured: Measured
 
@@ -71,9 +71,9 @@ class Problem(msgspec.Struct, tag=True, frozen=True):
     """An error that ends the search.
 
     Attributes:
-        kind: Class of `intact.errors`; empty for others, which are errors in a program.
-        text: What it says.
-        trace: Where it was raised.
+        kind: Class of `intact.errors`; empty for other exceptions, which are bugs.
+        text: Its message.
+        trace: Its traceback.
     """
 
     kind: str
@@ -82,18 +82,18 @@ class Problem(msgspec.Struct, tag=True, frozen=True):
 
     @staticmethod
     def of(error: BaseException) -> Problem:
-        """Return an error as a message."""
+        """Convert an exception to a message."""
         trace = "".join(traceback.format_exception(error))
         if isinstance(error, IntactError):
             return Problem(type(error).__name__, str(error), trace)
         return Problem("", f"{type(error).__name__}: {error}", trace)
 
     def throw(self) -> NoReturn:
-        """Raise the error here.
+        """Raise the exception.
 
         Raises:
-            IntactError: Of the same class.
-            WorkerError: It was none.
+            IntactError: The exception was one; of the same class.
+            WorkerError: It was another exception.
         """
         kind = getattr(errors, self.kind, None) if self.kind else None
         if isinstance(kind, type) and issubclass(kind, IntactError):
@@ -107,11 +107,11 @@ Reply: TypeAlias = Ready | Result | Score | Problem
 
 
 class WorkerError(RuntimeError):
-    """An error in a program that ran in a worker; its note holds the worker's traceback."""
+    """An unexpected exception in a worker; its note holds the worker's traceback."""
 
 
 def _plain(value: object) -> Any:
-    """Return a NumPy scalar as Python's."""
+    """Convert a NumPy scalar to a Python number."""
     if isinstance(value, np.generic):
         return value.item()
     raise TypeError(f"a message cannot hold a {type(value).__name__}")
@@ -123,18 +123,18 @@ _replies = msgspec.msgpack.Decoder(Reply)
 
 
 def encode(message: Request | Reply) -> bytes:
-    """Return a message as bytes; floats keep every bit."""
+    """Encode a message; floats keep every bit."""
     return _encoder.encode(message)
 
 
 def decode_request(content: bytes) -> Request:
-    """Decode a message of a pool."""
+    """Decode a message from the pool."""
     request: Request = _requests.decode(content)
     return request
 
 
 def decode_reply(content: bytes) -> Reply:
-    """Decode a message of a worker."""
+    """Decode a message from a worker."""
     reply: Reply = _replies.decode(content)
     return reply
 
@@ -143,14 +143,14 @@ def send(stream: BinaryIO, content: bytes) -> None:
     """Write one message.
 
     Raises:
-        OSError: Nobody reads the stream any more.
+        OSError: The stream is closed at the other end.
     """
     stream.write(len(content).to_bytes(_LENGTH, "little") + content)
     stream.flush()
 
 
 def receive(stream: BinaryIO) -> bytes | None:
-    """Wait for one message; None at the end of the stream, in the middle of a message too."""
+    """Wait for one message; None if the stream ends, also within a message."""
     head = stream.read(_LENGTH)
     size = int.from_bytes(head, "little")
     content = stream.read(size) if len(head) == _LENGTH else b""

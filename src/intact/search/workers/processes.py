@@ -12,13 +12,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from intact.errors import UsageError
-from intact.search.workers.crew import LostError
 from intact.search.workers.messages import Start, encode, receive, send
-from intact.search.workers.serve import OPENER
+from intact.search.workers.pool import WorkerLostError
+from intact.search.workers.worker import OPENER
 
-_CHILD = "intact.search.workers.child"
+_PROGRAM = "from intact.search.workers.worker import main; main()"
 _PATIENCE = 10
-"""Seconds that a process gets to end once its output has ended."""
+"""Seconds to wait for the end of a process after the end of its output."""
 _LONGEST_REASON = 300
 _LAST_BYTES = 4096
 _THREADS = (
@@ -28,83 +28,86 @@ _THREADS = (
     "OPENBLAS_NUM_THREADS",
     "VECLIB_MAXIMUM_THREADS",
 )
-"""Variables that libraries read when they are loaded."""
+"""Environment variables with the number of threads, read by libraries when they are loaded."""
 
 
 class Savable(Protocol):
-    """What workers measure with: a bench."""
+    """Data that workers load: `TrialData`."""
 
     def save(self, folder: Path) -> None:
-        """Write it into a folder that exists and is empty."""
+        """Write the data to an empty folder."""
 
 
-class ProcessSite:
-    """Starts processes with an evaluator each; see `Site`.
+class ProcessLauncher:
+    """Starts worker processes on this machine; see `Launcher`.
 
     Args:
-        bench: What they load.
-        threads: That each may use.
-        opener: How they load it: ``module:function`` (folder, threads) -> `Measurer`.
+        trial_data: What they load.
+        threads: Number of threads of each.
+        opener: Loads the data: ``module:function`` (folder, threads) -> `Measurer`.
     """
 
-    def __init__(self, bench: Savable, threads: int, opener: str = OPENER) -> None:
-        self._bench, self._threads, self._opener = bench, threads, opener
+    def __init__(self, trial_data: Savable, threads: int, opener: str = OPENER) -> None:
+        self._data, self._threads, self._opener = trial_data, threads, opener
         self._temporary: tempfile.TemporaryDirectory[str] | None = None
         self._started = 0
 
     def open(self) -> None:
-        """Save the bench.
+        """Save the trial data.
 
         Raises:
-            UsageError: This Python does not know its own program.
+            UsageError: The path of the Python interpreter is unknown.
         """
         if not sys.executable:
-            raise UsageError("this Python cannot start another one", remedy="use one process")
+            raise UsageError(
+                "the path of the Python interpreter is unknown, so no worker can be started",
+                remedy="use one process",
+            )
         self._temporary = tempfile.TemporaryDirectory(
             prefix="intact-search-", ignore_cleanup_errors=True
         )
-        self._bench_folder.mkdir()
-        self._bench.save(self._bench_folder)
+        self._data_folder.mkdir()
+        self._data.save(self._data_folder)
 
     def start(self) -> ProcessWorker:
         """Start a process."""
         self._started += 1
-        first = Start(str(self._bench_folder), self._opener, self._threads)
+        first = Start(str(self._data_folder), self._opener, self._threads)
         return ProcessWorker(first, self._folder / f"worker-{self._started}.txt")
 
     def close(self) -> None:
-        """Remove the saved bench."""
+        """Remove the saved trial data."""
         if self._temporary is not None:
             self._temporary.cleanup()
 
     @property
     def _folder(self) -> Path:
         if self._temporary is None:
-            raise RuntimeError("a worker is started before its site is open")
+            raise RuntimeError("a worker is started before its launcher is open")
         return Path(self._temporary.name)
 
     @property
-    def _bench_folder(self) -> Path:
-        return self._folder / "bench"
+    def _data_folder(self) -> Path:
+        return self._folder / "data"
 
 
 class ProcessWorker:
-    """A process that measures; see `Worker`.
+    """A worker process; see `Worker`.
 
     Args:
-        start: What to measure with.
-        complaints: The file that takes what it prints.
+        start: The first message.
+        complaints: The file for its standard error.
     """
 
     def __init__(self, start: Start, complaints: Path) -> None:
         self._complaints = complaints
         environment = os.environ | dict.fromkeys(_THREADS, str(start.threads))
-        # A metric of the user's is found where this process would find it.
+        # The user's metric is importable as in this process.
         places = [place or str(Path.cwd()) for place in sys.path]
         environment["PYTHONPATH"] = os.pathsep.join(p for p in places if os.pathsep not in p)
         with complaints.open("wb") as stream:
             self._process = subprocess.Popen(
-                [sys.executable, "-P", "-X", "utf8", "-m", _CHILD],
+                [sys.executable, "-P", "-X", "utf8", "-c", _PROGRAM],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=stream,
@@ -119,24 +122,24 @@ class ProcessWorker:
         return self._process.poll() is None
 
     def first(self) -> bytes:
-        """Hand out what to measure with; wait until that is loaded."""
+        """Send the first message; wait until the data are loaded."""
         return self.call(self._start)
 
     def call(self, request: bytes) -> bytes:
         """Ask, and wait for the reply."""
         process = self._process
         if process.stdin is None or process.stdout is None:
-            raise LostError("the worker has no pipes")
+            raise WorkerLostError("the worker has no pipes")
         content = None
-        with contextlib.suppress(OSError):  # it died: there is no reply either
+        with contextlib.suppress(OSError):  # the process died: there is no reply
             send(process.stdin, request)  # type: ignore[arg-type] # IO[bytes] is a BinaryIO here
             content = receive(process.stdout)  # type: ignore[arg-type]
         if content is None:
-            raise LostError(self._what_happened())
+            raise WorkerLostError(self._what_happened())
         return content
 
     def kill(self) -> None:
-        """End the process: it holds nothing that would have to be saved."""
+        """Kill the process: it has nothing to save."""
         self._process.kill()
 
     def close(self) -> None:
@@ -144,7 +147,7 @@ class ProcessWorker:
         self._end()
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
-                with contextlib.suppress(OSError):  # what was not read cannot be flushed
+                with contextlib.suppress(OSError):  # the other end is closed: flushing fails
                     stream.close()
         with contextlib.suppress(OSError):
             self._complaints.unlink()
@@ -174,7 +177,7 @@ class ProcessWorker:
 
 
 def _apart() -> dict[str, Any]:
-    """Return options that start a process out of reach of Ctrl-C in the terminal."""
+    """Return `Popen` options that keep Ctrl-C in the terminal from the process."""
     if os.name == "nt":
         return {"creationflags": getattr(subprocess, "CREATE_NEW_PROCESS_GROUP", 0)}
     return {"process_group": 0}

@@ -1,7 +1,7 @@
 """Workers as actors of Ray, on one machine or a cluster. The module is not called ``ray``: Ray is.
 
-The same messages as between processes. The bench travels through Ray's object store, because a
-cluster has no disk in common; intact has to be installed on every node.
+The messages are those of worker processes. The trial data are sent through Ray's object store,
+because nodes share no disk; intact must be installed on every node.
 """
 
 from __future__ import annotations
@@ -17,40 +17,40 @@ from pathlib import Path
 from typing import Any
 
 from intact.errors import MissingExtraError, SearchError
-from intact.search.workers.crew import LostError
 from intact.search.workers.messages import Start, encode
+from intact.search.workers.pool import WorkerLostError
 from intact.search.workers.processes import Savable
-from intact.search.workers.serve import OPENER, Server
+from intact.search.workers.worker import OPENER, Server
 
 _PATIENCE = 10
-"""Seconds that a cluster gets to answer at all."""
+"""Seconds to wait for a connection to a cluster."""
 _REASON = 300
-"""Characters of what Ray says of a lost actor."""
+"""Maximum length of Ray's message on a dead actor."""
 
 
-class RaySite:
-    """Starts actors with an evaluator each; see `Site`.
+class RayLauncher:
+    """Starts Ray actors as workers; see `Launcher`.
 
     Args:
-        bench: What they load.
-        workers: How many there will be at most.
-        address: Of a cluster; None takes the one that this program is connected to, or that of the
-            variable ``RAY_ADDRESS``, or starts one here.
-        opener: How they load it: ``module:function`` (folder, threads) -> `Measurer`.
+        trial_data: What the workers load.
+        workers: Maximum number of workers.
+        address: Address of a cluster; None uses the one that this program is connected to or that
+            is in the variable ``RAY_ADDRESS``, or starts one on this machine.
+        opener: Loads the data: ``module:function`` (folder, threads) -> `Measurer`.
 
     Raises:
         MissingExtraError: Ray is not installed.
     """
 
     def __init__(
-        self, bench: Savable, workers: int, address: str | None = None, opener: str = OPENER
+        self, trial_data: Savable, workers: int, address: str | None = None, opener: str = OPENER
     ) -> None:
         if find_spec("ray") is None:
             raise MissingExtraError(
                 "a distributed search needs ray, which is not installed",
                 remedy="pip install 'intact[distributed]'",
             )
-        self._bench, self._workers, self._opener = bench, workers, opener
+        self._data, self._workers, self._opener = trial_data, workers, opener
         self._address = address
         self._is_ours = False
         self._files: Any = None
@@ -58,7 +58,7 @@ class RaySite:
         self._threads = 1
 
     def open(self) -> None:
-        """Connect, and put the bench where every node finds it.
+        """Connect, and put the trial data into the object store.
 
         Raises:
             SearchError: There is no cluster at the address.
@@ -68,14 +68,14 @@ class RaySite:
             self._connect()
         cpus = int(ray.cluster_resources().get("CPU", 0))
         self._threads = max(1, cpus // self._workers)
-        # One processor is claimed for each: more might fit on no node. None where there are fewer
-        # processors than workers, which would wait for ever.
+        # Each actor claims one processor: more might fit on no node. With fewer processors than
+        # workers none is claimed, or some actors would wait forever.
         claimed = 1 if self._workers <= cpus else 0
         self._actor = ray.remote(_Actor).options(
             num_cpus=claimed, max_restarts=0, max_task_retries=0, scheduling_strategy="SPREAD"
         )
         with tempfile.TemporaryDirectory(prefix="intact-search-") as folder:
-            self._bench.save(Path(folder))
+            self._data.save(Path(folder))
             self._files = ray.put(_packed(Path(folder)))
 
     def start(self) -> RayWorker:
@@ -83,7 +83,7 @@ class RaySite:
         return RayWorker(self._actor.remote(), self._files, self._opener, self._threads)
 
     def close(self) -> None:
-        """Disconnect, where `open` connected."""
+        """Disconnect if `open` connected."""
         self._files = self._actor = None
         if self._is_ours:
             self._is_ours = False
@@ -109,10 +109,10 @@ class RaySite:
 
 
 def _knock(address: str) -> None:
-    """Refuse a cluster where nothing listens: Ray itself tries for minutes, and says much.
+    """Check that a cluster listens at the address: Ray itself would try for minutes.
 
     Raises:
-        OSError: Nothing does.
+        OSError: It does not.
     """
     host, _, port = address.rpartition("://")[2].rpartition(":")
     if host and port.isdecimal():
@@ -128,11 +128,11 @@ class RayWorker:
 
     @property
     def is_alive(self) -> bool:
-        """Not known before it is asked something."""
+        """Always true: a dead actor is found by the next request."""
         return True
 
     def first(self) -> bytes:
-        """Wait until the bench is loaded."""
+        """Wait until the trial data are loaded."""
         return _got(self._first)
 
     def call(self, request: bytes) -> bytes:
@@ -144,18 +144,18 @@ class RayWorker:
         _ray().kill(self._actor)
 
     def close(self) -> None:
-        """Let go of the actor, which ends it."""
+        """Drop the reference to the actor, which ends it."""
         self._actor = self._first = None
 
 
 class _Actor:
-    """Runs on a node."""
+    """The worker on a node."""
 
     def __init__(self) -> None:
         self._server = Server()
 
     def start(self, files: dict[str, bytes], opener: str, threads: int) -> bytes:
-        """Load the bench; its files are gone from the disk once they are open."""
+        """Load the trial data; their files are removed once they are open."""
         folder = Path(tempfile.mkdtemp(prefix="intact-search-"))
         try:
             _unpack(files, folder)
@@ -168,7 +168,7 @@ class _Actor:
 
 
 def _ray() -> Any:
-    """Return the package, which only the extra brings, and with it its exceptions."""
+    """Import ray and its exceptions; only the extra installs it."""
     import_module("ray.exceptions")
     return import_module("ray")
 
@@ -178,15 +178,15 @@ def _got(reference: Any) -> bytes:
     try:
         content: bytes = ray.get(reference)
     except ray.exceptions.RayTaskError:
-        raise  # an error in our own program: replies hold those of evaluators
+        raise  # a bug: errors of evaluators are replies
     except ray.exceptions.RayError as error:
         said = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise LostError(f"the worker died ({said[:_REASON]})") from error
+        raise WorkerLostError(f"the worker died ({said[:_REASON]})") from error
     return content
 
 
 def _packed(folder: Path) -> dict[str, bytes]:
-    """Return the files below a folder by their relative path."""
+    """Read all files below a folder, by relative path."""
     files = (path for path in sorted(folder.rglob("*")) if path.is_file())
     return {path.relative_to(folder).as_posix(): path.read_bytes() for path in files}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 
 from intact.search.goals import Budget
-from intact.search.loop import Standing, remarks
+from intact.search.loop import SearchProgress, warning_lines
 from intact.search.trial import Goal, Measured, State, Trial
 
 BASE = Trial(0, (8,), 8.0, Measured(State.COMPLETE, 80.0, 0.1, 100))
@@ -15,8 +15,8 @@ CHEAP = Trial(1, (4,), 4.0, Measured(State.COMPLETE, 79.0, 0.1, 100))
 def said(
     *trials: Trial, best: Trial = CHEAP, kind: str = "accuracy", drop: float | None = 5.0
 ) -> list[str]:
-    standing = Standing(Goal(min_score=75.0), 100, Budget(9), list(trials))
-    return list(remarks(standing, best, BASE, kind, drop))
+    progress = SearchProgress(Goal(min_score=75.0), 100, Budget(9), list(trials))
+    return list(warning_lines(progress, best, BASE, kind, drop))
 
 
 def test_an_ordinary_search_needs_no_remark() -> None:
@@ -35,9 +35,9 @@ def test_nothing_was_gained() -> None:
 
 
 def test_the_widest_integers_fail() -> None:
-    standing = Standing(Goal(min_score=90.0), 100, Budget(9), [BASE])
+    progress = SearchProgress(Goal(min_score=90.0), 100, Budget(9), [BASE])
     wider = Trial(1, (32,), 9.0, Measured(State.COMPLETE, 91.0, 0.1, 100))
-    lines = list(remarks(standing, wider, BASE, "accuracy", None))
+    lines = list(warning_lines(progress, wider, BASE, "accuracy", None))
     assert lines[0] == "the widest integers alone do not hold the limits"
     assert len(lines) == 2
 

@@ -1,10 +1,11 @@
 """The choice of widths as an integer program, solved by HiGHS.
 
-One binary variable for each choice of a group, of which one is taken: a multiple-choice knapsack.
-The damage of a candidate is taken as the sum of what its choices do alone. Its cost is a sum of
-tables; one over several groups (a product of two widths) gets a variable for each of its entries,
-whose sums along each axis are the variables of the groups. With whole choices these are whole too,
-and the relaxation is tight, as that of the local polytope in graphical models.
+There is one binary variable for each choice of a group, and each group takes one choice: a
+multiple-choice knapsack. The noise of a candidate is taken as the sum of the noises that its
+choices add alone. Its cost is a sum of tables. A table over several groups (a product of two
+widths) gets a variable for each entry, and their sums along each axis are the variables of the
+groups. For integer choices these are integers too, and the relaxation is tight: it is the local
+polytope of graphical models.
 """
 
 from __future__ import annotations
@@ -31,10 +32,10 @@ _STDOUT = 1
 
 @contextmanager
 def nothing_printed() -> Iterator[None]:
-    """Send what compiled code prints to stdout nowhere while the block runs.
+    """Discard what compiled code prints to stdout while the block runs.
 
-    HiGHS prints lines of its own although its output is switched off (scipy 1.17); between a
-    program's own output they would break the JSON that scripts read.
+    HiGHS prints lines although its output is switched off (scipy 1.17). They would break JSON on
+    stdout.
     """
     try:
         sys.stdout.flush()
@@ -43,7 +44,7 @@ def nothing_printed() -> Iterator[None]:
         yield
         return
     try:
-        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  it is no path of anybody's
+        with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  not a user's path
             os.dup2(nowhere.fileno(), _STDOUT)
             yield
     finally:
@@ -53,53 +54,53 @@ def nothing_printed() -> Iterator[None]:
 
 Floats: TypeAlias = npt.NDArray[np.float64]
 
-_COST_GAP, _DAMAGE_GAP = 2e-3, 5e-3
+_COST_GAP, _NOISE_GAP = 2e-3, 5e-3
 
-"""Relative to the best bound: most of the time goes into proving that a good candidate is the best.
-
-The damage is not known to one part in a hundred; costs are, and differ by small steps."""
+"""Gaps relative to the best bound: most of the time is spent on proving that a good candidate is
+the best. The noise is not known to one percent; costs are exact, and differ by small steps.
+"""
 
 _NODES = 2000
 
-"""A limit that does not depend on the machine, as one in seconds would."""
+"""A limit that does not depend on the speed of the machine."""
 
 _SECONDS = 60.0
 
-"""Never reached by what the search asks; a solver that does not end would hold it up for good."""
+"""Not reached in a search; it ends a solver that would not terminate."""
 
 _SLACK = 1e-6
 
-"""By what HiGHS may miss a limit, relative to it."""
+"""Relative tolerance within which HiGHS may exceed a limit."""
 
 
 @dataclass(frozen=True)
-class Program:
+class IntegerProgram:
     """The integer program of a space.
 
     Attributes:
-        cost: On the space.
-        damage: For each group, what each of its choices adds to the damage; ``inf`` forbids one.
+        cost: The cost of the space.
+        noise: For each group, the noise that each of its choices adds; ``inf`` excludes a choice.
     """
 
     cost: CostModel
-    damage: Sequence[Floats]
+    noise: Sequence[Floats]
 
     def total(self, candidate: Candidate) -> float:
-        """Return the damage of a candidate."""
-        places = zip(self.damage, self.cost.choices, candidate, strict=True)
-        return float(sum(damage[choices.index(bits)] for damage, choices, bits in places))
+        """Compute the noise of a candidate."""
+        places = zip(self.noise, self.cost.choices, candidate, strict=True)
+        return float(sum(row[choices.index(bits)] for row, choices, bits in places))
 
-    def cheapest(self, damage: float) -> Candidate | None:
-        """Return the cheapest candidate whose damage is within a limit; None if there is none."""
-        return self._solve(self._prices, self._harm, damage, _COST_GAP)
+    def cheapest(self, most_noise: float) -> Candidate | None:
+        """Find the cheapest candidate whose noise is within a limit; None if there is none."""
+        return self._solve(self._prices, self._noises, most_noise, _COST_GAP)
 
-    def mildest(self, cost: float) -> Candidate | None:
-        """Return the candidate of the least damage within a cost; None if there is none."""
-        return self._solve(self._harm, self._prices, cost - self.cost.constant, _DAMAGE_GAP)
+    def least_noise(self, most_cost: float) -> Candidate | None:
+        """Find the candidate with the least noise within a cost; None if there is none."""
+        return self._solve(self._noises, self._prices, most_cost - self.cost.constant, _NOISE_GAP)
 
     @cached_property
     def _starts(self) -> npt.NDArray[np.intp]:
-        """Where the variables of each group begin, and where those of the tables do."""
+        """Index of the first variable of each group, and of the tables."""
         sizes = [len(choices) for choices in self.cost.choices]
         return np.concatenate([[0], np.cumsum(sizes)]).astype(np.intp)
 
@@ -108,10 +109,10 @@ class Program:
         return [term for term in self.cost.terms if len(term.groups) > 1]
 
     @cached_property
-    def _harm(self) -> Floats:
+    def _noises(self) -> Floats:
         extra = sum(term.values.size for term in self._wide)
-        harm = np.concatenate([*self.damage, np.zeros(extra)])
-        return np.where(np.isfinite(harm), harm, 0.0)
+        noises = np.concatenate([*self.noise, np.zeros(extra)])
+        return np.where(np.isfinite(noises), noises, 0.0)
 
     @cached_property
     def _prices(self) -> Floats:
@@ -146,19 +147,19 @@ class Program:
 
     @cached_property
     def _bounds(self) -> Bounds:
-        harm = np.concatenate([*self.damage, np.zeros(self._harm.size - self._starts[-1])])
-        return Bounds(0.0, np.where(np.isfinite(harm), 1.0, 0.0))
+        noises = np.concatenate([*self.noise, np.zeros(self._noises.size - self._starts[-1])])
+        return Bounds(0.0, np.where(np.isfinite(noises), 1.0, 0.0))
 
     def _solve(
         self, objective: Floats, limited: Floats, limit: float, gap: float
     ) -> Candidate | None:
-        """Minimize one sum under a limit of the other; numbers are brought near 1 for HiGHS."""
+        """Minimize one sum under a limit on the other; numbers are scaled to about 1 for HiGHS."""
         far = abs(limit) if math.isfinite(limit) else 0.0
         span = max(float(np.abs(limited).max()), far) or 1.0
         scale = float(np.abs(objective).max()) or 1.0
         count = int(self._starts[-1])
         integrality = (np.arange(objective.size) < count).astype(np.uint8)
-        for slack in (0.0, _SLACK):  # a second time where the first missed the limit by a hair
+        for slack in (0.0, _SLACK):  # again where the first solution just exceeds the limit
             row = coo_array(limited[np.newaxis] / span).tocsc()
             bound = limit / span - slack * far / span
             with nothing_printed():
@@ -182,6 +183,6 @@ class Program:
         return tuple(choices[int(part.argmax())] for choices, part in pairs)
 
     def _sum(self, limited: Floats, candidate: Candidate) -> float:
-        if limited is self._harm:
+        if limited is self._noises:
             return self.total(candidate)
         return self.cost.estimate(candidate) - self.cost.constant

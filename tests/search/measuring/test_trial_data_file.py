@@ -14,21 +14,21 @@ import pytest
 from intact.data.metric import Metric
 from intact.errors import DataError, UsageError
 from intact.plan import Overrides, TensorEnd
-from intact.search.measuring.bench import Bench
 from intact.search.measuring.evaluator import Evaluator
 from intact.search.measuring.objective import Objective
+from intact.search.measuring.trial_data import TrialData
 from intact.search.space import Space
 from intact.search.trial import Ask
 from tests.models import ModelBuilder, residual_net
-from tests.search.benches import bench_of, some_samples
+from tests.search.trial_data import some_samples, trial_data_of
 
 
-def again(bench: Bench, folder: Path) -> Bench:
-    bench.save(folder)
-    return Bench.load(folder)
+def again(trial_data: TrialData, folder: Path) -> TrialData:
+    trial_data.save(folder)
+    return TrialData.load(folder)
 
 
-def assert_same(left: Bench, right: Bench, asks: list[Ask]) -> None:
+def assert_same(left: TrialData, right: TrialData, asks: list[Ask]) -> None:
     assert left.space.groups == right.space.groups
     assert left.space.overrides == right.space.overrides
     assert left.space.plan.target == right.space.plan.target
@@ -46,30 +46,30 @@ def assert_same(left: Bench, right: Bench, asks: list[Ask]) -> None:
 
 
 def test_everything_comes_back(tmp_path: Path) -> None:
-    bench = bench_of(target="integer-pow2", count=50, error=0.02, cache_bytes=1 << 20)
-    space = bench.space
+    trial_data = trial_data_of(target="integer-pow2", count=50, error=0.02, cache_bytes=1 << 20)
+    space = trial_data.space
     asks = [Ask(space.uniform(bits), bar=bar) for bits in (8, 4) for bar in (None, 99.0)]
-    assert_same(bench, again(bench, tmp_path), asks)
+    assert_same(trial_data, again(trial_data, tmp_path), asks)
 
 
 def test_samples_are_mapped_and_read_only(tmp_path: Path) -> None:
-    bench = again(bench_of(count=20), tmp_path)
-    array = next(iter(bench.chunks[0].feeds.values()))
+    trial_data = again(trial_data_of(count=20), tmp_path)
+    array = next(iter(trial_data.chunks[0].feeds.values()))
     while array.base is not None and not isinstance(array, np.memmap):
         array = array.base
     assert isinstance(array, np.memmap)
     with pytest.raises(ValueError, match="read-only"):
-        next(iter(bench.chunks[0].feeds.values()))[0] = 0
+        next(iter(trial_data.chunks[0].feeds.values()))[0] = 0
 
 
 def test_a_space_that_was_restricted_stays_so(tmp_path: Path) -> None:
-    bench = bench_of(count=20)
-    space = bench.space
+    trial_data = trial_data_of(count=20)
+    space = trial_data.space
     node = next(str(n.name) for n in space.plan.graph.nodes if n.op_type == "Conv")
     overrides = Overrides(bits={node: 6}, widths={TensorEnd.output(node): 7})
     own = Space.of(space.plan.graph, space.plan.target, overrides)
     own = own.restricted({own.open[0]: (8, 5)})
-    loaded = again(replace(bench, space=own), tmp_path)
+    loaded = again(replace(trial_data, space=own), tmp_path)
     assert loaded.space.groups == own.groups
     assert loaded.space.overrides == overrides
 
@@ -87,16 +87,16 @@ def test_a_metric_and_its_references_come_back(tmp_path: Path) -> None:
     boxes = [np.zeros((int(label) + 1, 4), np.float32) for label in data["labels"]]
     batch = {**data, "labels.boxes": boxes}
     objective = Objective.of("metric", Metric.of(share))
-    bench = bench_of(data=[batch], objective=objective)
-    assert_same(bench, again(bench, tmp_path), [Ask(bench.space.default)])
+    trial_data = trial_data_of(data=[batch], objective=objective)
+    assert_same(trial_data, again(trial_data, tmp_path), [Ask(trial_data.space.default)])
 
 
 @pytest.mark.parametrize("name", ["same", "somewhere:same"])
 def test_a_metric_that_no_module_has_is_refused(tmp_path: Path, name: str) -> None:
     metric = Metric(name, lambda *_: 1.0)
-    bench = bench_of(objective=Objective.of("metric", metric), count=20)
+    trial_data = trial_data_of(objective=Objective.of("metric", metric), count=20)
     with pytest.raises(UsageError, match="other processes cannot import it"):
-        bench.save(tmp_path)
+        trial_data.save(tmp_path)
 
 
 def test_an_output_without_samples_comes_back(tmp_path: Path) -> None:
@@ -105,37 +105,37 @@ def test_an_output_without_samples_comes_back(tmp_path: Path) -> None:
     b.output(b.mean(x, [2, 3], keepdims=0))
     b.output(b.mean(x, [0, 1, 2, 3], keepdims=0))
     data = {"image": np.random.default_rng(0).normal(size=(20, 3, 8, 8)).astype(np.float32)}
-    bench = bench_of(b.build(), data=data, objective=Objective.of("sqnr"))
-    assert_same(bench, again(bench, tmp_path), [Ask(bench.space.uniform(6))])
+    trial_data = trial_data_of(b.build(), data=data, objective=Objective.of("sqnr"))
+    assert_same(trial_data, again(trial_data, tmp_path), [Ask(trial_data.space.uniform(6))])
 
 
 def test_names_may_be_anything(tmp_path: Path) -> None:
     b = ModelBuilder()
     b.output(b.conv(b.input("../a/b:c d", ["batch", 3, 8, 8]), 3, 4))
     data = {"../a/b:c d": np.ones((4, 3, 8, 8), np.float32)}
-    bench = bench_of(b.build(), data=data)
-    assert_same(bench, again(bench, tmp_path), [Ask(bench.space.default)])
+    trial_data = trial_data_of(b.build(), data=data)
+    assert_same(trial_data, again(trial_data, tmp_path), [Ask(trial_data.space.default)])
     assert all(path.parent == tmp_path for path in tmp_path.rglob("*"))
 
 
 @pytest.fixture(scope="module")
 def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("bench")
-    bench_of(count=20).save(folder)
+    folder = tmp_path_factory.mktemp("data")
+    trial_data_of(count=20).save(folder)
     return folder
 
 
-@pytest.mark.parametrize("name", ["bench.json", "model.onnx", "statistics.npz", "0.npy"])
+@pytest.mark.parametrize("name", ["trial_data.json", "model.onnx", "statistics.npz", "0.npy"])
 def test_what_is_missing_or_cut_off_is_named(saved: Path, tmp_path: Path, name: str) -> None:
     for path in saved.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="cannot be read as a bench"):
-        Bench.load(tmp_path)
+    with pytest.raises(DataError, match="cannot be read as the trial data"):
+        TrialData.load(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(DataError, match="cannot be read as a bench"):
-        Bench.load(tmp_path)
+    with pytest.raises(DataError, match="cannot be read as the trial data"):
+        TrialData.load(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -147,8 +147,8 @@ def test_a_document_that_is_wrong_is_refused(
 ) -> None:
     for path in saved.iterdir():
         (tmp_path / path.name).write_bytes(path.read_bytes())
-    document = msgspec.json.decode((tmp_path / "bench.json").read_bytes())
+    document = msgspec.json.decode((tmp_path / "trial_data.json").read_bytes())
     document[field] = value
-    (tmp_path / "bench.json").write_bytes(msgspec.json.encode(document))
-    with pytest.raises(DataError, match="cannot be read as a bench"):
-        Bench.load(tmp_path)
+    (tmp_path / "trial_data.json").write_bytes(msgspec.json.encode(document))
+    with pytest.raises(DataError, match="cannot be read as the trial data"):
+        TrialData.load(tmp_path)

@@ -1,4 +1,4 @@
-"""What the sensitivity search measures: candidates on all samples, single changes on few."""
+"""Probes of the sensitivity search: candidates on all samples, single changes on few."""
 
 from __future__ import annotations
 
@@ -9,17 +9,17 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from intact.search.samplers.base import Measuring, Walk
+from intact.search.samplers.base import SearchGenerator, TrialsGenerator
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.trial import Ask, Trial
 
 _LARGEST_CHANGE = 16.0
 
-"""The factor, either way, by which a group's own noise is corrected at most at once."""
+"""The largest factor, up or down, of one correction of a group's noise."""
 
 
 def rounding_power(bits: int) -> float:
-    """Return the power of rounding errors relative to a range of 1, without the factor 1/12.
+    """Compute the power of rounding errors relative to a range of 1, without the factor 1/12.
 
     >>> rounding_power(3), rounding_power(FLOAT)
     (0.015625, 0.0)
@@ -27,14 +27,14 @@ def rounding_power(bits: int) -> float:
     return 0.0 if bits == FLOAT else 0.25**bits
 
 
-class Damage:
-    """The noise of groups: one coefficient each, times `rounding_power` of the width.
+class NoiseModel:
+    """The noise that groups add: one coefficient each, times `rounding_power` of the width.
 
     Args:
         space: The groups.
 
     Attributes:
-        unit: What a group adds, for a rounding power of 1; NaN while not measured.
+        unit: The noise that a group adds for a rounding power of 1; NaN while not measured.
     """
 
     def __init__(self, space: Space) -> None:
@@ -44,15 +44,16 @@ class Damage:
         self._forbidden: set[tuple[int, int]] = set()
 
     def learn(self, index: int, bits: int, added: float, least: float = 0.0) -> None:
-        """Learn what a choice adds to the noise of the default.
+        """Set the noise that a choice adds to that of the default candidate.
 
-        NaN and infinity forbid it: of a width, all widths but the default.
+        NaN and infinity exclude the choice, and for a width all widths but the default.
 
         Args:
             index: The group.
             bits: Its width.
-            added: The difference, which may come out negative for integers, as noises may cancel.
-            least: What integers are taken to add at least.
+            added: The difference in noise. It may be negative for integers, since errors may
+                cancel.
+            least: Lower bound of the noise that integers add.
         """
         group = self.space.groups[index]
         if not math.isfinite(added):
@@ -66,19 +67,20 @@ class Damage:
     def correct(
         self, index: int, bits: int, to: int, added: float, *, present: float, samples: int
     ) -> None:
-        """Learn what a step from one width to another adds near the candidate that is wanted.
+        """Correct a coefficient by the noise that one step adds near a good candidate.
 
-        What was expected is believed to within itself. What was measured is off by the product of
-        both errors, which is zero only on average: about twice the root of their powers' product
-        over the number of samples. The two are weighted by the inverse squares of that.
+        The expected noise has a standard deviation of its own size. The measured one deviates by
+        the product of both errors, which is zero only on average: by about twice the root of the
+        product of their powers over the number of samples. The two are weighted by the inverse
+        squares of these deviations.
 
         Args:
             index: The group.
             bits: Its width in the candidate.
             to: Another width.
-            added: The noise that the step adds; NaN and infinity forbid it.
+            added: The noise that the step adds; NaN and infinity exclude it.
             present: The noise of the candidate.
-            samples: What both were measured on.
+            samples: Number of samples that both were measured on.
         """
         power = rounding_power(to) - rounding_power(bits)
         old = float(self.unit[index])
@@ -92,7 +94,7 @@ class Damage:
             self.unit[index] = old * min(max(ratio, 1 / _LARGEST_CHANGE), _LARGEST_CHANGE)
 
     def table(self) -> list[npt.NDArray[np.float64]]:
-        """Return for each group what each choice adds to the noise of the default; inf forbids."""
+        """Compute for each group the noise that each choice adds to the default's; inf excludes."""
         return [self._row(index) for index, _ in enumerate(self.space.groups)]
 
     def _row(self, index: int) -> npt.NDArray[np.float64]:
@@ -118,49 +120,49 @@ _FEWEST, _MOST, _SHARE = 8, 32, 32
 
 _LEAST_SHARE = 1 / 64
 
-"""Of the default's noise: differences of noise below it are chance."""
+"""Share of the default's noise below which differences of noise are chance."""
 
 _UNRELIABLE = 0.25
 
-"""Noise beyond which errors are not small: such groups are measured at a middle width too."""
+"""Noise above which errors are not small: such groups are measured at a middle width too."""
 
 Change: TypeAlias = tuple[int, int]
 
-"""A group and the width that it gets."""
+"""Index of a group and its new width."""
 
-Added: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], list[float]]
+NoiseGenerator: TypeAlias = Generator[Sequence[Ask], Sequence[Trial], list[float]]
 
 """A part of a search that returns the noise that changes add."""
 
 
-class Soundings:
-    """Trials and what was learned from them.
+class Probes:
+    """The trials of a sensitivity search and the noise model made from them.
 
     Args:
         space: The groups.
 
     Attributes:
-        damage: What each choice of a group does.
-        whole: Trials on all samples, by candidate; some were stopped early.
-        samples: How many all samples are.
-        offset: Noise of the candidate that changes were last measured at.
+        noise_model: The noise of each choice.
+        whole: Trials on all samples, by candidate; some stopped early.
+        samples: Number of all samples.
+        offset: Noise of the candidate at which changes were last measured.
     """
 
     def __init__(self, space: Space) -> None:
         self.space = space
-        self.damage = Damage(space)
+        self.noise_model = NoiseModel(space)
         self.whole: dict[Candidate, Trial] = {}
         self.samples = 0
         self.offset = 0.0
         self._few: dict[Candidate, Trial] = {}
 
     def begin(self, base: Trial) -> None:
-        """Take in the default's trial."""
+        """Store the trial of the default candidate."""
         self.samples = base.measured.samples
         self.whole[base.candidate] = base
 
-    def tried(self, candidates: Iterable[Candidate], bar: float | None) -> Measuring:
-        """Return trials on all samples; what was tried is not asked again."""
+    def tried(self, candidates: Iterable[Candidate], bar: float | None) -> TrialsGenerator:
+        """Measure candidates on all samples; each only once."""
         wanted = list(candidates)
         new = [each for each in dict.fromkeys(wanted) if each not in self.whole]
         if new:
@@ -168,8 +170,10 @@ class Soundings:
             self.whole.update(zip(new, trials, strict=True))
         return [self.whole[candidate] for candidate in wanted]
 
-    def alone(self, base: Trial, *, floats: bool) -> Walk:
-        """Learn the damage of each group at its narrowest; of floats too where they are wanted."""
+    def alone(self, base: Trial, *, floats: bool) -> SearchGenerator:
+        """Measure the noise of each group alone at its narrowest width, and in float if
+        ``floats``.
+        """
         changes = []
         for index in self.space.open:
             group = self.space.groups[index]
@@ -187,32 +191,32 @@ class Soundings:
         if rough:
             self._learn(rough, (yield from self._added(base.candidate, rough)))
 
-    def corrected(self, start: Candidate) -> Walk:
-        """Correct the damage by what single steps from a candidate add."""
+    def corrected(self, start: Candidate) -> SearchGenerator:
+        """Correct the noise model by the noise that single steps from a candidate add."""
         steps = self._steps(start)
         added = yield from self._added(start, steps)
         for (index, bits), noise in zip(steps, added, strict=True):
-            self.damage.correct(
-                index, start[index], bits, noise, present=self.offset, samples=self._glanced
+            self.noise_model.correct(
+                index, start[index], bits, noise, present=self.offset, samples=self._few_samples
             )
 
     @property
-    def _glanced(self) -> int:
-        """How many are few samples."""
+    def _few_samples(self) -> int:
+        """Number of samples for one change."""
         return min(max(self.samples // _SHARE, _FEWEST), _MOST, self.samples)
 
-    def _added(self, start: Candidate, changes: Sequence[Change]) -> Added:
-        """Estimate the noise that changes add to a candidate."""
+    def _added(self, start: Candidate, changes: Sequence[Change]) -> NoiseGenerator:
+        """Measure the noise that changes add to a candidate."""
         changed = [self.space.with_choice(start, index, bits) for index, bits in changes]
-        first, *trials = yield from self._glance([start, *changed])
+        first, *trials = yield from self._on_few_samples([start, *changed])
         noise = first.measured.noise
         if math.isfinite(noise):
             self.offset = noise
         return [trial.measured.noise - noise for trial in trials]
 
-    def _glance(self, candidates: Sequence[Candidate]) -> Measuring:
-        """Return trials on few samples."""
-        samples = self._glanced
+    def _on_few_samples(self, candidates: Sequence[Candidate]) -> TrialsGenerator:
+        """Measure candidates on few samples; each only once."""
+        samples = self._few_samples
         if samples == self.samples:
             return (yield from self.tried(candidates, None))
         new = [each for each in dict.fromkeys(candidates) if each not in self._few]
@@ -223,14 +227,16 @@ class Soundings:
 
     def _learn(self, changes: Sequence[Change], added: Sequence[float]) -> None:
         for (index, bits), noise in zip(changes, added, strict=True):
-            self.damage.learn(index, bits, noise, self.offset * _LEAST_SHARE)
+            self.noise_model.learn(index, bits, noise, self.offset * _LEAST_SHARE)
 
     def _middle(self, index: int) -> int:
         choices = [bits for bits in self.space.groups[index].choices if bits != FLOAT]
         return choices[len(choices) // 2]
 
     def _steps(self, start: Candidate) -> list[Change]:
-        """Return for each group the next narrower width, or the next wider one of the narrowest."""
+        """List for each group its next narrower width; the next wider one if it is the
+        narrowest.
+        """
         steps = []
         for index in self.space.open:
             choices = [bits for bits in self.space.groups[index].choices if bits != FLOAT]

@@ -1,8 +1,8 @@
-"""A bench in a folder: for worker processes, on this machine and on others.
+"""Trial data in a folder, for worker processes on this machine and on others.
 
-Nothing in it is pickled. ``model.onnx`` is the normalized model, ``statistics.npz`` the statistics,
-``NAME.npy`` the samples and the float outputs of all chunks one after the other, mapped into memory
-when they are read, and ``bench.json`` the rest.
+Nothing is pickled. ``model.onnx`` is the normalized model and ``statistics.npz`` the statistics.
+The samples and float outputs of all chunks are concatenated in ``NUMBER.npy`` files, which are
+memory-mapped when read. ``trial_data.json`` holds the rest.
 """
 
 from __future__ import annotations
@@ -24,15 +24,14 @@ from intact.data.metric import Metric
 from intact.errors import DataError, IntactError, UsageError
 from intact.graph import Graph
 from intact.plan import Overrides, TensorEnd, build_plan
-from intact.search.measuring.bench import Bench
-from intact.search.measuring.chunks import Chunk
 from intact.search.measuring.objective import Objective
+from intact.search.measuring.trial_data import Chunk, TrialData
 from intact.search.space import Group, GroupKind, Space
 from intact.targets import target_from_json, target_to_json
 
 VERSION = 1
 
-_MODEL, _STATISTICS, _REST = "model.onnx", "statistics.npz", "bench.json"
+_MODEL, _STATISTICS, _REST = "model.onnx", "statistics.npz", "trial_data.json"
 
 
 class _Group(msgspec.Struct, forbid_unknown_fields=True):
@@ -67,14 +66,14 @@ class _Objective(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Array(msgspec.Struct, forbid_unknown_fields=True):
-    """An array by name: the file of its samples, or one file for each part of it."""
+    """A named array: one file with all samples, or one file for each part."""
 
     name: str
     files: list[str]
     is_list: bool = False
 
 
-class _Bench(msgspec.Struct, forbid_unknown_fields=True):
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     target: dict[str, Any]
     overrides: _Overrides
@@ -94,7 +93,7 @@ class _Bench(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Writer:
-    """Writes arrays under numbers: their names may be anything."""
+    """Writes arrays to numbered files, since names of tensors may not be file names."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -107,20 +106,20 @@ class _Writer:
         return name
 
 
-def save_bench(bench: Bench, folder: Path) -> None:
-    """Write a bench into a folder, which must exist.
+def save_trial_data(trial_data: TrialData, folder: Path) -> None:
+    """Write the trial data into a folder, which must exist.
 
     Raises:
-        UsageError: The metric is a function that no module has under a name.
+        UsageError: The metric is a function that cannot be imported by name.
     """
-    objective = _objective(bench.objective)
-    space, write = bench.space, _Writer(folder)
-    bench.space.plan.graph.save(folder / _MODEL)
-    (folder / _STATISTICS).write_bytes(bench.statistics.to_bytes())
+    objective = _objective(trial_data.objective)
+    space, write = trial_data.space, _Writer(folder)
+    trial_data.space.plan.graph.save(folder / _MODEL)
+    (folder / _STATISTICS).write_bytes(trial_data.statistics.to_bytes())
     overrides = space.overrides
-    chunks = bench.chunks
+    chunks = trial_data.chunks
     labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
-    document = _Bench(
+    document = _Document(
         VERSION,
         target_to_json(space.plan.target),
         _Overrides(
@@ -135,10 +134,10 @@ def save_bench(bench: Bench, folder: Path) -> None:
             for g in space.groups
         ],
         _Method(
-            bench.method.activations,
-            bench.method.fallback,
-            bench.method.weights,
-            dict(bench.method.options),
+            trial_data.method.activations,
+            trial_data.method.fallback,
+            trial_data.method.weights,
+            dict(trial_data.method.options),
         ),
         objective,
         [chunk.size for chunk in chunks],
@@ -146,33 +145,33 @@ def save_bench(bench: Bench, folder: Path) -> None:
         [_joined(name, [c.feeds[name] for c in chunks], write) for name in chunks[0].feeds],
         [_output(name, chunks, write) for name in chunks[0].outputs],
         write(np.concatenate(labels)) if labels else "",
-        [_reference(name, values, write) for name, values in bench.references.items()],
-        bench.is_probability,
-        bench.error,
-        bench.cache_bytes,
-        bench.session_bytes,
+        [_reference(name, values, write) for name, values in trial_data.references.items()],
+        trial_data.is_probability,
+        trial_data.error,
+        trial_data.cache_bytes,
+        trial_data.session_bytes,
     )
     (folder / _REST).write_bytes(msgspec.json.encode(document))
 
 
-def load_bench(folder: Path) -> Bench:
-    """Read a bench; arrays are mapped into memory, so that processes share them.
+def load_trial_data(folder: Path) -> TrialData:
+    """Read the trial data; arrays are mapped into memory, so that processes share them.
 
     Raises:
-        DataError: A file is missing or damaged, or of another version.
+        DataError: A file is missing or damaged, or has another version.
     """
     try:
-        document = msgspec.json.decode((folder / _REST).read_bytes(), type=_Bench)
+        document = msgspec.json.decode((folder / _REST).read_bytes(), type=_Document)
         if document.version != VERSION:
             raise DataError(f"version {document.version}, this intact reads {VERSION}")
-        return _bench(document, folder)
+        return _decoded(document, folder)
     except (OSError, ValueError, KeyError, RecursionError, IntactError) as error:
         raise DataError(
-            f"{folder}: cannot be read as a bench ({error})", remedy="write it again"
+            f"{folder}: cannot be read as trial data ({error})", remedy="write it again"
         ) from error
 
 
-def _bench(document: _Bench, folder: Path) -> Bench:
+def _decoded(document: _Document, folder: Path) -> TrialData:
     asked = document.overrides
     overrides = Overrides(
         tuple(asked.keep_float),
@@ -189,7 +188,7 @@ def _bench(document: _Bench, folder: Path) -> Bench:
         for g in document.groups
     )
     method = document.method
-    return Bench(
+    return TrialData(
         Space(build_plan(graph, target_from_json(document.target), overrides), overrides, groups),
         Statistics.load(folder / _STATISTICS),
         Method(method.activations, method.fallback, method.weights, method.options),
@@ -203,7 +202,7 @@ def _bench(document: _Bench, folder: Path) -> Bench:
     )
 
 
-def _chunks(document: _Bench, folder: Path) -> list[Chunk]:
+def _chunks(document: _Document, folder: Path) -> list[Chunk]:
     feeds = {each.name: _mapped(each.files[0], folder) for each in document.feeds}
     outputs = {each.name: _loaded_reference(each, folder) for each in document.outputs}
     labels = _mapped(document.labels, folder) if document.labels else None
@@ -222,7 +221,7 @@ def _chunks(document: _Bench, folder: Path) -> list[Chunk]:
 
 def _mapped(name: str, folder: Path) -> npt.NDArray[Any]:
     if "/" in name or "\\" in name:
-        raise DataError(f"{name!r} lies outside the folder")
+        raise DataError(f"{name!r} is outside the folder")
     return map_npy(folder / name)
 
 
@@ -231,7 +230,7 @@ def _joined(name: str, parts: Sequence[npt.NDArray[Any]], write: _Writer) -> _Ar
 
 
 def _output(name: str, chunks: Sequence[Chunk], write: _Writer) -> _Array:
-    """Write an output as one file, or one for each chunk where it has no axis for samples."""
+    """Write an output as one file, or as one per chunk where it has no sample axis."""
     parts = [chunk.outputs[name] for chunk in chunks]
     if all(part.ndim and len(part) == c.count for part, c in zip(parts, chunks, strict=True)):
         return _joined(name, parts, write)
@@ -264,10 +263,10 @@ def _loaded_objective(stored: _Objective) -> Objective:
 
 
 def _importable(metric: Metric) -> str:
-    """Return ``module:function`` of a metric.
+    """Find the name ``module:function`` of a metric.
 
     Raises:
-        UsageError: Its module does not have it, as with functions inside of others.
+        UsageError: Its module does not have it: it is a nested function or a lambda.
     """
     module = getattr(metric.function, "__module__", "") or ""
     name = getattr(metric.function, "__qualname__", "")
@@ -279,5 +278,5 @@ def _importable(metric: Metric) -> str:
         pass
     raise UsageError(
         f"metric {metric.name}: other processes cannot import it",
-        remedy="put the function into a module of its own, or search with one worker",
+        remedy="move the function to a module of its own, or search with one worker",
     )

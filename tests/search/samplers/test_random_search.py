@@ -6,7 +6,7 @@ from collections import Counter
 
 import numpy as np
 
-from intact.search.samplers.random_draws import RandomDraws, allowed, drawn
+from intact.search.samplers.random_search import RandomSearch, allowed, drawn
 from intact.search.trial import Goal
 from tests.search.samplers.landscapes import additive, mixed, search, space_of
 
@@ -30,14 +30,14 @@ def test_choices_above_a_width_are_left_out() -> None:
 
 def test_a_small_space_is_tried_whole() -> None:
     landscape = additive(space_of(*[(8, 4)] * 4), [0.1] * 4, [1] * 4)
-    sampler = RandomDraws(landscape.space, Goal(), landscape.cost, 0)
+    sampler = RandomSearch(landscape.space, Goal(), landscape.cost, 0)
     assert len(search(sampler, landscape, 100)) == 16
 
 
 def test_no_trial_is_spent_on_what_is_too_dear() -> None:
     landscape = mixed(8, 4)
     limit = 0.8 * landscape.cost.of(landscape.space.default)
-    sampler = RandomDraws(landscape.space, Goal(max_cost=limit), landscape.cost, 0)
+    sampler = RandomSearch(landscape.space, Goal(max_cost=limit), landscape.cost, 0)
     trials = search(sampler, landscape, 50)
     assert len(trials) == 50
     assert all(trial.cost <= limit for trial in trials[1:])
@@ -48,6 +48,6 @@ def test_seeds_differ() -> None:
     searches = [
         [trial.candidate for trial in search(sampler, landscape, 20)]
         for seed in (0, 1)
-        for sampler in [RandomDraws(landscape.space, Goal(), landscape.cost, seed)]
+        for sampler in [RandomSearch(landscape.space, Goal(), landscape.cost, seed)]
     ]
     assert searches[0] != searches[1]

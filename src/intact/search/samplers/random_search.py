@@ -1,30 +1,32 @@
-"""Random search: each group draws one of its choices, all alike likely.
+"""Random search: a uniformly random choice for each group.
 
-Source: [tvm], "Search". Candidates whose cost already rules them out are drawn again,
-which costs no trial. Where nearly all are ruled out (when one group in six stays float, all is
-dearer than the default), choices are drawn up to a width that is drawn first.
+Source: [tvm], "Search". A candidate that its cost rules out is drawn again, without a trial. Where
+    nearly all are ruled out (with every sixth group float, a candidate costs more than the
+    default), a random maximum width is drawn first.
 """
 
 from __future__ import annotations
 
 import numpy as np
 
-from intact.search.samplers.base import Walk, WalkingSampler
+from intact.search.samplers.base import GeneratorSampler, SearchGenerator
 from intact.search.space import Candidate, Space
 from intact.search.trial import Trial
 
 BATCH = 8
 DRAWS = 100
-"""Draws for a batch, of each sort. When none is new and may win, the search is exhausted."""
+"""Draws for a batch, with and without a maximum width. The search ends when none gives a
+candidate.
+"""
 
 
-class RandomDraws(WalkingSampler):
+class RandomSearch(GeneratorSampler):
     """Draws candidates uniformly and independently."""
 
     name = "random"
 
-    def search(self, base: Trial) -> Walk:  # noqa: ARG002
-        """Draw until nothing new is drawn."""
+    def search(self, base: Trial) -> SearchGenerator:  # noqa: ARG002
+        """Draw until there is no new candidate."""
         generator = np.random.default_rng(self.seed)
         while batch := self._drawn(generator):
             yield from self.measure(batch, self.stops_below)
@@ -47,13 +49,13 @@ class RandomDraws(WalkingSampler):
             found[candidate] = None
             if len(found) == BATCH:
                 break
-        if not found and self.best is None:  # so that it can be said how near it came
+        if not found and self.best is None:  # so that the error can name the nearest trial
             return sorted(dearer, key=dearer.__getitem__)[:BATCH]
         return list(found)
 
 
 def allowed(space: Space, widest: int) -> list[tuple[int, ...]]:
-    """Return the choices of each group up to a width; the narrowest where all are wider."""
+    """List the choices of each group up to a width; the narrowest one where all are wider."""
     return [
         tuple(bits for bits in group.choices if bits <= widest) or group.choices[-1:]
         for group in space.groups
@@ -61,6 +63,6 @@ def allowed(space: Space, widest: int) -> list[tuple[int, ...]]:
 
 
 def drawn(choices: list[tuple[int, ...]], generator: np.random.Generator) -> Candidate:
-    """Return a candidate with one choice for each group, all alike likely."""
+    """Draw a uniformly random candidate."""
     places = generator.integers(0, [len(each) for each in choices])
     return tuple(each[place] for each, place in zip(choices, places, strict=True))

@@ -35,7 +35,7 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Prepared:
+class PiecewisePlan:
     """What running a plan takes.
 
     Attributes:
@@ -55,7 +55,7 @@ class Prepared:
     checkpoints: frozenset[str]
 
     @staticmethod
-    def of(cut: Cut, streams: Streams) -> Prepared:
+    def of(cut: Cut, streams: Streams) -> PiecewisePlan:
         """Resolve a plan, given how it is cut and its quantizers."""
         resolver = _Resolver(streams)
         steps = tuple(resolver.step(piece) for piece in cut.pieces)
@@ -65,7 +65,7 @@ class Prepared:
         producers = {
             str(value.name): at for at, step in enumerate(steps) for value in step.piece.outputs
         }
-        return Prepared(
+        return PiecewisePlan(
             steps, outputs, resolver.quantizers, producers, resolver.keys, cut.checkpoints
         )
 

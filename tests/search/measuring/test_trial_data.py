@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from intact.search.measuring.chunks import portions
+from intact.search.measuring.trial_data import portions
 
 
 @pytest.mark.parametrize(

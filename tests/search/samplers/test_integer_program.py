@@ -10,7 +10,7 @@ import numpy.typing as npt
 import pytest
 
 from intact.search.cost import CostModel, Term
-from intact.search.samplers.program import Program
+from intact.search.samplers.integer_program import IntegerProgram
 from intact.search.space import FLOAT, Candidate
 
 CHOICES = ((FLOAT, 8, 6, 4), (8, 5, 4), (8, 4), (FLOAT, 8), (7,))
@@ -18,8 +18,8 @@ PAIRS = [(0, 1), (1, 2), (0, 2, 3)]
 Floats = npt.NDArray[np.float64]
 
 
-def program(seed: int, *, pairs: bool) -> Program:
-    """Random integers as costs, which rise with the width; random damages, which fall."""
+def program(seed: int, *, pairs: bool) -> IntegerProgram:
+    """Random integers as costs, which rise with the width; random noises, which fall."""
     generator = np.random.default_rng(seed)
     groups = [(index,) for index in range(len(CHOICES))] + (PAIRS if pairs else [])
     terms = []
@@ -29,11 +29,11 @@ def program(seed: int, *, pairs: bool) -> Program:
         for axis in range(len(shape)):
             values = np.flip(np.sort(values, axis), axis)
         terms.append(Term(term, values))
-    damage = [np.sort(generator.exponential(1.0, len(each))) for each in CHOICES]
-    return Program(CostModel("made up", "", 7.0, tuple(terms), CHOICES), damage)
+    noise = [np.sort(generator.exponential(1.0, len(each))) for each in CHOICES]
+    return IntegerProgram(CostModel("made up", "", 7.0, tuple(terms), CHOICES), noise)
 
 
-def every(limited: Program) -> list[Candidate]:
+def every(limited: IntegerProgram) -> list[Candidate]:
     found = product(*limited.cost.choices)
     return [each for each in found if math.isfinite(limited.total(each))]
 
@@ -46,8 +46,8 @@ kinds = pytest.mark.parametrize("pairs", [False, True])
 @kinds
 def test_the_cheapest_within_a_damage(seed: int, pairs: bool) -> None:
     made = program(seed, pairs=pairs)
-    damages = sorted(made.total(each) for each in every(made))
-    for limit in (damages[0], damages[len(damages) // 3], damages[-1], math.inf):
+    noises = sorted(made.total(each) for each in every(made))
+    for limit in (noises[0], noises[len(noises) // 3], noises[-1], math.inf):
         found = made.cheapest(limit)
         assert found is not None
         assert made.total(found) <= limit
@@ -61,7 +61,7 @@ def test_the_mildest_within_a_cost(seed: int, pairs: bool) -> None:
     made = program(seed, pairs=pairs)
     costs = sorted(made.cost.of(each) for each in every(made))
     for limit in (costs[0], costs[len(costs) // 3], costs[-1], math.inf):
-        found = made.mildest(limit)
+        found = made.least_noise(limit)
         assert found is not None
         assert made.cost.of(found) <= limit
         best = min(made.total(each) for each in every(made) if made.cost.of(each) <= limit)
@@ -72,30 +72,30 @@ def test_the_mildest_within_a_cost(seed: int, pairs: bool) -> None:
 def test_impossible_limits_have_no_solution(pairs: bool) -> None:
     made = program(0, pairs=pairs)
     lowest = min(made.cost.of(each) for each in every(made))
-    assert made.mildest(lowest - 1) is None
+    assert made.least_noise(lowest - 1) is None
     assert made.cheapest(min(made.total(each) for each in every(made)) - 0.01) is None
 
 
 @kinds
 def test_forbidden_choices_are_not_taken(pairs: bool) -> None:
     made = program(1, pairs=pairs)
-    damage = [np.array(each) for each in made.damage]
-    damage[0][-1] = damage[1][1:] = math.inf
-    found = Program(made.cost, damage).cheapest(math.inf)
+    noise = [np.array(each) for each in made.noise]
+    noise[0][-1] = noise[1][1:] = math.inf
+    found = IntegerProgram(made.cost, noise).cheapest(math.inf)
     assert found is not None
     assert (found[0] != 4, found[1]) == (True, 8)
 
 
 def test_limits_of_any_magnitude_hold() -> None:
     costs = [Term((group,), np.array([3e15, 1e15, 2.0])) for group in range(3)]
-    damage = [np.array([0.0, 1e-9, 1e-7])] * 3
-    made = Program(CostModel("made up", "", 0.0, tuple(costs), ((8, 6, 4),) * 3), damage)
+    noise = [np.array([0.0, 1e-9, 1e-7])] * 3
+    made = IntegerProgram(CostModel("made up", "", 0.0, tuple(costs), ((8, 6, 4),) * 3), noise)
     assert sorted(made.cheapest(2.5e-9) or ()) == [6, 6, 8]
-    assert sorted(made.mildest(5e15) or ()) == [6, 6, 8]
+    assert sorted(made.least_noise(5e15) or ()) == [6, 6, 8]
 
 
 def test_the_same_program_has_the_same_solution() -> None:
-    assert program(3, pairs=True).mildest(200.0) == program(3, pairs=True).mildest(200.0)
+    assert program(3, pairs=True).least_noise(200.0) == program(3, pairs=True).least_noise(200.0)
 
 
 def test_a_hundred_and_fifty_groups_hold_their_limit() -> None:
@@ -108,9 +108,11 @@ def test_a_hundred_and_fifty_groups_hold_their_limit() -> None:
     )
     units = generator.exponential(1.0, 150)
     steps = np.array([0.0 if each == FLOAT else 4.0**-each for each in choices[0]])
-    made = Program(CostModel("bitops", "", 0.0, terms, choices), [unit * steps for unit in units])
+    made = IntegerProgram(
+        CostModel("bitops", "", 0.0, terms, choices), [unit * steps for unit in units]
+    )
     limit = made.cost.of((6,) * 150)
-    found = made.mildest(limit)
+    found = made.least_noise(limit)
     assert found is not None
     assert made.cost.of(found) <= limit
     assert made.total(found) < 0.8 * made.total((6,) * 150)

@@ -14,8 +14,8 @@ from intact.calibrate.collect import collect
 from intact.data.sources import open_samples
 from intact.engines.session import FloatModel
 from intact.graph import normalize
-from intact.search.measuring.bench import Bench
 from intact.search.measuring.objective import Objective
+from intact.search.measuring.trial_data import TrialData
 from intact.search.plans import required
 from intact.search.space import Space
 from intact.targets import Target, load_target
@@ -32,7 +32,7 @@ def some_samples(model: onnx.ModelProto, count: int, *, seed: int = 5) -> Arrays
     return {**feeds, "labels": np.where(np.arange(count) % 10 == 0, 0, labels)}
 
 
-def bench_of(
+def trial_data_of(
     model: onnx.ModelProto | None = None,
     target: Target | str = "onnxruntime",
     data: Mapping[str, Any] | list[Any] | None = None,
@@ -40,8 +40,8 @@ def bench_of(
     *,
     count: int = 100,
     **options: Any,
-) -> Bench:
-    """A bench with statistics of eight random samples."""
+) -> TrialData:
+    """A trial_data with statistics of eight random samples."""
     model = residual_net() if model is None else model
     graph = normalize(model)
     described = load_target(target) if isinstance(target, str) else target
@@ -50,6 +50,6 @@ def bench_of(
     statistics = collect(graph, open_samples(feeds, graph), required(space), threads=1)
     samples = open_samples(some_samples(model, count) if data is None else data, graph)
     options.setdefault("chunk", 16)
-    return Bench.of(
+    return TrialData.of(
         space, statistics, Method.of(described), samples, objective, threads=1, **options
     )

@@ -11,7 +11,6 @@ import pytest
 
 from intact.errors import IntactError, ModelError, PlanError, SearchError
 from intact.search.trial import Ask, State
-from intact.search.workers.crew import Crew, LostError
 from intact.search.workers.messages import (
     Confirm,
     FloatScore,
@@ -26,9 +25,10 @@ from intact.search.workers.messages import (
     decode_request,
     encode,
 )
-from tests.search.workers.fakes import FakeBench, FakeEvaluator
+from intact.search.workers.pool import WorkerLostError, WorkerPool
+from tests.search.workers.fakes import FakeEvaluator, FakeTrialData
 
-FAKE = FakeEvaluator(FakeBench(), np.arange(1000, dtype=np.float64) / 7, 1)
+FAKE = FakeEvaluator(FakeTrialData(), np.arange(1000, dtype=np.float64) / 7, 1)
 
 LOST, WAIT = 200, 201
 """First choices of candidates: the worker is lost, or waits until it is killed."""
@@ -37,14 +37,14 @@ LOST, WAIT = 200, 201
 class FakeWorker:
     """Answers like an evaluator's worker; ``first_reply`` None is a worker lost at its start."""
 
-    def __init__(self, site: FakeSite) -> None:
-        self.site, self.is_alive, self.is_closed = site, True, False
+    def __init__(self, launcher: FakeLauncher) -> None:
+        self.launcher, self.is_alive, self.is_closed = launcher, True, False
         self.killed = threading.Event()
 
     def first(self) -> bytes:
-        if self.site.first is None:
-            raise LostError("lost at the start")
-        return encode(self.site.first)
+        if self.launcher.first is None:
+            raise WorkerLostError("lost at the start")
+        return encode(self.launcher.first)
 
     def call(self, request: bytes) -> bytes:
         return encode(self.reply(decode_request(request)))
@@ -53,12 +53,12 @@ class FakeWorker:
         if isinstance(request, FloatScore):
             return Score(0.25)
         ask = Ask(request.candidate) if isinstance(request, Confirm) else request.ask  # type: ignore[union-attr]
-        self.site.begun.append(ask.candidate)
+        self.launcher.begun.append(ask.candidate)
         if ask.candidate[0] == WAIT:
             self.killed.wait(20)
         if ask.candidate[0] in {LOST, WAIT}:
-            raise LostError("lost in a trial")
-        time.sleep(self.site.seconds(ask))
+            raise WorkerLostError("lost in a trial")
+        time.sleep(self.launcher.seconds(ask))
         return Result(FAKE.measure(ask))
 
     def kill(self) -> None:
@@ -68,7 +68,7 @@ class FakeWorker:
         self.is_closed = True
 
 
-class FakeSite:
+class FakeLauncher:
     """Starts fakes, and remembers them."""
 
     def __init__(self, first: Reply | None = None, seconds: Callable[[Ask], float] | None = None):
@@ -95,8 +95,8 @@ def asks(*choices: int) -> list[Ask]:
 
 @pytest.mark.parametrize("size", [1, 2, 3, 16])
 def test_order_does_not_depend_on_who_is_first(size: int) -> None:
-    slow_first = FakeSite(Ready(), lambda ask: 0.002 * (12 - ask.candidate[0]))
-    with Crew(slow_first, size) as pool:
+    slow_first = FakeLauncher(Ready(), lambda ask: 0.002 * (12 - ask.candidate[0]))
+    with WorkerPool(slow_first, size) as pool:
         scores = [each.score for each in pool.evaluate(asks(*range(12)))]
     assert scores == [FAKE.measure(ask).score for ask in asks(*range(12))]
     assert len(set(scores)) == 12
@@ -104,86 +104,86 @@ def test_order_does_not_depend_on_who_is_first(size: int) -> None:
 
 
 def test_no_more_workers_than_asks_and_none_before_the_first() -> None:
-    site = FakeSite(Ready(), lambda _: 0.05)
-    with Crew(site, 9) as pool:
+    launcher = FakeLauncher(Ready(), lambda _: 0.05)
+    with WorkerPool(launcher, 9) as pool:
         results = pool.evaluate(asks(1, 2))
         assert list(pool.evaluate([])) == []
-        assert (site.opened, site.workers) == (0, [])
+        assert (launcher.opened, launcher.workers) == (0, [])
         assert len(list(results)) == 2
-        assert (site.opened, len(site.workers)) == (1, 2)
+        assert (launcher.opened, len(launcher.workers)) == (1, 2)
         list(pool.evaluate(asks(1, 2)))
-        assert (site.opened, len(site.workers)) == (1, 2)  # the same again
+        assert (launcher.opened, len(launcher.workers)) == (1, 2)  # the same again
         list(pool.evaluate(asks(1, 2, 3)))
-        assert len(site.workers) == 3
+        assert len(launcher.workers) == 3
 
 
 @pytest.mark.parametrize("size", [1, 3])
 def test_what_is_yielded_is_dealt_with_before_its_place_is_taken(size: int) -> None:
-    site = FakeSite(Ready())
-    with Crew(site, size) as pool:
+    launcher = FakeLauncher(Ready())
+    with WorkerPool(launcher, size) as pool:
         for count, _ in enumerate(pool.evaluate(asks(*range(8))), 1):
             time.sleep(0.02)
-            assert len(site.begun) <= count + size - 1
+            assert len(launcher.begun) <= count + size - 1
 
 
 def test_what_has_not_begun_is_given_up() -> None:
-    site = FakeSite(Ready(), lambda _: 0.02)
-    with Crew(site, 1) as pool:
+    launcher = FakeLauncher(Ready(), lambda _: 0.02)
+    with WorkerPool(launcher, 1) as pool:
         results = pool.evaluate(asks(1, 2, 3))
         next(results)
         results.close()  # type: ignore[attr-defined]
         assert [each.score for each in pool.evaluate(asks(0))] == [0.0]
-        assert site.begun == [(1,), (0,)]
+        assert launcher.begun == [(1,), (0,)]
 
 
 def test_a_lost_worker_is_replaced() -> None:
-    site = FakeSite(Ready())
-    with Crew(site, 1) as pool:
+    launcher = FakeLauncher(Ready())
+    with WorkerPool(launcher, 1) as pool:
         results = list(pool.evaluate(asks(1, LOST, LOST, 2)))
         states = [each.state for each in results]
         assert states == [State.COMPLETE, State.FAILED, State.FAILED, State.COMPLETE]
         assert results[1].reason == "lost in a trial"
-        assert len(site.workers) == 3
-        assert [worker.is_closed for worker in site.workers] == [True, True, False]
+        assert len(launcher.workers) == 3
+        assert [worker.is_closed for worker in launcher.workers] == [True, True, False]
         assert next(pool.confirm([(LOST,)])).state is State.FAILED
-    assert all(worker.is_closed for worker in site.workers)
+    assert all(worker.is_closed for worker in launcher.workers)
 
 
 def test_one_that_is_found_lost_costs_no_trial() -> None:
-    site = FakeSite(Ready())
-    with Crew(site, 1) as pool:
+    launcher = FakeLauncher(Ready())
+    with WorkerPool(launcher, 1) as pool:
         list(pool.evaluate(asks(1)))
-        site.workers[0].is_alive = False
+        launcher.workers[0].is_alive = False
         assert next(pool.evaluate(asks(1))).state is State.COMPLETE
-        assert len(site.workers) == 2
-        assert site.workers[0].is_closed
+        assert len(launcher.workers) == 2
+        assert launcher.workers[0].is_closed
 
 
 def test_workers_that_are_lost_at_their_start_end_the_search() -> None:
-    site = FakeSite(None)
-    with Crew(site, 1) as pool:
+    launcher = FakeLauncher(None)
+    with WorkerPool(launcher, 1) as pool:
         with pytest.raises(
             SearchError, match="workers do not start, 3 times: lost at the start; use fewer"
         ):
             list(pool.evaluate(asks(1, 2)))
-        assert len(site.workers) in {3, 6}  # the second ask may have begun
-    assert site.closed == 1
+        assert len(launcher.workers) in {3, 6}  # the second ask may have begun
+    assert launcher.closed == 1
 
 
 @pytest.mark.parametrize(
     ("error", "kind"), [(ModelError("m", remedy="r"), ModelError), (KeyError("k"), WorkerError)]
 )
 def test_an_error_at_the_start_is_raised_at_once(error: Exception, kind: type[Exception]) -> None:
-    site = FakeSite(Problem.of(error))
-    with Crew(site, 1) as pool, pytest.raises(kind):
+    launcher = FakeLauncher(Problem.of(error))
+    with WorkerPool(launcher, 1) as pool, pytest.raises(kind):
         list(pool.evaluate(asks(1)))
-    assert len(site.workers) == 1
-    assert site.workers[0].is_closed
+    assert len(launcher.workers) == 1
+    assert launcher.workers[0].is_closed
 
 
 def test_closing_ends_trials_that_run() -> None:
-    site = FakeSite(Ready())
-    pool = Crew(site, 2)
+    launcher = FakeLauncher(Ready())
+    pool = WorkerPool(launcher, 2)
     seen: list[Exception] = []
 
     def wait() -> None:
@@ -194,21 +194,21 @@ def test_closing_ends_trials_that_run() -> None:
 
     thread = threading.Thread(target=wait)
     thread.start()
-    while len(site.begun) < 2:
+    while len(launcher.begun) < 2:
         time.sleep(0.001)
     pool.close()
     thread.join(10)
     assert not thread.is_alive()
     assert [str(each) for each in seen] == ["the workers are closed; make a new pool"]
-    assert all(worker.is_closed for worker in site.workers)
+    assert all(worker.is_closed for worker in launcher.workers)
     pool.close()
-    assert site.closed == 1
+    assert launcher.closed == 1
     with pytest.raises(SearchError, match="are closed"):
         list(pool.evaluate(asks(1)))
 
 
 def test_the_float_model_is_run_by_a_worker() -> None:
-    with Crew(FakeSite(Ready()), 2) as pool:
+    with WorkerPool(FakeLauncher(Ready()), 2) as pool:
         assert pool.float_score == 0.25
 
 
