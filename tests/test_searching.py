@@ -127,8 +127,8 @@ class TestGoals:
             ({"sampler": "gready"}, "no sampler 'gready'.*greedy"),
             ({"minimize": "byte"}, "no cost 'byte'.*bytes"),
             ({"objective": "sqr"}, "objective 'sqr'.*sqnr"),
-            ({"objective": "sqnr", "lower_is_better": True}, "metric of yours"),
-            ({"figure": "wrong"}, "metric of yours"),
+            ({"objective": "sqnr", "lower_is_better": True}, "metric of your own"),
+            ({"figure": "wrong"}, "metric of your own"),
             ({"resume": True}, "there is no log to resume"),
             ({"widths": [3], "allow_float": False}, "--widths 3|leave no choice|width"),
             ({"target": "tensorrt", "allow_float": False}, "leave no choice"),
@@ -194,7 +194,7 @@ class TestResult:
         others: tuple[dict[str, Any], ...] = ({"target": "tflite"}, {"model": depthwise_net()})
         for options in others:
             given: dict[str, Any] = {"model": demo.model_path(), **options}
-            with pytest.raises(SearchError, match="the log of another search"):
+            with pytest.raises(SearchError, match="the log belongs to another search"):
                 api.replay_strategy(given.pop("model"), tmp_path / "log", **given)
 
     def test_nothing_is_written_without_an_output(
@@ -412,7 +412,7 @@ class TestResuming:
             ({"minimize": "bits"}, "the cost is bytes there, bits here"),
             ({"max_drop": 2.0}, "the lowest score is"),
             ({"method": "minmax"}, "the calibration method is"),
-            ({"overrides": Overrides(keep_float=("stem/Conv",))}, "the choice space is"),
+            ({"overrides": Overrides(keep_float=("stem/Conv",))}, "the search space is"),
             ({"objective": "agreement"}, "the objective is accuracy there, agreement here"),
         ],
     )

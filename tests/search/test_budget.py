@@ -27,7 +27,7 @@ def test_a_budget_is_read(text: str, budget: Budget) -> None:
 
 @pytest.mark.parametrize("text", ["0trials", "0", "0min", "0.0s"])
 def test_a_budget_of_nothing_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="a budget of zero tries nothing"):
+    with pytest.raises(UsageError, match="a budget of zero allows no trial"):
         Budget.parse(text)
 
 

@@ -171,7 +171,7 @@ def test_an_impossible_score_says_how_near_it_came() -> None:
 def test_an_impossible_cost_says_how_near_it_came() -> None:
     made, _, _ = search(goal=Goal(max_cost=2.0))
     made.run()
-    with pytest.raises(SearchError, match="the cheapest of 6 that were tried costs 3"):
+    with pytest.raises(SearchError, match="the cheapest of 6 trials costs 3"):
         made.confirmed()
 
 

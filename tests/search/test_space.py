@@ -124,7 +124,7 @@ def test_check_refuses_what_is_no_candidate() -> None:
     space = Space.of(chain(), load_target("onnxruntime"))
     with pytest.raises(UsageError, match="choices for"):
         space.check(space.default[1:])
-    with pytest.raises(UsageError, match="3 bits are no choice"):
+    with pytest.raises(UsageError, match="3 bits is not one of its choices"):
         space.check(space.with_choice(space.default, 0, 3))
 
 

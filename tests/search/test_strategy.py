@@ -236,7 +236,7 @@ class TestRefusals:
         number = thresholds.pop(self.single)
         self.refused("lack", thresholds=thresholds)
         self.refused(
-            "have 'odd\\\\n', which is none",
+            "have 'odd\\\\n', unknown to this plan",
             thresholds={**self.strategy.thresholds, "odd\n": number},
         )
         topology = self.strategy.topology

@@ -25,20 +25,20 @@ def test_an_ordinary_search_needs_no_remark() -> None:
 
 def test_a_drop_of_single_samples() -> None:
     (line,) = said(BASE, CHEAP, drop=0.5)
-    assert line.startswith("one of the 100 samples is 1 points: a drop of 0.5 hangs on")
+    assert line.startswith("one of the 100 samples is 1 points: a drop of 0.5 depends on")
     assert said(BASE, CHEAP, drop=2.0) == said(BASE, CHEAP, drop=0.5, kind="kl") == []
 
 
 def test_nothing_was_gained() -> None:
     (line,) = said(BASE, best=BASE)
-    assert line == "nothing that is cheaper than the widest integers holds the limits"
+    assert line == "nothing cheaper than the widest integers is within the limits"
 
 
 def test_the_widest_integers_fail() -> None:
     progress = SearchProgress(Goal(min_score=90.0), 100, Budget(9), [BASE])
     wider = Trial(1, (32,), 9.0, Measured(State.COMPLETE, 91.0, 0.1, 100))
     lines = list(warning_lines(progress, wider, BASE, "accuracy", None))
-    assert lines[0] == "the widest integers alone do not hold the limits"
+    assert lines[0] == "the widest integers alone are not within the limits"
     assert len(lines) == 2
 
 

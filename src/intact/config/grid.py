@@ -1,4 +1,4 @@
-"""The integer grid of a tensor: everything about its quantization except scale and offset."""
+"""The integer grid of a tensor: all of its quantization except scale and offset."""
 
 from __future__ import annotations
 
@@ -27,9 +27,9 @@ class Grid:
     Args:
         policy: A checked set of properties.
         granularity: One scale for the tensor, or one per index of an axis.
-        rounding: How a quotient becomes an integer.
-        bits: 2 to 32. The range may use fewer levels than the bits allow (HAGO's 6 bits in an
-            int8), never more.
+        rounding: Rounding mode.
+        bits: 2 to 32. The range may have fewer levels than the bits allow (as in [tvm], 6 bits in
+            an int8), never more.
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
 
@@ -52,7 +52,7 @@ class Grid:
 
     @property
     def symmetric(self) -> bool:
-        """Whether integer 0 always stands for 0.0."""
+        """Whether integer 0 always represents 0.0."""
         return bool(self.policy & QuantPolicy.SYMMETRICAL)
 
     @property
@@ -72,18 +72,18 @@ class Grid:
 
     @property
     def scheme(self) -> Scheme:
-        """How the levels lie around zero: what a threshold method has to know."""
+        """The position of the levels around zero, for threshold methods."""
         if not self.symmetric:
             return Scheme.ASYMMETRIC
         return Scheme.ONE_SIDED if self.quant_min >= 0 else Scheme.SYMMETRIC
 
     @property
     def levels(self) -> Levels:
-        """The range and the scheme, as ``numerics.thresholds.estimate_range`` takes them."""
+        """The range and the scheme, for ``numerics.thresholds.estimate_range``."""
         return Levels(self.quant_min, self.quant_max, self.scheme)
 
     def check_params(self, scale: npt.ArrayLike, offset: npt.ArrayLike | None) -> QuantParams:
-        """Return scale and offset as read-only arrays if they are possible on this grid.
+        """Check scale and offset against the grid; return them as read-only arrays.
 
         Args:
             scale: Shape ``[]`` per tensor, ``[channels]`` per channel.
@@ -99,7 +99,7 @@ class Grid:
         if not np.all(np.isfinite(scales) & (scales > 0)):
             raise ConfigError(
                 f"scale {_worst_scale(scales)!r} is not a positive finite float32",
-                remedy="calibrate with values that are finite",
+                remedy="calibrate with finite values",
             )
         if self.power_of_two and not np.all(np.frexp(scales)[0] == 0.5):
             raise ConfigError(
@@ -118,7 +118,7 @@ class Grid:
         return QuantParams(scales, offsets)
 
     def quantize(self, values: FloatArray, params: QuantParams) -> IntegerArray:
-        """Turn floats into integers of the grid, saturating; NaN raises ``DataError``."""
+        """Quantize floats to integers of the grid, saturating; NaN raises ``DataError``."""
         if self.exponential:
             scale = self._broadcast(params.scale, values.shape)
             return quantize_logarithmic(values, scale, self.quant_min, self.quant_max)
@@ -133,13 +133,13 @@ class Grid:
         )
 
     def dequantize(self, quantized: IntegerArray, params: QuantParams) -> FloatArray:
-        """Turn integers of the grid into the float32 values they stand for."""
+        """Dequantize integers of the grid to float32."""
         if self.exponential:
             return dequantize_logarithmic(quantized, self._broadcast(params.scale, quantized.shape))
         return dequantize(quantized, params.scale, params.zero_point, axis=self.axis)
 
     def fake_quantize(self, values: FloatArray, params: QuantParams) -> FloatArray:
-        """Quantize and dequantize: the float32 values that survive the grid."""
+        """Quantize and dequantize."""
         if self.exponential:
             return self.dequantize(self.quantize(values, params), params)
         return fake_quantize(
@@ -153,13 +153,13 @@ class Grid:
         )
 
     def _broadcast(self, scale: FloatArray, shape: tuple[int, ...]) -> FloatArray:
-        """Reshape ``[channels]`` to lie along the channel axis of a tensor of some shape."""
+        """Reshape ``[channels]`` to broadcast along the channel axis of a tensor."""
         if self.axis is None:
             return scale
         if self.axis >= len(shape) or shape[self.axis] != scale.size:
             raise ConfigError(
                 f"{scale.size} scales along axis {self.axis} of a tensor of shape {list(shape)}",
-                remedy="give one scale a channel",
+                remedy="give one scale per channel",
             )
         return scale.reshape([-1 if axis == self.axis else 1 for axis in range(len(shape))])
 
@@ -191,12 +191,12 @@ class Grid:
     def _check_symmetry(self) -> None:
         if self.symmetric and not self.quant_min <= 0 < self.quant_max:
             raise ConfigError(
-                f"symmetric range {self.quant_min}..{self.quant_max} has no zero to sit on",
-                remedy="let quant_min be 0 or less and quant_max positive",
+                f"symmetric range {self.quant_min}..{self.quant_max} does not contain zero",
+                remedy="use a quant_min of 0 or less and a positive quant_max",
             )
         if self.exponential and self.quant_min not in (0, -self.quant_max):
             raise ConfigError(
-                f"logarithmic range {self.quant_min}..{self.quant_max} is lopsided",
+                f"logarithmic range {self.quant_min}..{self.quant_max} is not symmetric",
                 remedy=f"use quant_min {-self.quant_max} or 0",
             )
 
@@ -207,7 +207,7 @@ class Grid:
             )
         if self.axis is not None and (len(shape) != 1 or shape[0] == 0):
             raise ConfigError(
-                f"per-channel scale has shape {list(shape)}", remedy="give one scale a channel"
+                f"per-channel scale has shape {list(shape)}", remedy="give one scale per channel"
             )
 
     def _check_offset(self, offsets: npt.NDArray[np.int64]) -> None:
@@ -218,14 +218,13 @@ class Grid:
         outside = (offsets < self.quant_min) | (offsets > self.quant_max)
         if not self.symmetric and np.any(outside):
             raise ConfigError(
-                f"offset {int(offsets[outside][0])} lies outside "
-                f"{self.quant_min}..{self.quant_max}",
+                f"offset {int(offsets[outside][0])} is outside {self.quant_min}..{self.quant_max}",
                 remedy="widen the range of the tensor to include 0.0",
             )
 
 
 def _float32(scale: npt.ArrayLike) -> FloatArray:
-    """A private float32 copy; too large becomes inf and is refused by the caller."""
+    """Copy to float32; overflow becomes inf, which the caller rejects."""
     with np.errstate(over="ignore", under="ignore"):
         try:
             return np.array(scale, dtype=np.float32)
@@ -234,7 +233,7 @@ def _float32(scale: npt.ArrayLike) -> FloatArray:
 
 
 def _integers(offset: npt.ArrayLike) -> npt.NDArray[np.int64]:
-    """A private int64 copy; refuses floats, which would be truncated without a word."""
+    """Copy to int64; floats are rejected, since they would be truncated."""
     array = np.asarray(offset)
     if array.dtype.kind not in "iu":
         raise ConfigError(f"offset has dtype {array.dtype}", remedy="give integers")
@@ -247,7 +246,7 @@ def _worst_scale(scales: FloatArray) -> float:
 
 
 class OnGrid:
-    """Something whose integers lie on a grid."""
+    """Base class of objects with a grid."""
 
     __slots__ = ("grid",)
 
@@ -261,7 +260,7 @@ class OnGrid:
 
     @property
     def rounding(self) -> Rounding:
-        """How a quotient becomes an integer."""
+        """Rounding mode."""
         return self.grid.rounding
 
     @property
@@ -286,14 +285,14 @@ class OnGrid:
 
     @property
     def scheme(self) -> Scheme:
-        """How the levels lie around zero."""
+        """The position of the levels around zero."""
         return self.grid.scheme
 
     @property
     def levels(self) -> Levels:
-        """What a threshold method takes."""
+        """The range and the scheme, for threshold methods."""
         return self.grid.levels
 
     def same_grid(self, other: OnGrid) -> bool:
-        """Whether equal integers mean equal values on both, given equal scales."""
+        """Tell whether both grids are equal."""
         return self.grid == other.grid

@@ -1,7 +1,7 @@
-"""What kind of quantization a tensor has, as a set of flags.
+"""The kind of quantization of a tensor, as a set of flags.
 
-The seven properties are those of [ppq]. Most of the
-128 subsets are impossible; :meth:`QuantPolicy.check` says why.
+The seven properties are those of [ppq]. Most of the 128 subsets are impossible;
+:meth:`QuantPolicy.check` gives the reason.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ class PerTensor:
 
     @property
     def axis(self) -> None:
-        """Always ``None``: what the functions of ``numerics.affine`` take as ``axis``."""
+        """Always ``None``, as the functions of ``numerics.affine`` expect."""
         return None
 
 
@@ -28,8 +28,8 @@ class PerChannel:
     """One scale and one offset for each index of ``axis``, both of shape ``[channels]``.
 
     Raises:
-        ConfigError: If the axis is negative. An axis counted from the end would mean another
-            channel as soon as a dimension is added, so it has to be resolved before.
+        ConfigError: If the axis is negative. A negative axis would change its meaning when a
+            dimension is added, so it must be resolved first.
     """
 
     axis: int
@@ -45,7 +45,7 @@ Granularity: TypeAlias = PerTensor | PerChannel
 
 
 class QuantPolicy(enum.Flag):
-    """Properties of a quantization; a usable policy names one of each pair.
+    """Properties of a quantization; a valid policy has one of each pair.
 
     >>> policy = QuantPolicy.PER_TENSOR | QuantPolicy.LINEAR | QuantPolicy.SYMMETRICAL
     >>> policy.check().spelled
@@ -61,11 +61,10 @@ class QuantPolicy(enum.Flag):
     POWER_OF_2 = enum.auto()
 
     def check(self) -> QuantPolicy:
-        """Return the policy unchanged if a tensor can be quantized that way.
+        """Check that a tensor can be quantized this way; return the policy.
 
         Raises:
-            ConfigError: If both or neither of a pair are set, or two properties exclude each
-                other.
+            ConfigError: If both or neither of a pair are set, or two properties exclude each other.
         """
         for pair in _EXCLUSIVE_PAIRS:
             chosen = self & pair
@@ -85,7 +84,7 @@ class QuantPolicy(enum.Flag):
 
     @property
     def spelled(self) -> str:
-        """The flags by name, joined by ``+``, as :func:`parse_policy` reads them."""
+        """The names of the flags, joined by ``+``; :func:`parse_policy` reads them."""
         return "+".join(flag.name or "" for flag in self)
 
 
@@ -116,7 +115,7 @@ def make_policy(
     exponential: bool = False,
     power_of_two: bool = False,
 ) -> QuantPolicy:
-    """Build a checked policy from the choices it stands for.
+    """Build and check a policy.
 
     Raises:
         ConfigError: If the choices exclude each other.
@@ -131,7 +130,7 @@ def make_policy(
 
 
 def parse_policy(text: str) -> QuantPolicy:
-    """Read a policy as :attr:`QuantPolicy.spelled` writes it, and check it.
+    """Parse and check a policy as :attr:`QuantPolicy.spelled` writes it.
 
     Raises:
         ConfigError: If a name is unknown or the set is impossible.

@@ -1,4 +1,4 @@
-"""Scale and offset that several configs share, kept in one place by a union-find."""
+"""Scale and offset that several configs share, as a union-find."""
 
 from __future__ import annotations
 
@@ -15,8 +15,7 @@ from intact.numerics.affine_params import QuantParams
 class SharedScale(OnGrid):
     """A member of a group that reads scale and offset through its root, the *dominator*.
 
-    Reading always goes through the root, writing is possible only on the root, so the members
-    of a group cannot disagree.
+    Members read through the root and only the root can be written, so they always agree.
     """
 
     __slots__ = ("_followers", "_params", "_parent")
@@ -29,7 +28,9 @@ class SharedScale(OnGrid):
 
     @property
     def dominator(self) -> Self:
-        """The config whose scale and offset hold here; itself when it follows none."""
+        """The root of the group, whose scale and offset apply; the config itself if it is the
+        root.
+        """
         root = self
         while root._parent is not None:
             root = root._parent
@@ -56,28 +57,27 @@ class SharedScale(OnGrid):
         return None if params is None else params.zero_point
 
     def set_params(self, scale: npt.ArrayLike, offset: npt.ArrayLike | None = None) -> None:
-        """Write scale and offset, together because each is checked against the other.
+        """Set scale and offset; they are checked against the grid and each other.
 
         Raises:
-            ConfigError: If the config follows a dominator, or the values do not fit the grid.
+            ConfigError: If the config is not the root, or the values do not fit the grid.
         """
         self._require_root()
         self._params = self.grid.check_params(scale, offset)
 
     def set_checked(self, params: QuantParams) -> None:
-        """Write scale and offset as ``check_params`` of an equal grid returned them.
+        """Set scale and offset that ``check_params`` of an equal grid returned.
 
         Raises:
-            ConfigError: If the config follows a dominator.
+            ConfigError: If the config is not the root.
         """
         self._require_root()
         self._params = params
 
     def adopt(self, root: Self) -> None:
-        """Hang another group under this dominator without checking that sharing makes sense.
+        """Add another group to this dominator's group, without checks.
 
-        For copies of groups that were checked when they were made; others call
-        :meth:`TensorQuantConfig.dominate`.
+        For copies of checked groups; others call :meth:`TensorQuantConfig.dominate`.
         """
         root._parent = self
         root._params = None
@@ -85,13 +85,13 @@ class SharedScale(OnGrid):
         root._followers = []
 
     def group(self) -> tuple[Self, ...]:
-        """All configs that share this config's scale: the dominator first."""
+        """All configs that share this config's scale, the dominator first."""
         root = self.dominator
         return (root, *root._followers)
 
     def _require_root(self) -> None:
         if self._parent is not None:
             raise ConfigError(
-                "scale and offset of a config that follows another are read-only",
-                remedy="write them on its dominator",
+                "scale and offset of a config with a dominator are read-only",
+                remedy="set them on the dominator",
             )

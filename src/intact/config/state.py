@@ -1,7 +1,7 @@
-"""The eleven states of a tensor config, what each means, and how one becomes another.
+"""The eleven states of a tensor config, their meaning and the legal transitions.
 
-The states are those of [ppq]. The transitions are those PPQ practises, written
-down as a table and enforced; PPQ itself guards none of them.
+The states are those of [ppq]. The transitions are those that occur in PPQ; here they are a table
+and checked.
 """
 
 from __future__ import annotations
@@ -12,45 +12,45 @@ from types import MappingProxyType
 
 
 class QuantState(enum.StrEnum):
-    """Where a config stands between creation and execution."""
+    """The state of a config."""
 
     INITIAL = "initial"
-    """Just created, no parameters yet."""
+    """Created, without scale."""
     ACTIVATED = "activated"
-    """In effect with parameters of its own or of its dominator."""
+    """Quantizes, with its own scale or its dominator's."""
     BAKED = "baked"
     """A weight whose stored values are already quantized."""
     OVERLAPPED = "overlapped"
     """An activation that another config quantizes, usually because operators are fused."""
     DEACTIVATED = "deactivated"
-    """Switched off by a decision that can be taken back."""
+    """Switched off; can be reversed."""
     DEQUANTIZED = "dequantized"
-    """Switched off for a while; the state before is remembered."""
+    """Switched off temporarily; the state before is stored."""
     SOI = "soi"
     """Shape or index: never quantized."""
     PASSIVE = "passive"
-    """In effect with parameters derived from other tensors (bias, clip bounds, pad value)."""
+    """Quantizes, with a scale derived from other tensors (bias, clip bounds, pad value)."""
     PASSIVE_INIT = "passive_init"
-    """Will be passive; the tensors it follows have no parameters yet."""
+    """Will be PASSIVE; the tensors that it depends on have no scale yet."""
     PASSIVE_BAKED = "passive_baked"
-    """A passive tensor whose stored values are already quantized."""
+    """A PASSIVE tensor whose stored values are already quantized."""
     FP32 = "fp32"
-    """The operator takes or gives this tensor as float32."""
+    """The operator reads or writes this tensor as float32."""
 
 
 class StateMeaning(enum.Enum):
-    """What an executor or a format does with a tensor in some state."""
+    """How an executor or a format treats a tensor in a given state."""
 
     REFUSED = "refused"
     """Not ready: running or exporting is an error."""
     QUANTIZES = "quantizes"
     """Quantize the tensor here."""
     BAKED = "baked"
-    """Use the values as they are: they are quantized already."""
+    """Use the values as they are: already quantized."""
     GOVERNED = "governed"
-    """Use the values as they are: the dominator quantizes them."""
+    """Use the values as they are: quantized by the dominator."""
     PASSES = "passes"
-    """Use the values as they are: they stay float."""
+    """Use the values as they are: float."""
 
 
 MEANING: Mapping[QuantState, StateMeaning] = MappingProxyType(
@@ -93,14 +93,14 @@ _NEXT: Mapping[QuantState, tuple[QuantState, ...]] = {
         QuantState.DEACTIVATED,
     ),
     QuantState.OVERLAPPED: (QuantState.FP32, QuantState.DEACTIVATED),
-    # A config switched off before calibration was INITIAL or PASSIVE_INIT, and goes back there.
+    # A config that was switched off before calibration returns to INITIAL or PASSIVE_INIT.
     QuantState.DEACTIVATED: (
         QuantState.INITIAL,
         QuantState.ACTIVATED,
         QuantState.PASSIVE_INIT,
         QuantState.PASSIVE,
     ),
-    # Baked values cannot be unbaked; FP32 and SOI are facts about the operator.
+    # Baked values cannot be restored; FP32 and SOI are properties of the operator.
     QuantState.BAKED: (),
     QuantState.PASSIVE_BAKED: (),
     QuantState.FP32: (),
@@ -110,7 +110,7 @@ _NEXT: Mapping[QuantState, tuple[QuantState, ...]] = {
 LEGAL_TRANSITIONS: Mapping[QuantState, frozenset[QuantState]] = MappingProxyType(
     {
         **{state: frozenset((*to, QuantState.DEQUANTIZED)) for state, to in _NEXT.items()},
-        # Only back to the state it came from, which the config remembers: see `requantize`.
+        # Only back to the stored state: see `requantize`.
         QuantState.DEQUANTIZED: frozenset(),
     }
 )
@@ -118,4 +118,4 @@ LEGAL_TRANSITIONS: Mapping[QuantState, frozenset[QuantState]] = MappingProxyType
 NEEDS_SCALE: frozenset[QuantState] = frozenset(
     {QuantState.ACTIVATED, QuantState.PASSIVE, QuantState.BAKED, QuantState.PASSIVE_BAKED}
 )
-"""States that cannot be entered before a scale is known."""
+"""States that require a scale."""

@@ -1,8 +1,8 @@
-"""How one tensor end is quantized, following [ppq]'s *Tensor Quantization Config*.
+"""The quantization of one tensor end, after the *Tensor Quantization Config* of [ppq].
 
 A config belongs to a (node, slot) and not to a tensor, because two consumers may quantize one
-tensor differently. Configs that share one scale form a union-find: each reads scale and offset
-through its root, the *dominator*, and only the root can be written.
+tensor differently. Configs that share one scale form a union-find: each reads scale and offset from
+its root, the *dominator*, and only the root can be written.
 """
 
 from __future__ import annotations
@@ -24,24 +24,24 @@ JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, 
 
 
 class TensorQuantConfig(SharedScale):
-    """All that decides how one tensor end is quantized.
+    """The quantization of one tensor end.
 
-    The grid (policy, rounding, bits, range, granularity) never changes: :meth:`replace` makes
-    another config. State, scale and offset change through methods that check.
+    The grid (policy, rounding, bits, range, granularity) does not change: :meth:`replace` makes
+    another config. State, scale and offset change through checked methods.
 
     Args:
-        policy: A possible set of properties.
+        policy: A valid set of properties.
         bits: 2 to 32.
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
-        rounding: How a quotient becomes an integer.
-        granularity: ``PerTensor()`` or ``PerChannel(axis)``, as the policy says.
+        rounding: Rounding mode.
+        granularity: ``PerTensor()`` or ``PerChannel(axis)``, consistent with the policy.
         scale: Shape ``[]`` or ``[channels]``; ``None`` while unknown.
         offset: Same shape as the scale (also called zero point); ``None`` for zeros.
-        observer: Name of the threshold method that decides the scale.
-        detail: What passes note about this tensor; JSON values only.
+        observer: Name of the threshold method of the scale.
+        detail: Data of passes about this tensor; JSON values only.
         inplace: Whether an executor may overwrite the tensor.
-        state: Where the config starts.
+        state: The initial state.
 
     Raises:
         ConfigError: If the arguments contradict each other.
@@ -89,7 +89,7 @@ class TensorQuantConfig(SharedScale):
 
     @classmethod
     def on_grid(cls, grid: Grid, *, observer: str = "minmax") -> TensorQuantConfig:
-        """A new INITIAL config on an existing grid."""
+        """Make an INITIAL config on a grid."""
         return cls(
             policy=grid.policy,
             bits=grid.bits,
@@ -104,20 +104,20 @@ class TensorQuantConfig(SharedScale):
 
     @property
     def state(self) -> QuantState:
-        """The state now; changed by :meth:`transition`."""
+        """The current state; changed by :meth:`transition`."""
         return self._state
 
     @property
     def meaning(self) -> StateMeaning:
-        """What an executor or a format does with the tensor now."""
+        """How an executor or a format treats the tensor in the current state."""
         return MEANING[self._state]
 
     def transition(self, state: QuantState) -> None:
-        """Move to another state; staying in the same one is no move and always allowed.
+        """Change the state; the current state is always allowed.
 
         Raises:
-            ConfigError: If the table has no such transition, or the state needs a scale and
-                neither this config nor its dominator has one.
+            ConfigError: If the transition is not legal, or the state needs a scale and neither this
+                config nor its dominator has one.
         """
         if state is self._state:
             return
@@ -137,7 +137,7 @@ class TensorQuantConfig(SharedScale):
         self._state = state
 
     def requantize(self) -> None:
-        """Return from DEQUANTIZED to the state before it.
+        """Change from DEQUANTIZED back to the state before.
 
         Raises:
             ConfigError: If the config is not dequantized.
@@ -154,11 +154,11 @@ class TensorQuantConfig(SharedScale):
     # ---- sharing a scale ---------------------------------------------------------------------
 
     def clear_params(self) -> None:
-        """Forget scale and offset, to calibrate again.
+        """Remove scale and offset, to calibrate again.
 
         Raises:
-            ConfigError: If the config follows a dominator, or a config of its group is in a
-                state that needs a scale.
+            ConfigError: If the config is not the root, or a config of its group is in a state that
+                needs a scale.
         """
         self._require_root()
         for member in self.group():
@@ -170,14 +170,14 @@ class TensorQuantConfig(SharedScale):
         self._params = None
 
     def dominate(self, other: TensorQuantConfig) -> None:
-        """Let this config's dominator decide scale and offset of ``other`` and its group.
+        """Make ``other`` and its group share scale and offset of this config's dominator.
 
-        What ``other``'s group knew of scale and offset is dropped. Dominating a config of the
-        same group changes nothing.
+        The scale and offset of ``other``'s group are dropped. If both are in one group already,
+        nothing changes.
 
         Raises:
-            ConfigError: If spacing or granularity differ, or a config that would keep
-                quantizing (any state but OVERLAPPED) is on another grid.
+            ConfigError: If spacing or granularity differ, or a config in a state other than
+                OVERLAPPED is on another grid.
         """
         root, follower = self.dominator, other.dominator
         if root is follower:
@@ -187,23 +187,25 @@ class TensorQuantConfig(SharedScale):
         root.adopt(follower)
 
     def move_to(self, grid: Grid) -> None:
-        """Move to another grid while there is no scale yet; the group is moved one by one.
+        """Change the grid of a config without scale; other configs of the group do not change.
 
         Raises:
-            ConfigError: The scale is known, or spacing or granularity would differ.
+            ConfigError: There is a scale, or spacing or granularity differ.
         """
         if self.params is not None:
             raise ConfigError(
-                "a config with a scale keeps its grid", remedy="clear the scale first"
+                "the grid of a config with a scale cannot change", remedy="clear the scale first"
             )
         if (grid.exponential, grid.granularity) != (self.grid.exponential, self.grid.granularity):
-            raise ConfigError("the new grid is of another kind", remedy="use one policy")
+            raise ConfigError(
+                "the new grid has another spacing or granularity", remedy="use one policy"
+            )
         self.grid = grid
 
     # ---- arithmetic --------------------------------------------------------------------------
 
     def quantize(self, values: FloatArray) -> IntegerArray:
-        """Turn floats into integers of the grid, saturating.
+        """Quantize floats to integers of the grid, saturating.
 
         Raises:
             ConfigError: If the state is INITIAL or PASSIVE_INIT, or there is no scale.
@@ -211,7 +213,7 @@ class TensorQuantConfig(SharedScale):
         return self.grid.quantize(values, self._usable_params())
 
     def dequantize(self, quantized: IntegerArray) -> FloatArray:
-        """Turn integers of the grid into the float32 values they stand for.
+        """Dequantize integers of the grid to float32.
 
         Raises:
             ConfigError: If the state is INITIAL or PASSIVE_INIT, or there is no scale.
@@ -219,7 +221,7 @@ class TensorQuantConfig(SharedScale):
         return self.grid.dequantize(quantized, self._usable_params())
 
     def fake_quantize(self, values: FloatArray) -> FloatArray:
-        """Quantize and dequantize: the float32 values that survive the grid.
+        """Quantize and dequantize.
 
         Raises:
             ConfigError: If the state is INITIAL or PASSIVE_INIT, or there is no scale.
@@ -229,14 +231,14 @@ class TensorQuantConfig(SharedScale):
     # ---- copies ------------------------------------------------------------------------------
 
     def copy(self) -> TensorQuantConfig:
-        """An equal config that follows nobody and keeps the scale it reads now."""
-        # Plans are copied all the time: slot by slot takes a third of what copy.copy does.
+        """Copy the config as the root of its own group, with the scale that it reads now."""
+        # Plans are copied often: this takes a third of the time of copy.copy.
         twin = object.__new__(type(self))
-        twin.grid = self.grid  # frozen and checked: it is shared
+        twin.grid = self.grid  # frozen and checked, so shared
         twin.observer, twin.detail, twin.inplace = self.observer, dict(self.detail), self.inplace
         twin._state, twin._remembered = self._state, self._remembered
         twin._parent, twin._followers = None, []
-        # A follower on a narrower grid reads a scale that need not be possible on its own.
+        # A follower on a narrower grid may read a scale that is not valid on its own grid.
         params = self.params
         is_own = params is not None and self.dominator.grid == self.grid
         twin._params = params if is_own else None
@@ -251,7 +253,7 @@ class TensorQuantConfig(SharedScale):
         policy: QuantPolicy | None = None,
         rounding: Rounding | None = None,
     ) -> TensorQuantConfig:
-        """A new INITIAL config on another grid, with this one's observer, detail and inplace.
+        """Make an INITIAL config on another grid, with the same observer, detail and inplace.
 
         Raises:
             ConfigError: If the new grid is impossible.
@@ -320,10 +322,10 @@ Key = TypeVar("Key", bound=Hashable)
 
 
 def copy_configs(configs: Mapping[Key, TensorQuantConfig]) -> dict[Key, TensorQuantConfig]:
-    """Copy configs and their ties, so that a pass can change its own copies.
+    """Copy configs with their shared scales.
 
-    A dominator that is not among ``configs`` is copied too; its followers keep it alive.
-    A config listed under two keys stays one config under two keys.
+    A dominator that is not among ``configs`` is copied too. A config under two keys stays one
+    config under two keys.
     """
     twins: dict[int, TensorQuantConfig] = {}
     for config in configs.values():

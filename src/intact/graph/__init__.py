@@ -1,7 +1,7 @@
-"""Models as graphs: reading, normalizing, asking.
+"""Models as graphs: reading, normalizing, queries.
 
-`normalize` brings a model into one form, a `Graph`, which answers who makes and who reads what;
-the functions of `intact.graph.ops` say what each input of a node is for.
+`normalize` converts a model to a canonical `Graph` with producers and consumers of each value; the
+functions of `intact.graph.ops` give the role of each input of a node.
 """
 
 from __future__ import annotations

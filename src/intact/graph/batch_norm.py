@@ -1,9 +1,8 @@
-"""The memory of a folded BatchNormalization, kept with the node that absorbed it.
+"""Parameters of a folded BatchNormalization, stored in the metadata of the node it was folded into.
 
 Data-free methods (equalization, bias correction) read the distribution of a layer's output from
 it: per channel, mean ``beta`` and standard deviation ``|gamma|`` (Nagel et al. 2019, "Data-Free
-Quantization Through Weight Equalization and Bias Correction"). It travels through files in the
-node's metadata.
+Quantization Through Weight Equalization and Bias Correction").
 """
 
 from __future__ import annotations
@@ -45,7 +44,7 @@ class BatchNorm:
 
 
 def remember(node: ir.Node, batch_norm: BatchNorm) -> None:
-    """Attach a BatchNorm to a node in place of an earlier one: the last describes the output."""
+    """Store a BatchNorm in a node's metadata; it replaces an earlier one."""
     fields: dict[str, str | float] = {"epsilon": batch_norm.epsilon}
     for name in _ARRAYS:
         array = np.asarray(getattr(batch_norm, name), dtype="<f4")
@@ -54,7 +53,7 @@ def remember(node: ir.Node, batch_norm: BatchNorm) -> None:
 
 
 def recall(node: ir.Node) -> BatchNorm | None:
-    """Return the BatchNorm that was folded into a node, None if there was none.
+    """Read the BatchNorm that was folded into a node; None if there was none.
 
     Raises:
         ModelError: The node's metadata does not hold what `remember` writes.

@@ -1,4 +1,4 @@
-"""Edits of a cloned model: putting a computed value in the place of another."""
+"""Edits of a copied model: adding nodes, replacing values."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class Editor(GraphBuilder):
 
     def __init__(self, model: ir.Model) -> None:
         self.model = model.clone()
-        # A body may not reuse a name of its surroundings, and no two nodes may share one.
+        # A body may not reuse a name of the outer graph, and node names are unique.
         super().__init__(Names(n for graph in self.model.graphs() for n in _names(graph)))
         self.nodes_by_name = {str(node.name): node for node in self.model.graph}
         self._values = {
@@ -37,7 +37,7 @@ class Editor(GraphBuilder):
         """The copy's value of that name, or what was bound in its place.
 
         Raises:
-            KeyError: There is none.
+            KeyError: There is no such value.
         """
         return self._values[name]
 
@@ -46,9 +46,9 @@ class Editor(GraphBuilder):
         self._values[name] = value
 
     def redirect(self, old: ir.Value, new: ir.Value, readers: Iterable[tuple[str, int]]) -> None:
-        """Let the (node name, slot) readers of ``old`` read ``new``.
+        """Replace ``old`` by ``new`` at the inputs given as (node name, slot).
 
-        A slot of ``IMPLICIT_SLOT`` stands for the bodies of If, Loop and Scan.
+        A slot of ``IMPLICIT_SLOT`` means the bodies of If, Loop and Scan.
         """
         for name, slot in readers:
             if slot != IMPLICIT_SLOT:
@@ -59,7 +59,7 @@ class Editor(GraphBuilder):
                     use.node.replace_input_with(use.idx, new)
 
     def replace_output(self, old: ir.Value, new: ir.Value) -> None:
-        """Make ``new`` the graph output that ``old`` was, under the same name."""
+        """Replace the graph output ``old`` by ``new``, under the same name."""
         outputs = self.model.graph.outputs
         if not any(output is old for output in outputs):
             return
@@ -96,7 +96,7 @@ class Editor(GraphBuilder):
 
 
 def _names(graph: ir.Graph) -> Iterator[str]:
-    """Yield every name of one graph: of nodes, inputs, constants and results."""
+    """Yield every name in a graph: of nodes, inputs, constants and node outputs."""
     for node in graph:
         yield from (str(node.name), *(str(value.name) for value in node.outputs))
     for value in (*graph.inputs, *graph.initializers.values()):

@@ -1,4 +1,4 @@
-"""`Graph`: a read-only view of a normalized model, with the questions the other rooms ask."""
+"""`Graph`: a read-only view of a normalized model, with producers, consumers and constants."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
 
 def model_digest(model: ir.Model) -> str:
-    """Return the SHA-256 of a model as 64 hexadecimal digits."""
+    """Compute the SHA-256 of a model as 64 hexadecimal digits."""
     digest = _Digest()
     digest.opsets(model.opset_imports)
     digest.graph(model.graph)
@@ -37,7 +37,7 @@ def model_digest(model: ir.Model) -> str:
 
 
 class _Digest:
-    """Feeds a hash with length-prefixed fields, so that no two models write the same bytes."""
+    """Computes a hash over length-prefixed fields, so that no two models hash the same bytes."""
 
     def __init__(self) -> None:
         self._hash = hashlib.sha256()
@@ -116,10 +116,10 @@ Consumer = tuple[ir.Node, int]
 
 
 class Graph:
-    """A normalized model: every node and value of the main graph has a name of its own.
+    """A normalized model: every node and value of the main graph has a unique name.
 
-    The view keeps what it computed, so the model must not be changed under it; take `clone` and
-    change that one's model before anything else is asked of it.
+    Results are cached, so the model must not be changed. To change it, use `clone` and change the
+    copy's model before any query.
 
     Args:
         model: A model as `intact.graph.normalization.normalize` leaves it.
@@ -133,10 +133,10 @@ class Graph:
         self._nodes = tuple(model.graph)
         self._by_name = {node.name: node for node in self._nodes if node.name}
         if len(self._by_name) != len(self._nodes):
-            raise ModelError("the graph has nodes without a name of their own", remedy=_NORMALIZE)
+            raise ModelError("the graph has nodes without a unique name", remedy=_NORMALIZE)
         values = self.values
         if len({value.name for value in values if value.name}) != len(values):
-            raise ModelError("the graph has values without a name of their own", remedy=_NORMALIZE)
+            raise ModelError("the graph has values without a unique name", remedy=_NORMALIZE)
 
     @property
     def model(self) -> ir.Model:
@@ -150,7 +150,7 @@ class Graph:
 
     @property
     def inputs(self) -> tuple[ir.Value, ...]:
-        """The graph inputs that a caller feeds, without initializers, in the model's order."""
+        """The graph inputs without initializers, in the model's order."""
         inputs = self._model.graph.inputs
         return tuple(value for value in inputs if not value.is_initializer())
 
@@ -161,7 +161,9 @@ class Graph:
 
     @cached_property
     def values(self) -> tuple[ir.Value, ...]:
-        """Graph inputs, initializers, then node outputs in topological order; each once."""
+        """Graph inputs, initializers, then node outputs in topological order, without
+        duplicates.
+        """
         graph = self._model.graph
         results = (value for node in self._nodes for value in node.outputs if _is_present(value))
         return tuple(dict.fromkeys((*graph.inputs, *graph.initializers.values(), *results)))
@@ -173,7 +175,7 @@ class Graph:
 
     @property
     def widened(self) -> tuple[str, ...]:
-        """The element types that normalization turned into float32: FLOAT16, BFLOAT16 or none."""
+        """The element types that normalization converted to float32: FLOAT16, BFLOAT16 or none."""
         types = self._model.metadata_props.get(METADATA_KEY, "")
         return tuple(types.split(",")) if types else ()
 
@@ -215,10 +217,10 @@ class Graph:
         return self._arrays[name]
 
     def consumers(self, value: ir.Value) -> tuple[Consumer, ...]:
-        """Return who reads a value, in topological order, once for each slot.
+        """Return the consumers of a value in topological order, one for each slot.
 
-        A node that reads it only inside its body (If, Loop) appears with `IMPLICIT_SLOT`. Graph
-        outputs are no consumers: ask ``value.is_graph_output()``.
+        A node that reads it only inside its body (If, Loop) has `IMPLICIT_SLOT`. A graph output is
+        not a consumer: use ``value.is_graph_output()``.
         """
         return self._consumers.get(value, ())
 
@@ -230,16 +232,16 @@ class Graph:
 
     @cached_property
     def hash(self) -> str:
-        """SHA-256 of the model in hexadecimal; the same however and wherever it is stored."""
+        """SHA-256 of the model in hexadecimal, independent of file layout and location."""
         return model_digest(self._model)
 
     @staticmethod
     def is_float(value: ir.Value | None) -> bool:
-        """Whether a value is known to hold float32, float16, bfloat16 or float64 numbers."""
+        """Tell whether a value is known to hold float32, float16, bfloat16 or float64 numbers."""
         return value is not None and value.dtype in _FLOATS
 
     def clone(self) -> Graph:
-        """Return a graph over a copy of the model; tensors are shared, as they never change."""
+        """Copy the model; its tensors are shared, since they never change."""
         return Graph(self._model.clone())
 
     def save(self, path: str | Path) -> None:
@@ -280,12 +282,12 @@ _NORMALIZE = "normalize it first"
 
 
 def _is_present(value: ir.Value) -> bool:
-    # An optional output that the node leaves out is a value with an empty name and no readers.
+    # An optional output that is absent is a value with an empty name and no readers.
     return bool(value.name) or bool(value.uses()) or value.is_graph_output()
 
 
 def values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
-    """Return the outer values that the subgraphs of a node read, in order."""
+    """List the outer values that the subgraphs of a node read, in order."""
     read: dict[ir.Value, None] = {}
     for attribute in node.attributes.values():
         if attribute.is_ref():
@@ -304,10 +306,12 @@ def values_read_inside(node: ir.Node) -> dict[ir.Value, None]:
 
 
 def shape_or_index_values(graph: Graph) -> frozenset[str]:
-    """Return the names of the values that hold shapes or indices, or lead to nothing else.
+    """Find the values that must never be quantized, by name: shapes and indices.
 
-    Graph outputs, inputs of compute nodes and inputs of unknown operators are never found by what
-    becomes of them; only by their type.
+    Integers, booleans and strings are shapes or indices by type. A float is one if all its uses end
+    in shapes or indices (a resize factor computed in float, the scores of a routing ArgMax), as the
+    SOI state of [ppq]. Graph outputs, inputs of compute nodes and inputs of unknown operators are
+    found by their type only.
     """
     ends_in_shape: set[ir.Value] = set()
     for value in reversed(graph.values):

@@ -1,4 +1,4 @@
-"""Normalization: one shape of graph for everything that comes after."""
+"""Normalization: the canonical form of models."""
 
 from __future__ import annotations
 
@@ -29,27 +29,31 @@ from intact.graph.passes.widen import widen_floats
 _log = logging.getLogger(__name__)
 
 _LONGEST_REASON = 200
-"""Characters of what a library says, which may print a whole graph."""
+"""Maximum length of a library's message, which may contain a whole graph."""
 
 _MOST_ROUNDS = 10
-"""Folding enables rules and rules enable folding; three rounds settle every model seen so far."""
+"""Folding enables rules and rules enable folding; three rounds were enough for every model so
+far.
+"""
 
 
 def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
-    """Bring a model into the form that the rest of `intact` works on.
+    """Convert a model to the canonical form that the rest of `intact` works on.
 
-    Afterwards every node and value has a name of its own (the model's where it had one), constants
-    are initializers, shapes and types are known as far as they can be, what is constant is
-    computed, no-ops are gone, BatchNormalization and other constants by channel are part of the
-    convolution before them, a dense layer is one Gemm, a Sum of two an Add, and a mean over all
-    spatial axes a GlobalAveragePool. What was float16 or bfloat16 computes in float32
-    (see `intact.graph.passes.widen`). The opset, the graph inputs and outputs, dynamic
-    dimensions and the model's results are as before (up to float rounding where BatchNormalization
-    was folded). A tensor name that survives stands for the same numbers as in the source.
-    Operators that are not known, functions and the bodies of If and Loop are not touched.
+    Afterwards every node and value has a unique name (the model's own where it had one), constants
+    are initializers, shapes and types are inferred, and constant expressions are folded. No-ops are
+    removed. BatchNormalization and other constants per channel are folded into the convolution
+    before them. A dense layer is one Gemm, a Sum of two is an Add, and a mean over all spatial axes
+    is a GlobalAveragePool. float16 and bfloat16 are converted to float32 (see
+    `intact.graph.passes.widen`).
+
+    The opset, the graph inputs and outputs, dynamic dimensions and the model's results do not
+    change (up to float rounding where BatchNormalization is folded). A tensor name that remains has
+    the same values as in the source. Unknown operators, functions and the bodies of If and Loop are
+    not changed.
 
     Args:
-        source: A path, or a loaded model; that is never changed.
+        source: A path, or a loaded model, which is not changed.
 
     Raises:
         ModelError: The model cannot be read (see `intact.graph.files.load.load_model`), has a cycle
@@ -64,7 +68,7 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     _simplify(model)
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):
-        pass  # either may stand behind the other
+        pass  # either may follow the other
     plain_gemms(model)
     pool_spatial_means(model)
     library.remove_unused(model)
@@ -76,7 +80,7 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     graph = Graph(model)
     if not graph.inputs:
         raise ModelError(
-            "the model has no inputs: it computes the same every time",
+            "the model has no inputs: its outputs are constant",
             remedy="export it with its input",
         )
     return graph
@@ -85,14 +89,14 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
 def _simplify(model: ir.Model) -> None:
     """Fold constants and apply rules until nothing changes."""
     with protected_names(model):
-        library.remove_unused(model)  # rules pass over what dead nodes still read
+        library.remove_unused(model)  # rules skip values that dead nodes read
         library.infer_shapes(model)
         room = MOST_FILLED
         for _ in range(_MOST_ROUNDS):
             changed = _try(library.fold_constants, model)
             changed |= _try(library.apply_rules, model)
             changed |= library.lift_constants(model)
-            filled = fill_weights(model, room)  # sizes may have been computed only now
+            filled = fill_weights(model, room)  # folding may have computed the sizes
             room -= filled
             changed |= filled > 0
             changed |= remove_no_ops(model) > 0
@@ -103,7 +107,9 @@ def _simplify(model: ir.Model) -> None:
 
 
 def _try(library_pass: Callable[[ir.Model], bool], model: ir.Model) -> bool:
-    """Run a pass of the library that may trip over an unusual node; each of its edits is whole."""
+    """Run a pass of the library, which may fail on an unusual node; its edits up to there are
+    complete.
+    """
     try:
         return library_pass(model)
     except Exception as error:  # the library raises whatever its rules and evaluators raise

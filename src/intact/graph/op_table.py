@@ -1,9 +1,8 @@
-"""The op table: what every standard ONNX operator does with each of its inputs.
+"""The op table: the role of each input of every standard ONNX operator.
 
-One row an operator. A row says which inputs carry the tensors that a quantizer works on (data,
-weight, bias) and which only steer the operator (shapes, indices, parameters), and whether the
-operator returns only values of its inputs. Input positions are those of opset 11 and
-later; they did not move since then, inputs were only added at the end.
+There is one row per operator. It lists which inputs are quantized tensors (data, weight, bias) and
+which are arguments (shapes, indices, parameters), and whether the operator only moves values. Input
+positions are those of opset 11; later opsets only added inputs at the end.
 
 Source: the ONNX operator specification (https://onnx.ai/onnx/operators/).
 """
@@ -17,7 +16,7 @@ from types import MappingProxyType
 
 
 class Role(enum.StrEnum):
-    """What an operator input is for."""
+    """The role of an operator input."""
 
     DATA = "data"
     """An activation."""
@@ -28,16 +27,16 @@ class Role(enum.StrEnum):
     SHAPE = "shape"
     """A shape, an index, a size, a condition or a resize factor: never quantized."""
     PARAMETER = "parameter"
-    """A constant that steers the operator: clip bounds, pad value, slope, norm scale."""
+    """A constant argument of the operator: clip bounds, pad value, slope, norm scale."""
 
 
 class OpKind(enum.StrEnum):
-    """What an operator does, as coarsely as quantization needs to know it."""
+    """The kind of an operator, as far as quantization depends on it."""
 
     COMPUTE = "compute"
     """Multiplies and accumulates: has a weight, or two data inputs."""
     ELEMENTWISE = "elementwise"
-    """Works element by element on broadcast inputs."""
+    """Computes element by element on broadcast inputs."""
     ACTIVATION = "activation"
     """A function of one data input, element by element or along an axis (Softmax)."""
     POOL = "pool"
@@ -47,7 +46,7 @@ class OpKind(enum.StrEnum):
     NORMALIZATION = "normalization"
     """Normalizes by statistics, stored or computed."""
     JOIN = "join"
-    """Puts values of several inputs side by side, unchanged."""
+    """Joins values of several inputs, unchanged."""
     MOVE = "move"
     """Reorders, selects or repeats the values of one input."""
     OTHER = "other"
@@ -59,12 +58,12 @@ class OpSpec:
     """One row of the table.
 
     Attributes:
-        kind: What the operator does.
+        kind: The kind of operator.
         roles: The role of each input, by position.
         variadic: The role of the inputs after ``roles``, for operators with any number of inputs.
         moves_values: Every output element is an element of data input 0 (or zero, which every
-            integer grid holds exactly), so that output and input can share one scale. Attributes
-            or further inputs can take it back: ask ``intact.graph.ops.moves_values``.
+            integer grid represents exactly), so that output and input can share one scale. It may
+            depend on attributes or other inputs: use ``intact.graph.ops.moves_values``.
     """
 
     kind: OpKind

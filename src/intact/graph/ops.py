@@ -1,4 +1,4 @@
-"""Questions about one node, answered from the op table and the node's constants."""
+"""Properties of a node, from the op table and the node's constants."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def op_spec(node: ir.Node) -> OpSpec | None:
 
 
 def is_constant(value: ir.Value | None) -> bool:
-    """Whether a value is fixed in the model: an initializer that the caller cannot replace."""
+    """Tell whether a value is constant: an initializer that is not also a graph input."""
     if value is None or value.const_value is None or value.is_graph_input():
         return False
     producer = value.producer()
@@ -40,7 +40,7 @@ def is_constant(value: ir.Value | None) -> bool:
 
 
 def constant_array(value: ir.Value | None) -> np.ndarray | None:
-    """Return the array of a constant value, or None where it is computed or absent."""
+    """Return the array of a constant value; None for a computed or absent one."""
     if value is None or not is_constant(value) or value.const_value is None:
         return None
     return value.const_value.numpy()
@@ -54,8 +54,8 @@ def input_value(node: ir.Node, slot: int) -> ir.Value | None:
 def weight_slot(node: ir.Node) -> int | None:
     """Return the input slot of a compute node's constant weight.
 
-    The weight of Conv and ConvTranspose is input 1. MatMul and Gemm take it on either side; when
-    both sides are constant the right one is the weight. None when nothing is constant.
+    The weight of Conv and ConvTranspose is input 1. For MatMul and Gemm it is on either side; if
+    both sides are constant, the right one. None if no operand is constant.
     """
     spec = op_spec(node)
     if spec is None or spec.kind is not OpKind.COMPUTE:
@@ -65,7 +65,7 @@ def weight_slot(node: ir.Node) -> int | None:
 
 
 def bias_slot(node: ir.Node) -> int | None:
-    """Return the input slot of a compute node's constant bias, None when there is none."""
+    """Return the input slot of a compute node's constant bias; None if there is none."""
     spec = op_spec(node)
     if spec is None or Role.BIAS not in spec.roles:
         return None
@@ -76,8 +76,7 @@ def bias_slot(node: ir.Node) -> int | None:
 def input_role(node: ir.Node, slot: int) -> Role:
     """Return the role of an input slot of a node.
 
-    A weight or bias slot whose value is computed by the model carries data. Inputs of unknown
-    operators carry data.
+    A weight or bias that the model computes has the role DATA, as all inputs of unknown operators.
     """
     spec = op_spec(node)
     if spec is None:
@@ -93,7 +92,7 @@ def input_role(node: ir.Node, slot: int) -> Role:
 
 
 def data_slots(node: ir.Node) -> tuple[int, ...]:
-    """Return the present input slots that carry data."""
+    """List the slots of the data inputs that are present."""
     present = (slot for slot, value in enumerate(node.inputs) if value is not None)
     return tuple(slot for slot in present if input_role(node, slot) is Role.DATA)
 
@@ -101,11 +100,10 @@ def data_slots(node: ir.Node) -> tuple[int, ...]:
 def output_channel_axis(node: ir.Node) -> int | None:
     """Return the axis of the weight tensor along which each output channel has its own slice.
 
-    Conv ``[M, C/group, ...]``: 0. ConvTranspose ``[C, M/group, ...]``: 1 when group is 1; 0 when it
-    is depthwise (``C == group`` and one output channel a group); otherwise None, because an
-    output channel is then a pair of positions on both axes and no one-axis scale fits. Gemm and
-    MatMul: the axis of the weight that the product does not sum over. None for vectors, and for
-    nodes without a constant weight.
+    Conv ``[M, C/group, ...]``: 0. ConvTranspose ``[C, M/group, ...]``: 1 if group is 1; 0 if it is
+    depthwise (``C == group`` and one output channel per group); otherwise None, because an output
+    channel is then a pair of indices on both axes. Gemm and MatMul: the axis of the weight that the
+    product does not sum over. None for vectors, and for nodes without a constant weight.
     """
     slot = weight_slot(node)
     weight = constant_array(input_value(node, slot)) if slot is not None else None
@@ -148,10 +146,11 @@ def _transposed_channel_axis(node: ir.Node, shape: tuple[int, ...]) -> int | Non
 
 
 def moves_values(node: ir.Node) -> bool:
-    """Whether every output element is an element of data input 0, or exactly zero.
+    """Tell whether every output element is an element of data input 0, or exactly zero.
 
-    Such a node can hand its input's scale on. Pad moves values unless it pads with a constant
-    other than 0, Resize only in nearest mode without extrapolation, Dropout only at inference.
+    Output and input of such a node can share one scale. Pad moves values unless it pads with a
+    constant other than 0, Resize only in nearest mode without extrapolation, Dropout only at
+    inference.
     """
     spec = op_spec(node)
     if spec is None or not spec.moves_values:

@@ -254,7 +254,7 @@ class TestResume:
         lines = written(path, trial(0), trial(1), trial(2)).splitlines(keepends=True)
         for order in ([0, 2], [0, 0], [1]):
             path.write_bytes(b"".join(lines[number] for number in order))
-            with pytest.raises(DataError, match="stands where"):
+            with pytest.raises(DataError, match="is expected"):
                 Log.resume(path, settings())
 
     @pytest.mark.parametrize(
@@ -278,7 +278,7 @@ class TestResume:
         with pytest.raises(SearchError) as caught:
             Log.resume(path, settings(**changes))
         assert told in str(caught.value)
-        assert "or another file" in str(caught.value)
+        assert "or another log file" in str(caught.value)
         assert path.read_bytes() == whole  # nothing is cut off from the log of another search
 
     @pytest.mark.parametrize(
@@ -288,7 +288,7 @@ class TestResume:
             ("model", "the model is"),
             ("target", "the target is"),
             ("target_hash", "the target's description"),
-            ("groups", "the choice space"),
+            ("groups", "the search space"),
         ],
     )
     def test_another_world(self, path: Path, field: str, told: str) -> None:
@@ -300,7 +300,7 @@ class TestResume:
         first = written(path, trial(0))
         other = written(path.with_name("other"), trial(1), options=settings(seed=9))
         path.write_bytes(first + other)
-        with pytest.raises(SearchError, match="line 2: the log of another search"):
+        with pytest.raises(SearchError, match="line 2: the log belongs to another search"):
             Log.resume(path, settings())
 
     def test_every_setting_is_compared(self) -> None:

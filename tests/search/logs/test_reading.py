@@ -84,7 +84,7 @@ class TestHostile:
                 read()
         with (
             Log.create(path.with_name("other"), settings()) as log,
-            pytest.raises(OutputError, match="can be read again"),
+            pytest.raises(OutputError, match="the limit is 0"),
         ):
             log.append(trial(0, state=State.FAILED, reason="x" * 10_000), STRATEGY)
         assert path.with_name("other").read_bytes() == b""

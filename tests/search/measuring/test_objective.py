@@ -206,7 +206,7 @@ def test_unknown_kinds_are_refused(kind: str) -> None:
 def test_contradictions_are_refused() -> None:
     with pytest.raises(UsageError, match="one of the two"):
         Objective.of("kl", Metric.of(figures))
-    with pytest.raises(UsageError, match="higher is better"):
+    with pytest.raises(UsageError, match="higher is always better"):
         Objective.of("kl", lower_is_better=True)
 
 

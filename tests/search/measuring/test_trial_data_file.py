@@ -131,10 +131,10 @@ def test_what_is_missing_or_cut_off_is_named(saved: Path, tmp_path: Path, name: 
         (tmp_path / path.name).write_bytes(path.read_bytes())
     whole = (tmp_path / name).read_bytes()
     (tmp_path / name).write_bytes(whole[: len(whole) // 2])
-    with pytest.raises(DataError, match="cannot be read as the trial data"):
+    with pytest.raises(DataError, match="cannot be read as trial data"):
         TrialData.load(tmp_path)
     (tmp_path / name).unlink()
-    with pytest.raises(DataError, match="cannot be read as the trial data"):
+    with pytest.raises(DataError, match="cannot be read as trial data"):
         TrialData.load(tmp_path)
 
 
@@ -150,5 +150,5 @@ def test_a_document_that_is_wrong_is_refused(
     document = msgspec.json.decode((tmp_path / "trial_data.json").read_bytes())
     document[field] = value
     (tmp_path / "trial_data.json").write_bytes(msgspec.json.encode(document))
-    with pytest.raises(DataError, match="cannot be read as the trial data"):
+    with pytest.raises(DataError, match="cannot be read as trial data"):
         TrialData.load(tmp_path)

@@ -82,7 +82,7 @@ def check_refusals(make: Make) -> None:
     assert ask == Ask(landscape.space.default)
     measured = Measured(State.COMPLETE, 0.5, 0.1, 10)
     for told in [[], [Trial(0, landscape.space.uniform(4), 1.0, measured)]]:
-        with pytest.raises(UsageError, match="results of other candidates"):
+        with pytest.raises(UsageError, match="not the results of the last ask"):
             sampler.tell(told)
     assert sampler.ask() == [ask]
 

@@ -1,1 +1,1 @@
-"""Model files: reading, checking and writing them, with weights that stay on disk."""
+"""Model files: reading, checking and writing them, with weights mapped from disk."""

@@ -1,7 +1,7 @@
-"""Weights in files of their own: checked, then mapped into memory pages.
+"""External weight files: checked, then memory-mapped.
 
-Where they lie is what the model file says, and that may be hostile: nothing outside the model's
-folder is read, and nothing beyond the end of a file.
+The model file names their location and may be malicious: nothing outside the model's folder is
+read, and nothing beyond the end of a file.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ _Identity = tuple[int, int, int, int]
 
 @dataclass(frozen=True, eq=False)
 class MappedFile:
-    """A file in read-only memory pages: they cost no memory of the process's own.
+    """A memory-mapped file, read-only.
 
-    The pages stay as they are when the file is replaced or removed; a file that is overwritten in
-    place changes under the model, as it does for every program that maps it.
+    The content stays valid when the file is replaced or removed, but changes when the file is
+    overwritten in place.
 
     Attributes:
-        path: Where the file was when it was mapped.
+        path: Path of the file when it was mapped.
         pages: Its content.
     """
 
@@ -40,18 +40,18 @@ class MappedFile:
 
     @staticmethod
     def open(path: Path) -> MappedFile:
-        """Map a file that is not empty.
+        """Map a non-empty file.
 
         Raises:
-            OSError: It cannot be read.
-            ValueError: It is empty.
+            OSError: The file cannot be read.
+            ValueError: The file is empty.
         """
         with path.open("rb") as file:
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return MappedFile(path.resolve(), pages, _identity(os.fstat(file.fileno())))
 
     def is_still_there(self) -> bool:
-        """Whether the path leads to the same, unchanged file."""
+        """Tell whether the path still has the same, unchanged file."""
         try:
             return _identity(self.path.stat()) == self._identity
         except OSError:
@@ -59,11 +59,11 @@ class MappedFile:
 
 
 class MappedTensor(ir.Tensor[npt.NDArray[np.generic]]):
-    """A tensor in a mapped file, of a type whose elements take whole bytes.
+    """A tensor in a mapped file, with elements of 8 bits or more.
 
     Args:
         file: The mapped file.
-        offset: Where the tensor's little-endian numbers begin, in bytes.
+        offset: Offset of the tensor's little-endian data, in bytes.
         dtype: Type of the elements.
         shape: Shape of the tensor.
         name: Name of the tensor.
@@ -83,13 +83,15 @@ class MappedTensor(ir.Tensor[npt.NDArray[np.generic]]):
         self.offset = offset
 
     def numpy(self) -> npt.NDArray[np.generic]:
-        """Return the numbers, read-only; a copy where the file has them at an odd place."""
+        """Return the array, read-only; a copy if the data are not aligned in the file."""
         array: npt.NDArray[np.generic] = super().numpy()
         return array if array.flags.aligned else array.copy()
 
 
 def tensor_bytes(tensor: ir.TensorProtocol) -> memoryview:
-    """Return a tensor's little-endian bytes as ONNX stores them, without a copy where possible."""
+    """Return the little-endian bytes of a tensor as ONNX stores them, without a copy where
+    possible.
+    """
     array = tensor.numpy()
     if tensor.dtype.bitwidth < 8 or not array.dtype.isnative or not np.little_endian:
         return memoryview(tensor.tobytes())
@@ -104,10 +106,10 @@ _NUMBERS = ("offset", "length")
 
 
 def refuse_bad_places(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse external data whose offset or length is no number.
+    """Check that offset and length of external data are numbers.
 
     Raises:
-        ModelError: Naming the tensor.
+        ModelError: One is not; the message names the tensor.
     """
     graphs = [proto.graph]
     nodes = [node for function in proto.functions for node in function.node]
@@ -135,12 +137,12 @@ def map_external(model: ir.Model, folder: Path | None, where: str) -> None:
     """Map the external data of a model, in place.
 
     Args:
-        model: A model as onnx-ir reads it.
-        folder: The model's folder; None where each tensor has to know its own.
-        where: What to call the model in messages.
+        model: The model.
+        folder: The model's folder; None to use the folder of each tensor.
+        where: Name of the model for messages.
 
     Raises:
-        ModelError: A file is missing, too short, of no use or outside the model's folder.
+        ModelError: A file is missing, too short, unusable or outside the model's folder.
     """
     files: dict[Path, MappedFile] = {}
 
@@ -184,19 +186,21 @@ def _empty(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 
 
 def _checked(tensor: ir.ExternalTensor, folder: Path, where: str) -> Path:
-    """Return the file of a tensor, all of which lies in the folder and in the file."""
+    """Return the path of a tensor's file, after checking path, offset and length."""
     what = f"{where}: external data {str(tensor.location)!r} of tensor {tensor.name!r}"
     root = folder.resolve()
     location = str(tensor.location)
     try:
         path = (root / location).resolve()
         is_file = path.is_file()
-    except (OSError, ValueError, RuntimeError) as error:  # too long; a null byte; a circle of links
-        raise ModelError(f"{what} is no path: {error}") from error
+    except (
+        OSError,
+        ValueError,
+        RuntimeError,
+    ) as error:  # too long, a null byte, or a loop of links
+        raise ModelError(f"{what} is not a path: {error}") from error
     if PurePosixPath(location).is_absolute() or not path.is_relative_to(root):
-        raise ModelError(
-            f"{what} lies outside the model's folder", remedy="move it beside the model"
-        )
+        raise ModelError(f"{what} is outside the model's folder", remedy="move it beside the model")
     if not is_file:
         raise ModelError(f"{what} does not exist", remedy="copy it beside the model")
     sizes = tensor.shape.numpy()

@@ -1,4 +1,4 @@
-"""Reading ONNX models, with one clear error for each kind of bad file."""
+"""Reading and checking ONNX models; a bad file gives one error with its cause."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _VALUES = {
     _KINDS.TYPE_PROTO: "tp",
 }
 
-"""Where an attribute of a message type keeps its value; others have a default."""
+"""The field with the value of an attribute of a message type; other types have a default."""
 
 _TYPES = frozenset({"to", "dtype", "output_dtype"})
 
@@ -38,7 +38,7 @@ _TYPES = frozenset({"to", "dtype", "output_dtype"})
 
 _COUNTS = frozenset({"group", "offset_group"})
 
-"""Attributes that divide: of a ConvTranspose in no groups, ONNX Runtime 1.31 dies."""
+"""Attributes that are divisors: ONNX Runtime 1.31 crashes on a ConvTranspose with group 0."""
 
 _STANDARD = ("", "ai.onnx")
 
@@ -46,24 +46,25 @@ _STANDARD = ("", "ai.onnx")
 
 
 def refuse_unsound(proto: onnx.ModelProto, where: str) -> None:
-    """Refuse texts that are not UTF-8, attributes without value and nodes that ONNX does not know.
+    """Check a model for errors that protobuf and onnx-ir accept: text that is not UTF-8, attributes
+    without value, nodes that violate their operator's definition.
 
-    Operators of other domains, and those that this version of ONNX does not know, may be anything.
+    Operators of other domains, and those that this version of ONNX does not have, are not checked.
 
     Args:
-        proto: A model as protobuf reads it.
-        where: What to call it in messages.
+        proto: The parsed model.
+        where: Name of the model for messages.
 
     Raises:
-        ModelError: Naming the field, the attribute or the node.
+        ModelError: There is one; the message names the field, attribute or node.
     """
     opset = _opset(proto.opset_import)
     for message in _messages(proto.graph):
         _check(message, opset, where)
         if isinstance(message, onnx.AttributeProto) and message.ref_attr_name:
             raise ModelError(
-                f"{where}: attribute {message.name!r} stands for an attribute of a function, "
-                "but is in none"
+                f"{where}: attribute {message.name!r} refers to an attribute of a function, "
+                "but is not in a function"
             )
     for function in proto.functions:
         own_opset = _opset(function.opset_import) or opset
@@ -78,10 +79,10 @@ def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
 
 
 def _messages(message: Any) -> Iterator[Any]:
-    """Yield a message and all in it; protobuf has limited how deep they lie."""
+    """Yield a message and all nested ones; protobuf limits the depth."""
     yield message
     if isinstance(message, onnx.TensorProto):
-        return  # asking for all its fields would copy its data
+        return  # listing its fields would copy its data
     for field, value in message.ListFields():
         if field.message_type is not None:
             for each in value if field.is_repeated else (value,):
@@ -90,7 +91,7 @@ def _messages(message: Any) -> Iterator[Any]:
 
 def _check(message: Any, opset: int, where: str) -> None:
     for name, text in _texts(message):
-        if isinstance(text, bytes):  # so protobuf hands over what it could not decode
+        if isinstance(text, bytes):  # protobuf returns bytes where decoding failed
             raise ModelError(
                 f"{where} is malformed: {name} {text!r} of a {type(message).__name__} is not "
                 "UTF-8 text",
@@ -132,7 +133,7 @@ def _problem(node: onnx.NodeProto, opset: int) -> str:
         ("outputs", len(node.output), schema.min_output, schema.max_output),
     ):
         if not least <= count <= most:
-            return f"has {count} {what}, ONNX opset {opset} wants {least} to {most}"
+            return f"has {count} {what}, ONNX opset {opset} requires {least} to {most}"
     for attribute in node.attribute:
         problem = _attribute_problem(attribute, schema)
         if problem:
@@ -146,14 +147,14 @@ def _problem(node: onnx.NodeProto, opset: int) -> str:
 
 def _attribute_problem(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchema) -> str:
     defined = schema.attributes.get(attribute.name)
-    wanted: Any = defined and defined.type  # an enum, which its stub does not say
+    wanted: Any = defined and defined.type  # an enum; its type stub lacks that
     if wanted is not None and wanted.value != attribute.type:
         given = _KINDS.AttributeType.Name(attribute.type)
         return f"has attribute {attribute.name!r} of type {given}, not {wanted.name}"
     if attribute.name in _TYPES and attribute.i not in onnx.TensorProto.DataType.values():
-        return f"has {attribute.name} {attribute.i}, which is no element type"
+        return f"has {attribute.name} {attribute.i}, which is not an element type"
     if attribute.name in _COUNTS and attribute.i < 1 and not attribute.ref_attr_name:
-        return f"has {attribute.name} {attribute.i}, which has to be 1 or more"
+        return f"has {attribute.name} {attribute.i}, which must be 1 or more"
     return ""
 
 
@@ -161,20 +162,20 @@ def _attribute_problem(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchem
 def _schema(op_type: str, opset: int) -> onnx.defs.OpSchema | None:
     try:
         return onnx.defs.get_schema(op_type, opset, "")
-    except (onnx.defs.SchemaError, TypeError):  # a version that is no C integer, too
+    except (onnx.defs.SchemaError, TypeError):  # also for a version that does not fit a C integer
         return None
 
 
 _MOST_ELEMENTS = 1 << 28
 
-"""Elements of a dense tensor; sparse ones may stand for any number in a few bytes."""
+"""Limit for the elements of a dense tensor: a few sparse bytes can claim any number."""
 
 
 def dense_initializers(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
-    """Return the model with its sparse initializers dense; the same object if it has none.
+    """Convert sparse initializers to dense ones; returns the same object if there are none.
 
     Raises:
-        ModelError: One is malformed, or too large to be written out.
+        ModelError: One is malformed or too large.
     """
     if not proto.graph.sparse_initializer:
         return proto
@@ -193,7 +194,7 @@ def dense_initializers(proto: onnx.ModelProto, where: str) -> onnx.ModelProto:
 
 
 def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
-    """Write one out: indices are positions in the flat tensor, or one row of axes a value."""
+    """Make a dense tensor: indices are flat positions, or one row of coordinates per value."""
     shape = tuple(sparse.dims)
     size = math.prod(shape)
     if min(shape, default=0) < 0 or size > _MOST_ELEMENTS:
@@ -211,30 +212,29 @@ def _dense(sparse: onnx.SparseTensorProto) -> onnx.TensorProto:
 
 MAP_FROM = 1 << 28
 
-"""Bytes of an ``.onnx`` file from which its weights stay in it, mapped into memory pages."""
+"""Size in bytes from which the weights of an ``.onnx`` file are memory-mapped."""
 
 _MAPPED_WEIGHT = 1 << 20
 
-"""Bytes from which a weight of such a file stays there."""
+"""Size in bytes from which a weight of such a file is mapped."""
 
 _Weights = dict[str, MappedTensor]
 
 
 def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
-    """Read a model. Weights in external files and in large ``.onnx`` files stay there, mapped.
+    """Read a model; weights in external files and in large ``.onnx`` files are memory-mapped.
 
     Such files may be replaced or removed while the model is in use, but not overwritten in place.
-    Models of opset 7 to 10 are converted to opset 13, see `intact.graph.files.opset`.
+    Models of opset 7 to 10 are converted to opset 13 (`intact.graph.files.opset`).
 
     Args:
         source: A path to an ``.onnx`` file, or a model that is already loaded. An `ir.Model` is
             cloned (tensors are shared), so that the caller's model never changes.
 
     Raises:
-        ModelError: The file is missing, a folder, empty, truncated or not ONNX; the graph is
-            empty or reads a tensor that nothing makes; the opset is older than 7 or cannot be
-            converted; external data is missing, too short or outside the model's folder; the graph
-            has a cycle.
+        ModelError: The file is missing, a folder, empty, truncated or not ONNX; the graph is empty,
+            has a cycle or reads a tensor that no node produces; the opset is older than 7 or cannot
+            be converted; external data is missing, too short or outside the model's folder.
     """
     folder = None
     where = "the model"
@@ -253,7 +253,7 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     try:
         map_external(model, folder, where)
         own_tensors(model)
-    except (AssertionError, TypeError, ValueError) as error:  # numbers do not fit type and shape
+    except (AssertionError, TypeError, ValueError) as error:  # data do not fit type and shape
         raise ModelError(f"{where} has a malformed tensor: {_first_line(error)}") from error
     return modernize(model, where)
 
@@ -263,13 +263,13 @@ def _cloned(model: ir.Model) -> ir.Model:
         return model.clone()
     except RuntimeError as error:
         raise ModelError(
-            "the model cannot be copied: a node reads what comes later, or nothing makes",
+            "the model cannot be copied: a node reads a tensor of a later node or of none",
             remedy="sort its nodes, or load it by its path",
         ) from error
 
 
 def _read(path: Path, where: str) -> tuple[onnx.ModelProto, _Weights]:
-    """Read a file; the weights of a large one by name, beside the model without their numbers."""
+    """Read a file; for a large one the model without weights, and the mapped weights by name."""
     try:
         if path.stat().st_size >= MAP_FROM and path.is_file():
             return _read_mapped(path)
@@ -319,7 +319,7 @@ def _not_onnx(where: str) -> ModelError:
 
 
 def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
-    # Protobuf accepts what is no model: unknown fields parse as empty.
+    # Protobuf parses any message: unknown fields are skipped.
     if not proto.HasField("graph") or not proto.opset_import:
         raise ModelError(
             f"{where} is not an ONNX model: it holds no graph or no opset",
@@ -328,7 +328,7 @@ def _deserialize(proto: onnx.ModelProto, where: str) -> ir.Model:
     refuse_unsound(proto, where)
     refuse_bad_places(proto, where)
     try:
-        with quiet():  # of what is refused or mended afterwards
+        with quiet():  # problems are reported or repaired below
             return ir.from_proto(dense_initializers(proto, where))
     except ModelError:
         raise
@@ -343,7 +343,7 @@ def _first_line(error: BaseException) -> str:
 
 def _check_graph(model: ir.Model, where: str) -> None:
     if "" not in model.opset_imports:
-        raise ModelError(f"{where} does not say which default opset it uses")
+        raise ModelError(f"{where} does not import the default opset")
     if not len(model.graph) or not model.graph.outputs:
         raise ModelError(f"{where} has an empty graph: no nodes or no outputs")
     scopes: list[ir.Graph | ir.Function] = [*model.graphs(), *model.functions.values()]
@@ -354,9 +354,9 @@ def _check_graph(model: ir.Model, where: str) -> None:
             if value is not None and value.producer() is None and value not in known:
                 raise ModelError(
                     f"{where}: node {node.name!r} ({node.op_type}) reads tensor {value.name!r},"
-                    " which nothing makes"
+                    " which no node produces"
                 )
     for scope in scopes:
         for value in scope.outputs:
             if value.producer() is None and value not in known:
-                raise ModelError(f"{where}: nothing makes the graph output {value.name!r}")
+                raise ModelError(f"{where}: no node produces the graph output {value.name!r}")

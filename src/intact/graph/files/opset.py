@@ -1,8 +1,8 @@
-"""Newer opsets: for models older than the op table, and for formats that need newer types.
+"""Conversion to newer opsets, for models older than the op table and formats that need newer types.
 
-The work is done by `onnx.version_converter`. What it gets wrong without a word was found by running
-models of opsets 7 to 10 before and after it: it leaves out how Resize had picked its positions, and
-that Hardmax worked on a flattened tensor; and it takes the first form of Scan for the second.
+It uses `onnx.version_converter` and repairs three silent errors, found by running models of opsets
+7 to 10 before and after conversion: the sampling positions of Resize are lost, Hardmax on a
+flattened tensor changes, and the first version of Scan is taken for the second.
 """
 
 from __future__ import annotations
@@ -19,32 +19,32 @@ from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.ops import input_value
 
 OLDEST_OPSET = 7
-"""ONNX Runtime runs no older ones; broadcasting was another before."""
+"""ONNX Runtime runs no older opset; broadcasting was defined differently before."""
 
 TABLE_OPSET = 11
-"""Before opset 11 Pad, Clip and others kept as attributes what the op table reads as inputs."""
+"""Before opset 11, Pad, Clip and others had attributes for what are inputs in the op table."""
 
 CONVERTED_OPSET = 13
-"""What older models are brought to: quantized weights by channel need it anyway."""
+"""The opset that older models are converted to; per-channel quantization needs it anyway."""
 
 _IR_VERSIONS = {13: 7, 21: 10}
-"""The IR version that each opset appeared with (ONNX Versioning document)."""
+"""The IR version of each opset (ONNX versioning document)."""
 
 _READ_BY_CONVERTER = 1 << 12
-"""Bytes of the largest constant that a conversion might look at (a shape, a list of axes)."""
+"""Size limit of constants that the converter may read (a shape, a list of axes), in bytes."""
 
 _REPLACED = {"Upsample": "Resize", "Scatter": "ScatterElements"}
-"""Operators that became others with the same first input."""
+"""Operators that were replaced by others with the same first input."""
 
 _REMEDY = "export the model again with opset 13 or newer"
 
 
 def modernize(model: ir.Model, where: str) -> ir.Model:
-    """Return a model of opset 11 or newer; the same object where it is one.
+    """Convert a model older than opset 11; a newer one is returned unchanged.
 
     Args:
-        model: A model whose tensors are its own.
-        where: What to call it in messages.
+        model: A model that shares no tensor objects with others.
+        where: Name of the model for messages.
 
     Raises:
         ModelError: The opset is older than 7, or an operator cannot be converted.
@@ -54,7 +54,7 @@ def modernize(model: ir.Model, where: str) -> ir.Model:
         return model
     if opset < OLDEST_OPSET:
         raise ModelError(
-            f"{where} has opset {opset}, the oldest that can be read is {OLDEST_OPSET}",
+            f"{where} has opset {opset}, the oldest supported one is {OLDEST_OPSET}",
             remedy=_REMEDY,
         )
     try:
@@ -65,10 +65,10 @@ def modernize(model: ir.Model, where: str) -> ir.Model:
 
 
 def convert_opset(model: ir.Model, opset: int) -> ir.Model:
-    """Return a model at a newer opset; nodes and values keep their names, weights are not copied.
+    """Convert a model to a newer opset. Nodes and values keep their names; weights are not copied.
 
     Raises:
-        ModelError: Something cannot be converted; the message names node and operator.
+        ModelError: A node cannot be converted; the message names node and operator.
     """
     before = model.opset_imports[""]
     _refuse_lost_meanings(model)
@@ -96,7 +96,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
 
 
 def _attach(result: ir.Model, weights: list[ir.Value], ports: set[str | None]) -> None:
-    """Give the weights back that stood aside as inputs."""
+    """Restore the weights that were replaced by inputs."""
     inputs = {value.name: value for value in result.graph.inputs}
     for weight in weights:
         value = inputs[weight.name]
@@ -107,16 +107,16 @@ def _attach(result: ir.Model, weights: list[ir.Value], ports: set[str | None]) -
 
 
 def _restore_names(source: onnx.ModelProto, converted: onnx.ModelProto) -> None:
-    """Give back the names that the converter dropped where it put one node for another.
+    """Restore the names that the converter dropped where it replaced a node.
 
-    A tensor is known again by a node that was kept and reads it at the same place. Then the node
-    that writes it has the name of the one that did before.
+    A tensor is identified by a remaining node that reads it at the same input. The node that
+    produces it then gets the name of the former producer.
     """
     before = {node.output[0]: node for node in source.graph.node if node.output}
     known = {name for node in source.graph.node for name in (*node.input, *node.output)}
     present = {name for node in converted.graph.node for name in (*node.input, *node.output)}
     inner = {name for node in converted.graph.node for name in _read_inside(node)}
-    for node in reversed(converted.graph.node):  # readers first: one leads to the next
+    for node in reversed(converted.graph.node):  # readers first: each identifies its producers
         old = before.get(node.output[0]) if node.output else None
         if old is None:
             continue
@@ -144,15 +144,15 @@ def _read_inside(node: onnx.NodeProto) -> Iterator[str]:
 
 
 def _keep_meanings(result: ir.Model) -> None:
-    """Write out the defaults of Resize that were others before opset 11.
+    """Write the defaults of Resize before opset 11 as attributes.
 
-    It did not shift positions by half a pixel; in nearest mode it took the ceiling downwards, else
-    the floor, as ONNX Runtime has it.
+    Positions were asymmetric (not shifted by half a pixel). Nearest mode rounded up when shrinking
+    and down otherwise, as in ONNX Runtime.
     """
     for node in all_nodes(result):
         if node.domain == "" and node.op_type == "Resize":
             scales = input_value(node, 2)
-            tensor = None if scales is None else scales.const_value  # of IR 3 an input as well
+            tensor = None if scales is None else scales.const_value  # in IR 3 also a graph input
             shrinks = tensor is not None and bool((tensor.numpy() < 1).any())
             _set_default(node, "coordinate_transformation_mode", "asymmetric")
             _set_default(node, "nearest_mode", "ceil" if shrinks else "floor")
@@ -164,21 +164,21 @@ def _set_default(node: ir.Node, name: str, value: str) -> None:
 
 
 def _refuse_lost_meanings(model: ir.Model) -> None:
-    """Refuse operators that the converter would let pass with another meaning."""
+    """Raise for operators whose meaning the converter would change silently."""
     opset = model.opset_imports[""]
     for node in all_nodes(model):
         is_batched = opset < 9 and node.op_type == "Scan"
         if node.domain == "" and (is_batched or (opset < 13 and _is_flat_hardmax(node))):
             raise ModelError(
-                f"node {node.name!r} ({node.op_type}) means what newer opsets cannot express"
+                f"node {node.name!r} ({node.op_type}) cannot be expressed in newer opsets"
             )
 
 
 def _functions_at(model: ir.Model, opset: int) -> dict[ir.OperatorIdentifier, ir.Function]:
-    """Return copies of the functions, which the converter drops, at a newer opset.
+    """Copy the functions, which the converter drops, to a newer opset.
 
     Raises:
-        ModelError: A function has an operator with another definition there.
+        ModelError: A function has an operator that is defined differently in the newer opset.
     """
     functions = dict(model.clone().functions) if model.functions else {}
     for function in functions.values():
@@ -187,7 +187,7 @@ def _functions_at(model: ir.Model, opset: int) -> dict[ir.OperatorIdentifier, ir
             if node.domain == "" and not _is_same_operator(node.op_type, before, opset):
                 raise ModelError(
                     f"cannot be converted to opset {opset}: its function {function.name!r} has "
-                    f"{node.op_type}, which is another operator there"
+                    f"{node.op_type}, which is defined differently there"
                 )
         if "" in function.opset_imports:
             function.opset_imports[""] = max(before, opset)
@@ -197,13 +197,13 @@ def _functions_at(model: ir.Model, opset: int) -> dict[ir.OperatorIdentifier, ir
 def _is_same_operator(op_type: str, opset: int, other: int) -> bool:
     try:
         found = [onnx.defs.get_schema(op_type, each, "").since_version for each in (opset, other)]
-    except onnx.defs.SchemaError:  # it ends before, or nobody knows it
+    except onnx.defs.SchemaError:  # removed before, or unknown
         return False
     return found[0] == found[1]
 
 
 def _is_flat_hardmax(node: ir.Node) -> bool:
-    """Whether a node is a Hardmax of old over all axes from one on, which is not the last."""
+    """Tell whether a node is an old Hardmax over several flattened axes."""
     data = input_value(node, 0)
     rank = None if data is None or data.shape is None else len(data.shape)
     return node.op_type == "Hardmax" and node.attributes.get_int("axis", 1) not in (
@@ -213,7 +213,7 @@ def _is_flat_hardmax(node: ir.Node) -> bool:
 
 
 def _culprit(proto: onnx.ModelProto, opset: int) -> str:
-    """Return which node cannot be converted, each tried on its own, and why."""
+    """Find the node that cannot be converted, by converting each alone, and the reason."""
     inferred = onnx.shape_inference.infer_shapes(proto).graph
     known = {each.name: each for each in (*inferred.value_info, *inferred.input)}
     constants = {tensor.name: tensor for tensor in inferred.initializer}
@@ -237,6 +237,6 @@ def _culprit(proto: onnx.ModelProto, opset: int) -> str:
 
 
 def _reason(error: Exception) -> str:
-    """Shorten the converter's failed assertion: its message without the place in the source."""
+    """Shorten the converter's failed assertion to its message, without the source location."""
     text = " ".join(str(error).split())
     return text.rpartition("failed: ")[2][:200] or type(error).__name__

@@ -1,10 +1,9 @@
-"""Large weights and the protobuf format: leaving them in the file, and writing them from where
-they are.
+"""Large weights in protobuf files: skipped when reading, streamed when writing.
 
-The protobuf library holds a whole model in memory, several times while it parses or writes. The
-format itself is simple enough to step over the weights: a message is a sequence of fields, each a
-tag (number and wire type) and a payload with its length in front. Source: "Protocol Buffers:
-Encoding" and onnx.proto.
+The protobuf library holds a whole model in memory, several copies of it while it parses or writes.
+The format is simple enough to skip the weights: a message is a sequence of fields, each a tag
+(number and wire type) and a payload after its length. Source: "Protocol Buffers: Encoding" and
+onnx.proto.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _LONGEST_VARINT = 10
 
 
 class Span(NamedTuple):
-    """Part of a file: from ``start`` up to ``end``, in bytes."""
+    """Part of a file, from ``start`` to ``end`` (exclusive), in bytes."""
 
     start: int
     end: int
@@ -46,17 +45,17 @@ class _Field(NamedTuple):
 def read_without_weights(
     pages: mmap.mmap, *, larger_than: int
 ) -> tuple[onnx.ModelProto, dict[str, Span]]:
-    """Parse a model and leave the ``raw_data`` of its large initializers in the file.
+    """Parse a model without the ``raw_data`` of its large initializers.
 
     Args:
         pages: The content of an ``.onnx`` file.
-        larger_than: Bytes; smaller data is parsed with the rest.
+        larger_than: Size in bytes; smaller data is parsed.
 
     Returns:
-        The model, in which those initializers have no data, and where in the file it is, by name.
+        The model, in which those initializers have no data, and the place of their data by name.
 
     Raises:
-        ValueError: The bytes are no protobuf message, or two such initializers share a name.
+        ValueError: The bytes are not a protobuf message, or two such initializers share a name.
     """
     spans: dict[str, Span] = {}
     proto = onnx.ModelProto()
@@ -77,13 +76,13 @@ def read_without_weights(
             tensor = proto.graph.initializer.add()
             tensor.MergeFromString(header)
             if tensor.name in spans:
-                raise ValueError(f"two initializers are called {tensor.name!r}")
+                raise ValueError(f"two initializers have the name {tensor.name!r}")
             spans[tensor.name] = data
     return proto, spans
 
 
 def _split(pages: mmap.mmap, tensor: Span) -> tuple[bytes, Span | None]:
-    """Return a TensorProto's bytes without its raw data, and where that is."""
+    """Split a TensorProto into its bytes without raw data, and the place of the raw data."""
     header, data = b"", None
     for field in _fields(pages, tensor):
         if field.is_message(_TENSOR_RAW_DATA):
@@ -125,7 +124,7 @@ def _varint(pages: mmap.mmap, position: int, end: int) -> tuple[int, int]:
         value |= (byte & 0x7F) << (7 * shift)
         if byte < 0x80:
             return value, position
-    raise ValueError("a number does not end")
+    raise ValueError("a varint has no end")
 
 
 def _size(span: Span) -> int:
@@ -135,15 +134,15 @@ def _size(span: Span) -> int:
 def frame_weights(
     proto: onnx.ModelProto, weights: list[tuple[onnx.TensorProto, int]]
 ) -> list[bytes]:
-    """Yield the bytes before each large weight; written in turn with them, they are the file.
+    """Compute the bytes before each large weight; alternating with the weights they form the file.
 
     Args:
         proto: The model without these initializers.
-        weights: Each initializer without its data, and the number of bytes of that.
+        weights: Each initializer without its data, and the size of its data in bytes.
 
     Returns:
-        One piece for each weight, to be written before its ``raw_data``. After the last weight
-        the file is complete.
+        One piece for each weight, to be written before its ``raw_data``. After the last weight the
+        file is complete.
     """
     graph = proto.graph.SerializeToString(deterministic=True)
     rest = onnx.ModelProto()
@@ -162,7 +161,7 @@ def frame_weights(
 
 
 def _tag(number: int, length: int) -> bytes:
-    """Return the head of a field with a length in front of its payload."""
+    """Encode the tag and length of a length-delimited field."""
     return _encoded(number << 3 | _LENGTH) + _encoded(length)
 
 

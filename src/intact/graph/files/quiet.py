@@ -1,4 +1,4 @@
-"""The libraries' own log, which would stand between the lines that intact prints."""
+"""Suppression of log messages of onnxscript and onnx-ir, which would mix with intact's output."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from collections.abc import Iterator
 
 _LIBRARIES = ("onnxscript", "onnx_ir")
 
-for _name in _LIBRARIES:  # else Python prints to stderr what a program does not ask for
+for _name in _LIBRARIES:  # without a handler Python prints warnings to stderr
     logging.getLogger(_name).addHandler(logging.NullHandler())
 
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Keep the libraries from logging what they merely could not simplify, or found odd."""
+    """Suppress the libraries' warnings while the block runs."""
     loggers = [logging.getLogger(name) for name in _LIBRARIES]
     levels = [logger.level for logger in loggers]
     for logger in loggers:

@@ -1,4 +1,4 @@
-"""Writing ONNX models: large weights straight from where they are, whole files or none."""
+"""Writing ONNX models: weights are streamed, and files appear only when complete."""
 
 from __future__ import annotations
 
@@ -17,28 +17,27 @@ from intact.graph.files.protobuf import frame_weights
 from intact.graph.files.tensors import weight_bytes
 
 LARGEST_FILE = 2**31 - 2**20
-"""Bytes of weights above which they go to a file of their own (protobuf ends at 2 GiB)."""
+"""Size of all weights in bytes above which they are external (protobuf is limited to 2 GiB)."""
 
 STREAM_FROM = 1 << 26
-"""Bytes of weights above which they are written one by one and not as one message in memory."""
+"""Size of all weights in bytes above which they are streamed, not serialized in memory."""
 
-_EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the .onnx, shapes must be readable there
-_ALIGNMENT = 4096  # external weights begin on pages of their own
+_EXTERNAL_FROM = 1024  # bytes: smaller tensors stay in the .onnx, as shapes must
+_ALIGNMENT = 4096  # external weights start at page boundaries
 _BLOCK = 1 << 16
 _ZEROS = bytes(_BLOCK)
 
 
 def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> None:
-    """Write a model; above 2 GiB the weights go beside it, to ``<file name>.data``.
+    """Write a model; above 2 GiB the weights go to ``<file name>.data`` in the same folder.
 
-    Large weights are written one by one, so that no second copy of the model is in memory. The
-    files appear complete or not at all: what could not be written whole leaves what was there.
-    Missing folders are made.
+    Large weights are streamed, so that no second copy of the model is in memory. The files are
+    replaced only when complete: after an error the old ones remain. Missing folders are created.
 
     Args:
         model: The model.
         path: The ``.onnx`` file.
-        beside: Put the weights beside it whatever their size.
+        beside: Write the weights to their own file whatever their size.
 
     Raises:
         OutputError: The path cannot be written.
@@ -60,11 +59,11 @@ def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> No
 
 
 def in_place(model: ir.Model) -> tuple[bytes, Path] | None:
-    """Return a message that reads a model's large weights from the files in which they are.
+    """Serialize a model with references to the existing files of its large weights.
 
     Returns:
-        The ``.onnx`` bytes and the folder below which the runtime finds the weights; None where
-        too many of them are in memory, or in files of several folders or that were replaced.
+        The ``.onnx`` bytes and the folder with the weight files; None if too many weights are in
+        memory, in several folders, or in files that were replaced.
     """
     rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
     mapped = [tensor for tensor in weights if isinstance(tensor, MappedTensor)]
@@ -87,9 +86,10 @@ def in_place(model: ir.Model) -> tuple[bytes, Path] | None:
 def weights_as_inputs(
     model: ir.Model, *, larger_than: int = _EXTERNAL_FROM
 ) -> tuple[onnx.ModelProto, list[ir.Value]]:
-    """Return a model for libraries that look at types only, and the large initializers it lacks.
+    """Replace large initializers by inputs, for libraries that need only types and shapes.
 
-    Those are inputs of their type and shape there.
+    Returns:
+        The model, and the initializers that were replaced.
     """
     rest, _ = detach_weights(model, larger_than=larger_than)
     kept, ports = rest.graph.initializers, {value.name for value in rest.graph.inputs}
@@ -108,7 +108,7 @@ def weights_as_inputs(
 def detach_weights(
     model: ir.Model, *, larger_than: int
 ) -> tuple[ir.Model, list[ir.TensorProtocol]]:
-    """Return a copy of a model without its large initializers, and those in its order."""
+    """Copy a model without its large initializers; return the copy and these initializers."""
     detached = model.clone()
     weights = []
     for name, value in tuple(detached.graph.initializers.items()):
@@ -127,7 +127,7 @@ def _write_message(model: ir.Model, path: Path) -> None:
 
 def _write_inside(model: ir.Model, path: Path) -> None:
     rest, weights = detach_weights(model, larger_than=_EXTERNAL_FROM)
-    if not weights:  # what is large stands in bodies
+    if not weights:  # the large weights are in bodies
         _write_message(model, path)
         return
     headers = [(_header(tensor), tensor.nbytes) for tensor in weights]
@@ -152,7 +152,7 @@ def _write_beside(model: ir.Model, path: Path) -> None:
 
 
 def external_header(tensor: ir.TensorProtocol, location: str, offset: int) -> onnx.TensorProto:
-    """Return the initializer of a tensor whose numbers are in a file."""
+    """Make the initializer of a tensor with external data."""
     proto = _header(tensor)
     proto.data_location = onnx.TensorProto.EXTERNAL
     for key, value in (("location", location), ("offset", offset), ("length", tensor.nbytes)):
@@ -167,7 +167,7 @@ def _header(tensor: ir.TensorProtocol) -> onnx.TensorProto:
 
 
 def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
-    """Write a tensor's bytes; blocks of zeros become holes where the file system has them."""
+    """Write a tensor's bytes; blocks of zeros become holes if the file system supports them."""
     content = tensor_bytes(tensor)
     for start in range(0, len(content), _BLOCK):
         block = content[start : start + _BLOCK]
@@ -179,14 +179,14 @@ def _write_tensor(file: BinaryIO, tensor: ir.TensorProtocol) -> None:
 
 @contextlib.contextmanager
 def _appearing(*paths: Path) -> Iterator[tuple[BinaryIO, ...]]:
-    """Give files that take their places and names, in this order, when all are complete."""
+    """Open temporary files that are renamed to these paths, in order, when all are complete."""
     partials = [path.with_name(f".{path.name}.{os.getpid()}.partial") for path in paths]
     try:
         with contextlib.ExitStack() as stack:
             files = tuple(stack.enter_context(partial.open("wb")) for partial in partials)
             yield files
             for file in files:
-                file.truncate()  # to the position: a hole at the end has to be there too
+                file.truncate()  # extends the file over a hole at its end
         for partial, path in zip(partials, paths, strict=True):
             partial.replace(path)
     finally:

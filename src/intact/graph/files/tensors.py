@@ -1,4 +1,4 @@
-"""The tensors of a whole model: of initializers and attributes, bodies and functions included."""
+"""All tensors of a model: initializers and attributes, including bodies and functions."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Change = Callable[[ir.TensorProtocol], ir.TensorProtocol]
 
 
 def change_tensors(model: ir.Model, change: Change) -> None:
-    """Put what ``change`` returns in the place of every tensor of a model."""
+    """Replace every tensor of a model by the result of ``change``."""
     for graph in model.graphs():
         for value in graph.initializers.values():
             if value.const_value is not None:
@@ -29,23 +29,23 @@ def change_tensors(model: ir.Model, change: Change) -> None:
 
 
 def own_tensors(model: ir.Model) -> None:
-    """Give a model tensor objects of its own, over the same numbers.
+    """Give a model its own tensor objects, with shared data.
 
-    onnx-ir shares them between a model, its clones and the proto it was read from, and renaming
-    a value renames its tensor: the source would change with the copy.
+    onnx-ir shares tensor objects between a model, its clones and the proto it was read from, and
+    renaming a value renames its tensor: the source would change with the copy.
     """
     change_tensors(model, _own)
 
 
 def all_nodes(model: ir.Model) -> Iterator[ir.Node]:
-    """Yield the nodes of the graph, of its bodies and of the functions."""
+    """Yield the nodes of the graph, of all bodies and of the functions."""
     yield from model.graph.all_nodes()
     for function in model.functions.values():
         yield from function.all_nodes()
 
 
 def weight_bytes(model: ir.Model) -> int:
-    """Return the size of all initializers, bodies' included."""
+    """Compute the size of all initializers in bytes, including bodies."""
     return sum(
         value.const_value.nbytes
         for graph in model.graphs()
@@ -57,11 +57,11 @@ def weight_bytes(model: ir.Model) -> int:
 def _own(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if tensor.dtype is ir.DataType.STRING:
         return ir.StringTensor(tensor.numpy().astype(object), name=tensor.name)
-    if isinstance(tensor, ir.TensorProtoTensor):  # each look at its numbers would copy them
+    if isinstance(tensor, ir.TensorProtoTensor):  # every access to its data makes a copy
         if tensor.size and not any(_has(tensor.raw, field) for field in _DATA):
-            raise ValueError(f"tensor {tensor.name!r} has no data")  # onnx-ir would make zeros
+            raise ValueError(f"tensor {tensor.name!r} has no data")  # onnx-ir would return zeros
         array = tensor.numpy()
-        if array.shape != tuple(tensor.shape):  # numpy takes -1 for whatever is left
+        if array.shape != tuple(tensor.shape):  # numpy infers a dimension of -1
             raise ValueError(f"tensor {tensor.name!r} has the dimensions {list(tensor.shape)}")
         return ir.Tensor(array, dtype=tensor.dtype, shape=tensor.shape, name=tensor.name)
     return copy.copy(tensor)
@@ -71,5 +71,5 @@ _DATA = ("raw_data", "float_data", "int32_data", "int64_data", "double_data", "u
 
 
 def _has(proto: onnx.TensorProto, field: str) -> bool:
-    """Whether a tensor has the field, without a look at it, which would copy it."""
+    """Tell whether a tensor has the field, without copying it."""
     return proto.HasField(field) if field == "raw_data" else len(getattr(proto, field)) > 0

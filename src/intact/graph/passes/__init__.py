@@ -1,7 +1,6 @@
-"""The passes of normalization, one a file.
+"""The passes of normalization.
 
-Contract: a pass changes the model it is given, in place, and returns how much it changed (a count,
-or whether at all). It keeps the opset, the graph inputs and outputs in name and order, and what
-the model computes. A value name that was in the model before and is there after stands for the
-same numbers.
+Contract: a pass changes the model in place and returns how much it changed (a count or a bool). It
+keeps the opset, the names and order of graph inputs and outputs, and the results of the model. A
+value name that remains in the model has the same values as before.
 """

@@ -1,4 +1,4 @@
-"""One form for what exporters write in several: Sum as Add, means as pools, filled weights."""
+"""Canonical operators: Sum as Add, spatial means as pools, ConstantOfShape as constants."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intact.graph.passes.replace import add_constant
 
 
 def write_sums_as_adds(model: ir.Model) -> int:
-    """Make an Add of every Sum with two inputs; return how many changed."""
+    """Replace every Sum of two inputs by an Add; return the number of changes."""
     changed = 0
     for node in model.graph:
         if node.domain == "" and node.op_type == "Sum" and len(node.inputs) == 2:
@@ -28,12 +28,12 @@ _TRANSPARENT = {OpKind.ACTIVATION, OpKind.ELEMENTWISE}
 def pool_spatial_means(model: ir.Model) -> int:
     """Replace each ReduceMean over the axes 2, 3, ... of a [N, C, spatial...] tensor.
 
-    Without kept dimensions a Flatten drops the axes of size one afterwards. A rank-3 mean over the
-    last axis is replaced only behind a convolution or pool, because elsewhere (a LayerNormalization
-    written out) the last axis is no spatial one.
+    A ReduceMean without keepdims becomes a pool and a Flatten. A rank-3 mean over the last axis is
+    replaced only behind a convolution or pool: elsewhere (in a decomposed LayerNormalization) the
+    last axis is not spatial.
 
     Returns:
-        How many were replaced.
+        The number of replaced nodes.
     """
     means = [node for node in model.graph if _is_spatial_mean(node)]
     for node in means:
@@ -46,7 +46,7 @@ def _is_spatial_mean(node: ir.Node) -> bool:
     if node.domain != "" or node.op_type != "ReduceMean" or data is None or data.shape is None:
         return False
     if data.dtype is not ir.DataType.FLOAT:
-        return False  # runtimes pool no integers, and no doubles
+        return False  # runtimes have no pools of integers or doubles
     rank = len(data.shape)
     axes = _axes(node)
     if not 3 <= rank <= 5 or axes is None or any(not -rank <= axis < rank for axis in axes):
@@ -57,7 +57,7 @@ def _is_spatial_mean(node: ir.Node) -> bool:
 
 
 def _axes(node: ir.Node) -> list[int] | None:
-    """Return the constant axes of a reduction: an attribute up to opset 17, then an input."""
+    """Return the constant axes of a reduction: an attribute up to opset 17, an input from 18 on."""
     if "axes" in node.attributes:
         return list(node.attributes.get_ints("axes"))
     array = constant_array(input_value(node, 1))
@@ -65,7 +65,7 @@ def _axes(node: ir.Node) -> list[int] | None:
 
 
 def _is_feature_map(value: ir.Value | None) -> bool:
-    """Whether a value comes from a convolution or pool through element-wise operators only."""
+    """Tell whether a value comes from a convolution or pool through element-wise operators only."""
     while value is not None:
         node = value.producer()
         spec = op_spec(node) if node is not None else None
@@ -112,23 +112,24 @@ def _pooled_shape(data: ir.Value | None) -> ir.Shape | None:
 
 _SMALL = 1 << 12
 
-"""Elements of a result that is filled in whatever reads it."""
+"""Results up to this number of elements are always computed."""
 
 MOST_FILLED = 1 << 28
 
-"""Elements of all results together, as a few bytes may ask for any number: 1 GiB of float32, twice
-what the largest image classifiers have."""
+"""Limit for the elements of all results, since a few bytes can claim any number: 1 GiB of float32,
+twice the weights of the largest image classifiers.
+"""
 
 
 def fill_weights(model: ir.Model, room: int) -> int:
-    """Compute ConstantOfShape nodes that are small or make weights.
+    """Compute ConstantOfShape nodes that are small or produce weights.
 
     Args:
         model: The model; it is changed in place.
-        room: The most elements that all of them may have together.
+        room: Limit for the elements of all of them together.
 
     Returns:
-        The elements that were filled in, at least one for each node.
+        The number of computed elements, at least one for each node.
     """
     left = room
     for node in tuple(model.graph):
@@ -143,7 +144,7 @@ def fill_weights(model: ir.Model, room: int) -> int:
 
 
 def _sizes(node: ir.Node) -> tuple[int, ...] | None:
-    """Return the known shape that a ConstantOfShape makes; None where it has to stay."""
+    """Return the constant shape of a ConstantOfShape; None if it cannot be computed."""
     if node.domain != "" or node.op_type != "ConstantOfShape":
         return None
     shape = constant_array(input_value(node, 0))
@@ -162,7 +163,7 @@ def _fill(graph: ir.Graph, node: ir.Node, sizes: tuple[int, ...]) -> None:
 
 
 def _is_weight(value: ir.Value) -> bool:
-    """Whether a value is read as a weight, perhaps after a Reshape or Transpose."""
+    """Tell whether a value is used as a weight, perhaps after a Reshape or Transpose."""
     ahead = [value]
     while ahead:
         for node, slot in ahead.pop().uses():
@@ -175,7 +176,7 @@ def _is_weight(value: ir.Value) -> bool:
 
 
 def _number(node: ir.Node) -> np.generic:
-    """Return the number that fills the tensor, in its type; float32 zero where none is given."""
+    """Return the fill value in its type; float32 zero by default."""
     attribute = node.attributes.get("value")
     array = None if attribute is None else attribute.as_tensor().numpy().reshape(-1)
     return np.float32(0) if array is None or array.size != 1 else array[0]

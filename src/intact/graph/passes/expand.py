@@ -1,4 +1,4 @@
-"""Operators written as those that they are made of, for hardware that has only these."""
+"""Decomposition of operators into simpler ones, for hardware that has only these."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from intact.graph.graph import Graph
 from intact.graph.ops import input_value
 
 _AXES_ARE_INPUT = 18
-"""Since this opset the axes of ReduceMean are an input."""
+"""From this opset on the axes of ReduceMean are an input."""
 
 
 def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
@@ -21,10 +21,10 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
 
     Args:
         graph: A normalized graph; not changed.
-        op_types: Of ``EXPANSIONS``.
+        op_types: Keys of ``EXPANSIONS``.
 
     Raises:
-        UsageError: There is no expansion of an operator type.
+        UsageError: An operator type has no expansion.
     """
     wanted = set(op_types)
     for op_type in sorted(wanted - EXPANSIONS.keys()):
@@ -42,7 +42,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
 def _layer_norm(editor: Editor, node: ir.Node) -> None:
     """``(x - mean) / sqrt(mean((x - mean)^2) + epsilon) * scale + bias``.
 
-    A node with mean or deviation as outputs, or whose input has no known rank, stays.
+    A node that outputs mean or deviation, or whose input has unknown rank, is not expanded.
     Source: the definition of the ONNX operator.
     """
     data, scale = node.inputs[0], node.inputs[1]
@@ -81,7 +81,7 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
 
 
 def _put_in_place(editor: Editor, node: ir.Node, result: ir.Value) -> None:
-    """Let a value stand where a node's output stood, under its name."""
+    """Replace a node's output by a value, under the same name."""
     old = node.outputs[0]
     name = old.name
     old.replace_all_uses_with(result, replace_graph_outputs=True)
@@ -92,4 +92,4 @@ def _put_in_place(editor: Editor, node: ir.Node, result: ir.Value) -> None:
 
 
 EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {"LayerNormalization": _layer_norm}
-"""By operator type."""
+"""The expansions by operator type."""

@@ -1,4 +1,4 @@
-"""What multiplies or shifts channels behind a linear node is folded into its constants."""
+"""Folding of BatchNormalization and per-channel factors and offsets into the linear node before."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _Doubles = npt.NDArray[np.float64]
 
 
 def sole_linear_producer(source: ir.Value | None, reader: ir.Node) -> ir.Node | None:
-    """Return the Conv, ConvTranspose or Gemm whose result only ``reader`` reads, once."""
+    """Find the Conv, ConvTranspose or Gemm whose result only ``reader`` reads, once."""
     producer = source.producer() if source is not None else None
     if source is None or producer is None or producer.graph is not reader.graph:
         return None
@@ -30,20 +30,20 @@ def absorb(
     mean: npt.NDArray[np.floating],
     beta: npt.NDArray[np.floating],
 ) -> bool:
-    """Let a linear node compute ``ratio * (y - mean) + beta`` where it computed ``y``.
+    """Change the constants of a linear node, so that ``y`` becomes ``ratio * (y - mean) + beta``.
 
-    Computed in float64, stored in the weight's own type.
+    Computed in float64, stored in the weight's type.
 
     Args:
-        graph: The graph that the node is in.
+        graph: The graph of the node.
         linear: A Conv, ConvTranspose or Gemm.
         ratio: ``[channels]``.
         mean: ``[channels]``.
         beta: ``[channels]``.
 
     Returns:
-        Whether it was done: not for computed weights, for a bias that differs within a channel,
-        or where a number would not be finite.
+        Whether it was done. It is not for computed weights, for a bias that differs within a
+        channel, or where a result would not be finite.
     """
     weight = constant_array(input_value(linear, 1))
     bias_value = input_value(linear, 2)
@@ -67,7 +67,7 @@ def absorb(
 
 
 def _bias_row(linear: ir.Node, bias: np.ndarray | None, channels: int) -> _Doubles | None:
-    """Return the bias as one number a channel; None where it differs within a channel."""
+    """Return the bias as one number per channel; None if it differs within a channel."""
     if bias is None:
         return np.zeros(channels)
     if bias.ndim > 1 and bias.size != bias.shape[-1]:
@@ -97,17 +97,17 @@ def _scale_weight(
     return wide * ratio.reshape([-1 if each == axis else 1 for each in range(weight.ndim)])
 
 
-_EPSILON = float(np.float32(1e-5))  # ONNX's default, a float32 as all its attributes
+_EPSILON = float(np.float32(1e-5))  # ONNX's default, a float32 attribute
 
 
 def fold_batch_norms(model: ir.Model) -> int:
-    """Fold every BatchNormalization whose input comes from one linear node and goes nowhere else.
+    """Fold every BatchNormalization whose input comes from a linear node and has no other reader.
 
-    The folded node's output takes the BatchNormalization's output name, because it holds those
-    values now. The parameters are remembered on the node, see `intact.graph.batch_norm`.
+    The linear node's output takes the name of the BatchNormalization's output, whose values it now
+    has. The parameters are stored on the node, see `intact.graph.batch_norm`.
 
     Returns:
-        How many were folded; the others stay as they are.
+        The number of folded nodes; the others do not change.
     """
     return sum(_fold(model.graph, node) for node in tuple(model.graph))
 
@@ -130,7 +130,7 @@ def _fold(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _linear_producer(node: ir.Node) -> ir.Node | None:
-    """Return the Conv, ConvTranspose or Gemm that only this BatchNormalization reads."""
+    """Find the Conv, ConvTranspose or Gemm that only this BatchNormalization reads."""
     if node.domain != "" or node.op_type != "BatchNormalization":
         return None
     if node.attributes.get_int("training_mode", 0) or any(_is_used(v) for v in node.outputs[1:]):
@@ -154,17 +154,17 @@ def _is_used(value: ir.Value) -> bool:
 
 _SIDES = {"Mul": (0, 1), "Add": (0, 1), "Sub": (0,)}
 
-"""At which input the result of the linear node may stand."""
+"""The inputs at which the result of the linear node is allowed."""
 
 
 def fold_scales(model: ir.Model) -> int:
-    """Fold every constant that a channel is multiplied with, or that is added to it.
+    """Fold per-channel constants that are multiplied with or added to the result of a linear node.
 
-    As with BatchNormalization, the linear node takes the name of the result; what is remembered
-    of a folded BatchNormalization is scaled and shifted too.
+    As with BatchNormalization, the linear node's output takes the name of the result. The stored
+    parameters of a folded BatchNormalization are scaled and shifted too.
 
     Returns:
-        How many nodes were folded; the others stay as they are.
+        The number of folded nodes; the others do not change.
     """
     return sum(_fold_constant(model.graph, node) for node in tuple(model.graph))
 
@@ -189,7 +189,7 @@ def _fold_constant(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _row(linear: ir.Node, value: ir.Value | None) -> npt.NDArray[np.float64] | None:
-    """Return a constant as one number a channel; None where it is none, or differs within one."""
+    """Return a constant as one number per channel; None if it is not constant within a channel."""
     array, channels = constant_array(value), output_channels(linear)
     weight = constant_array(linear.inputs[1])
     if array is None or weight is None or channels is None or array.ndim > weight.ndim:

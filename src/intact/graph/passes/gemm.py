@@ -1,4 +1,4 @@
-"""Dense layers as one plain Gemm: MatMul with Add is joined, factors go into the constants."""
+"""Dense layers as one plain Gemm: MatMul and Add are fused, alpha and beta are folded."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from intact.graph.passes.replace import replace_constant, replace_value
 
 
 def join_dense_layers(model: ir.Model) -> int:
-    """Make a Gemm of every MatMul of a matrix and a constant whose only reader adds a bias.
+    """Fuse every MatMul of a matrix and a constant with the Add of a bias into a Gemm.
 
-    The Gemm keeps the name of the MatMul and takes the name of the Add's result.
+    The Gemm keeps the name of the MatMul; its output takes the name of the Add's result.
 
     Returns:
-        How many were made; products of more than two axes stay.
+        The number of new Gemm nodes; products of more than two axes do not change.
     """
     return sum(_join(model.graph, node) for node in tuple(model.graph))
 
@@ -44,7 +44,7 @@ def _join(graph: ir.Graph, node: ir.Node) -> bool:
 
 
 def _dense(product: ir.Value | None, reader: ir.Node) -> ir.Node | None:
-    """Return the MatMul of a matrix and a constant matrix that only ``reader`` reads."""
+    """Find the MatMul of a matrix and a constant matrix that only ``reader`` reads."""
     node = product.producer() if product is not None else None
     if product is None or node is None or node.graph is not reader.graph:
         return None
@@ -56,7 +56,7 @@ def _dense(product: ir.Value | None, reader: ir.Node) -> ir.Node | None:
     if data is None or data.shape is None or len(data.shape) != 2:
         return None
     if weight is None or weight.ndim != 2 or not np.issubdtype(weight.dtype, np.floating):
-        return None  # runtimes have no Gemm of integers
+        return None  # runtimes have no integer Gemm
     return node
 
 
@@ -68,7 +68,7 @@ def _is_row(bias: ir.Value, dense: ir.Node) -> bool:
 
 
 def plain_gemms(model: ir.Model) -> int:
-    """Fold alpha and beta of every Gemm with a constant weight; return how many changed."""
+    """Fold alpha and beta of every Gemm with a constant weight; return the number of changes."""
     return sum(_plain(model.graph, node) for node in model.graph)
 
 
@@ -111,5 +111,5 @@ def _fold_beta(graph: ir.Graph, node: ir.Node, slot: int, channels: int) -> bool
 
 
 def _is_row_vector(bias: np.ndarray, channels: int) -> bool:
-    """Whether a bias that broadcasts to [rows, channels] is the same in every row."""
+    """Tell whether a bias that broadcasts to [rows, channels] is the same in every row."""
     return bias.size == 1 or (bias.size == channels and bias.shape[-1] == channels)

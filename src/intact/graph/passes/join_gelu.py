@@ -1,7 +1,7 @@
-"""Gelu written out with Erf becomes one operator, for hardware that has one.
+"""Fusion of a Gelu that is composed with Erf into one operator, for hardware that has one.
 
-Exporters below opset 20 write ``x / 2 * (1 + erf(x / sqrt 2))``, with the half in one of three
-places.
+Exporters below opset 20 write ``x / 2 * (1 + erf(x / sqrt 2))``, with the factor 1/2 in one of
+three places.
 """
 
 from __future__ import annotations
@@ -20,13 +20,13 @@ from intact.graph.passes.names import make_names_unique
 
 _GELU_SINCE = 20
 _CLOSE = 1e-4
-"""Relative difference up to which a constant is taken for the one of the formula."""
+"""Relative tolerance for the constants of the formula."""
 
 
 def join_gelu(graph: Graph) -> Graph:
-    """Return the graph with every Gelu that is written out as the operator Gelu.
+    """Replace every composed Gelu by the operator Gelu.
 
-    The opset is raised to 20 where that is needed. A graph without any is returned as it is.
+    The opset is raised to 20 if needed. A graph without a composed Gelu is returned unchanged.
 
     Raises:
         ModelError: The model cannot be converted to that opset.
@@ -61,7 +61,7 @@ def _at_opset(graph: Graph, opset: int) -> Graph:
 
 
 def _matches(graph: Graph) -> Iterator[tuple[ir.Value, ir.Node]]:
-    """Yield the input and the last node of every Gelu that is written out."""
+    """Yield the input and the last node of every composed Gelu."""
     for node in graph.nodes:
         if node.domain == "" and node.op_type == "Erf":
             data = _scaled(input_value(node, 0), math.sqrt(0.5))
@@ -93,7 +93,9 @@ def _last(graph: Graph, erf: ir.Node, data: ir.Value) -> ir.Node | None:
 
 
 def _reader(graph: Graph, node: ir.Node, op_type: str) -> ir.Node | None:
-    """Return the only reader of a node, if it is of a type and nothing else sees the result."""
+    """Return the only reader of a node if it has the given type and the result is no graph
+    output.
+    """
     value = node.outputs[0]
     readers = graph.consumers(value)
     if len(readers) != 1 or value.is_graph_output():
@@ -112,7 +114,7 @@ def _adds(node: ir.Node, value: ir.Value, number: float) -> bool:
 
 
 def _scaled(value: ir.Value | None, factor: float) -> ir.Value | None:
-    """Find the value of which this one is ``factor`` times the multiple."""
+    """Find the value that is multiplied by ``factor`` to give this one."""
     node = None if value is None else value.producer()
     if node is None or node.domain != "" or node.op_type not in {"Mul", "Div"}:
         return None
@@ -134,7 +136,7 @@ def _is_number(value: ir.Value | None, number: float) -> bool:
 
 
 def _remove_unread(graph: ir.Graph) -> None:
-    """Remove the nodes that only the old form read."""
+    """Remove nodes whose results are unused."""
     for node in reversed(tuple(graph)):
         read = any(value.uses() or value.is_graph_output() for value in node.outputs)
         if not read:

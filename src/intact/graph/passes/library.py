@@ -1,6 +1,6 @@
-"""What onnx-ir and onnxscript do for us: constants, shapes, folding, a few safe rewrite rules.
+"""Passes of onnx-ir and onnxscript: constants, shapes, folding, a few safe rewrite rules.
 
-onnxscript is imported inside the functions: it takes about 0.2 s, which `import intact` must not.
+onnxscript is imported inside functions: importing it takes about 0.2 s.
 """
 
 from __future__ import annotations
@@ -16,19 +16,19 @@ from intact.graph.files.quiet import quiet
 from intact.graph.files.tensors import own_tensors
 
 _LARGEST_GROWTH = 1 << 20
-"""Elements that folding may add to the model for one node (an expanded constant, say)."""
+"""Limit for the elements that folding one node may add (for example an expanded constant)."""
 
 _KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
-"""Operators that are not folded: they say more, or take less room, than their result."""
+"""Operators that are not folded: they are more compact or more informative than their result."""
 
 
 def lift_constants(model: ir.Model) -> bool:
-    """Turn Constant nodes into initializers, and initializers that are also inputs into constants.
+    """Convert Constant nodes to initializers, and initializers that are also inputs to constants.
 
-    Old exporters list every weight as a graph input with a default; only real inputs stay inputs.
+    Old exporters list every weight as a graph input with a default value.
 
     Raises:
-        ModelError: A Constant node has no value, or one of no known kind.
+        ModelError: A Constant node has no value, or one of an unknown kind.
     """
     try:
         modified = common.LiftConstantsToInitializersPass(lift_all_constants=True, size_limit=0)(
@@ -40,12 +40,12 @@ def lift_constants(model: ir.Model) -> bool:
         own_tensors(model)
     modified |= common.RemoveInitializersFromInputsPass()(model).modified
     if modified and model.ir_version < 4:
-        model.ir_version = 4  # before 4 every initializer had to be an input as well
+        model.ir_version = 4  # before 4 every initializer had to be an input
     return modified
 
 
 def sort_nodes(model: ir.Model) -> bool:
-    """Put the nodes in topological order.
+    """Sort the nodes topologically.
 
     Raises:
         ModelError: The graph has a cycle.
@@ -53,17 +53,17 @@ def sort_nodes(model: ir.Model) -> bool:
     try:
         return common.TopologicalSortPass()(model).modified
     except ValueError as error:
-        raise ModelError("the graph has a cycle: a node reads what it leads to") from error
+        raise ModelError("the graph has a cycle: a node depends on its own result") from error
 
 
 def infer_shapes(model: ir.Model) -> bool:
-    """Fill in the types and shapes of values as far as ONNX knows them."""
+    """Infer the types and shapes of values with ONNX shape inference."""
     with quiet():
         return common.ShapeInferencePass(check_type=False, strict_mode=False)(model).modified
 
 
 def remove_unused(model: ir.Model) -> bool:
-    """Remove nodes, initializers and optional outputs that lead to no graph output."""
+    """Remove nodes, initializers and optional outputs that no graph output depends on."""
     with quiet():
         modified = common.RemoveUnusedNodesPass()(model).modified
         while _release_captured(model):
@@ -72,7 +72,7 @@ def remove_unused(model: ir.Model) -> bool:
 
 
 def _release_captured(model: ir.Model) -> bool:
-    """Let the bodies of removed nodes read nothing: onnx-ir still counts them as readers."""
+    """Clear the inputs in bodies of removed nodes: onnx-ir still counts them as readers."""
     alive = set(model.graph.all_nodes())
     stale = [
         use
@@ -90,7 +90,7 @@ def _release_captured(model: ir.Model) -> bool:
 
 
 def fold_constants(model: ir.Model) -> bool:
-    """Compute what does not depend on the graph inputs, shapes of known size included."""
+    """Fold constant expressions, including known shapes."""
     from onnxscript.optimizer import fold_constants as fold
 
     with _without_functions(model), quiet():
@@ -105,7 +105,7 @@ def fold_constants(model: ir.Model) -> bool:
 
 
 def apply_rules(model: ir.Model) -> bool:
-    """Simplify moves and shapes, and let convolutions do the padding in front of them."""
+    """Simplify shape operators and fuse padding into convolutions."""
     from onnxscript.rewriter import RewriteRuleSet
 
     from intact.graph.passes.rules import simplifying_rules
@@ -116,10 +116,10 @@ def apply_rules(model: ir.Model) -> bool:
 
 
 def drop_library_metadata(model: ir.Model) -> None:
-    """Remove the notes that libraries leave on nodes and values.
+    """Remove the metadata that libraries add to nodes and values.
 
-    Those of onnxscript, and the quantization annotations that onnx-ir keeps: the tensors which they
-    name are gone, as no node reads them.
+    These are entries of onnxscript, and onnx-ir's quantization annotations: the tensors they name
+    were removed as unused.
     """
     for node in ir.traversal.RecursiveGraphIterator(model.graph):
         _drop_notes(node.metadata_props)
@@ -148,7 +148,7 @@ def _may_fold(node: ir.Node) -> bool | None:
 
 @contextlib.contextmanager
 def _without_functions(model: ir.Model) -> Iterator[None]:
-    """Hide the model's functions: their bodies stay as they are written."""
+    """Hide the model's functions, so that their bodies do not change."""
     functions = dict(model.functions)
     model.functions.clear()
     try:

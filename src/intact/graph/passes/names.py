@@ -1,8 +1,8 @@
-"""Names: every node and value gets one of its own, and keeps it through library passes.
+"""Unique names for nodes and values, preserved through library passes.
 
 Names are keys of plans, statistics and reports, so the model's own names come first: a generated
-name never takes one of them. Library passes invent names freely and may reuse existing ones;
-`protected_names` keeps them from that.
+name never takes one of them. Library passes make up names and may reuse existing ones;
+`protected_names` prevents that.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ import onnx_ir as ir
 from intact.graph.names import Names
 
 _MARK = "\N{SECTION SIGN}intact\N{SECTION SIGN}"
-"""Starts the stand-in names; no library pass writes it."""
+"""Prefix of placeholder names; no library pass uses it."""
 
 
 def make_names_unique(model: ir.Model) -> int:
-    """Name every nameless node and value of the main graph, and rename the later of two equal ones.
+    """Name every unnamed node and value of the main graph, and rename the later of duplicates.
 
-    A node is named after its operator, a value after its node. Graph inputs and outputs come
-    first, then the model's names in order. Values inside subgraphs are left alone.
+    A node is named after its operator, a value after its node. Graph inputs and outputs keep their
+    names first, then other values in order. Values inside subgraphs are not renamed.
 
     Returns:
-        How many names were given.
+        The number of new names.
     """
     values = _values(model.graph)
     ports = [*model.graph.inputs, *model.graph.outputs]
@@ -43,11 +43,11 @@ def make_names_unique(model: ir.Model) -> int:
 
 @contextlib.contextmanager
 def protected_names(model: ir.Model) -> Iterator[None]:
-    """Hide the main graph's names behind stand-ins while library passes run.
+    """Replace the main graph's names by placeholders while library passes run.
 
-    Afterwards every value that stands for one of the model's (the library hands the name of a
-    replaced value on) has its old name again, a node that the library made has the name of the
-    node that used to write the same value, and everything new has a name of its own.
+    Afterwards every value with a placeholder gets the old name (the library gives the name of a
+    replaced value to its replacement), a new node gets the name of the former producer of its
+    output, and everything else gets a unique name.
     """
     graph = model.graph
     originals: dict[str, str] = {}
@@ -103,10 +103,10 @@ def _name_new_values(model: ir.Model) -> None:
 
 
 def _register_stray_constants(graph: ir.Graph) -> None:
-    """Give back their place to constants that a rule replaced under the same name.
+    """Register constants again that a rule replaced under the same name.
 
-    Two applications of one rule can name their new initializers alike; the later one then takes
-    the place of the first, which nodes still read.
+    Two applications of one rule can give their new initializers the same name. The later one then
+    replaces the first in the graph, although nodes still read it.
     """
     for node in ir.traversal.RecursiveGraphIterator(graph):
         for value in node.inputs:
@@ -126,7 +126,7 @@ def _all_values(graph: ir.Graph) -> list[ir.Value]:
 
 
 def _is_written(value: ir.Value) -> bool:
-    # An optional output left out has an empty name, no reader, and must stay nameless.
+    # An absent optional output has an empty name and no reader, and must stay unnamed.
     return bool(value.name) or bool(value.uses()) or value.is_graph_output()
 
 

@@ -1,4 +1,4 @@
-"""Nodes that hand their input on: Identity, Dropout at inference, x + 0, x * 1, Cast to itself."""
+"""Removal of no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ _NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
 
 
 def remove_no_ops(model: ir.Model) -> int:
-    """Remove the nodes of the main graph that return data input 0 or its only other input.
+    """Remove the nodes of the main graph that return one of their inputs unchanged.
 
-    A node between a graph input or constant and a graph output stays, and so does one between two
-    graph outputs: the two ports have names of their own.
+    A node from a graph input or constant to a graph output is kept, and one between two graph
+    outputs: both names are part of the model's interface.
 
     Returns:
-        How many nodes were removed.
+        The number of removed nodes.
     """
     removed = 0
     for node in tuple(model.graph):
@@ -28,7 +28,7 @@ def remove_no_ops(model: ir.Model) -> int:
 
 
 def _handed_on(node: ir.Node) -> ir.Value | None:
-    """Return the input that a node returns unchanged, None if it computes anything."""
+    """Return the input that a node returns unchanged; None if there is none."""
     if node.domain != "" or any(v.uses() or v.is_graph_output() for v in node.outputs[1:]):
         return None
     data = input_value(node, 0)
@@ -62,7 +62,7 @@ def _unchanged_operand(node: ir.Node) -> ir.Value | None:
         value, constant = node.inputs[kept], constant_array(node.inputs[other])
         if value is None or value.shape is None or constant is None or is_constant(value):
             continue
-        # A larger constant would broadcast the value; a huge one-element rank would add axes.
+        # A larger constant would broadcast the value; one of higher rank would add axes.
         if constant.size == 1 and constant.ndim <= len(value.shape) and constant.item() == neutral:
             return value
     return None

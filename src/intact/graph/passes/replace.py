@@ -1,4 +1,4 @@
-"""Small edits that several passes make."""
+"""Small edits that several passes use."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from intact.graph.ops import input_value
 
 
 def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
-    """Add an initializer under a name that no value of the graph has."""
+    """Add an initializer; the name must be unused."""
     tensor = ir.tensor(array, name=name)
     value = ir.Value(
         name=name,
@@ -25,10 +25,10 @@ def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
 def replace_constant(
     graph: ir.Graph, node: ir.Node, slot: int, array: np.ndarray, name: str
 ) -> None:
-    """Give a node a new constant at an input slot.
+    """Replace the constant at an input slot of a node.
 
-    The new one takes the name of the old when nothing else reads that; otherwise, or where there
-    was none, it gets the given name, and the other readers keep what they have.
+    The new constant takes the name of the old one if nothing else reads it. Otherwise it gets the
+    given name, and the other readers keep the old constant.
     """
     old = input_value(node, slot)
     if slot >= len(node.inputs):
@@ -43,7 +43,7 @@ def replace_constant(
 
 
 def replace_value(old: ir.Value, new: ir.Value) -> None:
-    """Let a value stand for another of the same numbers: its readers, graph output and name."""
+    """Replace a value by an equal one: its readers, graph output and name."""
     name = old.name
     old.replace_all_uses_with(new, replace_graph_outputs=True)
     old.name = None

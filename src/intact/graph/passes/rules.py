@@ -1,8 +1,8 @@
 """The rewrite rules of onnxscript that normalization uses, two of them narrowed.
 
-Left out, after reading them, are rules that need a newer opset (Slice pairs to Split), that take
-1 + 1e-9 for 1 (no-op rules match with a tolerance; ours are in `no_ops`), that can change results
-(Cast of Cast, Clip of Clip with disjoint bounds), or that only rename a node (Flatten to Reshape).
+Not used are rules that need a newer opset (Slice pairs to Split), that match 1 + 1e-9 as 1 (no-op
+rules have a tolerance; see `no_ops`), that can change results (Cast of Cast, Clip of Clip with
+disjoint bounds), or that only rename a node (Flatten to Reshape).
 
 Imported inside functions only: onnxscript takes about 0.2 s to import.
 """
@@ -19,10 +19,12 @@ from onnxscript.rewriter.rules.common._materialize_reshape_shape import Material
 
 
 class ExplicitPads(NormalizePadFormatConv):
-    """Conv pads in numbers. The library's rule forgets dilations; it is right without them."""
+    """Explicit Conv pads. The library's rule ignores dilations, so dilated convolutions are
+    excluded.
+    """
 
     def check(self, context: Any, conv: ir.Value, **others: Any) -> MatchResult:  # type: ignore[override]
-        """Refuse dilated convolutions, then ask the library's check."""
+        """Reject dilated convolutions, then run the library's check."""
         node = conv.producer()
         dilations = node.attributes.get_ints("dilations", []) if node is not None else []
         if any(dilation != 1 for dilation in dilations):
@@ -31,23 +33,23 @@ class ExplicitPads(NormalizePadFormatConv):
 
 
 class ConstantShape(MaterializeReshapeShape):
-    """Known Reshape targets. The library's rule sets allowzero, which opset 13 does not have."""
+    """Constant Reshape targets. The library's rule sets allowzero, which opset 13 does not have."""
 
     def check(self, context: Any, data: ir.Value, shape: ir.Value) -> MatchResult:
-        """Ask the library's check, then refuse dimensions of zero."""
+        """Run the library's check, then reject dimensions of zero."""
         result = super().check(context, data, shape)
         if result and 0 in self._new_dims:
             return MatchResult().fail("a dimension is zero")
         return result
 
     def rewrite(self, op: Any, data: ir.Value, shape: ir.Value) -> Any:  # noqa: ARG002
-        """Read a constant instead of the computed shape."""
+        """Replace the computed shape by a constant."""
         target = ir.tensor(self._new_dims, dtype=ir.DataType.INT64)
         return op.Reshape(data, op.Constant(value=target))
 
 
 def simplifying_rules() -> list[RewriteRule]:
-    """Return the rules, freshly made: they keep notes about the node they last looked at."""
+    """Make new rule objects: they keep state about the last node."""
     narrowed: list[Any] = [ConstantShape, ExplicitPads]
     return [
         *(each.rule() for each in narrowed),

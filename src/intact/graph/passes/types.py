@@ -1,4 +1,4 @@
-"""Element types that ONNX shape inference cannot find because an unknown operator came before."""
+"""Inference of element types behind unknown operators, where ONNX shape inference stops."""
 
 from __future__ import annotations
 
@@ -30,12 +30,12 @@ _CHANGES_TYPE = {"Cast", "CastLike"}
 
 
 def infer_types(model: ir.Model) -> int:
-    """Give an output of unknown type the type of its node's data, weight or bias input.
+    """Set an unknown output type to the type of the node's data, weight or bias input.
 
-    ONNX demands that these agree for the operators concerned.
+    ONNX requires that they agree for the operators concerned.
 
     Returns:
-        How many values got a type.
+        The number of values that got a type.
     """
     found = 0
     for node in model.graph:
@@ -51,13 +51,13 @@ def infer_types(model: ir.Model) -> int:
 
 
 def ask_runtime(model: ir.Model) -> int:
-    """Give values of unknown type the type and shape that ONNX Runtime finds.
+    """Set unknown types and shapes to those that ONNX Runtime infers.
 
-    It knows its own operators (``com.microsoft``) and looks into functions. A model that it
-    refuses is left as it is, and so is one whose types are known where it matters.
+    It knows its own operators (``com.microsoft``) and functions. A model that it rejects is not
+    changed, and it is not called if no known operator reads a value of unknown type.
 
     Returns:
-        How many values got a type.
+        The number of values that got a type.
     """
     unknown = {str(value.name): value for node in model.graph for value in _untyped(node)}
     if not any(op_spec(use.node) for value in unknown.values() for use in value.uses()):
@@ -86,7 +86,7 @@ def _untyped(node: ir.Node) -> list[ir.Value]:
 def _inferred_by_runtime(
     proto: onnx.ModelProto,
 ) -> list[tuple[str, str, list[int | str | None]]]:
-    """Return name, type and dimensions of the outputs of a model; nothing if it is refused."""
+    """Return name, type and dimensions of the outputs of a model; empty if it is rejected."""
     import onnxruntime as ort
 
     options = ort.SessionOptions()

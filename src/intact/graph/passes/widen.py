@@ -1,9 +1,8 @@
-"""float16 and bfloat16 models in float32: every number is kept exactly, computing gets finer.
+"""Conversion of float16 and bfloat16 models to float32; the stored numbers do not change.
 
-Integer kernels, scales and statistics start from float32, and the CPU has few kernels of half
-precision. A float16 model keeps float16 inputs and outputs, by Casts at its borders. NumPy has no
-bfloat16 and ONNX Runtime cannot be fed it from there, so those inputs and outputs become float32;
-so do sequences, which no Cast takes.
+Quantization starts from float32, and CPUs have few half-precision kernels. A float16 model keeps
+its float16 inputs and outputs, with Casts. NumPy has no bfloat16, so bfloat16 inputs and outputs
+become float32; so do sequences, which Cast does not support.
 """
 
 from __future__ import annotations
@@ -38,17 +37,17 @@ _TYPE_ATTRIBUTES = frozenset(
 
 
 def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
-    """Let a model compute in float32 wherever it has float16 or bfloat16.
+    """Convert a model from float16 and bfloat16 to float32.
 
-    Tensors, casts, types that attributes name, bodies and functions are changed alike; float32
-    and float64 parts stay. The types are noted in the model's metadata.
+    Tensors, casts, type attributes, bodies and functions are changed; float32 and float64 parts are
+    not. The original types are stored in the model's metadata.
 
     Returns:
-        The element types that were found; nothing was changed if there are none.
+        The element types that were converted; empty if there are none.
 
     Raises:
-        ModelError: An operator looks at the bits of its numbers, or a function takes the type as
-            an attribute.
+        ModelError: An operator reads the bits of half-precision numbers, or a function takes the
+            type as an attribute.
     """
     found = frozenset(_types_in_use(model, _cast_ports(model.graph))) & _NARROW
     if not found:
@@ -67,7 +66,7 @@ def widen_floats(model: ir.Model) -> frozenset[ir.DataType]:
 
 
 def _cast_ports(graph: ir.Graph) -> frozenset[ir.Value]:
-    """Return the inputs that only Casts to float32 read, and the outputs that Casts only make."""
+    """Find the inputs that only Casts to float32 read, and the outputs that only Casts produce."""
     inputs = (
         value
         for value in graph.inputs
@@ -117,7 +116,7 @@ def _all_values(model: ir.Model) -> Iterator[ir.Value]:
 
 
 def _ports(graph: ir.Graph) -> dict[ir.Value, ir.DataType | None]:
-    """Return the element types of what a caller feeds and fetches."""
+    """Return the element types of graph inputs and outputs."""
     fed = (value for value in graph.inputs if not value.is_initializer())
     return {value: value.dtype for value in (*fed, *graph.outputs)}
 
@@ -131,14 +130,15 @@ def _widen_attributes(node: ir.Node) -> None:
     where = f"node {node.name!r} ({node.op_type})"
     if node.domain == "" and node.op_type == "BitCast":
         raise ModelError(
-            f"{where} looks at the bits of half precision", remedy="export the model in float32"
+            f"{where} reads the bits of half-precision numbers",
+            remedy="export the model in float32",
         )
     for name, attribute in tuple(node.attributes.items()):
         if not _names_type(node, attribute):
             continue
         if attribute.is_ref():
             raise ModelError(
-                f"{where}: attribute {name!r} takes its type from the function's caller",
+                f"{where}: attribute {name!r} gets its type from the function's caller",
                 remedy="export the model in float32",
             )
         if attribute.as_int() in _NARROW:
@@ -148,7 +148,7 @@ def _widen_attributes(node: ir.Node) -> None:
 def _widen_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
     if tensor.dtype not in _NARROW:
         return tensor
-    if isinstance(tensor, MappedTensor):  # as long as it is only looked at, it needs no memory
+    if isinstance(tensor, MappedTensor):  # converted when read, so that it needs no memory before
         return ir.LazyTensor(
             lambda: ir.tensor(tensor.numpy().astype(np.float32)),
             ir.DataType.FLOAT,
@@ -168,9 +168,11 @@ def _wide_type(known: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
 
 
 def _cast_port(graph: ir.Graph, port: ir.Value) -> None:
-    """Put a Cast behind a float16 input, or in front of a float16 output; the port's name stays."""
+    """Add a Cast behind a float16 input or before a float16 output; input and output keep their
+    names.
+    """
     half = ir.TensorType(ir.DataType.FLOAT16)
-    if port.is_graph_input():  # which may be an output as well
+    if port.is_graph_input():  # which may also be an output
         readers = tuple(port.uses())
         if readers:
             cast = _cast(graph, port, ir.DataType.FLOAT)
