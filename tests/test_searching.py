@@ -128,7 +128,7 @@ class TestGoals:
             ({"minimize": "byte"}, "no cost 'byte'.*bytes"),
             ({"objective": "sqr"}, "objective 'sqr'.*sqnr"),
             ({"objective": "sqnr", "lower_is_better": True}, "metric of your own"),
-            ({"figure": "wrong"}, "metric of your own"),
+            ({"figure": "wrong"}, "metric of yours"),
             ({"resume": True}, "there is no log to resume"),
             ({"widths": [3], "allow_float": False}, "--widths 3|leave no choice|width"),
             ({"target": "tensorrt", "allow_float": False}, "leave no choice"),

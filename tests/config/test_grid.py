@@ -40,9 +40,9 @@ def grid(policy: str = SYMMETRIC, low: int = -127, high: int = 127, **changes: A
         ({"low": -129}, "does not fit 8 bits"),
         ({"low": 0, "high": 256}, "does not fit 8 bits"),
         ({"low": -1, "high": 128}, "does not fit 8 bits"),
-        ({"low": 1, "high": 255}, "has no zero"),
-        ({"low": -128, "high": 0}, "has no zero"),
-        ({"policy": EXPONENTIAL, "low": -128}, "lopsided"),
+        ({"low": 1, "high": 255}, "does not contain zero"),
+        ({"low": -128, "high": 0}, "does not contain zero"),
+        ({"policy": EXPONENTIAL, "low": -128}, "is not symmetric"),
         ({"granularity": PerChannel(0)}, "does not fit granularity"),
         ({"policy": CHANNELS, "granularity": PerTensor()}, "does not fit granularity"),
     ],
@@ -89,7 +89,7 @@ def test_scale_that_is_no_number() -> None:
 @pytest.mark.parametrize(
     ("policy", "scale", "offset", "message"),
     [
-        (ASYMMETRIC, 1.0, 128, "offset 128 lies outside -127..127"),
+        (ASYMMETRIC, 1.0, 128, "offset 128 is outside -127..127"),
         (ASYMMETRIC, 1.0, 1.5, "offset has dtype float64"),
         (ASYMMETRIC, 1.0, [1], r"offset has shape \[1\], scale has \[\]"),
         (ASYMMETRIC, [1.0], [1], r"per-tensor scale has shape \[1\]"),

@@ -152,9 +152,9 @@ def test_a_follower_reads_through_its_dominator_and_cannot_write() -> None:
     assert follower.scale == 0.5
     root.set_params(2.0)
     assert follower.scale == 2.0
-    with pytest.raises(ConfigError, match="read-only; write them on its dominator"):
+    with pytest.raises(ConfigError, match="read-only; set them on the dominator"):
         follower.set_params(1.0)
-    with pytest.raises(ConfigError, match="read-only; write them on its dominator"):
+    with pytest.raises(ConfigError, match="read-only; set them on the dominator"):
         follower.clear_params()
 
 

@@ -91,11 +91,11 @@ def test_is_float() -> None:
 
 
 def test_equal_names_are_refused() -> None:
-    with pytest.raises(ModelError, match="nodes without a name of their own; normalize"):
+    with pytest.raises(ModelError, match="nodes without a unique name; normalize"):
         Graph(ir.from_proto(models.odd_names()))
     model = ir.from_proto(models.residual_net())
     next(iter(model.graph)).outputs[0].name = "image"
-    with pytest.raises(ModelError, match="values without a name of their own"):
+    with pytest.raises(ModelError, match="values without a unique name"):
         Graph(model)
 
 

@@ -1,4 +1,4 @@
-"""Give every tensor end its config, from the target's schemes, the op table and the topology."""
+"""The config of every tensor end, from the target's schemes, the op table and the topology."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ from intact.targets import OpRule, ScaleRule, Target, TensorScheme, Unsigned
 def unsigned_values(
     graph: Graph, target: Target, decisions: Mapping[str, Decision]
 ) -> frozenset[str]:
-    """Return the names of the values that get unsigned codes.
+    """Find the values with unsigned codes, by name.
 
-    Values whose scales the target ties have to agree: if one needs a sign, all have one.
+    Values whose scales the target ties must agree: if one needs signed codes, all have them.
 
     Args:
         graph: A normalized graph.
-        target: Says behind which operators, and which scales it ties.
+        target: Its ``unsigned`` section and its scale rules decide.
         decisions: Which nodes are quantized, by name.
     """
     signed: frozenset[str] = frozenset()
@@ -55,10 +55,9 @@ def unsigned_values(
 
 
 def _without_sign(graph: Graph, unsigned: Unsigned, signed: frozenset[str]) -> frozenset[str]:
-    """Return the values that hold nothing negative, but for some.
+    """Find the values that are never negative, except ``signed`` ones.
 
-    Nodes come in topological order, so what lies upstream of a node is known when its turn comes:
-    asking its inputs is the search.
+    Nodes are visited in topological order, so the inputs of a node are known before it.
     """
     found: set[str] = set()
     for node in graph.nodes if unsigned.after else ():
@@ -92,7 +91,7 @@ def _is_constant_without_sign(value: ir.Value) -> bool:
 
 
 def _torn(node: ir.Node, target: Target, found: frozenset[str]) -> frozenset[str]:
-    """Return the unsigned ones of values that a node ties to one with a sign."""
+    """Find the unsigned values that a node ties to a signed one."""
     rule = target.rule_for(node)
     if rule is None or rule.scales is ScaleRule.FREE:
         return frozenset()
@@ -107,19 +106,19 @@ def _torn(node: ir.Node, target: Target, found: frozenset[str]) -> frozenset[str
 
 
 def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
-    """Decide the topology and give every end of every node a config without scale.
+    """Decide which nodes are quantized, and make a config without scale for every tensor end.
 
     Args:
         graph: A normalized graph.
         target: The hardware.
-        overrides: What the user asks for on top.
+        overrides: The user's overrides.
 
     Returns:
         The plan before fusing, tying and calibrating. Ends of float nodes are FP32, ends that
         carry shapes or indices SOI, int32 biases PASSIVE_INIT, quantized ends INITIAL.
 
     Raises:
-        UsageError: An override names nothing in the graph, or a place that is not quantized.
+        UsageError: An override does not match the graph, or names an end that is not quantized.
     """
     overrides = overrides or Overrides()
     overrides.check(graph)
@@ -135,13 +134,13 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
 
 @dataclass(frozen=True)
 class _Schemes:
-    """A target, and the values of one graph that have unsigned codes on it."""
+    """The schemes of a target, with the values of a graph that have unsigned codes."""
 
     target: Target
     unsigned: frozenset[str]
 
     def of_activation(self, rule: OpRule, value: ir.Value | None) -> TensorScheme:
-        """Make the config of one activation."""
+        """Return the scheme of an activation."""
         unsigned = value is not None and str(value.name) in self.unsigned
         return self.target.activation_scheme(rule, unsigned=unsigned)
 
@@ -200,7 +199,7 @@ def _input_config(
 
 
 def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> TensorQuantConfig:
-    """Return the config of a constant bias: integers only where all that it is added to are."""
+    """Make the config of a constant bias: integer only if the products it is added to are."""
     weight_at = weight_slot(node)
     if weight_at is None or not _multiplies_integers(node, weight_at, target, rule):
         return unquantized(QuantState.FP32)
@@ -210,8 +209,8 @@ def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> Tens
         return passive_bias(target.bias, None)
     if target.weight_scheme(rule).granularity != "per_channel":
         return passive_bias(target.bias, None)
-    # The scales of a weight on the left (Gemm) run along the rows of the product, a bias along
-    # its columns: one number of it would need several scales.
+    # The scales of a left-hand weight (Gemm) run along the rows of the product, the bias along its
+    # columns: one element would need several scales.
     if weight_at == 0 or bias.shape[-1:] != weight.shape[axis : axis + 1]:
         return unquantized(QuantState.FP32)
     return passive_bias(target.bias, bias.ndim - 1)
@@ -238,8 +237,8 @@ def _output_config(
         return config_from_scheme(scheme, None, bits)
     for place in overrides.places(end, is_weight=False, has_weight=has_weight):
         raise UsageError(
-            f"--bits {place!r}: target {schemes.target.name} prescribes this output's integers",
-            remedy="leave it as it is, or keep the node float",
+            f"--bits {place!r}: target {schemes.target.name} prescribes the scale of this output",
+            remedy="remove this option, or keep the node float",
         )
     config = config_from_scheme(scheme, None)
     config.set_params(rule.fixed_output.scale, rule.fixed_output.offset)
@@ -251,7 +250,7 @@ def _output_config(
 def _check_places(
     overrides: Overrides, graph: Graph, configs: dict[TensorEnd, TensorQuantConfig]
 ) -> None:
-    """Refuse a width for a place where nothing is quantized, instead of ignoring it."""
+    """Raise for a width at a place where nothing is quantized."""
     used: set[str] = set()
     for node in graph.nodes if overrides.bits else ():
         weight = weight_slot(node)

@@ -1,7 +1,7 @@
-"""``weights.npz``: the integers of constants that do not follow from the float model.
+"""``weights.npz``: integers of constants that cannot be computed from the float model.
 
-They are stored one after the other, with a list of the ends they belong to: a name in a zip archive
-could hold anything, a position cannot.
+Arrays are named by position, and a list has their tensor ends: a name in a zip archive could
+contain anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _PIECE = 1 << 20
 
 
 def baked_to_bytes(baked: Mapping[TensorEnd, Codes]) -> bytes:
-    """Return the file's content; equal integers give equal bytes."""
+    """Encode the file; equal integers give equal bytes."""
     ends = json.dumps([str(end) for end in baked]).encode()
     arrays = {f"{position}": np.asarray(codes) for position, codes in enumerate(baked.values())}
     buffer = io.BytesIO()
@@ -39,7 +39,7 @@ def baked_to_bytes(baked: Mapping[TensorEnd, Codes]) -> bytes:
 
 
 def baked_hash(baked: Mapping[TensorEnd, Codes]) -> str:
-    """Return the SHA-256 of the integers, hexadecimal; "" where there are none."""
+    """Compute the SHA-256 of the integers in hexadecimal; "" if there are none."""
     if not baked:
         return ""
     digest = hashlib.sha256()
@@ -53,16 +53,16 @@ def baked_hash(baked: Mapping[TensorEnd, Codes]) -> str:
 def load_baked(
     path: Path, graph: Graph, configs: Mapping[TensorEnd, TensorQuantConfig], expected: str
 ) -> dict[TensorEnd, Codes]:
-    """Read integers and hold them against the plan that names them.
+    """Read integers and check them against their plan.
 
     Args:
-        path: The file; a shape that is not the constant's is refused before memory is taken.
+        path: The file; shapes are compared with the constants before memory is allocated.
         graph: The model.
-        configs: The configs of the plan: the ends must be BAKED, the integers in their range.
+        configs: The configs of the plan: ends must be BAKED, and integers in their range.
         expected: The hash that the plan has.
 
     Raises:
-        PlanError: The file is missing, damaged or of another plan.
+        PlanError: The file is missing, damaged or belongs to another plan.
     """
     try:
         with zipfile.ZipFile(path) as archive:
@@ -85,7 +85,7 @@ def _members(
     if not isinstance(listed, list) or not all(isinstance(text, str) for text in listed):
         raise ValueError("it has no list of tensor ends")
     if len(archive.namelist()) != len(listed) + 1:
-        raise ValueError("it does not hold what it lists")
+        raise ValueError("its members do not match its list")
     for position, text in enumerate(listed):
         end = TensorEnd.parse(text)
         config = configs.get(end)
@@ -96,26 +96,26 @@ def _members(
         outside = codes[(codes < config.quant_min) | (codes > config.quant_max)]
         if outside.size:
             span = f"{config.quant_min}..{config.quant_max}"
-            raise ValueError(f"{end} holds {outside[0]}, the plan has {span}")
+            raise ValueError(f"{end} contains {outside[0]}, the plan's range is {span}")
         yield end, codes
 
 
 def _shape(graph: Graph, end: TensorEnd) -> tuple[int, ...]:
-    """Return the shape of the constant that an end reads."""
+    """Return the shape of the constant at an end."""
     inputs = graph.node(end.node).inputs if end.direction is Direction.INPUT else ()
     array = graph.constant(inputs[end.slot]) if end.slot < len(inputs) else None
     if array is None:
-        raise ValueError(f"{end} reads no constant of the model")
+        raise ValueError(f"{end} is not a constant of the model")
     return tuple(array.shape)
 
 
 def _read(file: IO[bytes], what: str, expected: tuple[int, ...] | None) -> Codes:
-    """Read an array in pieces: what its header says takes no memory until it is there.
+    """Read an array in pieces, so that a false header allocates no memory.
 
     Args:
         file: A member of the archive.
-        what: Names it in errors.
-        expected: Its shape; None for the list, which is bytes of any number below a bound.
+        what: Name for messages.
+        expected: Its shape; None for the list, which is a limited number of bytes.
     """
     version = npy.read_magic(file)
     if version != (1, 0):
@@ -130,7 +130,7 @@ def _read(file: IO[bytes], what: str, expected: tuple[int, ...] | None) -> Codes
     while len(data) < size and (piece := file.read(min(_PIECE, size - len(data)))):
         data += piece
     if len(data) != size or file.read(1):
-        raise ValueError(f"{what} does not have the length that its shape says")
+        raise ValueError(f"{what} does not have the length given by its shape")
     codes = np.frombuffer(data, dtype).reshape(shape).astype(dtype.newbyteorder("="), copy=False)
     codes.setflags(write=False)
     return codes

@@ -1,4 +1,4 @@
-"""The passes that make a plan's structure, in their order."""
+"""Building a plan: its passes in order, for float models and for imported quantized ones."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from intact.targets import Target
 
 
 def build_plan(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
-    """Annotate, fuse and tie: everything that needs no statistics.
+    """Annotate, fuse and tie: all steps that need no statistics.
 
-    Fusing comes before tying, because an end that is fused away has no scale to tie.
+    Fusing comes before tying, because an end inside a fused operator has no scale to tie.
 
     Raises:
-        UsageError: An override names nothing in the graph.
+        UsageError: An override does not match the graph.
     """
     return structured(annotate(graph, target, overrides))
 
 
 def structured(plan: QuantizedGraph) -> QuantizedGraph:
-    """Fuse and tie a plan as `annotate` leaves it, and note widths without operators.
+    """Fuse and tie an annotated plan, and add notes on widths without operators.
 
-    All of this asks of widths only what their grids have in common (``same_grid``).
+    The only property of widths that decides here is whether grids are equal (``same_grid``).
     """
     return tie(fuse(plan.with_notes(width_notes(plan))))
 
@@ -42,21 +42,21 @@ _FLOAT = (QuantState.FP32, QuantState.SOI)
 def complete(
     plan: QuantizedGraph, target: Target, overrides: Overrides | None = None
 ) -> QuantizedGraph:
-    """Plan the nodes that a quantized model left float, as a target computes them.
+    """Quantize the float nodes of an imported quantized model for a target.
 
-    What the model says stays as it is: the nodes that it quantizes with all their ends, and every
-    scale. Where a tensor that it quantizes is now needed at another end, that end takes its scale.
+    The nodes that the model quantizes and all its scales are kept. A new quantized end of a tensor
+    that has a scale gets that scale.
 
     Args:
-        plan: A plan that was read; it is not changed.
-        target: The hardware that decides about the rest.
-        overrides: What the user asks for on top; nothing of it reaches what was read.
+        plan: An imported plan; not changed.
+        target: The hardware that decides about the float nodes.
+        overrides: The user's overrides; they do not affect the imported parts.
 
     Returns:
-        A plan to be calibrated: new ends are INITIAL or PASSIVE_INIT.
+        A plan to calibrate: new ends are INITIAL or PASSIVE_INIT.
 
     Raises:
-        UsageError: An override names nothing in the graph.
+        UsageError: An override does not match the graph.
     """
     ours, read = annotate(plan.graph, target, overrides), plan.copy()
     configs: dict[TensorEnd, TensorQuantConfig] = {}
@@ -80,7 +80,7 @@ def complete(
 
 
 def _keep_moved(plan: QuantizedGraph, value: ir.Value) -> None:
-    """Let what only moves codes that the model has scales for keep them."""
+    """Give the output of a node that only moves codes the scale of its input."""
     node, slot = value.producer(), value.index() or 0
     if node is None or not moves_values(node):
         return
@@ -90,7 +90,7 @@ def _keep_moved(plan: QuantizedGraph, value: ir.Value) -> None:
 
 
 def _join_neighbours(plan: QuantizedGraph, value: ir.Value) -> None:
-    """Let new ends of a tensor take the scale with which the model quantizes it."""
+    """Give new ends of a tensor the scale with which the model quantizes it."""
     producer = plan.producer_config(value)
     readers = [config for _, _, config in plan.consumer_configs(value)]
     said = [config for config in readers if _is_said(config)]
@@ -117,7 +117,7 @@ def _is_said(config: TensorQuantConfig) -> bool:
 
 
 def _follower(root: TensorQuantConfig, *, is_baked: bool = False) -> TensorQuantConfig:
-    """Return a config on the grid of a root, under it."""
+    """Make a config that shares grid and scale of a root."""
     config = TensorQuantConfig.on_grid(root.grid, observer=root.observer)
     root.dominate(config)
     config.transition(QuantState.ACTIVATED)

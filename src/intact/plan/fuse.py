@@ -1,4 +1,4 @@
-"""Fusion: ends that exist in the graph but not on the hardware are OVERLAPPED."""
+"""Fusion: tensor ends that do not exist on the hardware become OVERLAPPED."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from intact.targets import Fusion
 
 
 def fuse(plan: QuantizedGraph) -> QuantizedGraph:
-    """Overlap what the target fuses and what agrees with its producer.
+    """Overlap the ends inside fused operators and redundant ends.
 
-    Inside a fused chain (Conv-Relu, Conv-Add-Relu, Swish ...) only the last output exists on
-    the hardware, so the ends before it are OVERLAPPED and dominated by it. An input that
-    quantizes on the same grid as its producer, or as another reader before it, is redundant and
-    is OVERLAPPED too. Source: PPQ document, on graph fusion and joint fixed point.
+    Inside a fused chain (Conv-Relu, Conv-Add-Relu, Swish ...) only the last output exists on the
+    hardware, so the ends before it are OVERLAPPED and dominated by it. An input on the same grid as
+    its producer, or as an earlier reader, is redundant and is OVERLAPPED too. Source: [ppq], on
+    graph fusion and joint fixed point.
 
     Returns:
         A new plan.
     """
     plan = plan.copy()
-    # Longest first: Conv-Add-Relu claims its ends before Add-Relu could.
+    # Longest first, so that Conv-Add-Relu matches before Add-Relu.
     for fusion in sorted(plan.target.fusions, key=lambda fusion: -len(fusion.pattern)):
         for node in plan.graph.nodes:
             chain = _match(plan, fusion, node)
@@ -38,7 +38,7 @@ def fuse(plan: QuantizedGraph) -> QuantizedGraph:
 
 
 def _match(plan: QuantizedGraph, fusion: Fusion, first: ir.Node) -> list[ir.Node]:
-    """Return the chain that starts at ``first``, or nothing."""
+    """Find the chain that starts at ``first``; empty if there is none."""
     if not _fits(plan, first, fusion.pattern[0]) or not quantizes(plan.output_config(first)):
         return []
     chain = [first]
@@ -59,10 +59,10 @@ def _fits(plan: QuantizedGraph, node: ir.Node, alternatives: Collection[str]) ->
 
 
 def _takes_chain(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
-    """Tell whether a node can compute inside the one that feeds a slot of it.
+    """Tell whether a node can be fused with the producer of an input.
 
-    An accumulator belongs to one chain: where two convolutions meet in an Add, the second one's
-    result has to be stored. A Concat computes nothing and takes in any number.
+    An accumulator belongs to one chain: if two convolutions feed an Add, the result of one must be
+    stored. A Concat computes nothing and can be fused with several producers.
     """
     if input_role(node, slot) is not Role.DATA:
         return False
@@ -106,12 +106,14 @@ def _overlap_readers(plan: QuantizedGraph, value: ir.Value) -> None:
 
 
 def _overlap(master: TensorQuantConfig, config: TensorQuantConfig) -> None:
-    config.transition(QuantState.OVERLAPPED)  # first: an overlapped end may be on another grid
+    config.transition(
+        QuantState.OVERLAPPED
+    )  # first, since an overlapped end may be on another grid
     master.dominate(config)
 
 
 def _values(plan: QuantizedGraph) -> list[ir.Value]:
-    """Return every value that nodes read, each once, in the order of first use."""
+    """List every value that nodes read, without duplicates, in the order of first use."""
     values = {
         id(value): value for node in plan.graph.nodes for value in node.inputs if value is not None
     }

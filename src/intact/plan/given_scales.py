@@ -1,4 +1,4 @@
-"""Scales that come from outside, from a table or a model's metadata, instead of calibrating."""
+"""Given scales: from a table or a model's metadata, in place of calibration."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from intact.errors import ConfigError, DataError, nearest
 from intact.numerics.affine_params import QuantParams
 
 GIVEN = "given"
-"""Stands as ``observer`` of a config whose scale was given, in the place of a method's name."""
+"""The ``observer`` of a config whose scale was given."""
 
 _MOST_BITS = 32
 _MOST_ENTRIES = 1 << 17
-"""More tensors than any model has; a table of more would take gigabytes."""
+"""Limit for the entries of a table: more tensors than any model has."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,15 +28,14 @@ class GivenScale:
 
     Attributes:
         scale: float32, ``[]`` per tensor or ``[channels]``.
-        zero_point: int64, like ``scale``, in the integers that it was made for.
-        bits: Width of those integers.
-        signed: Whether they are ``-2^(bits-1)..2^(bits-1)-1``, or ``0..2^bits-1``.
-        axis: The channel axis, perhaps counted from the end; None where the source leaves it to
-            the operator.
+        zero_point: int64, shaped like ``scale``, in the given integer type.
+        bits: Width of the integer type.
+        signed: ``-2^(bits-1)..2^(bits-1)-1`` if true, else ``0..2^bits-1``.
+        axis: The channel axis, may be negative; None if the operator decides.
 
     Raises:
-        DataError: A scale is not positive and finite as float32, a zero point is none of the
-            integers, the shapes differ, or the width is not 2 to 32.
+        DataError: A scale is not positive and finite as float32, a zero point is outside the
+            integer type, the shapes differ, or the width is not 2 to 32.
     """
 
     scale: npt.NDArray[np.float32]
@@ -58,14 +57,14 @@ class GivenScale:
         if not usable.all():
             raise DataError(
                 f"the scale {float(self.scale[~usable][0])} is not a positive finite float32",
-                remedy="mend it, or take it out and let the tensor be calibrated",
+                remedy="correct it, or remove it so that the tensor is calibrated",
             )
         low, high = self._codes()
         outside = (self.zero_point < low) | (self.zero_point > high)
         if outside.any():
             raise DataError(
-                f"the zero point {int(self.zero_point[outside][0])} lies outside {low}..{high}",
-                remedy="check the table's kind of integers",
+                f"the zero point {int(self.zero_point[outside][0])} is outside {low}..{high}",
+                remedy="check the integer type of the table",
             )
 
     @staticmethod
@@ -77,14 +76,14 @@ class GivenScale:
         signed: bool = True,
         axis: int | None = None,
     ) -> GivenScale:
-        """Return scales from numbers; one zero point may stand for all channels.
+        """Make scales from numbers; one zero point may apply to all channels.
 
         Raises:
-            DataError: As the class.
+            DataError: See the class.
         """
         numbers = scale if isinstance(scale, int | float) else list(scale)
         zeros = zero_point if isinstance(zero_point, int) else list(zero_point)
-        with np.errstate(over="ignore", under="ignore"):  # what leaves float32 is named above
+        with np.errstate(over="ignore", under="ignore"):  # overflow is reported above
             scales = np.asarray(numbers, np.float64).astype(np.float32)
         try:
             offsets = np.asarray(zeros, np.int64)
@@ -96,22 +95,21 @@ class GivenScale:
 
     @property
     def kind(self) -> str:
-        """The integers in words, ``int8`` for instance."""
+        """The integer type as text, for example ``int8``."""
         return f"{'int' if self.signed else 'uint'}{self.bits}"
 
     def on_grid(self, grid: Grid, shape: tuple[int, ...]) -> QuantParams:
-        """Return scale and zero point for the integers of a grid, the scales bit for bit.
+        """Convert scale and zero point to a grid; the scales do not change.
 
-        The zero point moves with the lowest integer of the width: 0 of an int8 is 128 of a uint8,
-        so that the same integers apart from this shift stand for the same numbers.
+        The zero point shifts with the lowest integer of the type: 0 in int8 is 128 in uint8.
 
         Args:
-            grid: Where they are to be used.
-            shape: Of the tensor.
+            grid: The grid.
+            shape: Shape of the tensor.
 
         Raises:
-            ConfigError: Another width, a logarithmic grid, channels that do not fit, a zero point
-                or a scale that the grid does not have.
+            ConfigError: The width differs, the grid is logarithmic, the channels do not match, or a
+                zero point or scale does not fit the grid.
         """
         if self.bits != grid.bits:
             raise ConfigError(
@@ -120,7 +118,7 @@ class GivenScale:
             )
         if grid.exponential:
             raise ConfigError(
-                "the plan has logarithmic levels, which no linear scale describes",
+                "the plan has logarithmic levels, the given scale is linear",
                 remedy="use a target with linear levels",
             )
         scale, zero_point = self._by_channel(grid, shape)
@@ -128,8 +126,8 @@ class GivenScale:
         moved = zero_point - self._codes()[0] + lowest
         if grid.symmetric and moved.any():
             raise ConfigError(
-                f"its zero point {int(zero_point[moved != 0][0])} of {self.kind} is no zero point "
-                "of a symmetric scheme",
+                f"its zero point {int(zero_point[moved != 0][0])} of {self.kind} does not fit "
+                "a symmetric scheme",
                 remedy="use a target with asymmetric activations, or calibrate this tensor",
             )
         return grid.check_params(scale, moved)
@@ -141,7 +139,7 @@ class GivenScale:
     def _by_channel(
         self, grid: Grid, shape: tuple[int, ...]
     ) -> tuple[npt.NDArray[np.float32], npt.NDArray[np.int64]]:
-        """Return one number of each, or one a channel, as the grid has it."""
+        """Return one number of each, or one per channel, as the grid requires."""
         if grid.axis is None:
             if self.scale.size > 1:
                 raise ConfigError(
@@ -167,10 +165,10 @@ class ScaleTable:
     """Scales by tensor name.
 
     Attributes:
-        source: What to call the table in messages: its file.
-        scales: By the names of the float model's tensors.
-        ignored: Entries left out because they are not scales of integers, counted by reason.
-        parts: The sources of the tables that were joined into this one; empty for one table.
+        source: The file of the table, for messages.
+        scales: Scales by name of the float model's tensors.
+        ignored: Number of entries that are not integer scales, by reason.
+        parts: Sources of the tables that were joined; empty for a single table.
     """
 
     source: str
@@ -180,7 +178,7 @@ class ScaleTable:
 
     @property
     def name(self) -> str:
-        """The files' names without their folders."""
+        """The file names without folders."""
         return _and(PurePath(part).name for part in self.parts or (self.source,))
 
     def __contains__(self, name: object) -> bool:
@@ -195,34 +193,33 @@ class ScaleTable:
         entries: Iterable[tuple[str, str, GivenScale]],
         ignored: Mapping[str, int] | None = None,
     ) -> ScaleTable:
-        """Collect entries as they are read.
+        """Make a table from entries.
 
         Args:
-            source: What to call the table.
-            entries: Place in the table, tensor name, scale; a name may be repeated with the same
-                numbers.
+            source: The file of the table, for messages.
+            entries: Place in the file, tensor name, scale; duplicates must be equal.
             ignored: See the class.
 
         Raises:
-            DataError: A name stands there twice with different numbers, or there is no entry.
+            DataError: A name has two different scales, or there is no entry.
         """
         scales: dict[str, GivenScale] = {}
         for place, name, scale in entries:
             first = scales.setdefault(name, scale)
             if first is not scale and _text(first) != _text(scale):
                 raise DataError(
-                    f"{source}: {place}: a second scale for {name!r}, unlike the first",
+                    f"{source}: {place}: a second, different scale for {name!r}",
                     remedy="keep one",
                 )
         if not scales and not ignored:
-            raise DataError(f"{source}: holds no scales", remedy="check that this is the table")
+            raise DataError(f"{source}: contains no scales", remedy="check that this is the table")
         return ScaleTable(source, scales, ignored or {})
 
     def joined(self, other: ScaleTable) -> ScaleTable:
-        """Return both tables as one, say those of activations and of weights.
+        """Join two tables, for example of activations and of weights.
 
         Raises:
-            DataError: They give one tensor different scales.
+            DataError: They have different scales for one tensor.
         """
         both = [(each.source, *item) for each in (self, other) for item in each.scales.items()]
         ignored = {
@@ -233,25 +230,26 @@ class ScaleTable:
         return replace(ScaleTable.of(_and(parts), both, ignored), parts=parts)
 
     def refuse_unknown(self, names: Iterable[str]) -> None:
-        """Refuse a table for another model.
+        """Check that the table belongs to the model.
 
         Args:
-            names: All tensors of the model as it was read; normalizing drops some.
+            names: All tensor names of the model before normalization, which removes some.
 
         Raises:
-            DataError: The table has names that are not among them; the first one with the nearest.
+            DataError: The table has other names; the message has the first one and the nearest
+                match.
         """
         known = set(names)
         unknown = [name for name in self.scales if name not in known]
         if unknown:
             raise DataError(
-                f"{self.source}: {len(unknown)} of its {len(self.scales)} names are no tensors of "
+                f"{self.source}: {len(unknown)} of its {len(self.scales)} names are not tensors of "
                 f"the model, first {unknown[0]!r}",
                 remedy=nearest(unknown[0], known),
             )
 
     def hash(self) -> str:
-        """Return the SHA-256 of what the table says, whatever file and order it came in."""
+        """Compute the SHA-256 of the scales, independent of file and order."""
         digest = hashlib.sha256()
         for name, scale in sorted(self.scales.items()):
             digest.update(f"{len(name)}:{name}={_text(scale)}\n".encode())
@@ -259,15 +257,15 @@ class ScaleTable:
 
 
 def refuse_too_many(source: str, entries: int) -> None:
-    """Refuse a table with more entries than a model has tensors, before they are read.
+    """Check the number of entries before they are read.
 
     Raises:
-        DataError: There are too many.
+        DataError: There are more than any model has tensors.
     """
     if entries > _MOST_ENTRIES:
         raise DataError(
             f"{source}: {entries} entries, at most {_MOST_ENTRIES} can be read",
-            remedy="this is no table of scales",
+            remedy="this is not a table of scales",
         )
 
 
@@ -276,6 +274,6 @@ def _and(names: Iterable[str]) -> str:
 
 
 def _text(scale: GivenScale) -> str:
-    """Write a scale so that equal texts mean equal bits."""
+    """Format a scale so that equal texts mean equal bits."""
     numbers = scale.scale.astype("<f4").tobytes().hex(), scale.zero_point.tolist()
     return f"{scale.kind} axis {scale.axis} {numbers[0]} {numbers[1]}"

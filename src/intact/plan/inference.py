@@ -34,23 +34,24 @@ from intact.targets.match import averaged_elements
 
 DTypeInference: TypeAlias = Callable[[ir.Node, Sequence[DType], DType], DType]
 
-"""A node, the types of its factors (data inputs, then the weight) and the target's accumulator give
-the type of its result before it is requantized."""
+"""Computes the type of a node's result before requantization, from the node, the types of its
+factors (data inputs, then the weight) and the target's accumulator type.
+"""
 
 DTYPE_INFERENCES: dict[str, DTypeInference] = {}
 
-"""The function of each operator type. An operator without one computes in float32."""
+"""The functions by operator type. An operator without one computes in float32."""
 
 
 def factor_slots(node: ir.Node) -> tuple[int, ...]:
-    """Return the slots that a description counts: data inputs, then the weight."""
+    """List the input slots that a signature has: data inputs, then the weight."""
     weight = weight_slot(node)
     data = tuple(slot for slot in data_slots(node) if not adds_to_products(node, slot))
     return (*data, *(() if weight is None else (weight,)))
 
 
 def infer_dtype(node: ir.Node, taken: Sequence[DType], accumulator: DType) -> DType:
-    """Return the type of a node's result before it is requantized."""
+    """Infer the type of a node's result before requantization."""
     function = DTYPE_INFERENCES.get(node.op_type) if node.domain == "" else None
     return DType.FLOAT32 if function is None else function(node, taken, accumulator)
 
@@ -66,11 +67,10 @@ def infers_dtype(*op_types: str) -> Callable[[DTypeInference], DTypeInference]:
 
 
 def declared_signatures(node: ir.Node, rule: OpRule, target: Target) -> tuple[Signature, ...]:
-    """Return the descriptions of a node, in the order in which they are declared.
+    """List the signatures of a node in the order of declaration.
 
-    Each is written out: one type for every data input, then the weight. Where a rule declares
-    none, those of ``[activation]`` and ``[weight]`` hold. Descriptions that compute in float32 are
-    left out.
+    Each is complete: one type for every data input, then the weight. A rule without signature has
+    the types of ``[activation]`` and ``[weight]``. Signatures that compute in float32 are left out.
     """
     count, has_weight = len(factor_slots(node)), weight_slot(node) is not None
     data, weight = target.activation_scheme(rule).dtype, target.weight_scheme(rule).dtype
@@ -87,10 +87,10 @@ def declared_signatures(node: ir.Node, rule: OpRule, target: Target) -> tuple[Si
 
 
 def infer_signature(signatures: Sequence[Signature], widths: Sequence[int]) -> Signature | None:
-    """Return the first description whose inputs hold these widths; None where none does.
+    """Return the first signature whose inputs hold these widths; None if none does.
 
     Args:
-        signatures: Written out, as `declared_signatures` gives them.
+        signatures: Complete ones, from `declared_signatures`.
         widths: Bits of the codes of each data input, then of the weight.
     """
     for signature in signatures:
@@ -111,7 +111,7 @@ _COMPUTES = (OpKind.COMPUTE, OpKind.ELEMENTWISE, OpKind.REDUCE, OpKind.POOL)
     )
 )
 def gathered_dtype(_: ir.Node, _taken: Sequence[DType], accumulator: DType) -> DType:
-    """Products and sums are gathered in the accumulator, whatever is made of it afterwards."""
+    """Products and sums have the type of the accumulator."""
     return accumulator
 
 
@@ -127,12 +127,12 @@ def gathered_dtype(_: ir.Node, _taken: Sequence[DType], accumulator: DType) -> D
     ),
 )
 def input_dtype(_: ir.Node, taken: Sequence[DType], accumulator: DType) -> DType:
-    """Codes are selected or moved: they stay of the widest type that they came in."""
+    """Selected or moved codes have the widest type of the inputs."""
     return max(taken, key=lambda dtype: dtype.bits, default=accumulator)
 
 
 def _repeated(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[DType, ...]:
-    """Return one type an input: the last is that of the weight, or of all inputs that follow."""
+    """Expand types to one per input: the last is the weight's, or that of all further inputs."""
     if not dtypes:
         return ()
     data, last = (dtypes[:-1] or dtypes, dtypes[-1]) if has_weight else (dtypes, dtypes[-1])
@@ -142,16 +142,17 @@ def _repeated(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[
 
 Scale: TypeAlias = npt.NDArray[np.float64]
 
-"""Positive, float64; ``[]``, or of a shape that broadcasts against the tensor."""
+"""Positive, float64; ``[]``, or a shape that broadcasts to the tensor."""
 
 ScaleInference: TypeAlias = Callable[[ir.Node, Sequence[Scale]], Scale | None]
 
-"""A node and the scales of its factors (data inputs, then the weight; biases and parameters
-are left out) give the scale of its result; None where that is no integer of one scale."""
+"""Computes the scale of a node's result from the node and the scales of its factors (data inputs,
+then the weight, without biases and parameters); None if it has no single scale.
+"""
 
 SCALE_INFERENCES: dict[str, ScaleInference] = {}
 
-"""The function of each operator type. An operator without one has results of no one scale."""
+"""The functions by operator type. The result of an operator without one has no single scale."""
 
 
 def infers_scale(*op_types: str) -> Callable[[ScaleInference], ScaleInference]:
@@ -172,14 +173,14 @@ def infers_scale(*op_types: str) -> Callable[[ScaleInference], ScaleInference]:
 
 
 def infer_scale(node: ir.Node, scales: Sequence[Scale | None]) -> Scale | None:
-    """Return the scale of a node's result before it is requantized.
+    """Infer the scale of a node's result before requantization.
 
     Args:
         node: A quantized node.
-        scales: Of its factors; None where one is float.
+        scales: Scales of its factors; None for a float one.
 
     Returns:
-        None where the result is no integer of one scale.
+        The scale; None if the result has no single scale.
     """
     function = SCALE_INFERENCES.get(node.op_type) if node.domain == "" else None
     known = [scale for scale in scales if scale is not None]
@@ -190,7 +191,7 @@ def infer_scale(node: ir.Node, scales: Sequence[Scale | None]) -> Scale | None:
 
 @infers_scale("Conv", "ConvTranspose", "MatMul", "Mul")
 def product_of_scales(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """Integers are multiplied: so are their scales."""
+    """The product of integers has the product of their scales."""
     product = scales[0]
     for scale in scales[1:]:
         product = np.asarray(product * scale, np.float64)
@@ -199,30 +200,30 @@ def product_of_scales(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
 
 @infers_scale("Gemm")
 def scale_of_dense(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """As a product, where no factors stand before it (graph/passes/gemm.py folds them)."""
+    """As a product, if alpha and beta are 1 (graph/passes/gemm.py folds them)."""
     factors = (node.attributes.get_float("alpha", 1.0), node.attributes.get_float("beta", 1.0))
     return product_of_scales(node, scales) if factors == (1.0, 1.0) else None
 
 
 @infers_scale("Add", "Sub", "Sum", "Max", "Min", "Concat", "Where")
 def common_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """Integers that are added, compared or put side by side must mean the same a step."""
+    """Integers that are added, compared or joined must have the same scale."""
     agree = all(np.array_equal(scale, scales[0]) for scale in scales[1:])
     return scales[0] if agree else None
 
 
 @infers_scale("Relu", "Clip", "Abs", "Neg", "ReduceSum", "CumSum")
 def own_scale(_: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """Integers stay on the grid of the input.
+    """The result has the scale of the input.
 
-    The bounds of a Clip need not be integers of it.
+    The bounds of a Clip may lie between its integers.
     """
     return scales[0]
 
 
 @infers_scale(*(op_type for op_type, spec in OPS.items() if spec.moves_values))
 def moved_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """Integers pass; where they have several scales, an axis may have moved."""
+    """Moved integers keep a single scale; with several scales an axis may have moved."""
     if not moves_values(node):
         return None
     return scales[0] if scales[0].ndim == 0 else None
@@ -230,22 +231,21 @@ def moved_scale(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
 
 @infers_scale("AveragePool", "GlobalAveragePool", "ReduceMean")
 def scale_of_mean(node: ir.Node, scales: Sequence[Scale]) -> Scale | None:
-    """A mean of n elements is their sum in steps of an n-th of the input's."""
+    """A mean of n elements is their sum with the input's scale divided by n."""
     count = averaged_elements(node)
     return None if count is None else np.asarray(scales[0] / count, np.float64)
 
 
 @dataclass(frozen=True)
 class EdgeTypes:
-    """What reaches a quantization point, and what leaves it.
+    """The data types of an edge, before and after its quantizer.
 
     Attributes:
-        in_scale: What one step of the producer's integers means, before they are requantized;
-            float64, ``[]`` or of a shape that broadcasts against the value. None where floats
-            arrive: model inputs, constants, results of float nodes and of operators whose result
-            is no integer of one scale.
-        in_dtype: The type of those integers; float32 where ``in_scale`` is None.
-        out_dtype: The type that holds the codes.
+        in_scale: Scale of the producer's integers before requantization; float64, ``[]`` or a shape
+            that broadcasts to the value. None for floats: model inputs, constants, results of float
+            nodes and of operators whose result has no single scale.
+        in_dtype: Type of these integers; float32 if ``in_scale`` is None.
+        out_dtype: Type that holds the codes.
     """
 
     in_scale: Scale | None
@@ -255,7 +255,7 @@ class EdgeTypes:
 
 @dataclass(frozen=True)
 class _Result:
-    """What a node computes, or what one of its inputs holds."""
+    """Scale and type of a node's result or input."""
 
     scale: Scale | None = None
     dtype: DType = DType.FLOAT32
@@ -265,10 +265,10 @@ _FLOAT = _Result()
 
 
 def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
-    """Return the types of every edge that is quantized, by the end that names its point.
+    """Infer the types of every quantized edge, by the end that names its point.
 
     Args:
-        plan: Has its scales.
+        plan: With scales.
 
     Raises:
         PlanError: An end has no scale yet.
@@ -282,7 +282,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
     for point in quantization_points(plan):
         producer = point.value.producer()
         made = _FLOAT if producer is None else results.get(str(producer.name), _FLOAT)
-        # A second quantizer of a value takes what the first made of it.
+        # A second quantizer of a value reads the output of the first.
         arriving = made if point.at_output else handed_out.get(point.value, made)
         out = _code_dtype(plan, point)
         if point.at_output:
@@ -292,7 +292,7 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
 
 
 def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) -> _Result:
-    """Infer what a node computes, before that is requantized."""
+    """Infer scale and type of a node's result before requantization."""
     rule = plan.target.rule_for(node) if plan.is_quantized(node) else None
     slots = factor_slots(node)
     if rule is None or not slots or _adds_floats(plan, node):
@@ -313,7 +313,7 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
 
 
 def _taken(plan: QuantizedGraph, node: ir.Node, slot: int, results: dict[str, _Result]) -> _Result:
-    """Infer the type at an input slot: sums of a fused producer, codes, or floats."""
+    """Infer scale and type at an input slot: sums of a fused producer, codes, or floats."""
     value, config = node.inputs[slot], plan.input_config(node, slot)
     producer = None if value is None else value.producer()
     if producer is not None and _is_hidden(plan, node, slot):
@@ -328,21 +328,21 @@ def _taken(plan: QuantizedGraph, node: ir.Node, slot: int, results: dict[str, _R
 
 
 def _is_hidden(plan: QuantizedGraph, node: ir.Node, slot: int) -> bool:
-    """Tell whether a fusion hands a node sums that are stored nowhere."""
+    """Tell whether an input holds sums of a fused producer, which are not stored."""
     value = node.inputs[slot]
     producer = None if value is None else plan.producer_config(value)
     return producer is not None and producer.state is QuantState.OVERLAPPED
 
 
 def _codes(config: TensorQuantConfig, dtype: DType) -> _Result:
-    """Return codes as an operand; those of a logarithmic grid are no multiples of a scale."""
+    """Return scale and type of codes; codes of a logarithmic grid have no scale in this sense."""
     if config.scale is None or config.dominator.grid.exponential:
         return _FLOAT
     return _Result(config.scale.astype(np.float64), dtype)
 
 
 def _along_channels(node: ir.Node, slot: int, scales: Scale) -> Scale | None:
-    """Shape a weight's scales so that they lie along the channels of the node's result."""
+    """Reshape a weight's scales to broadcast along the channels of the node's result."""
     if slot != weight_slot(node):
         return None
     match node.op_type:
@@ -356,7 +356,7 @@ def _along_channels(node: ir.Node, slot: int, scales: Scale) -> Scale | None:
 
 
 def _adds_floats(plan: QuantizedGraph, node: ir.Node) -> bool:
-    """Tell whether a bias that is no integer is added to the sums."""
+    """Tell whether a float bias is added to the sums."""
     slot = bias_slot(node)
     if slot is not None:
         return not quantizes(plan.input_config(node, slot))
@@ -365,9 +365,9 @@ def _adds_floats(plan: QuantizedGraph, node: ir.Node) -> bool:
 
 
 def _code_dtype(plan: QuantizedGraph, point: QuantPoint) -> DType:
-    """Return the type that holds a point's codes: that of its scheme if they fit into it.
+    """Return the type that holds a point's codes: that of its scheme if they fit.
 
-    HAGO: the bits need not be those of the data type; 6 bits may be held in an int8.
+    As in [tvm] the bits may be fewer than those of the type; 6 bits may be held in an int8.
     """
     config, node = point.config, plan.graph.node(point.end.node)
     signed = config.quant_min < 0

@@ -1,4 +1,4 @@
-"""What will be int8 and what float, and why, before anything is run or written."""
+"""Inspection: which nodes will be quantized, with how many bits, and why, without data."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class NodeReport:
     """One node of the plan.
 
     Attributes:
-        node: Its name.
-        op_type: Its operator.
-        quantized: It computes with integers.
+        node: Name of the node.
+        op_type: Operator type.
+        quantized: Whether it computes with integers.
         activation_bits: Bits of its output, or of its first quantized input; None for float.
-        weight_bits: Bits of its weight; None where it has none or it is float.
-        fused_into: The node whose output stands for its own on the hardware; "" if none.
+        weight_bits: Bits of its weight; None if it has none or it is float.
+        fused_into: The last node of its fused chain; "" if it is not fused.
         reason: Why it is quantized or not.
     """
 
@@ -37,7 +37,7 @@ class NodeReport:
 
 @dataclass(frozen=True)
 class Inspection:
-    """What a plan will be.
+    """The structure of a plan.
 
     Attributes:
         target: Name of the target.
@@ -87,7 +87,7 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
 
 
 def _activation_bits(plan: QuantizedGraph, node: ir.Node) -> int | None:
-    """Return the width of the output as it is stored, or else of the first quantized input."""
+    """Return the width of the stored output, or else of the first quantized input."""
     configs = [plan.output_config(node), *(plan.input_config(node, k) for k in data_slots(node))]
     quantized = (c for c in configs if quantizes(c) or c.state is QuantState.OVERLAPPED)
     return next((config.dominator.bits for config in quantized), None)

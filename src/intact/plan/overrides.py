@@ -1,4 +1,4 @@
-"""What a user asks for on top of a target: nodes kept float, other bit-widths."""
+"""The user's overrides of a target: nodes kept float, other bit-widths."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ _PART = re.compile(r"(?P<node>.+)\.(weight|(input|output)(\[\d+\])?)", re.DOTALL
 
 @dataclass(frozen=True)
 class Overrides:
-    """Requests that take precedence over the target.
+    """The user's overrides of a target.
 
     Attributes:
         keep_float: Node names or op types that stay float.
-        bits: Bit-widths by place: ``NODE`` (its weight, or its output where it has none),
-            ``NODE.weight``, ``NODE.input``, ``NODE.output`` or a whole ``NODE.input[K]``. The
-            most specific place holds.
-        weight_bits: Bit-width of all weights; None leaves the target's.
-        activation_bits: Bit-width of all activations; None leaves the target's.
-        widths: Bit-widths of single ends, as a search chooses them: they precede ``bits``, and
-            mean nothing at ends that are not quantized.
+        bits: Bit-widths by place: ``NODE`` (its weight, or its output if it has none),
+            ``NODE.weight``, ``NODE.input``, ``NODE.output`` or ``NODE.input[K]``. The most specific
+            one applies.
+        weight_bits: Bit-width of all weights; None for the target's.
+        activation_bits: Bit-width of all activations; None for the target's.
+        widths: Bit-widths of single ends, as chosen by a search. They take precedence over
+            ``bits`` and are ignored at ends that are not quantized.
     """
 
     keep_float: tuple[str, ...] = ()
@@ -35,10 +35,10 @@ class Overrides:
     widths: Mapping[TensorEnd, int] = field(default_factory=dict)
 
     def check(self, graph: Graph) -> None:
-        """Refuse names that the graph does not have and widths outside 2..16.
+        """Check that the names exist in the graph and that widths are 2 to 16.
 
         Raises:
-            UsageError: With the nearest name that exists.
+            UsageError: One is wrong; the message has the nearest name.
         """
         names = {str(node.name) for node in graph.nodes}
         types = {node.op_type for node in graph.nodes}
@@ -66,7 +66,7 @@ class Overrides:
 
     @staticmethod
     def place_node(place: str) -> str:
-        """Return the node that a place of ``bits`` belongs to, itself if it has no part.
+        """Return the node of a place in ``bits``; the place itself if it has no suffix.
 
         >>> Overrides.place_node("block/conv.1.input[0]")
         'block/conv.1'
@@ -75,12 +75,12 @@ class Overrides:
         return match["node"] if match else place
 
     def places(self, end: TensorEnd, *, is_weight: bool, has_weight: bool) -> tuple[str, ...]:
-        """Return the places of ``bits`` that mean an end, the most specific first.
+        """List the places of ``bits`` that match an end, the most specific first.
 
         Args:
             end: The tensor end.
-            is_weight: The end reads a weight.
-            has_weight: The node has a weight, so a bare ``NODE`` means that weight.
+            is_weight: Whether the end is a weight.
+            has_weight: Whether the node has a weight, which a bare ``NODE`` means.
         """
         part = "weight" if is_weight else str(end.direction)
         is_bare = is_weight or (not has_weight and end.direction is Direction.OUTPUT)
@@ -88,7 +88,7 @@ class Overrides:
         return tuple(place for place in places if place in self.bits)
 
     def bits_at(self, end: TensorEnd, *, is_weight: bool, has_weight: bool) -> int | None:
-        """Return the width asked for at an end (see ``places``); None leaves the target's."""
+        """Return the overridden width at an end (see ``places``); None for the target's."""
         if end in self.widths:
             return self.widths[end]
         for place in self.places(end, is_weight=is_weight, has_weight=has_weight):

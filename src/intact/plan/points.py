@@ -1,6 +1,6 @@
-"""Quantization points: what the states and dominators mean for the data that flows.
+"""Quantization points: the places where data are quantized, derived from states and dominators.
 
-Executors and formats do not interpret configs on their own; they read these points.
+Executors and formats do not interpret configs; they read these points.
 """
 
 from __future__ import annotations
@@ -20,20 +20,19 @@ from intact.plan.quantized_graph import Codes, QuantizedGraph, TensorEnd, quanti
 
 @dataclass(frozen=True)
 class QuantPoint:
-    """A place where data is quantized.
+    """A place where data are quantized.
 
     Attributes:
         value: The value that is quantized.
-        config: How; scale and offset are read through its dominator.
-        end: The end whose config quantizes: it names the point.
+        config: The config; scale and offset are read from its dominator.
+        end: The end of the config; it names the point.
         readers: The (node, slot) pairs that read the quantized data.
-        at_output: The producer outputs quantized data, so every reader and a graph output
-            sees it; otherwise only ``readers`` do, and what they quantize is what the producer
-            hands out.
-        is_passed_on: The data is on the grid already: the producer moves codes of its input,
-            which share the scale.
-        baked: The integers of a constant that are stored in the plan; None where quantizing the
-            constant gives them.
+        at_output: The producer's output is quantized, for all readers and the graph output;
+            otherwise only for ``readers``, after the producer's own quantization if any.
+        is_passed_on: The data are on the grid already: the producer moves codes of its input, which
+            has the same scale.
+        baked: The integers of a constant that are stored in the plan; None if they are computed by
+            quantizing the constant.
     """
 
     value: ir.Value
@@ -46,11 +45,11 @@ class QuantPoint:
 
     @property
     def is_constant(self) -> bool:
-        """Tell whether the data is a weight, a bias or another constant of the model."""
+        """Whether the data are a weight, a bias or another constant of the model."""
         return is_constant(self.value)
 
     def constant_codes(self) -> Codes:
-        """Return the integers of a constant, as every executor and format must use them.
+        """Return the integers of a constant; all executors and formats use these.
 
         Raises:
             PlanError: The value is not a constant.
@@ -60,15 +59,15 @@ class QuantPoint:
             raise PlanError(f"{self.end}: {self.value.name} is not a constant of the model")
         if self.baked is not None:
             return self.baked
-        # A bias needs more bits than a float32 quotient has.
+        # A bias may need more bits than a float32 quotient has.
         dtype = np.float64 if self.config.bits > 16 else np.float32
         return self.config.quantize(tensor.numpy().astype(dtype, copy=False))
 
 
 def quantization_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
-    """Yield the points of a plan, by value in topological order, outputs before inputs.
+    """Yield the points of a plan by value in topological order, outputs before inputs.
 
-    The plan may still lack scales (to ask which tensors a calibration must observe).
+    The plan may lack scales (to find the tensors that calibration must observe).
     """
     seen: set[ir.Value] = set()
     grids: _Grids = {}
@@ -83,10 +82,10 @@ def quantization_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
 
 
 def refuse_unready(plan: QuantizedGraph) -> None:
-    """Refuse a plan in which an end has no scale yet.
+    """Check that all ends have scales.
 
     Raises:
-        PlanError: Naming the first such end and its state.
+        PlanError: An end has no scale; the message names the first one and its state.
     """
     for end, config in plan.configs.items():
         if MEANING[config.state] is StateMeaning.REFUSED:
@@ -97,7 +96,7 @@ def refuse_unready(plan: QuantizedGraph) -> None:
 
 
 _Grids: TypeAlias = dict[tuple[ir.Node, int], TensorQuantConfig]
-"""The dominator of the data that a node reads at a slot, where that is quantized."""
+"""The dominator of the quantized data at a node's input slot."""
 
 
 def _points_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator[QuantPoint]:

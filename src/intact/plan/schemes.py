@@ -1,4 +1,4 @@
-"""From a target's tensor scheme to a config."""
+"""Configs made from a target's tensor schemes."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from intact.targets import BiasScheme, DType, TensorScheme
 def config_from_scheme(
     scheme: TensorScheme, channel_axis: int | None, bits: int | None = None
 ) -> TensorQuantConfig:
-    """Return an INITIAL config for a scheme, or an FP32 one for a scheme that stays float.
+    """Make the INITIAL config of a scheme; FP32 for a float scheme.
 
     Args:
         scheme: The target's scheme for this kind of tensor.
-        channel_axis: The output-channel axis of a weight; None where there is none, which makes
-            a per-channel scheme per-tensor.
-        bits: A width that replaces the scheme's, wider than its type too: which type then holds
-            the codes is for the format to say.
+        channel_axis: The output-channel axis of a weight; None makes a per-channel scheme
+            per-tensor.
+        bits: A width that replaces the scheme's. It may be wider than the scheme's type; the format
+            then decides the type.
     """
     if scheme.is_float:
         return unquantized(QuantState.FP32)
@@ -48,11 +48,11 @@ def config_from_scheme(
 
 
 def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantConfig:
-    """Return the config of a bias: PASSIVE_INIT for integers, FP32 where the target adds floats.
+    """Make the config of a bias: PASSIVE_INIT for integers, FP32 if the target adds floats.
 
     Args:
-        scheme: How the target adds biases.
-        channel_axis: The axis of the bias along which the weight's scales run; None for one scale.
+        scheme: The target's bias scheme.
+        channel_axis: The axis of the bias for the weight's scales; None for one scale.
     """
     if scheme.dtype is DType.FLOAT32:
         return unquantized(QuantState.FP32)
@@ -70,7 +70,7 @@ def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantCon
 
 
 def unquantized(state: QuantState) -> TensorQuantConfig:
-    """Return the config of an end that is never quantized (FP32 or SOI)."""
+    """Make the config of an end that is never quantized (FP32 or SOI)."""
     return TensorQuantConfig(
         policy=make_policy(PerTensor(), symmetric=True),
         rounding=Rounding.HALF_EVEN,

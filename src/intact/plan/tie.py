@@ -1,8 +1,8 @@
-"""Ties: ends that must share a scale because the hardware has one for them.
+"""Ties: tensor ends that must share one scale because the hardware has one for them.
 
-This is the first half of [tvm]'s ``threshold_rectify``, as union-find: the tied ends
-hang under one dominator and read their scale through it (what its range is: `rectify`). Ends on
-different grids (another width) cannot share one scale: they stay apart, and a note says so.
+This is ``threshold_rectify`` of [tvm] with a union-find: tied ends have one dominator and read its
+scale; functions registered with `rectifies` compute its range. Ends with different grids (another
+width) cannot share a scale: they are not tied, and the plan gets a note.
 """
 
 from __future__ import annotations
@@ -22,29 +22,31 @@ from intact.targets.rules import IN_PLACE
 
 Range: TypeAlias = tuple[float, float]
 
-"""The lowest and the highest value that codes shall hold."""
+"""The lowest and the highest value of a range."""
 
 Rectify: TypeAlias = Callable[[Sequence[int], Sequence[Range]], list[Range]]
 
-"""Widths in bits and ranges of tied ends, the master's first, give the ranges on one scale."""
+"""Computes ranges on one scale, from widths in bits and ranges of tied ends, the master's first."""
 
 
 class Follows(StrEnum):
-    """What the range of a group is made of; stored in plan files."""
+    """How the range of a tied group is computed; stored in plan files."""
 
     MASTER = "master"
-    """Of the master's own tensor."""
+    """From the master's tensor."""
     UNION = "union"
-    """Of the tensors of all that are tied."""
+    """From all tied tensors."""
 
 
 THRESHOLD_RECTIFY: dict[str, Rectify] = {}
 
-"""The function of each way to follow."""
+"""The functions by `Follows`."""
 
 
 def rectifies(follows: str) -> Callable[[Rectify], Rectify]:
-    """Register the function for a way to follow; a later registration replaces an earlier one."""
+    """Register a function for a value of `Follows`; a later registration replaces an earlier
+    one.
+    """
 
     def register(function: Rectify) -> Rectify:
         THRESHOLD_RECTIFY[follows] = function
@@ -58,9 +60,9 @@ def largest_scale(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
     """Give tied ends the largest of their scales (add, concat and the like).
 
     With widths ``b_i`` and thresholds ``t_i`` a scale is ``t_i / 2^(b_i - 1)``. The end ``*`` of
-    the largest one keeps its threshold, the others have ``t_i = 2^(b_i - b*) t*``; for ranges that
-    are not symmetric, both of their sides. With equal widths that is the union of the ranges.
-    Source: [tvm], "Threshold Estimation".
+    the largest one keeps its threshold, the others get ``t_i = 2^(b_i - b*) t*``; asymmetric ranges
+    get this on both sides. With equal widths the result is the union of the ranges. Source: [tvm],
+    "Threshold Estimation".
 
     >>> largest_scale([8, 8], [(-1.0, 0.5), (-0.25, 2.0)])
     [(-1.0, 2.0), (-1.0, 2.0)]
@@ -75,7 +77,7 @@ def largest_scale(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
 
 @rectifies(Follows.MASTER)
 def master_scale(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
-    """Give tied ends the master's scale (relu, clip and what moves codes).
+    """Give tied ends the master's scale (relu, clip and operators that move codes).
 
     >>> master_scale([8, 6], [(-4.0, 4.0), (-2.0, 2.0)])
     [(-4.0, 4.0), (-1.0, 1.0)]
@@ -86,11 +88,11 @@ def master_scale(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
 
 TieFunction: TypeAlias = Callable[[QuantizedGraph, ir.Node], bool]
 
-"""Ties the ends of one node, in place; returns whether they share what the rule asks for."""
+"""Ties the ends of one node in place; returns whether the rule is fulfilled."""
 
 TIES: dict[ScaleRule, TieFunction] = {}
 
-"""How each rule ties. Those of operators that work in place depend on the nodes behind."""
+"""The functions by rule. Rules for in-place operators depend on later nodes and are not here."""
 
 
 def ties(rule: ScaleRule) -> Callable[[TieFunction], TieFunction]:
@@ -104,10 +106,10 @@ def ties(rule: ScaleRule) -> Callable[[TieFunction], TieFunction]:
 
 
 def tie(plan: QuantizedGraph) -> QuantizedGraph:
-    """Tie scales as the target's rules ask, op by op.
+    """Tie scales by the target's rules, node by node.
 
-    A tied end keeps quantizing but owns no scale: it is PASSIVE_INIT until its master is
-    calibrated. ``detail["follows"]`` says what the master's range is made of: see `Follows`.
+    A tied end still quantizes but owns no scale: it is PASSIVE_INIT until its master is calibrated.
+    ``detail["follows"]`` tells how the master's range is computed: see `Follows`.
 
     Returns:
         A new plan, with a note for each operator whose scales could not be tied.
@@ -115,7 +117,7 @@ def tie(plan: QuantizedGraph) -> QuantizedGraph:
     plan = plan.copy()
     tied = [(node, _tie_node(plan, node, rule)) for node, rule in _rules(plan, plan.graph.nodes)]
     if plan.target.topology.in_place:
-        # From the outputs upwards, so that a scale travels through a whole chain (Tengine's
+        # From the outputs upwards, so that a scale propagates through a whole chain (Tengine's
         # recursion).
         backwards = _rules(plan, reversed(plan.graph.nodes))
         tied += [(node, _input_follows(plan, node, rule)) for node, rule in backwards]
@@ -130,13 +132,15 @@ def _rules(plan: QuantizedGraph, nodes: Iterable[ir.Node]) -> Iterator[tuple[ir.
 
 
 def _tie_node(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
-    """Tie what does not depend on the nodes behind; return whether the rule is satisfied."""
+    """Tie the ends of a node if this does not depend on later nodes; return whether it is
+    fulfilled.
+    """
     function = TIES.get(rule.scales)
     return function is None or function(plan, node)
 
 
 def _stored(plan: QuantizedGraph, node: ir.Node, slots: Iterable[int]) -> list[TensorQuantConfig]:
-    """Return the configs of the inputs that exist on the hardware, hidden ones too."""
+    """List the configs of inputs that exist on the hardware, including overlapped ones."""
     found = []
     for slot in slots:
         value, config = node.inputs[slot], plan.input_config(node, slot)
@@ -170,7 +174,7 @@ def _unify_all(plan: QuantizedGraph, node: ir.Node) -> bool:
 
 
 def _unify(configs: list[TensorQuantConfig]) -> bool:
-    # A prescribed scale is there first, and the others take it.
+    # A fixed scale comes first, and the others follow it.
     configs.sort(key=lambda config: not _is_fixed(config))
     tied = [_follow(configs[0], config, Follows.UNION) for config in configs[1:]]
     return all(tied)
@@ -193,10 +197,10 @@ def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
 
 
 def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: Follows) -> bool:
-    """Hang the follower's whole group under the master's; its root gives up its own scale.
+    """Add the follower's group to the master's; its root loses its own scale.
 
     Returns:
-        Whether the two share a scale now.
+        Whether both share a scale now.
     """
     root, old = master.dominator, follower.dominator
     if root is old:

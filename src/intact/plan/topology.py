@@ -1,10 +1,9 @@
-"""Which nodes are quantized: HAGO's topology rules, with a reason for every node.
+"""Topology: which nodes are quantized, with a reason for every node.
 
-Source: [tvm]. In topological order: an op
-without integer description stays float; an op that also has a float description is quantized
-only if one of its sources is; all others are quantized. Added to that, where the target asks:
-an op with a float description whose consumers are all float stays float, since it would only
-buy a quantizer and its error.
+Source: [tvm]. In topological order: an operator without an integer description stays float; one
+that also has a float description is quantized only if one of its sources is; all others are
+quantized. If the target asks for it, an operator with a float description whose consumers are all
+float stays float, since quantizing it would only add an error.
 """
 
 from __future__ import annotations
@@ -46,9 +45,9 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
 def hands_out_float(
     node: ir.Node, graph: Graph, rule: OpRule, decisions: dict[str, Decision]
 ) -> bool:
-    """Tell whether a quantized node hands its result on as float.
+    """Tell whether a quantized node outputs floats.
 
-    It does where it has no integer result, and where it has both and no consumer wants integers.
+    It does if it has no integer output, or if it has both and no consumer reads integers.
     """
     if rule.outputs and all(dtype.is_float for dtype in rule.outputs):
         return True
@@ -56,7 +55,8 @@ def hands_out_float(
 
 
 def kept_as_asked(decision: Decision) -> str | None:
-    """Return the name in ``Overrides.keep_float`` that a node stays float for, if that is why.
+    """Return the entry of ``Overrides.keep_float`` that keeps a node float; None if another reason
+    does.
 
     >>> kept_as_asked(Decision(False, "kept float as asked (--keep-float conv(1))"))
     'conv(1)'
@@ -66,13 +66,13 @@ def kept_as_asked(decision: Decision) -> str | None:
 
 
 def adds_to_products(node: ir.Node, slot: int) -> bool:
-    """Tell whether a data input is a bias that the model computes: 8 bits are far too few."""
+    """Tell whether a data input is a computed bias, for which 8 bits are too few."""
     spec = op_spec(node)
     return spec is not None and spec.role(slot) is Role.BIAS
 
 
 def sole_reader(graph: Graph, node: ir.Node) -> tuple[ir.Node, int] | None:
-    """Return who reads a node's result, and at which slot, if nothing else ever sees it."""
+    """Return the only reader of a node's result, as (node, slot); None if there are others."""
     readers = graph.consumers(node.outputs[0])
     if len(node.outputs) != 1 or len(readers) != 1 or node.outputs[0].is_graph_output():
         return None
@@ -124,7 +124,7 @@ def _refusal(node: ir.Node, overrides: Overrides, shapes: frozenset[str]) -> str
 
 
 def _adds_computed_bias(node: ir.Node) -> bool:
-    """Tell whether a product adds a tensor of which no integers can be made beforehand."""
+    """Tell whether a product adds a computed bias, which cannot be quantized beforehand."""
     return any(adds_to_products(node, slot) for slot in data_slots(node))
 
 
@@ -156,7 +156,7 @@ def _has_quantized_consumer(node: ir.Node, graph: Graph, decisions: dict[str, De
 
 
 def _prune(graph: Graph, target: Target, decisions: dict[str, Decision]) -> None:
-    """Set back to float what no quantized node reads, from the outputs upwards."""
+    """Set nodes that no quantized node reads back to float, from the outputs upwards."""
     for node in reversed(graph.nodes):
         if not decisions[str(node.name)].quantized:
             continue

@@ -1,4 +1,4 @@
-"""Widths that are not what they seem: half-precision models, widths without an operator."""
+"""Notes on widths: half-precision models, widths without an operator on the target."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from intact.plan.quantized_graph import (
 from intact.targets import DType, OpRule, Target
 
 Missing: TypeAlias = tuple[str, DType]
-"""Codes without an operator: width and kind in words, and the type that holds them."""
+"""Width and kind of codes as text, and the data type that has no operator."""
 
 
 def width_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
-    """Say what became of half precision, and where a width has no operator on the target."""
+    """Make the notes on half-precision models and on widths without an operator on the target."""
     missing = ((end, missing_operator(plan, end, config)) for end, config in plan.configs.items())
     return (*_widened_notes(plan), *operator_notes(plan.target, missing))
 
 
 def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
-    """Say that a model of half precision computes in float32 where it stays float."""
+    """Make the note that the float parts of a half-precision model compute in float32."""
     ports = {
         "FLOAT16": "its float16 inputs and outputs stay",
         "BFLOAT16": "its bfloat16 inputs and outputs are float32",
@@ -48,10 +48,10 @@ def _widened_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
 def missing_operator(
     plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig
 ) -> Missing | None:
-    """Describe the part of an end's width that no operator of the target has; None if all has one.
+    """Describe the width at an end if the target has no operator for it; None if it has one.
 
-    The smallest type that holds the codes decides: 5 to 8 bits are int8 as far as a kernel is
-    concerned, 4 bits are int4.
+    The smallest type that holds the codes decides: for a kernel, 5 to 8 bits are int8 and 4 bits
+    are int4.
     """
     node = plan.graph.node(end.node)
     rule = plan.target.rule_for(node) if quantizes(config) else None
@@ -69,9 +69,9 @@ def missing_operator(
 def operator_notes(
     target: Target, missing: Iterable[tuple[TensorEnd, Missing | None]]
 ) -> tuple[Note, ...]:
-    """Say what has no operator, one note for each width.
+    """Make one note for each width without an operator.
 
-    Most runtimes compute in float what they have no kernel for.
+    Most runtimes compute such nodes in float.
     """
     nodes: dict[Missing, dict[str, None]] = {}
     for end, found in missing:

@@ -1,7 +1,7 @@
-"""Hardware descriptions: strict, frozen, read from TOML. Adding a target is adding a file.
+"""Hardware descriptions, read from TOML and checked. A new target is one new file.
 
-``scheme``, ``arithmetic``, ``rules``, ``schema``  what a target can say
-``match``                                          which rule holds for a node
+``scheme``, ``arithmetic``, ``rules``, ``schema``  the contents of a target
+``match``                                          matching rules to nodes
 ``load``                                           files: names, ``extends``, errors
 """
 

@@ -1,6 +1,6 @@
-"""What a target computes between the integers of its inputs and those of its output.
+"""The arithmetic of a target, from the integers of inputs to those of the output.
 
-An integer engine composes itself from these fields; no field names a runtime.
+The integer engine is composed from these fields; no field names a runtime.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from intact.targets.rules import Condition
 
 
 class Requantize(enum.StrEnum):
-    """How an accumulator is brought to the output's scale."""
+    """How an accumulator is requantized to the output's scale."""
 
     FIXED_POINT_DOUBLE = "fixed_point_double"
     """Saturating doubling high multiply, rounded, then a rounding shift: rounds twice."""
@@ -30,52 +30,55 @@ class Requantize(enum.StrEnum):
 
 
 class ZeroPointOrder(enum.StrEnum):
-    """When the output's zero point is added; they differ on ties when it is odd."""
+    """When the output's zero point is added; the results differ on ties if it is odd."""
 
     AFTER_ROUNDING = "after_rounding"
     BEFORE_ROUNDING = "before_rounding"
 
 
 class Overflow(enum.StrEnum):
-    """What happens to a sum that leaves the accumulator."""
+    """What happens when a sum overflows the accumulator."""
 
     EXACT = "exact"
-    """It cannot: the hardware is wide enough for any layer."""
+    """It cannot overflow: the accumulator is wide enough for any layer."""
     WRAP = "wrap"
     """Two's complement."""
     PAIR_SATURATE = "pair_saturate"
-    """Products are added in pairs of neighbouring input channels, and each pair saturates at
-    ``pair_bits`` before it is summed (vpmaddubsw)."""
+    """Products of neighbouring input channels are added in pairs, and each pair saturates at
+    ``pair_bits`` before it is accumulated (vpmaddubsw).
+    """
 
 
 class ScalePrecision(enum.StrEnum):
-    """How scales are stored on the way to the hardware."""
+    """How scales are stored in the deployed file."""
 
     FLOAT32 = "float32"
     FLOAT64 = "float64"
     DECIMAL6 = "decimal6"
-    """Text with six decimals, read back: the truncated value is the effective one (Tengine)."""
+    """As text with six decimals: the truncated value is the effective one (Tengine)."""
     FLOAT32_ENDS = "float32_ends"
-    """As float32 ``low`` and ``high``, what the outermost codes stand for (OpenVINO's
-    FakeQuantize). Factor ``codes / (high - low)``, offset ``-low * codes / (high - low)``, which
-    need not be whole, and effective scale ``(high - low) / codes`` are computed from them in
-    float32."""
+    """As float32 ``low`` and ``high``, the values of the lowest and highest code (OpenVINO's
+    FakeQuantize). The factor ``codes / (high - low)``, the offset ``-low * codes / (high - low)``,
+    which need not be an integer, and the effective scale ``(high - low) / codes`` are computed from
+    them in float32.
+    """
     FLOAT32_PRODUCT = "float32_product"
-    """Of multipliers: the input scales are multiplied in float32, the rest is float64 (LiteRT's
-    products of two activations)."""
+    """For multipliers: the input scales are multiplied in float32, the rest is float64 (LiteRT's
+    products of two activations).
+    """
 
 
 class Functions(enum.StrEnum):
-    """How a curved function (softmax, sigmoid, tanh ...) of codes is computed."""
+    """How a nonlinear function (softmax, sigmoid, tanh ...) of codes is computed."""
 
     FLOAT32 = "float32"
-    """In float32 from the dequantized code, or a table of that; rounded to the output's code."""
+    """In float32 from the dequantized code, or a table of it; rounded to the output's code."""
     FIXED_POINT = "fixed_point"
-    """In fixed point throughout, as gemmlowp does: no float in the kernel."""
+    """In fixed point only, as in gemmlowp."""
 
 
 class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """What some operators, on some condition, compute differently; later entries win."""
+    """Different arithmetic for some operators, optionally under a condition; later entries win."""
 
     ops: tuple[str, ...]
     when: Condition | None = None
@@ -102,39 +105,39 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arithmetic of one operator or, with ``overrides``, of a whole target.
 
-    ``pair_bits`` is given with ``pair_saturate`` and only then; ``pair_block`` only then.
+    ``pair_bits`` is required with ``pair_saturate``; ``pair_bits`` and ``pair_block`` are allowed
+    only with it.
 
     Attributes:
-        pair_block: Channels of a group that kernels of convolutions with groups, but depthwise
-            ones, take at a time. Where it does not divide those of input and output, windows are
-            multiplied as rows of a matrix, and pairs run on from tap to tap (oneDNN); None keeps
-            them in their tap everywhere.
-        multiplier_precision: In which floats ``s_x * s_w / s_y`` is computed from the stored
-            scales, before anything is made of it.
-        functions: How softmax, sigmoid and the like are computed.
-        addition_shift: Bits that both operands of a fixed-point addition are shifted left by
-            before they are brought to one scale, twice the larger of theirs. With
-            ``fixed_point_single``: bits behind the point of the larger of two multipliers that
-            share an exponent (XNNPACK).
-        multiplier_bits: Bits behind the point that fixed-point multipliers are rounded to, half to
-            even (8 in XNNPACK's leaky relu and conversions between codes); None keeps the 31 of
-            the mantissa.
-        reciprocal_scale: A float is quantized by multiplying it with the float32 reciprocal of
-            the scale, not by dividing it by the scale; a float result of products is scaled by
-            the reciprocal of the product of both reciprocals.
-        fused_bias: A float bias is added to a float result by a fused multiply-add: scaling and
-            adding round once.
-        folded_factor: With ``float32_ends``, the factor of the output's grid is multiplied into
-            the scale of the sums and into a float bias, to which the offset is added; otherwise
-            it is applied to what both give (OpenVINO's dense layers).
-        unsigned_inputs: Convolutions take codes without a sign. Signed ones are held as unsigned
-            ones by whatever makes them for a convolution, also through what only moves them.
-        scales_in_turn: With float arithmetic, a sum is multiplied by each input scale, for a mean
-            divided by the count, and divided by the output scale, and rounded to the float after
-            each, and elements are multiplied as the numbers that they stand for; otherwise it is
-            multiplied by one factor ``s_x * s_w / s_y`` (Tengine's convolutions).
-        ratio_conversions: With float arithmetic, codes are brought to another scale by the ratio
-            of the two; otherwise by the number that they stand for (Tengine's concat).
+        pair_block: Channels per step of kernels for grouped, not depthwise, convolutions. If it
+            does not divide the channels per group of input and output, windows are multiplied as
+            rows of a matrix, and pairs cross from tap to tap (oneDNN). None: pairs never cross
+            taps.
+        multiplier_precision: Float type in which ``s_x * s_w / s_y`` is computed from the stored
+            scales.
+        functions: How softmax, sigmoid and similar functions are computed.
+        addition_shift: Left shift of both operands of a fixed-point addition, before they are
+            rescaled to twice the larger of their scales. With ``fixed_point_single``: fractional
+            bits of the larger of two multipliers that share an exponent (XNNPACK).
+        multiplier_bits: Fractional bits to which fixed-point multipliers are rounded, half to even
+            (8 in XNNPACK's leaky relu and conversions between codes); None for a mantissa of 31
+            bits.
+        reciprocal_scale: A float is quantized by multiplication with the float32 reciprocal of the
+            scale, not by division by the scale. A float result of products is scaled by the
+            reciprocal of the product of both reciprocals.
+        fused_bias: A float bias is added to a float result by a fused multiply-add, with one
+            rounding.
+        folded_factor: With ``float32_ends``, the factor of the output's grid is folded into the
+            scale of the sums and into a float bias, and the offset into the bias. Otherwise factor
+            and offset are applied afterwards (OpenVINO's dense layers).
+        unsigned_inputs: Convolutions require unsigned codes. Signed codes are stored as unsigned
+            ones by the operator that produces them, also through operators that only move codes.
+        scales_in_turn: With float arithmetic, a sum is multiplied by each input scale, divided by
+            the count (for a mean) and by the output scale, with rounding to float after each step,
+            and element-wise products use dequantized values. Otherwise a sum is multiplied by one
+            factor ``s_x * s_w / s_y`` (Tengine's convolutions).
+        ratio_conversions: With float arithmetic, codes are rescaled by the ratio of the two scales;
+            otherwise they are dequantized and quantized again (Tengine's concat).
     """
 
     requantize: Requantize
@@ -158,11 +161,11 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     overrides: tuple[ArithmeticOverride, ...] = ()
 
     def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:
-        """Return the arithmetic of one operator, without overrides left.
+        """Return the arithmetic of one operator, with its overrides applied.
 
         Args:
             op_type: The operator.
-            holds: Tells whether a condition holds for it.
+            holds: Returns whether a condition holds for it.
         """
         result = msgspec.structs.replace(self, overrides=())
         for override in self.overrides:

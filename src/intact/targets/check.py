@@ -1,4 +1,4 @@
-"""Contradictions that types cannot rule out."""
+"""Checks of a whole target for contradictions that types cannot exclude."""
 
 from __future__ import annotations
 
@@ -29,17 +29,17 @@ _WEIGHT_METHODS = ("minmax", "mse")
 
 
 def check(target: Target, file: str) -> Target:
-    """Return the target unchanged if its parts agree.
+    """Check a target; return it unchanged.
 
     Raises:
-        TargetError: For the first contradiction: file, key and remedy.
+        TargetError: There is a contradiction; the message has file, key and remedy.
     """
     if target.format != FORMAT:
         raise TargetError(
             f"{file}: format is {target.format}", remedy=f"this version reads format {FORMAT}"
         )
     if not target.name.strip():
-        raise TargetError(f"{file}: name is empty", remedy="give the name users will type")
+        raise TargetError(f"{file}: name is empty", remedy="give a name")
     check_scheme(target.activation, file, "[activation]")
     check_scheme(target.weight, file, "[weight]")
     check_activation(target.activation, file, "[activation]")
@@ -80,7 +80,7 @@ def _check_unsigned(target: Target, file: str) -> None:
     if target.unsigned.after and not (scheme.symmetric and scheme.dtype.is_signed):
         kind = scheme.dtype.value if scheme.symmetric else "asymmetric"
         raise TargetError(
-            f"{file}: [unsigned] is about symmetric signed activations, these are {kind}",
+            f"{file}: [unsigned] requires symmetric signed activations, these are {kind}",
             remedy="remove [unsigned], or use a signed dtype with symmetric = true",
         )
 
@@ -111,7 +111,7 @@ def _check_calibration(target: Target, file: str) -> None:
                 )
         if not METHODS[variant].schemes <= METHODS[name].schemes:
             raise TargetError(
-                f"{file}: [calibration.variants] {variant!r} is defined for other schemes than "
+                f"{file}: [calibration.variants] {variant!r} is not defined for all schemes of "
                 f"{name!r}",
                 remedy="name a variant of the same method",
             )

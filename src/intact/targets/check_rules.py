@@ -1,4 +1,4 @@
-"""Contradictions inside one rule, among rules, and in fusions."""
+"""Checks of schemes, rules, fusions and arithmetic of a target."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ from intact.targets.wording import plain, quoted, rule_label
 
 
 def check_scheme(scheme: TensorScheme, file: str, where: str) -> None:
-    """Refuse a scheme that no tensor can have.
+    """Check a tensor scheme.
 
     Raises:
-        TargetError: File, key and remedy.
+        TargetError: It is impossible; the message has file, key and remedy.
     """
     if scheme.is_float:
         return
@@ -53,7 +53,7 @@ def check_scheme(scheme: TensorScheme, file: str, where: str) -> None:
         )
     if scheme.symmetric and scheme.truncated_zero_point:
         raise TargetError(
-            f"{file}: {where} truncated_zero_point is about asymmetric tensors, symmetric is true",
+            f"{file}: {where} truncated_zero_point requires asymmetric tensors, symmetric is true",
             remedy="remove truncated_zero_point or set symmetric = false",
         )
     _check_zero(scheme, file, where)
@@ -62,24 +62,24 @@ def check_scheme(scheme: TensorScheme, file: str, where: str) -> None:
 
 
 def check_activation(scheme: TensorScheme, file: str, where: str) -> None:
-    """Refuse what only weights can have.
+    """Check the scheme of activations for properties that only weights can have.
 
     Raises:
-        TargetError: File, key and remedy.
+        TargetError: It is impossible; the message has file, key and remedy.
     """
     if scheme.granularity is Granularity.PER_CHANNEL:
         raise TargetError(
-            f"{file}: {where} granularity is per_channel, but an activation's scale has to leave "
-            "the sum over input channels",
+            f"{file}: {where} granularity is per_channel, but an activation's scale must be "
+            "common to the sum over input channels",
             remedy="use per_tensor",
         )
 
 
 def check_bias(bias: BiasScheme, file: str) -> None:
-    """Refuse a bias scheme that no accumulator can take.
+    """Check the bias scheme.
 
     Raises:
-        TargetError: File, key and remedy.
+        TargetError: It is impossible; the message has file, key and remedy.
     """
     limits = {"quant_min": bias.quant_min, "quant_max": bias.quant_max}
     given = [key for key, value in limits.items() if value is not None]
@@ -106,8 +106,8 @@ def check_bias(bias: BiasScheme, file: str) -> None:
 def _check_zero(scheme: TensorScheme, file: str, where: str) -> None:
     if scheme.symmetric and not scheme.quant_min <= 0 < scheme.quant_max:
         raise TargetError(
-            f"{file}: {where} symmetric is true, but {scheme.quant_min}..{scheme.quant_max} has "
-            "no 0",
+            f"{file}: {where} symmetric is true, but {scheme.quant_min}..{scheme.quant_max} does "
+            "not contain 0",
             remedy="widen the range or set symmetric = false",
         )
 
@@ -115,7 +115,7 @@ def _check_zero(scheme: TensorScheme, file: str, where: str) -> None:
 def _check_exponential(scheme: TensorScheme, file: str, where: str) -> None:
     if not scheme.symmetric:
         raise TargetError(
-            f"{file}: {where} spacing is 'exponential', which has no offset",
+            f"{file}: {where} spacing is 'exponential', which does not support an offset",
             remedy="set symmetric = true",
         )
     if scheme.power_of_two:
@@ -124,17 +124,17 @@ def _check_exponential(scheme: TensorScheme, file: str, where: str) -> None:
         )
     if scheme.quant_min not in (0, -scheme.quant_max):
         raise TargetError(
-            f"{file}: {where} range {scheme.quant_min}..{scheme.quant_max} is lopsided for "
-            "'exponential' spacing",
+            f"{file}: {where} range {scheme.quant_min}..{scheme.quant_max} is not symmetric, as "
+            "'exponential' spacing requires",
             remedy=f"use quant_min = {-scheme.quant_max} or 0",
         )
 
 
 def check_rules(target: Target, file: str) -> None:
-    """Refuse rules that mean nothing, contradict themselves or are given twice.
+    """Check for rules without effect, with contradictions or given twice.
 
     Raises:
-        TargetError: File, operators, key and remedy.
+        TargetError: There is one; the message has file, operators, key and remedy.
     """
     for rule in target.rules:
         _check_rule(rule, target, file)
@@ -142,10 +142,10 @@ def check_rules(target: Target, file: str) -> None:
 
 
 def check_fusions(fusions: tuple[Fusion, ...], file: str) -> None:
-    """Refuse fusions of one step and of unknown operators.
+    """Check for fusions of one step and of unknown operators.
 
     Raises:
-        TargetError: File, number of the fusion and remedy.
+        TargetError: There is one; the message has file, number of the fusion and remedy.
     """
     for number, fusion in enumerate(fusions, start=1):
         where = f"[[fusion]] number {number}"
@@ -160,14 +160,14 @@ def check_fusions(fusions: tuple[Fusion, ...], file: str) -> None:
 
 
 def check_ops(ops: Iterable[str], file: str, where: str) -> None:
-    """Refuse an empty list of operators, unknown ones and repetitions.
+    """Check for an empty list of operators, unknown operators and duplicates.
 
     Raises:
-        TargetError: File, place and the nearest operator that is known.
+        TargetError: There is one; the message has file, place and the nearest known operator.
     """
     names = list(ops)
     if not names:
-        raise TargetError(f"{file}: {where}: no operator is named", remedy="list ONNX op types")
+        raise TargetError(f"{file}: {where}: no operator is listed", remedy="list ONNX op types")
     for name in names:
         if name not in OPS:
             raise TargetError(
@@ -179,7 +179,7 @@ def check_ops(ops: Iterable[str], file: str, where: str) -> None:
 
 
 def nearest_operator(name: str) -> str:
-    """Return a phrase that offers the known operator closest to a misspelt one.
+    """Suggest the known operator closest to a misspelt one.
 
     >>> nearest_operator("ReLU")
     "did you mean 'Relu'?"
@@ -205,8 +205,8 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     _check_stored(rule, target, file, where)
     if rule.max_consumers is not None and rule.scales not in IN_PLACE:
         raise TargetError(
-            f"{file}: {where}: max_consumers limits a tie that there is not",
-            remedy="add scales = 'input_follows_output', or put max_consumers into when",
+            f"{file}: {where}: max_consumers has no effect without an in-place tie",
+            remedy="add scales = 'input_follows_output', or move max_consumers to when",
         )
     slots = rule.quantize_inputs
     if not isinstance(slots, str) and any(slot < 0 for slot in slots):
@@ -218,7 +218,7 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
 
 
 def _check_stored(rule: OpRule, target: Target, file: str, where: str) -> None:
-    """Refuse a prescribed scale that is another number once it is stored."""
+    """Check that a fixed scale does not change when it is stored."""
     if rule.fixed_output is None or target.arithmetic.scale_precision != ScalePrecision.DECIMAL6:
         return
     scale = rule.fixed_output.scale
@@ -237,7 +237,7 @@ def _check_repetition(rules: tuple[OpRule, ...], file: str) -> None:
         subject = frozenset(rule.ops), msgspec.json.encode(rule.when, order="deterministic")
         if subject in seen:
             raise TargetError(
-                f"{file}: {rule_label(rule.ops)}: described twice", remedy="merge the entries"
+                f"{file}: {rule_label(rule.ops)}: defined twice", remedy="merge the entries"
             )
         seen.add(subject)
 
@@ -247,7 +247,7 @@ def _check_override(override: SchemeOverride | None, file: str, where: str) -> N
         return
     if override != SchemeOverride(dtype=DType.FLOAT32):
         raise TargetError(
-            f"{file}: {where} describes integers, but dtype is float32", remedy="keep only dtype"
+            f"{file}: {where} has keys for integers, but dtype is float32", remedy="keep only dtype"
         )
 
 
@@ -255,13 +255,13 @@ def _check_float_rule(rule: OpRule, file: str, where: str) -> None:
     if not rule.reason.strip():
         raise TargetError(
             f"{file}: {where}: quantize is false without reason",
-            remedy="add reason, which users are shown",
+            remedy="add reason, which is shown to users",
         )
     idle = OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=rule.reason)
     for name in rule.__struct_fields__:
         if getattr(rule, name) != getattr(idle, name):
             raise TargetError(
-                f"{file}: {where}: {name} means nothing where quantize is false",
+                f"{file}: {where}: {name} has no effect where quantize is false",
                 remedy=f"remove {name}",
             )
 
@@ -271,7 +271,7 @@ def _check_signatures(rule: OpRule, file: str, where: str) -> None:
     for inputs in (*own, *(signature.inputs for signature in rule.alternatives)):
         if all(dtype is DType.FLOAT32 for dtype in inputs):
             raise TargetError(
-                f"{file}: {where}: all inputs are float32, yet it is quantized",
+                f"{file}: {where}: all inputs are float32, but quantize is true",
                 remedy="set quantize = false with a reason",
             )
 
@@ -297,7 +297,7 @@ def _check_fixed_output(rule: OpRule, scheme: TensorScheme, file: str, where: st
         )
     if scheme.power_of_two and math.frexp(fixed.scale)[0] != 0.5:
         raise TargetError(
-            f"{file}: {where}: fixed_output.scale {fixed.scale} is no power of two",
+            f"{file}: {where}: fixed_output.scale {fixed.scale} is not a power of two",
             remedy="use one, or activation = { power_of_two = false }",
         )
     if rule.scales is not ScaleRule.FREE and rule.scales is not ScaleRule.UNIFY_INPUTS:
@@ -311,11 +311,11 @@ _FLOATS = (Requantize.FLOAT32, Requantize.FLOAT64)
 
 _IN_FLOATS = ("scales_in_turn", "ratio_conversions", "fused_bias")
 
-"""Ways to order operations on floats."""
+"""Fields about float arithmetic."""
 
 _OF_SCALES = ("scales_in_turn", "ratio_conversions", "reciprocal_scale")
 
-"""Uses of an output's scale that do not exist for a grid given by its ends."""
+"""Fields about an output's scale, which do not apply to a grid given by low and high."""
 
 _PRECISIONS = {
     "scale_precision": frozenset(ScalePrecision) - {ScalePrecision.FLOAT32_PRODUCT},
@@ -326,14 +326,14 @@ _PRECISIONS = {
 
 _WHOLE = {"pair_block": 1, "multiplier_bits": 1, "addition_shift": 0}
 
-"""Fields that count something, and the least of it."""
+"""Integer fields and their minimum."""
 
 
 def check_arithmetic(target: Target, file: str) -> None:
-    """Check what a target computes, and what its overrides make of that for each operator.
+    """Check the arithmetic of a target and of each operator with overrides.
 
     Raises:
-        TargetError: For the first contradiction.
+        TargetError: There is a contradiction.
     """
     _check_fields(target.arithmetic, file, "[arithmetic]")
     for override in target.arithmetic.overrides:
@@ -366,7 +366,7 @@ def _check_fields(arithmetic: Arithmetic, file: str, where: str) -> None:
     for key in _IN_FLOATS:
         if getattr(arithmetic, key) and arithmetic.requantize not in _FLOATS:
             raise TargetError(
-                f"{file}: {where} {key} is about floats, but requantize is "
+                f"{file}: {where} {key} requires float arithmetic, but requantize is "
                 f"{arithmetic.requantize.value!r}",
                 remedy=f"remove {key}, or requantize with 'float32'",
             )
@@ -407,7 +407,7 @@ def _check_pairs(arithmetic: Arithmetic, file: str, where: str) -> None:
 
 
 def _check_ends(arithmetic: Arithmetic, file: str, where: str) -> None:
-    """Refuse fields that need grids given by their ends, and those that exclude them."""
+    """Check the fields that need, or exclude, grids given by low and high."""
     has_ends = arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
     if has_ends and arithmetic.requantize is not Requantize.FLOAT32:
         raise TargetError(
@@ -424,6 +424,6 @@ def _check_ends(arithmetic: Arithmetic, file: str, where: str) -> None:
     for key in _OF_SCALES:
         if has_ends and getattr(arithmetic, key):
             raise TargetError(
-                f"{file}: {where} {key} is about scales, but scale_precision is 'float32_ends'",
+                f"{file}: {where} {key} does not apply with scale_precision 'float32_ends'",
                 remedy=f"remove {key}, or use scale_precision = 'float32'",
             )

@@ -1,7 +1,7 @@
-"""Turning raw tables into a ``Target``, and msgspec's complaints into sentences about the file.
+"""Conversion of raw tables to a ``Target``, and of msgspec's errors to messages about the file.
 
-msgspec reports a JSON path (``$.op[3].weight.bits``). The user wrote TOML, perhaps with rules
-inherited from another file, so a complaint names the table and, in a list, what the entry is about.
+msgspec reports a JSON path (``$.op[3].weight.bits``). The user wrote TOML, perhaps with rules from
+another file, so messages name the table and, in a list, the operators of the entry.
 """
 
 from __future__ import annotations
@@ -35,10 +35,11 @@ _TOML_TYPES = {"int": "integer", "str": "string", "bool": "true or false", "obje
 
 
 def to_target(table: Table, file: str) -> Target:
-    """Convert a complete table.
+    """Convert a completed table.
 
     Raises:
-        TargetError: Naming file, table and key, with the nearest spelling or what is expected.
+        TargetError: A key is unknown, missing or of a wrong type; the message has file, table and
+            key, and the nearest spelling or the expected type.
     """
     try:
         return msgspec.convert(table, Target, strict=True)
@@ -79,7 +80,7 @@ def _explained(message: str, table: Table, file: str) -> TargetError:
 
 
 def _place(steps: list[str], table: Table) -> str:
-    """The table a path leads to, as TOML writes it."""
+    """Format the table of a path as in TOML."""
     if not steps:
         return ""
     if steps[0] == "op" and len(steps) > 1:
@@ -116,7 +117,7 @@ def _choices_at(steps: list[str]) -> list[str]:
 
 
 def _inside(container: Any, step: str) -> Any:
-    """The type of a struct's field, a tuple's item or a dict's value."""
+    """Return the type of a struct's field, a tuple's item or a dict's value."""
     for candidate in _alternatives(container):
         if isinstance(candidate, type) and issubclass(candidate, msgspec.Struct):
             for field in msgspec.structs.fields(candidate):

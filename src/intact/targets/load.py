@@ -1,7 +1,7 @@
 """Finding, reading and checking target files.
 
-A file is untrusted: it is small, it can only extend shipped targets and its neighbours, and
-whatever is wrong with it is one line that names the file, the key and the remedy.
+Files are untrusted: their size is limited, and they can extend only shipped targets and files in
+the same folder. An error is one line with file, key and remedy.
 """
 
 from __future__ import annotations
@@ -23,18 +23,19 @@ from intact.targets.schema import Target
 from intact.targets.wording import plain, printable, quoted
 
 ENTRY_POINT_GROUP = "intact.targets"
-"""Packages register targets here; each entry point is the path of a TOML file, str or Path."""
+"""Entry points of other packages: each is the path of a TOML file, str or Path."""
 
 _LARGEST_FILE = 1 << 20
 _LONGEST_CHAIN = 16
 _MOST_DOTS = 64
-"""In one line. The parser takes time and memory with the square of a dotted key's parts: 200 kB of
-them keep it busy for minutes. No key of a target has more than four parts."""
+"""Limit of dots per line. The parser's time and memory grow with the square of a dotted key's
+parts: 200 kB take minutes. No key of a target has more than four parts.
+"""
 
 
 @dataclass(frozen=True)
 class _Source:
-    """One file: what messages call it, and where it is."""
+    """A file with its name for messages."""
 
     label: str
     path: Path
@@ -42,7 +43,7 @@ class _Source:
 
 
 def target_names() -> tuple[str, ...]:
-    """Return the names that :func:`load_target` knows, shipped and registered, sorted."""
+    """List the names of shipped and registered targets, sorted."""
     return tuple(sorted({*_shipped(), *_registered()}))
 
 
@@ -64,27 +65,27 @@ def load_target(name_or_path: str | Path) -> Target:
 
 
 def target_source(name_or_path: str | Path) -> str:
-    """Return the text of a target's file as it stands.
+    """Return the text of a target's file.
 
     Raises:
         TargetError: If the name is unknown or the file cannot be read.
     """
     source = _source(name_or_path)
-    _read(source)  # the same refusals as loading
+    _read(source)  # the same checks as loading
     return source.path.read_text(encoding="utf-8")
 
 
 def target_to_json(target: Target) -> dict[str, Any]:
-    """Return a resolved target as plain JSON values, read by :func:`target_from_json`."""
+    """Convert a target to plain JSON values for :func:`target_from_json`."""
     result: dict[str, Any] = msgspec.to_builtins(target)
     return result
 
 
 def target_from_json(data: dict[str, Any]) -> Target:
-    """Rebuild a target from :func:`target_to_json`.
+    """Convert the result of :func:`target_to_json` back to a target.
 
     Raises:
-        TargetError: If the data does not describe a target.
+        TargetError: If the data are not a valid target.
     """
     label = "the stored target"
     return check(to_target(data, label), label)
@@ -110,14 +111,14 @@ def _named(name: str) -> _Source | None:
         return None
     try:
         value = entry.load()
-    except Exception as error:  # whatever a foreign package raises on import
+    except Exception as error:  # another package may raise anything on import
         raise TargetError(
             f"target {quoted(name)} is registered as {entry.value}, which fails: {error}",
             remedy="repair or uninstall that package",
         ) from error
     if not isinstance(value, str | Path):
         raise TargetError(
-            f"target {quoted(name)} is registered as {entry.value}, which is no path",
+            f"target {quoted(name)} is registered as {entry.value}, which is not a path",
             remedy="register the path of a TOML file",
         )
     return _Source(name, Path(value))
@@ -133,23 +134,25 @@ def _registered() -> dict[str, metadata.EntryPoint]:
 
 
 def _resolved(source: _Source, chain: tuple[_Source, ...]) -> Table:
-    """Return the file's table laid over those it extends."""
+    """Read a file's table merged over those that it extends."""
     chain = (*chain, source)
     table = _read(source)
     base_name = table.get("extends", "")
     if base_name == "" or not isinstance(base_name, str):
-        return table  # a wrong type is reported with all others
+        return table  # a wrong type is reported later with all others
     base = _base(base_name, source)
     if base.path.resolve() in {link.path.resolve() for link in chain}:
         links = " -> ".join(link.label for link in (*chain, base))
-        raise TargetError(f"{source.label}: extends goes in a circle: {links}", remedy="break it")
+        raise TargetError(
+            f"{source.label}: extends is circular: {links}", remedy="remove one extends"
+        )
     if len(chain) >= _LONGEST_CHAIN:
         raise TargetError(
             f"{source.label}: extends is more than {_LONGEST_CHAIN} files deep",
             remedy="merge some of them",
         )
     below = _resolved(base, chain)
-    # Checked on its own, so that what is wrong with a base is reported under its name.
+    # Checked alone, so that an error in a base is reported with its file name.
     check(to_target(complete(below, base.label), base.label), base.label)
     if "name" not in table:
         raise TargetError(f"{source.label}: key 'name' is missing", remedy="name the variant")
@@ -161,16 +164,16 @@ def _base(name: str, source: _Source) -> _Source:
         if found := _named(name):
             return found
         raise TargetError(
-            f"{source.label}: extends names no target: {quoted(name)}",
+            f"{source.label}: extends names an unknown target: {quoted(name)}",
             remedy=nearest(plain(name), target_names()),
         )
     folder = source.path.resolve().parent
     path = folder / name
     plain_name = Path(name).name == name and name.isprintable() and "\\" not in name
-    # A plain name is not enough: it may be a link that leads out of the folder.
+    # A plain name is not enough: it may be a link to another folder.
     if not plain_name or path.resolve().parent != folder:
         raise TargetError(
-            f"{source.label}: extends leads out of the file's folder: {quoted(name)}",
+            f"{source.label}: extends names a file outside the folder: {quoted(name)}",
             remedy="put both files into one folder and name only the file",
         )
     return _Source(printable(str(Path(source.label).parent / name)), path)

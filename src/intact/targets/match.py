@@ -1,4 +1,4 @@
-"""Whether a node fulfils a rule's condition."""
+"""Matching of nodes to the conditions of rules."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from intact.targets.rules import AttributeItem, AttributeValue, Condition, Group
 
 
 def averaged_elements(node: ir.Node) -> int | None:
-    """Return of how many elements every output of a pool or mean is made.
+    """Count the elements that a pool or mean averages for each output element.
 
-    None for other nodes, where a length is not known, and where windows at the rim hold fewer.
+    None for other nodes, if a size is unknown, and if windows at the border have fewer elements.
     """
     match node.op_type:
         case "AveragePool":
@@ -49,7 +49,7 @@ def _axes(node: ir.Node) -> tuple[int, ...] | None:
 
 
 def _lengths(node: ir.Node, axes: tuple[int, ...] | None) -> int | None:
-    """Return the product of the lengths along some axes, or behind the channels."""
+    """Return the product of the sizes of some axes, or of the spatial axes."""
     value = input_value(node, 0)
     if value is None or value.shape is None:
         return None
@@ -64,14 +64,14 @@ _Actual: TypeAlias = bool | int | float | str | tuple[int, ...] | None
 
 _DEFAULT_ALONG_EVERY_AXIS = {"strides": 1, "dilations": 1, "pads": 0, "output_padding": 0}
 
-"""List attributes whose default the operator schemas give only in prose."""
+"""List attributes whose default is given only in the text of the operator schemas."""
 
 
 def matches(condition: Condition, node: ir.Node) -> bool:
-    """Whether every field that the condition gives holds for the node.
+    """Tell whether all given fields of the condition hold for the node.
 
-    What the model leaves unknown (a shape without rank, a kernel that is computed) never
-    matches, so that the more general rule before it stays in force.
+    An unknown property (a shape without rank, a computed kernel) never matches, so that the more
+    general rule before applies.
     """
     return (
         _attributes_match(condition, node)
@@ -117,7 +117,7 @@ def _surroundings_match(condition: Condition, node: ir.Node) -> bool:
 
 
 def _attribute(node: ir.Node, name: str) -> _Actual:
-    """The node's own value or the operator's default; None if it has neither."""
+    """Return the node's own value or the operator's default; None if there is neither."""
     attribute = node.attributes.get(name)
     if attribute is not None:
         return _plain(attribute)
@@ -131,7 +131,7 @@ def _attribute(node: ir.Node, name: str) -> _Actual:
 
 
 def _plain(attribute: ir.Attr) -> _Actual:
-    if attribute.is_ref():  # inside a model function: the caller decides
+    if attribute.is_ref():  # inside a model function: set by the caller
         return None
     match attribute.type:
         case ir.AttributeType.INT:
@@ -175,7 +175,7 @@ def _allowed(actual: _Actual, wanted: AttributeValue) -> bool:
 
 
 def _equal(actual: float | str, wanted: AttributeItem) -> bool:
-    """Equality of scalars; floats are compared as float32, which is what ONNX stores."""
+    """Compare scalars; floats are compared as float32, as ONNX stores them."""
     if isinstance(actual, str) or isinstance(wanted, str | tuple):
         return actual == wanted
     if isinstance(actual, float):
@@ -218,7 +218,7 @@ def _weight_rank(node: ir.Node) -> int | None:
 
 
 def _shape(node: ir.Node, slot: int) -> tuple[int, ...] | None:
-    """The shape of an input if every dimension is known."""
+    """Return the shape of an input if every dimension is known."""
     value = input_value(node, slot)
     if value is None:
         return None

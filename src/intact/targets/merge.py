@@ -1,8 +1,8 @@
-"""Laying one target file over another, as ``extends`` asks.
+"""Merging of a target file over the one that it extends.
 
-Tables are merged key by key; values and plain lists are replaced. Lists of rules are merged by
-what each rule is about: an entry about the same thing is merged into the one below it, others are
-added at the end, where they win. An empty list (``op = []``) clears what was there.
+Tables are merged key by key; values and plain lists are replaced. In lists of rules an entry with
+the same operators and condition (or pattern) is merged into the one of the base; others are added
+at the end, where they win. An empty list (``op = []``) removes those of the base.
 """
 
 from __future__ import annotations
@@ -20,10 +20,10 @@ Table: TypeAlias = dict[str, Any]
 
 
 def merge(base: Table, over: Table) -> Table:
-    """Return ``over`` laid over ``base``; neither is changed.
+    """Merge ``over`` over ``base``; neither is changed.
 
-    Both are raw TOML. ``over`` is not validated yet, so whatever has an unexpected type is
-    simply taken over and complained about later.
+    Both are raw TOML. ``over`` is not validated yet: a value of an unexpected type is copied, and
+    validation reports it later.
     """
     return _merge_tables(base, over, path=())
 
@@ -70,11 +70,11 @@ def _as_set(ops: object) -> object:
 
 
 def _key(value: object) -> bytes:
-    """A comparable form of any TOML value; tables are equal whatever the order of their keys."""
+    """Encode a TOML value for comparison, independent of the order of keys."""
     try:
         return msgspec.json.encode(value, order="deterministic")
     except (RecursionError, msgspec.MsgspecError, TypeError, ValueError):
-        return b""  # nothing that validates
+        return b""  # not a valid value
 
 
 _SUBJECT: Mapping[tuple[str, ...], Callable[[Table], bytes]] = {
@@ -97,11 +97,11 @@ _OF_INTEGERS = (
 
 
 def complete(table: Table, file: str) -> Table:
-    """Return the table with bits and ranges filled in; what has a wrong type is left alone.
+    """Add default bits and ranges to a table; values of a wrong type are not changed.
 
     Raises:
-        TargetError: If keys about integers are given for a tensor that stays float: afterwards
-            the given and the default could not be told apart.
+        TargetError: If keys for integers are given for a float tensor: later the given and the
+            default values could not be distinguished.
     """
     result = dict(table)
     for key in ("activation", "weight"):
@@ -123,7 +123,7 @@ def complete(table: Table, file: str) -> Table:
     for key, value in cost.items() if isinstance(cost, dict) else ():
         if isinstance(value, dict):
             raise TargetError(
-                f"{file}: [cost] {plain(key)} is a table, because a bare dot opens one",
+                f"{file}: [cost] {plain(key)} is a table, because an unquoted dot starts one",
                 remedy=f'write "{plain(key)}.uint8" in quotes',
             )
     return result
@@ -150,7 +150,7 @@ def _completed(scheme: Table, file: str, where: str) -> Table:
         }
     bits = scheme.get("bits", dtype.bits)
     if not isinstance(bits, int) or isinstance(bits, bool) or not 2 <= bits <= dtype.bits:
-        # Filled in all the same, so that the complaint is about bits.
+        # Filled in, so that the error is reported for bits.
         return {"quant_min": 0, "quant_max": 1, **scheme}
     narrow = scheme.get("spacing") == Spacing.EXPONENTIAL
     low, high = full_range(bits, signed=dtype.is_signed, narrow=narrow)

@@ -1,4 +1,4 @@
-"""What a target says about operators: conditions, rules and fusions."""
+"""Rules of a target for operators: conditions, rules and fusions."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import msgspec
 
 from intact.targets.scheme import DType, SchemeOverride
 
-# Named here because OpRule has a field called `float`, which hides the type inside the class.
+# An alias, since the field `float` of OpRule hides the type inside the class.
 _Number: TypeAlias = float
 AttributeItem: TypeAlias = bool | int | float | str | tuple[int, ...]
 AttributeValue: TypeAlias = bool | int | float | str | tuple[AttributeItem, ...]
@@ -27,7 +27,7 @@ class Groups(enum.StrEnum):
 
 
 class ScaleRule(enum.StrEnum):
-    """Which scales of an operator the hardware keeps equal."""
+    """Which scales of an operator are equal on the hardware."""
 
     FREE = "free"
     """None: the operator requantizes."""
@@ -36,8 +36,9 @@ class ScaleRule(enum.StrEnum):
     INPUT_FOLLOWS_OUTPUT = "input_follows_output"
     """The first data input has the scale of the output (in place, see ``Topology.in_place``)."""
     EITHER_FOLLOWS = "either_follows"
-    """The first data input has the scale of the output, and where it cannot (others read it, or
-    its scale is prescribed) the output has that of the input: codes are only moved."""
+    """The first data input has the scale of the output. If that is impossible (others read it, or
+    its scale is fixed), the output has that of the input. For operators that only move codes.
+    """
     UNIFY_INPUTS = "unify_inputs"
     """All data inputs have one scale."""
     UNIFY_ALL = "unify_all"
@@ -45,25 +46,25 @@ class ScaleRule(enum.StrEnum):
 
 
 IN_PLACE = frozenset({ScaleRule.INPUT_FOLLOWS_OUTPUT, ScaleRule.EITHER_FOLLOWS})
-"""Ties in which an input takes the scale of an output: for operators that work in place."""
+"""Rules in which an input takes the scale of an output, for in-place operators."""
 
 
 class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """When a rule holds; every field that is given must hold, and an unknown shape never does.
+    """When a rule applies: every given field must hold; for an unknown shape none does.
 
     Attributes:
-        attributes: Allowed values by attribute name. A list offers alternatives. For a list
-            attribute such as ``strides`` a number means that value along every axis, a flat
-            list means exactly that list and a list of lists offers alternatives. An attribute
-            that the node leaves out has its ONNX default.
+        attributes: Allowed values by attribute name. A list contains alternatives. For a list
+            attribute such as ``strides`` a number means that value along every axis, a flat list
+            means exactly that list, and a list of lists contains alternatives. An attribute that
+            the node does not have has its ONNX default.
         kernel_shape: Exact kernel, for instance ``[3, 3]``; read from the weight if the
             attribute is missing.
         groups: One kind or a list of kinds.
         ranks: Allowed ranks of data input 0.
         weight_ranks: Allowed ranks of the constant weight.
         constant_input: Whether one of the data inputs is a constant of the model.
-        max_consumers: Most readers of output 0; being a graph output counts as one.
-        power_of_two_window: Whether a mean is taken of 2, 4, 8 ... elements each time: a shift.
+        max_consumers: Maximum number of readers of output 0; a graph output counts as one.
+        power_of_two_window: Whether a mean averages 2, 4, 8 ... elements, so that a shift divides.
         opset_min: Lowest opset of the model.
     """
 
@@ -79,43 +80,43 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 class FixedOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Scale and offset that the hardware prescribes for an output."""
+    """Scale and offset that the hardware requires for an output."""
 
     scale: float
     offset: int = 0
 
 
 class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Data types that an operator takes (data inputs, then the weight) and gives."""
+    """Data types of the inputs (data inputs, then the weight) and outputs of an operator."""
 
     inputs: tuple[DType, ...]
     outputs: tuple[DType, ...]
 
 
 class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How a target treats some operators; the last rule that matches a node holds alone.
+    """How a target treats some operators; only the last rule that matches a node applies.
 
     Attributes:
         ops: ONNX operator types of the default domain.
-        when: Which of their nodes; all of them if left out.
+        when: Condition for nodes; all nodes if omitted.
         quantize: Whether they compute with integers.
-        reason: Why not; shown to the user, required when ``quantize`` is false.
-        float: The operator has a float form too, so it is quantized only behind a quantized
-            source (HAGO's topology rule).
+        reason: Why not; shown to users, required if ``quantize`` is false.
+        float: The operator also has a float form, so it is quantized only behind a quantized source
+            (topology rule of [tvm]).
         float_output: The integer form can output float32.
-        inputs: Data types taken, data inputs first, then the weight; empty for those of
-            ``[activation]`` and ``[weight]``. A shorter list repeats its last data type.
-        outputs: Data types given.
-        alternatives: Further data types, best first, for choosing bit-widths.
+        inputs: Data types of data inputs, then of the weight; empty for those of ``[activation]``
+            and ``[weight]``. A shorter list repeats its last data type.
+        outputs: Data types of outputs.
+        alternatives: Other data types, best first, for the choice of bit-widths.
         scales: Which scales are tied.
-        max_consumers: With ``input_follows_output`` and ``either_follows``: the input follows
-            only if it is read at most so often (Tengine's "used fewer than twice" is 1).
-        fixed_output: Prescribed output parameters.
-        activation: What to replace in the target's ``[activation]``.
-        weight: What to replace in the target's ``[weight]``.
-        quantize_inputs: Where quantizers sit: ``"all"``, ``"data"`` (the weight stays float) or
-            a list of input slots. An input that a fusion merges into its producer has none in
-            any case, so "quantize only the residual input of Add" is a Conv-Add fusion.
+        max_consumers: With ``input_follows_output`` and ``either_follows``: the input follows only
+            if it has at most so many readers (Tengine's "used fewer than twice" is 1).
+        fixed_output: Required scale and offset of the output.
+        activation: Overrides of the target's ``[activation]``.
+        weight: Overrides of the target's ``[weight]``.
+        quantize_inputs: Which inputs are quantized: ``"all"``, ``"data"`` (the weight stays float)
+            or a list of input slots. An input that is fused with its producer is never quantized,
+            so "quantize only the residual input of Add" is a Conv-Add fusion.
         cost: Relative cost of the integer form.
     """
 
@@ -138,11 +139,11 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     @property
     def quantizes_weight(self) -> bool:
-        """Whether a weight is quantized when the rule does not list slots."""
+        """Whether a weight is quantized if the rule does not list slots."""
         return self.quantize_inputs != "data"
 
     def quantizes_input(self, slot: int) -> bool:
-        """Whether a data input has a quantizer; with a list of slots, also for a weight."""
+        """Tell whether a data input is quantized; with a list of slots, also a weight."""
         return isinstance(self.quantize_inputs, str) or slot in self.quantize_inputs
 
 

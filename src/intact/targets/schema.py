@@ -1,6 +1,6 @@
-"""``Target``: everything the system knows about a piece of hardware.
+"""``Target``: the complete description of a piece of hardware.
 
-One frozen value read from a TOML file. No other code names a target.
+It is a frozen value read from a TOML file. No other code names a target.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ FORMAT = 1
 
 
 class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How the quantized part of a graph is delimited.
+    """Options of the choice of quantized nodes.
 
     Attributes:
-        prune_without_consumer: An operator that could run in float stays float when nothing
-            that reads it computes with integers.
+        prune_without_consumer: An operator with a float form stays float if none of its readers
+            computes with integers.
         in_place: Rules with ``input_follows_output`` and ``either_follows`` are applied, from the
             outputs upwards.
     """
@@ -36,12 +36,12 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class Unsigned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Which symmetric activations have unsigned codes, because they hold nothing negative.
+    """Which symmetric activations have unsigned codes, because they are never negative.
 
     Attributes:
-        after: Operators whose results are never negative; a Clip is one where its lower bound is a
+        after: Operators whose results are never negative; a Clip only if its lower bound is a
             constant of 0 or more.
-        through: Operators whose results are not negative where none of their data is.
+        through: Operators whose results are not negative if none of their data inputs is.
     """
 
     after: tuple[str, ...] = ()
@@ -52,12 +52,12 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     """Default threshold methods, by their names in ``numerics.thresholds``.
 
     Attributes:
-        method: For activations.
-        fallback: Where ``method`` is not defined for a tensor's scheme.
-        weight_method: For weights.
+        method: Method for activations.
+        fallback: Method where ``method`` is not defined for a tensor's scheme.
+        weight_method: Method for weights.
         options: Numbers passed to ``method``.
-        variants: Which method a method's name stands for, where the target's own tools compute
-            what they call so in another way.
+        variants: Replacements of methods, where the target's own tools use the same name for
+            another computation.
     """
 
     method: str = "minmax"
@@ -72,23 +72,24 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     Attributes:
         format: Version of the file format.
-        name: How users call it.
+        name: The name of the target.
         description: One sentence.
-        sources: Where the facts come from.
-        extends: Shipped name or neighbouring file that this file was merged over.
+        sources: Sources of the description.
+        extends: Name of a shipped target, or a file in the same folder, that this file was merged
+            over.
         formats: Export formats, best first.
-        kernels: Which kernels of a format's runtime compute this arithmetic, by the name that
-            ``intact verify --kernels`` has for them; "" where a runtime has one kind only.
-        runtime_version: The release of the runtime, like ``"8.6.1"``, for formats whose files
-            name one and are refused by another (TensorRT's calibration cache); "" for others.
+        kernels: Name of the runtime's kernels with this arithmetic, as for ``intact verify
+            --kernels``; "" if the runtime has only one kind.
+        runtime_version: Version of the runtime, like ``"8.6.1"``, for formats whose files contain
+            it and are rejected by other versions (TensorRT's calibration cache); "" for others.
         activation: Default scheme of activations.
         weight: Default scheme of weights.
         bias: How biases are added.
-        arithmetic: What happens between input and output integers.
+        arithmetic: Arithmetic between input and output integers.
         rules: ``[[op]]`` entries; an operator without any stays float.
         fusions: ``[[fusion]]`` entries.
-        unsigned: Which activations have unsigned codes; none if left out.
-        topology: Where the quantized part begins and ends.
+        unsigned: Which activations have unsigned codes; none if omitted.
+        topology: Options of the choice of quantized nodes.
         calibration: Default methods.
         cost: Relative cost by ``"Op.dtype"``, for instance ``"Conv.float32" = 3.3``.
     """
@@ -130,7 +131,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return None
 
     def describes(self, op_type: str) -> bool:
-        """Tell whether the target computes some operators of a type with integers."""
+        """Tell whether the target computes any operator of a type with integers."""
         return any(op_type in rule.ops and rule.quantize for rule in self.rules)
 
     def activation_scheme(self, rule: OpRule, *, unsigned: bool = False) -> TensorScheme:
@@ -138,7 +139,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
         Args:
             rule: The rule.
-            unsigned: Whether the activation is one of those that ``unsigned`` is about.
+            unsigned: Whether the activation has unsigned codes.
         """
         scheme = self.activation.overridden(rule.activation)
         return scheme.unsigned() if unsigned else scheme
@@ -148,7 +149,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.weight.overridden(rule.weight)
 
     def arithmetic_for(self, op_type: str) -> Arithmetic:
-        """Return the arithmetic of an operator, where no condition holds."""
+        """Return the arithmetic of an operator type for which no condition holds."""
         return self.arithmetic.for_op(op_type, lambda _: False)
 
     def arithmetic_of(self, node: ir.Node) -> Arithmetic:
@@ -158,16 +159,16 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         return self.arithmetic.for_op(node.op_type, lambda when: matches(when, node))
 
     def cost_of(self, op_type: str, dtype: DType, rule: OpRule | None = None) -> float:
-        """Return the relative cost of an operator in a data type; 1.0 where nothing is said."""
+        """Return the relative cost of an operator in a data type; 1.0 by default."""
         if rule is not None and rule.cost is not None and not dtype.is_float:
             return rule.cost
         return self.cost.get(f"{op_type}.{dtype}", 1.0)
 
 
 def without_in_place(target: Target) -> Target:
-    """Return a target in which no operator works in place: no scale is passed back to an input.
+    """Copy a target without in-place operators, so that no input takes the scale of an output.
 
-    Operators that only move codes keep one scale for input and output; it is the input's then.
+    Operators that only move codes still have one scale for input and output, that of the input.
     """
     rules = tuple(_apart(rule) for rule in target.rules)
     topology = msgspec.structs.replace(target.topology, in_place=False)

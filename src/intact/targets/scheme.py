@@ -11,7 +11,7 @@ from intact.numerics.levels import Rounding
 
 
 class DType(enum.StrEnum):
-    """A data type that an operator takes or gives."""
+    """A data type of inputs or outputs of operators."""
 
     UINT4 = "uint4"
     INT4 = "int4"
@@ -24,12 +24,12 @@ class DType(enum.StrEnum):
 
     @property
     def is_float(self) -> bool:
-        """Whether this is no integer type."""
+        """Whether this is the float type."""
         return self is DType.FLOAT32
 
     @property
     def is_signed(self) -> bool:
-        """Whether the type holds negative numbers."""
+        """Whether the type has negative numbers."""
         return not self.value.startswith("u")
 
     @property
@@ -39,20 +39,20 @@ class DType(enum.StrEnum):
 
     @classmethod
     def holding(cls, bits: int, *, signed: bool) -> DType:
-        """Return the smallest integer type for a width up to 16, or int32."""
+        """Return the smallest integer type for a width up to 16; int32 for more."""
         family = [cls.INT4, cls.INT8, cls.INT16] if signed else [cls.UINT4, cls.UINT8, cls.UINT16]
         return next((dtype for dtype in family if dtype.bits >= bits), cls.INT32)
 
 
 class Granularity(enum.StrEnum):
-    """How many scales a tensor has; which axis is a matter of the operator, not of the target."""
+    """How many scales a tensor has; the axis depends on the operator."""
 
     PER_TENSOR = "per_tensor"
     PER_CHANNEL = "per_channel"
 
 
 class Spacing(enum.StrEnum):
-    """How the levels are spaced."""
+    """The spacing of the levels."""
 
     LINEAR = "linear"
     EXPONENTIAL = "exponential"
@@ -75,11 +75,11 @@ class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
 class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a kind of tensor is quantized.
 
-    In a file ``bits``, ``quant_min`` and ``quant_max`` may be left out: they follow from
-    ``dtype`` and ``bits``. Of a ``float32`` scheme nothing but ``dtype`` is written.
+    In a file ``bits``, ``quant_min`` and ``quant_max`` are optional: they follow from ``dtype`` and
+    ``bits``. A ``float32`` scheme has only ``dtype``.
 
-    Of an asymmetric scheme ``truncated_zero_point`` says that ``-min / scale`` is cut off to an
-    integer, in float32 (Tengine), where it is rounded otherwise.
+    With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
+    truncated to an integer, in float32 (Tengine); otherwise it is rounded.
     """
 
     dtype: DType
@@ -100,15 +100,15 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     @property
     def is_narrow(self) -> bool:
-        """Whether the range leaves out the lowest code, as -127..127 does."""
+        """Whether the range does not use the lowest code, as -127..127."""
         return self.quant_min == -self.quant_max
 
     def range_for(self, bits: int | None = None) -> tuple[int, int]:
-        """Return (quant_min, quant_max) of the scheme at another width, or its own for None.
+        """Return (quant_min, quant_max) for a width; None for the scheme's own.
 
-        A narrow range stays narrow: -127..127 becomes -7..7 at 4 bits. Any other range becomes
-        the full one of that width. The width may exceed that of ``dtype``: which type then holds
-        the codes is for a format to say.
+        A narrow range stays narrow: -127..127 becomes -7..7 at 4 bits. Any other range becomes the
+        full range of the width. The width may exceed that of ``dtype``; the format then decides the
+        type of the codes.
 
         Raises:
             TargetError: If the width is outside 2..32 or the scheme is float.
@@ -117,11 +117,11 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             return self.quant_min, self.quant_max
         if self.is_float or not 2 <= bits <= 32:
             kind = "a float tensor" if self.is_float else f"a tensor of {self.dtype}"
-            raise TargetError(f"{kind} cannot have {bits} bits", remedy="ask for 2 to 32")
+            raise TargetError(f"{kind} cannot have {bits} bits", remedy="use 2 to 32")
         return full_range(bits, signed=self.dtype.is_signed, narrow=self.is_narrow)
 
     def unsigned(self) -> TensorScheme:
-        """Return the scheme with as many unsigned codes, from 0 on, as its width has."""
+        """Convert the scheme to unsigned codes of the same width."""
         if self.is_float or not self.dtype.is_signed:
             return self
         low, high = full_range(self.bits, signed=False, narrow=False)
@@ -129,7 +129,7 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
         return msgspec.structs.replace(self, dtype=dtype, quant_min=low, quant_max=high)
 
     def overridden(self, override: SchemeOverride | None) -> TensorScheme:
-        """Return the scheme with some fields replaced.
+        """Copy the scheme with some fields replaced.
 
         A replaced dtype or width without a range takes the range that :meth:`range_for` gives.
         """
@@ -153,9 +153,9 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
 
 class BiasScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """How biases are added: integers of scale ``s_x * s_w`` and offset 0, or floats.
+    """How biases are added: as integers of scale ``s_x * s_w`` and offset 0, or as floats.
 
-    The range is that of the dtype unless the accumulator leaves less room (30 bits on a DSP).
+    The range is that of the dtype unless the accumulator is narrower (30 bits on a DSP).
     """
 
     dtype: DType = DType.INT32
@@ -172,7 +172,7 @@ class BiasScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def full_range(bits: int, *, signed: bool, narrow: bool) -> tuple[int, int]:
-    """Return the codes of a width; ``narrow`` leaves out the lowest signed one.
+    """Return the lowest and highest code of a width; ``narrow`` excludes the lowest signed one.
 
     >>> full_range(8, signed=True, narrow=True)
     (-127, 127)
@@ -186,5 +186,5 @@ def full_range(bits: int, *, signed: bool, narrow: bool) -> tuple[int, int]:
 
 
 def float_scheme() -> TensorScheme:
-    """Return the scheme of tensors that stay float."""
+    """Make the scheme of float tensors."""
     return TensorScheme(dtype=DType.FLOAT32, bits=32, quant_min=0, quant_max=0, symmetric=True)

@@ -1,4 +1,4 @@
-"""How messages show what a file contains: short, and with control characters made visible."""
+"""Formatting of file contents in messages: shortened, with control characters escaped."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ _LONGEST = 60
 
 
 def quoted(text: object) -> str:
-    """Return at most 60 characters of a text, in quotes.
+    """Quote and escape a text, shortened to 60 characters.
 
     >>> quoted("Covn")
     "'Covn'"
@@ -21,7 +21,7 @@ def plain(text: object) -> str:
 
 
 def rule_label(ops: object) -> str:
-    """Name an ``[[op]]`` entry in messages: by its operators.
+    """Format the name of an ``[[op]]`` entry: its operators.
 
     >>> rule_label(["Conv", "Gemm"])
     '[[op]] for Conv, Gemm'
@@ -32,5 +32,5 @@ def rule_label(ops: object) -> str:
 
 
 def printable(text: str) -> str:
-    """Return a path or a message with control characters made visible, at full length."""
+    """Escape control characters of a path or message, at full length."""
     return text if text.isprintable() else repr(text)[1:-1]

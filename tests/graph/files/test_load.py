@@ -87,7 +87,7 @@ def test_no_default_opset() -> None:
 def test_tensor_that_nothing_makes() -> None:
     model = models.residual_net()
     model.graph.node[2].input[0] = "ghost"
-    with pytest.raises(ModelError, match="'ghost', which nothing makes"):
+    with pytest.raises(ModelError, match="'ghost', which no node produces"):
         load_model(model)
 
 
@@ -177,7 +177,7 @@ def with_entry(path: Path, key: str, text: str, *, position: int = 0) -> Path:
         ("location", "", "does not exist"),
         ("location", ".", "does not exist"),
         ("location", "sub/../../weights.bin", "outside the model's folder"),
-        ("location", "we\0ights.bin", "is no path"),
+        ("location", "we\0ights.bin", "is not a path"),
         ("location", "weights.bin/x", "does not exist"),
     ],
 )
@@ -206,7 +206,7 @@ def test_external_data_of_an_attribute_is_checked_too(tmp_path: Path) -> None:
     builder.node("Add", builder.input("x", ["n", 2]), constant, out="y")
     builder.output("y")
     path = written(folder / "m.onnx", builder.build().SerializeToString())
-    with pytest.raises(ModelError, match=r"'\.\./secret\.bin' of tensor 't' lies outside"):
+    with pytest.raises(ModelError, match=r"'\.\./secret\.bin' of tensor 't' is outside"):
         load_model(path)
     wrong = onnx.load(path, load_external_data=False)
     wrong.graph.node[0].attribute[0].t.external_data.add(key="offset", value="-8")

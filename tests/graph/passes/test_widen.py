@@ -160,7 +160,7 @@ def test_a_look_at_the_bits_is_refused() -> None:
     x = b.node("BitCast", b.input("x", ["n", 6], HALF), to=TensorProto.INT16, name="bits")
     b.node("Cast", x, to=TensorProto.FLOAT, out="y")
     b.output("y")
-    with pytest.raises(ModelError, match=r"node 'bits' .*looks at the bits"):
+    with pytest.raises(ModelError, match=r"node 'bits' .*reads the bits"):
         normalize(b.build())
 
 
@@ -177,7 +177,7 @@ def test_a_function_that_takes_its_type_is_refused() -> None:
     )
     b.node("Become", b.input("x", ["n", 6], HALF), domain="local", kind=HALF, out="y")
     b.outputs.append(helper.make_tensor_value_info("y", HALF, None))
-    with pytest.raises(ModelError, match=r"node 'inner' .*'to' takes its type"):
+    with pytest.raises(ModelError, match=r"node 'inner' .*'to' gets its type"):
         normalize(b.build())
 
 

@@ -115,7 +115,7 @@ def test_a_large_file_is_read_from_its_pages(
 def test_weights_of_one_name_are_refused() -> None:
     model = models.residual_net()
     model.graph.initializer.append(model.graph.initializer[0])
-    with pytest.raises(ValueError, match="two initializers are called"):
+    with pytest.raises(ValueError, match="two initializers have the name"):
         read_without_weights(pages(model.SerializeToString()), larger_than=0)
 
 
