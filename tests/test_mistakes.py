@@ -327,7 +327,7 @@ def test_what_libraries_log_of_a_broken_model_is_not_shown(
     model = onnx.load("model.onnx")
     model.graph.node[3].input[0] = "nobody"
     onnx.save(model, "broken.onnx")
-    assert "reads tensor 'nobody', which nothing makes" in fails("inspect", "broken.onnx")
+    assert "reads tensor 'nobody', which no node produces" in fails("inspect", "broken.onnx")
 
 
 @pytest.fixture

@@ -186,7 +186,7 @@ def test_integers_outside_the_range_of_the_plan(tmp_path: Path) -> None:
     plan = baked()
     plan.baked[WEIGHT] = np.full((5, 4, 1, 1), -128, np.int8)
     save_plan(plan, tmp_path / "plan.json")
-    with pytest.raises(PlanError, match=r"holds -128, the plan has -127\.\.127"):
+    with pytest.raises(PlanError, match=r"contains -128, the plan's range is -127\.\.127"):
         load_plan(tmp_path / "plan.json", plan.graph)
 
 

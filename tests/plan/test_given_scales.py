@@ -77,7 +77,7 @@ def test_a_zero_point_moves_with_the_lowest_integer(
         (GivenScale.of(0.1), grid(-8, 8, symmetric=True, power_of_two=True), "power of two"),
         (GivenScale.of([0.1, 0.2]), grid(-127, 127, axis=0), "plan has 3 along axis 0"),
         (GivenScale.of([0.1] * 3, axis=1), grid(-127, 127, axis=0), "3 scales along axis 1"),
-        (GivenScale.of(0.1, -128), grid(-127, 127), "offset -128 lies outside -127..127"),
+        (GivenScale.of(0.1, -128), grid(-127, 127), "offset -128 is outside -127..127"),
     ],
 )
 def test_what_a_grid_does_not_have_is_refused(scale: GivenScale, goal: Grid, message: str) -> None:
@@ -101,7 +101,7 @@ def test_one_scale_holds_for_every_channel_and_channels_may_be_counted_from_the_
         (1e300, 0, "scale inf"),
         (1e-60, 0, "scale 0.0"),
         ([1.0, 0.0], 0, "scale 0.0"),
-        (1.0, 128, r"zero point 128 lies outside -128..127"),
+        (1.0, 128, r"zero point 128 is outside -128..127"),
         (1.0, 10**30, "does not fit 64 bits"),
         ([1.0, 2.0], [0], r"shape \[2\] with zero points of shape \[1\]"),
         ([], [], "of each"),
@@ -126,9 +126,9 @@ def test_a_name_may_be_repeated_only_with_the_same_numbers() -> None:
     entries = [("line 1", "a", GivenScale.of(1.0)), ("line 2", "a", GivenScale.of(1.0))]
     assert len(ScaleTable.of("t", entries).scales) == 1
     entries.append(("line 3", "a", GivenScale.of(1.0, 1)))
-    with pytest.raises(DataError, match="t: line 3: a second scale for 'a'"):
+    with pytest.raises(DataError, match="t: line 3: a second, different scale for 'a'"):
         ScaleTable.of("t", entries)
-    with pytest.raises(DataError, match="second scale for 'a'"):
+    with pytest.raises(DataError, match="different scale for 'a'"):
         table(a=1.0).joined(table(a=2.0))
     assert set(table(a=1.0).joined(table(b=2.0)).scales) == {"a", "b"}
 

@@ -41,9 +41,7 @@ def test_a_cost_that_means_nothing(cost: str) -> None:
 
 
 def test_limits_that_nothing_can_hold() -> None:
-    with pytest.raises(
-        UsageError, match=r"no candidate costs less than 60 \(60.0%\)"
-    ):
+    with pytest.raises(UsageError, match=r"no candidate costs less than 60 \(60.0%\)"):
         goal_of(80.0, 100.0, max_cost="50%", least_cost=60.0)
     assert goal_of(80.0, 100.0, max_cost="60%", least_cost=60.0) == Goal(max_cost=60.0)
     with pytest.raises(UsageError, match="the most is 100"):

@@ -25,12 +25,16 @@ ADD = "[[op]]\nops = ['Add']\n"
         ("weight", "quant_max = 128", "[weight] range -128..128 does not fit 8 bits of int8"),
         ("weight", "bits = 4\nquant_min = -9", "does not fit 4 bits of int8; stay within -8..7"),
         ("activation", "quant_min = -1", "range -1..255 does not fit 8 bits of uint8"),
-        ("weight", "quant_min = 1", "[weight] symmetric is true, but 1..127 has no 0"),
-        ("weight", "quant_max = 0", "symmetric is true, but -128..0 has no 0"),
+        ("weight", "quant_min = 1", "[weight] symmetric is true, but 1..127 does not contain 0"),
+        ("weight", "quant_max = 0", "symmetric is true, but -128..0 does not contain 0"),
         ("activation", "granularity = 'per_channel'", "granularity is per_channel, but an act"),
-        ("activation", "spacing = 'exponential'", "'exponential', which has no offset"),
+        (
+            "activation",
+            "spacing = 'exponential'",
+            "'exponential', which does not support",
+        ),
         ("weight", "spacing = 'exponential'\npower_of_two = true", "needs linear levels"),
-        ("weight", "spacing = 'exponential'\nquant_min = -100", "-100..127 is lopsided"),
+        ("weight", "spacing = 'exponential'\nquant_min = -100", "-100..127 is not symmetric"),
         ("arithmetic", "accumulator_bits = 7", "[arithmetic] accumulator_bits is 7; use 8 to 64"),
         (
             "arithmetic",
@@ -64,7 +68,7 @@ ADD = "[[op]]\nops = ['Add']\n"
         (
             "arithmetic",
             "overrides = [{ ops = ['Conv'], requantize = 'shift', fused_bias = true }]",
-            "overrides for Conv fused_bias is about floats, but requantize is 'shift'; remove",
+            "overrides for Conv fused_bias requires float arithmetic, but requantize is 'shift'",
         ),
         (
             "arithmetic",
@@ -125,25 +129,25 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
         ("[bias]\ndtype = 'uint8'", "[bias] dtype is uint8; use int32, int16"),
         ("[bias]\nquant_max = 4294967296", "[bias] range -2147483648..4294967296 is impossible"),
         ("[bias]\nquant_min = 0", "[bias] range 0..2147483647 is impossible"),
-        ("[[op]]\nops = []", "no operator is named; list ONNX op types"),
+        ("[[op]]\nops = []", "no operator is listed; list ONNX op types"),
         ("[[op]]\nops = ['Convv']", "unknown operator 'Convv'; did you mean 'Conv'?"),
         ("[[op]]\nops = ['Add', 'Add']", "[[op]] for Add, Add: Add is listed twice"),
-        (OP + OP, "[[op]] for Conv: described twice; merge the entries"),
+        (OP + OP, "[[op]] for Conv: defined twice; merge the entries"),
         (OP + "quantize = false", "quantize is false without reason; add reason"),
         (OP + "quantize = false\nreason = ' '", "quantize is false without reason"),
         (
             OP + "quantize = false\nreason = 'r'\nscales = 'unify_all'",
-            "scales means nothing where quantize is false; remove scales",
+            "scales has no effect where quantize is false; remove scales",
         ),
         (OP + "weight = { bits = 9 }", "[[op]] for Conv, weight bits is 9, but dtype is int8"),
         (OP + "activation = { granularity = 'per_channel' }", "Conv, activation granularity is"),
-        (OP + "weight = { dtype = 'float32', bits = 8 }", "describes integers, but dtype is fl"),
-        (OP + "inputs = ['float32', 'float32']", "all inputs are float32, yet it is quantized"),
+        (OP + "weight = { dtype = 'float32', bits = 8 }", "has keys for integers, but dtype is fl"),
+        (OP + "inputs = ['float32', 'float32']", "all inputs are float32, but quantize is true"),
         (
             OP + "alternatives = [{ inputs = ['float32'], outputs = ['float32'] }]",
-            "all inputs are float32, yet it is quantized",
+            "all inputs are float32, but quantize is true",
         ),
-        (OP + "max_consumers = 1", "max_consumers limits a tie that there is not"),
+        (OP + "max_consumers = 1", "max_consumers has no effect without an in-place tie"),
         (OP + "quantize_inputs = [0, -1]", "quantize_inputs lists -1; count slots from 0"),
         (OP + "quantize_inputs = 'residual'", "quantize_inputs is 'residual'"),
         (OP + "cost = -1", "cost is -1.0; give 0 or more"),
@@ -157,7 +161,7 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
         ),
         (
             OP + "activation = { power_of_two = true }\nfixed_output = { scale = 0.3 }",
-            "fixed_output.scale 0.3 is no power of two",
+            "fixed_output.scale 0.3 is not a power of two",
         ),
         (
             OP + "fixed_output = { scale = 1.0 }\nscales = 'output_follows_input'",
@@ -166,7 +170,7 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
         (ADD + "scales = 'input_follows_output'", "has no effect; set in_place = true"),
         ("[[fusion]]\npattern = [['Conv']]", "[[fusion]] number 1: pattern has 1 step;"),
         ("[[fusion]]\npattern = []", "[[fusion]] number 1: pattern has 0 steps;"),
-        ("[[fusion]]\npattern = [['Conv'], []]", "number 1 pattern: no operator is named"),
+        ("[[fusion]]\npattern = [['Conv'], []]", "number 1 pattern: no operator is listed"),
         (
             "[[fusion]]\npattern = [['Conv'], ['ReLU']]",
             "operator 'ReLU'; did you mean 'Relu'",
@@ -190,7 +194,10 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
         ("[cost]\nConv = 1", "[cost] 'Conv' does not end in a data type; write \"Conv.uint8\""),
         ("[cost]\n'Conv.int9' = 1", "does not end in a data type"),
         ("[cost]\n'Conv.int8' = -1", "[cost] 'Conv.int8' is -1.0; give 0 or more"),
-        ("[cost]\nConv.int8 = 1", "[cost] Conv is a table, because a bare dot opens one; write"),
+        (
+            "[cost]\nConv.int8 = 1",
+            "[cost] Conv is a table, because an unquoted dot starts one",
+        ),
     ],
 )
 def test_rules_and_other_tables(extra: str, message: str, tmp_path: Path) -> None:

@@ -124,9 +124,17 @@ FIXED = "[[op]]\nops = ['Softmax']\nfixed_output = { scale = 0.0078125 }"
         ),
         (HEADER, "[calibration.variants]\nkl = 'kll'", "did you mean 'kl'"),
         (HEADER, "[calibration.variants]\nklx = 'kl'", "names 'klx'"),
-        (HEADER, "[calibration.variants]\nkl = 'mse'", "other schemes"),
-        (HEADER.replace('"float32"', '"fixed_point_single"'), "scales_in_turn = true", "floats"),
-        (HEADER.replace('"float32"', '"fixed_point_double"'), "ratio_conversions = true", "floats"),
+        (HEADER, "[calibration.variants]\nkl = 'mse'", "all schemes"),
+        (
+            HEADER.replace('"float32"', '"fixed_point_single"'),
+            "scales_in_turn = true",
+            "float arithmetic",
+        ),
+        (
+            HEADER.replace('"float32"', '"fixed_point_double"'),
+            "ratio_conversions = true",
+            "float arithmetic",
+        ),
         (
             HEADER.replace('dtype = "int8"', 'dtype = "int8"\ntruncated_zero_point = true'),
             "",

@@ -182,7 +182,7 @@ def test_the_plan_says_where_its_scales_are_from(tmp_path: Path) -> None:
     [
         ("onnxruntime", GivenScale.of(0.1, bits=4), "for 4 bits, the plan has 8; .*--bits"),
         ("onnxruntime", GivenScale.of([0.1, 0.2]), "2 scales, the plan has one"),
-        ("tensorrt", GivenScale.of(0.1, 3), "zero point 3 of int8 is no zero point of a symm"),
+        ("tensorrt", GivenScale.of(0.1, 3), "zero point 3 of int8 does not fit a symmetric"),
         ("integer-pow2", GivenScale.of(0.1), "POWER_OF_2 but a scale is not a power of two"),
     ],
 )

@@ -99,7 +99,7 @@ def test_what_is_no_scale_of_integers_is_left_out_and_counted() -> None:
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({}, "t: holds no scales"),
+        ({}, "t: contains no scales"),
         ({"version": "3.0.0"}, "t: encodings of version '3.0.0'; give encodings of"),
         ({"version": 1}, "cannot be read as encodings .*version"),
         ({"activation_encodings": 3}, "cannot be read as encodings"),
@@ -118,7 +118,7 @@ def test_a_wrong_file_is_refused_with_the_key(document: Json, message: str) -> N
     ("encoding", "message"),
     [
         ({"bitwidth": 8, "scale": 0, "offset": 0}, "activation_encodings.'a'.: the scale 0.0"),
-        ({"bitwidth": 8, "scale": 1, "offset": 3}, "zero point -3 lies outside 0..255"),
+        ({"bitwidth": 8, "scale": 1, "offset": 3}, "zero point -3 is outside 0..255"),
         ({"bitwidth": 99, "scale": 1, "offset": 0}, "width is 99 bits"),
         ({"bitwidth": 8}, "neither scale and offset, nor a range"),
         ({"bitwidth": 8, "min": 1, "max": 2}, "neither scale and offset, nor a range"),

@@ -74,7 +74,7 @@ def test_table_with_comments_and_spaces_is_read(tmp_path: Path) -> None:
         ("conv -1.0", "not a positive"),
         ("conv nan", "not a positive"),
         ("the_fc_param_0 1e-60", "not a positive"),
-        ("conv_param_0 3 3", "a second scale"),
+        ("conv_param_0 3 3", "a second, different scale"),
     ],
 )
 def test_wrong_lines_are_named(line: str, reason: str, tmp_path: Path) -> None:

@@ -44,18 +44,18 @@ def test_a_line_without_zero_point_has_the_scales_of_channels() -> None:
     ("data", "message"),
     [
         (b"\xff\xfe\x00", "t: not a text file"),
-        (b"", "t: holds no scales"),
-        (b"\n\n", "t: holds no scales"),
+        (b"", "t: contains no scales"),
+        (b"\n\n", "t: contains no scales"),
         (b"a 0.1 0\nnothing here\n", "t: line 2: neither"),
         (b"0.5\n", "t: line 1: neither"),
         (b"a 0.000000 0\n", "t: line 1: 'a': the scale 0.0"),
         (b"a -0.500000 0\n", "t: line 1: 'a': the scale -0.5"),
         (b"a nan 0\n", "t: line 1: 'a': the scale nan"),
         (b"w 0.10000000 inf \n", "t: line 1: 'w': the scale inf"),
-        (b"a 0.1 300\n", "line 1: 'a': the zero point 300 lies outside 0..255"),
-        (b"a 0.1 -3\n", "line 1: 'a': the zero point -3 lies outside 0..255"),
+        (b"a 0.1 300\n", "line 1: 'a': the zero point 300 is outside 0..255"),
+        (b"a 0.1 -3\n", "line 1: 'a': the zero point -3 is outside 0..255"),
         (b"a 0.1 99999999999\n", "neither"),
-        (b"a 0.1 0\na 0.2 0\n", "t: line 2: a second scale for 'a'"),
+        (b"a 0.1 0\na 0.2 0\n", "t: line 2: a second, different scale for 'a'"),
     ],
 )
 def test_a_wrong_line_is_named(data: bytes, message: str) -> None:

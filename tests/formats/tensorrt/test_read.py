@@ -62,9 +62,9 @@ def test_other_calibrators_write_the_same(kind: str) -> None:
         (HEAD + b"\nx: bf800000\n", "line 3: 'x': the scale -1.0 is not a positive finite"),
         (HEAD + b"x: 7f800000\n", "'x': the scale inf is not"),
         (HEAD + b"x: 7fc00000\n", "'x': the scale nan is not"),
-        (HEAD + b"x: 3f800000\nx: 3f000000\n", "a second scale for 'x'"),
+        (HEAD + b"x: 3f800000\nx: 3f000000\n", "a second, different scale for 'x'"),
         (HEAD + b"\xff: 3f800000\n", "not a text file"),
-        (HEAD, "holds no scales"),
+        (HEAD, "contains no scales"),
         (HEAD + b"x: 3f800000\n" * (1 << 17), "131073 entries, at most 131072"),
     ],
 )
@@ -95,7 +95,7 @@ def test_ranges_as_mqbench_writes_them() -> None:
         ('{"tensorrt": {"blob_range": {"a": [-1, 2, 3, 4]}}}', "is no range around 0"),
         ('{"tensorrt": {"blob_range": {"a": -1}}}', "is not a positive finite float32"),
         ('{"tensorrt": {"blob_range": {"a": 1e300}}}', "is not a positive finite float32"),
-        ('{"tensorrt": {"blob_range": {}}}', "holds no scales"),
+        ('{"tensorrt": {"blob_range": {}}}', "contains no scales"),
         ('{"tensorrt": {"blob_range": ' + "[" * 100_000, "cannot be read as"),
     ],
 )
@@ -136,7 +136,7 @@ def test_a_table_calibrates_another_plan(file: str, tmp_path: Path) -> None:
 def test_a_cache_of_another_model_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "cache"
     path.write_bytes(HEAD + b"no_tensor: 3f800000\n")
-    with pytest.raises(DataError, match="names are no tensors of the model"):
+    with pytest.raises(DataError, match="names are not tensors of the model"):
         intact.quantize(demo.model_path(), scales=[str(path)], target="tensorrt", threads=1)
 
 
