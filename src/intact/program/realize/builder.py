@@ -1,4 +1,4 @@
-"""Nodes as they are drawn: ranges are followed, and types chosen that hold them."""
+"""Graphs of integer operations under construction, with types that hold every value."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import Unsupported
+from intact.graph.names import Names
 from intact.program.program import Array, Shape
 from intact.program.realize.graph import Node, Op, Value
 
@@ -16,34 +17,27 @@ _WIDTHS = (np.dtype(np.int32), np.dtype(np.int64))
 _TOO_WIDE = "its integers take more than 64 bits"
 
 
-class Draft:
-    """The nodes of a graph so far.
+class IntegerBuilder:
+    """A graph of integer operations under construction.
 
     Attributes:
-        nodes: In order.
-        stem: Begins the names of what is drawn next.
+        nodes: The nodes added, in order.
+        names: The names of values in use.
+        stem: Start of the names of what is added next.
     """
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.names = Names()
         self.stem = ""
-        self._names: set[str] = set()
-
-    def unique(self, name: str) -> str:
-        """Return a name that no value has, near the one wanted, and take it."""
-        found, number = name, 2
-        while found in self._names:
-            found, number = f"{name}_{number}", number + 1
-        self._names.add(found)
-        return found
 
     def constant(self, data: npt.ArrayLike, name: str = "constant") -> Value:
-        """Return a constant."""
+        """Make a constant."""
         array = np.asarray(data)
         bounded = array.size and array.dtype.kind in "iu"
         low, high = (int(array.min()), int(array.max())) if bounded else (0, 0)
         dtype = array.dtype
-        return Value(self.unique(f"{self.stem}/{name}"), dtype, array.shape, low, high, array)
+        return Value(self.names.fresh(f"{self.stem}/{name}"), dtype, array.shape, low, high, array)
 
     def emit(
         self,
@@ -56,18 +50,18 @@ class Draft:
         name: str = "",
         **options: Any,
     ) -> Value:
-        """Draw a node, whatever its operands are."""
-        unique = self.unique(name or f"{self.stem}/{op.value}")
+        """Add a node, whatever its operands are."""
+        unique = self.names.fresh(name or f"{self.stem}/{op.value}")
         output = Value(unique, np.dtype(dtype), shape, *bounds)
         self.nodes.append(Node(op, tuple(inputs), output, options))
         return output
 
     def copy(self, value: Value, named: Value) -> None:
-        """Draw a node that gives a value another name, which is taken already."""
+        """Add a node that gives a value another name, which is in use already."""
         self.nodes.append(Node(Op.COPY, (value,), named))
 
     def cast(self, value: Value, dtype: npt.DTypeLike) -> Value:
-        """Return a value in another type, which holds all it can be."""
+        """Make a value in another type, which holds all it can be."""
         wanted = np.dtype(dtype)
         if value.dtype == wanted:
             return value
@@ -76,27 +70,27 @@ class Draft:
         return self.emit(Op.CAST, [value], wanted, value.shape, (value.low, value.high))
 
     def wide(self, value: Value) -> Value:
-        """Return a value in int32 or int64."""
+        """Make a value in int32 or int64."""
         return value if value.dtype in _WIDTHS else self.cast(value, width(value.low, value.high))
 
     # ---- sums and products --------------------------------------------------------------------
 
     def add(self, first: Value, second: Value | npt.ArrayLike) -> Value:
-        """Return a sum."""
+        """Make a sum."""
         second = self._operand(second)
         if (second.low, second.high) == (0, 0) and _keeps(first, second):
             return first
         return self._both(Op.ADD, first, second, lambda a, b: a + b)
 
     def sub(self, first: Value, second: Value | npt.ArrayLike) -> Value:
-        """Return a difference."""
+        """Make a difference."""
         second = self._operand(second)
         if (second.low, second.high) == (0, 0) and _keeps(first, second):
             return first
         return self._both(Op.SUB, first, second, lambda a, b: a - b)
 
     def mul(self, first: Value, second: Value | npt.ArrayLike) -> Value:
-        """Return a product."""
+        """Make a product."""
         second = self._operand(second)
         if (second.low, second.high) == (1, 1) and _keeps(first, second):
             return first
@@ -118,7 +112,7 @@ class Draft:
         return self._both(Op.MAXIMUM, first, self._operand(second), max)
 
     def clip(self, value: Value, low: int, high: int) -> Value:
-        """Return a value between two numbers."""
+        """Make a value between two numbers."""
         bounds = (min(max(value.low, low), high), min(max(value.high, low), high))
         if bounds == (value.low, value.high):
             return value
@@ -142,7 +136,7 @@ class Draft:
         )
 
     def move(self, op: Op, value: Value, shape: Shape, **options: Any) -> Value:
-        """Draw a node that only moves elements."""
+        """Add a node that only moves elements."""
         return self.emit(op, [value], value.dtype, shape, (value.low, value.high), **options)
 
     def _operand(self, value: Value | npt.ArrayLike) -> Value:

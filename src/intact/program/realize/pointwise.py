@@ -21,10 +21,10 @@ from intact.program.operations import (
     Requantize,
 )
 from intact.program.program import Array, Encoding
-from intact.program.realize.builder import Draft
+from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Order, Value
-from intact.program.realize.part import Part, Realize, plain, type_range
 from intact.program.realize.requantize import multiply_fixed, refuse_floats, requantized, steps_of
+from intact.program.realize.step import REALIZERS, StepBuilder, plain, type_range
 from intact.targets import Arithmetic, ScalePrecision
 from intact.targets import Requantize as Method
 
@@ -35,81 +35,87 @@ _WIDEST_TABLE = 2
 
 
 def recoded(
-    part: Part, codes: Value, source: Encoding, target: Encoding, bounds: Bounds | None = None
+    step: StepBuilder,
+    codes: Value,
+    source: Encoding,
+    target: Encoding,
+    bounds: Bounds | None = None,
 ) -> Value:
     """Return codes at another scale and zero point; themselves where nothing changes."""
     bounds = Bounds() if bounds is None else bounds
     if target.same_as(source) and bounds == Bounds():
         return codes
-    refuse_floats(part.step.arithmetic)
-    multiplier = real_multiplier(part.step.arithmetic, [source.scale], target)
-    steps = steps_of(part.draft, codes, source)
-    return requantized(part.draft, steps, part.step.arithmetic, multiplier, target, bounds)
+    refuse_floats(step.arithmetic)
+    multiplier = real_multiplier(step.arithmetic, [source.scale], target)
+    steps = steps_of(step.builder, codes, source)
+    return requantized(step.builder, steps, step.arithmetic, multiplier, target, bounds)
 
 
-def requantize(part: Part) -> None:
+@REALIZERS.register(Requantize)
+def requantize(step: StepBuilder) -> None:
     """Realize a change of scale."""
-    source, target = part.encoding(part.tensor(0)), part.encoding(part.output)
-    order = part.order(0)
-    part.give(recoded(part, part.read(0, order), source, target), order)
+    source, target = step.encoding(step.tensor(0)), step.encoding(step.output)
+    order = step.order(0)
+    step.set_result(recoded(step, step.read(0, order), source, target), order)
 
 
-def operands(part: Part) -> tuple[list[Value], Order]:
+def operands(step: StepBuilder) -> tuple[list[Value], Order]:
     """Return both operands with axes that lie alike, and how they lie.
 
     What has fewer axes gets them in front, as broadcasting does.
     """
-    rank = max(part.rank(0), part.rank(1))
+    rank = max(step.rank(0), step.rank(1))
     orders = {
-        part.order(slot)
+        step.order(slot)
         for slot in range(2)
-        if part.rank(slot) == rank and not part.tensor(slot).is_constant
+        if step.rank(slot) == rank and not step.tensor(slot).is_constant
     }
-    short = any(part.rank(at) < rank and not part.tensor(at).is_constant for at in range(2))
+    short = any(step.rank(at) < rank and not step.tensor(at).is_constant for at in range(2))
     order = orders.pop() if len(orders) == 1 and not short else plain(rank)
-    return [_operand(part, slot, order) for slot in range(2)], order
+    return [_operand(step, slot, order) for slot in range(2)], order
 
 
-def _operand(part: Part, slot: int, order: Order) -> Value:
-    data, rank = part.tensor(slot).data, len(order)
+def _operand(step: StepBuilder, slot: int, order: Order) -> Value:
+    data, rank = step.tensor(slot).data, len(order)
     if data is None:
-        return part.read(slot, order if part.rank(slot) == rank else None)
+        return step.read(slot, order if step.rank(slot) == rank else None)
     full = data.reshape((1,) * (rank - data.ndim) + data.shape)
-    return part.draft.constant(full.transpose(order), "constant")
+    return step.builder.constant(full.transpose(order), "constant")
 
 
-def elementwise(part: Part) -> None:
+@REALIZERS.register(Elementwise)
+def elementwise(step: StepBuilder) -> None:
     """Realize an operation on two operands."""
-    operation, arithmetic = cast(Elementwise, part.step.operation), part.step.arithmetic
-    encodings = [part.encoding(part.tensor(slot)) for slot in range(2)]
-    output, kind, draft = part.encoding(part.output), operation.kind, part.draft
+    operation, arithmetic = cast(Elementwise, step.operation), step.arithmetic
+    encodings = [step.encoding(step.tensor(slot)) for slot in range(2)]
+    output, kind, builder = step.encoding(step.output), operation.kind, step.builder
     if kind is Binary.DIV:
         raise Unsupported("there is no division of codes", "leave the node out of the integer part")
-    values, order = operands(part)
+    values, order = operands(step)
     if kind in (Binary.MINIMUM, Binary.MAXIMUM):
-        sides = [recoded(part, v, e, output) for v, e in zip(values, encodings, strict=True)]
-        choose = draft.minimum if kind is Binary.MINIMUM else draft.maximum
-        chosen = choose(draft.wide(sides[0]), draft.wide(sides[1]))
+        sides = [recoded(step, v, e, output) for v, e in zip(values, encodings, strict=True)]
+        choose = builder.minimum if kind is Binary.MINIMUM else builder.maximum
+        chosen = choose(builder.wide(sides[0]), builder.wide(sides[1]))
         low, high = code_bounds(arithmetic, output, operation.bounds)
-        part.give(draft.cast(draft.clip(chosen, low, high), output.dtype), order)
+        step.set_result(builder.cast(builder.clip(chosen, low, high), output.dtype), order)
         return
     refuse_floats(arithmetic)
-    steps = [steps_of(draft, v, e) for v, e in zip(values, encodings, strict=True)]
+    steps = [steps_of(builder, v, e) for v, e in zip(values, encodings, strict=True)]
     if kind is Binary.MUL:
         scales = [encoding.scale for encoding in encodings]
         multiplier = real_multiplier(arithmetic, scales, output)
-        found = draft.mul(*steps)
+        found = builder.mul(*steps)
     elif kind is Binary.SQUARED_DIFFERENCE:
-        found, multiplier = _squared_difference(draft, arithmetic, steps, encodings, output)
+        found, multiplier = _squared_difference(builder, arithmetic, steps, encodings, output)
     else:
-        sides, multiplier = _on_one_scale(draft, arithmetic, steps, encodings, output)
-        found = (draft.add if kind is Binary.ADD else draft.sub)(*sides)
-    codes = requantized(draft, found, arithmetic, multiplier, output, operation.bounds)
-    part.give(codes, order)
+        sides, multiplier = _on_one_scale(builder, arithmetic, steps, encodings, output)
+        found = (builder.add if kind is Binary.ADD else builder.sub)(*sides)
+    codes = requantized(builder, found, arithmetic, multiplier, output, operation.bounds)
+    step.set_result(codes, order)
 
 
 def _squared_difference(
-    draft: Draft,
+    builder: IntegerBuilder,
     arithmetic: Arithmetic,
     steps: list[Value],
     encodings: list[Encoding],
@@ -119,16 +125,16 @@ def _squared_difference(
     shift = max(min(arithmetic.addition_shift, (_SQUARE_BITS - 2 * widest) // 2), 0)
     narrowed = msgspec.structs.replace(arithmetic, addition_shift=shift)
     if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(draft, steps, encodings)
+        sides, unit = _aligned(builder, steps, encodings)
     else:
-        sides, unit = _shifted(draft, narrowed, steps, encodings)
-    difference = draft.sub(*sides)
-    square = draft.mul(difference, difference)
+        sides, unit = _shifted(builder, narrowed, steps, encodings)
+    difference = builder.sub(*sides)
+    square = builder.mul(difference, difference)
     return square, np.asarray(unit**2 / np.float64(output.scale.item()))
 
 
 def _on_one_scale(
-    draft: Draft,
+    builder: IntegerBuilder,
     arithmetic: Arithmetic,
     steps: list[Value],
     encodings: list[Encoding],
@@ -136,16 +142,16 @@ def _on_one_scale(
 ) -> tuple[list[Value], Array]:
     """Return both operands at one scale, and the multiplier from there to the output."""
     if arithmetic.requantize is Method.FIXED_POINT_SINGLE:
-        return _common_exponent(draft, arithmetic, steps, encodings, output)
+        return _common_exponent(builder, arithmetic, steps, encodings, output)
     if arithmetic.requantize is Method.SHIFT:
-        sides, unit = _aligned(draft, steps, encodings)
+        sides, unit = _aligned(builder, steps, encodings)
     else:
-        sides, unit = _shifted(draft, arithmetic, steps, encodings)
+        sides, unit = _shifted(builder, arithmetic, steps, encodings)
     return sides, np.asarray(unit / np.float64(output.scale.item()))
 
 
 def _aligned(
-    draft: Draft, steps: list[Value], encodings: list[Encoding]
+    builder: IntegerBuilder, steps: list[Value], encodings: list[Encoding]
 ) -> tuple[list[Value], float]:
     """Bring the operand of the coarser power of two to the finer one."""
     exponents = [int(power_of_two_exponent(encoding.scale).item()) for encoding in encodings]
@@ -153,12 +159,12 @@ def _aligned(
     left = [exponent - finer for exponent in exponents]
     if max(left) > 62:
         raise Unsupported("its operands' scales are too far apart", "quantize them to nearer ones")
-    sides = [draft.mul(value, 1 << bits) for value, bits in zip(steps, left, strict=True)]
+    sides = [builder.mul(value, 1 << bits) for value, bits in zip(steps, left, strict=True)]
     return sides, 2.0**finer
 
 
 def _shifted(
-    draft: Draft, arithmetic: Arithmetic, steps: list[Value], encodings: list[Encoding]
+    builder: IntegerBuilder, arithmetic: Arithmetic, steps: list[Value], encodings: list[Encoding]
 ) -> tuple[list[Value], float]:
     """Shift both left and multiply by their share of twice the larger scale (TFLite's ADD)."""
     narrow = arithmetic.multiplier_precision is ScalePrecision.FLOAT32
@@ -168,13 +174,13 @@ def _shifted(
     sides = []
     for value, encoding in zip(steps, encodings, strict=True):
         multiplier, exponent = quantize_multiplier(real(encoding.scale.item()) / twice)
-        moved = draft.mul(value, 1 << shift)
-        sides.append(multiply_fixed(draft, moved, multiplier, exponent, arithmetic))
+        moved = builder.mul(value, 1 << shift)
+        sides.append(multiply_fixed(builder, moved, multiplier, exponent, arithmetic))
     return sides, float(twice) * 2.0**-shift
 
 
 def _common_exponent(
-    draft: Draft,
+    builder: IntegerBuilder,
     arithmetic: Arithmetic,
     steps: list[Value],
     encodings: list[Encoding],
@@ -185,46 +191,40 @@ def _common_exponent(
     ratios = [float(np.float32(encoding.scale.item()) / scale) for encoding in encodings]
     bits = arithmetic.addition_shift - (math.frexp(max(ratios))[1] - 1)
     factors = [int(np.rint(math.ldexp(ratio, bits))) for ratio in ratios]
-    sides = [draft.mul(value, factor) for value, factor in zip(steps, factors, strict=True)]
+    sides = [builder.mul(value, factor) for value, factor in zip(steps, factors, strict=True)]
     return sides, np.asarray(math.ldexp(1.0, -bits))
 
 
-def function(part: Part) -> None:
+@REALIZERS.register(Function)
+def function(step: StepBuilder) -> None:
     """Realize a function of codes: a table with an entry for each."""
-    operation = cast(Function, part.step.operation)
-    source, output = part.encoding(part.tensor(0)), part.encoding(part.output)
+    operation = cast(Function, step.operation)
+    source, output = step.encoding(step.tensor(0)), step.encoding(step.output)
     if source.dtype.itemsize > _WIDEST_TABLE:
         raise Unsupported(f"it is a function of {source.dtype}", "quantize its input to 16 bits")
     low, high = type_range(source)
     codes = np.arange(low, high + 1, dtype=np.int64)
-    table = function_of_codes(operation, part.step.arithmetic, codes, source, output)
-    order, draft = part.order(0), part.draft
-    index = draft.sub(draft.wide(part.read(0, order)), low)
-    part.give(draft.take(table, index), order)
+    table = function_of_codes(operation, step.arithmetic, codes, source, output)
+    order, builder = step.order(0), step.builder
+    index = builder.sub(builder.wide(step.read(0, order)), low)
+    step.set_result(builder.take(table, index), order)
 
 
-def prelu(part: Part) -> None:
+@REALIZERS.register(PRelu)
+def prelu(step: StepBuilder) -> None:
     """Realize a slope below 0: both sides are computed, and one is taken."""
-    arithmetic, draft = part.step.arithmetic, part.draft
+    arithmetic, builder = step.arithmetic, step.builder
     refuse_floats(arithmetic)
-    data, slopes = (part.encoding(part.tensor(slot)) for slot in range(2))
-    output = part.encoding(part.output)
-    values, order = operands(part)
-    steps = steps_of(draft, values[0], data)
-    sloped = draft.mul(steps, steps_of(draft, values[1], slopes))
+    data, slopes = (step.encoding(step.tensor(slot)) for slot in range(2))
+    output = step.encoding(step.output)
+    values, order = operands(step)
+    steps = steps_of(builder, values[0], data)
+    sloped = builder.mul(steps, steps_of(builder, values[1], slopes))
     factors = [data.scale, slopes.scale]
     below = real_multiplier(arithmetic, factors, output)
     above = real_multiplier(arithmetic, factors[:1], output)
-    left = draft.wide(requantized(draft, sloped, arithmetic, below, output))
-    right = draft.wide(requantized(draft, steps, arithmetic, above, output))
-    moved = draft.mul(draft.is_negative(steps), draft.sub(left, right))
-    chosen = draft.clip(draft.add(right, moved), output.quant_min, output.quant_max)
-    part.give(draft.cast(chosen, output.dtype), order)
-
-
-TABLE: dict[type, Realize] = {
-    Elementwise: elementwise,
-    Function: function,
-    PRelu: prelu,
-    Requantize: requantize,
-}
+    left = builder.wide(requantized(builder, sloped, arithmetic, below, output))
+    right = builder.wide(requantized(builder, steps, arithmetic, above, output))
+    moved = builder.mul(builder.is_negative(steps), builder.sub(left, right))
+    chosen = builder.clip(builder.add(right, moved), output.quant_min, output.quant_max)
+    step.set_result(builder.cast(chosen, output.dtype), order)

@@ -9,12 +9,26 @@ import numpy as np
 
 from intact.errors import Unsupported
 from intact.program.arithmetic.requantize import real_multiplier
-from intact.program.operations import BatchMatMul, Bounds, Convolution, FullyConnected
+from intact.program.operations import (
+    BatchMatMul,
+    Bounds,
+    Convolution,
+    FullyConnected,
+    TransposedConvolution,
+)
 from intact.program.program import Array, Encoding, Shape, Tensor
 from intact.program.realize.builder import broadcast
 from intact.program.realize.graph import Op, Value, Window
-from intact.program.realize.part import Part, Realize, along, channels_first, known, type_range
 from intact.program.realize.requantize import refuse_floats, requantized, wrapped, zero_point
+from intact.program.realize.step import (
+    REALIZERS,
+    StepBuilder,
+    along,
+    channels_first,
+    known,
+    open_product,
+    type_range,
+)
 from intact.targets import Overflow
 
 _INT32 = np.iinfo(np.int32)
@@ -37,28 +51,28 @@ class Weights:
     scale: Array
 
 
-def refuse_other_sums(part: Part) -> None:
+def refuse_other_sums(step: StepBuilder) -> None:
     """Refuse a step whose sums are none of integers, or saturate on the way."""
-    refuse_floats(part.step.arithmetic)
-    if part.step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
+    refuse_floats(step.arithmetic)
+    if step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE:
         raise Unsupported("pairs of products saturate", "choose a target whose sums do not")
 
 
-def of_bytes(part: Part, tensor: Tensor) -> Encoding:
+def of_bytes(step: StepBuilder, tensor: Tensor) -> Encoding:
     """Return the encoding of a tensor of 8-bit codes."""
-    encoding = part.encoding(tensor)
+    encoding = step.encoding(tensor)
     if encoding.dtype.itemsize != 1:
         raise Unsupported(f"{tensor.name!r} is {encoding.dtype}", "quantize it to 8 bits")
     return encoding
 
 
-def weights_of(part: Part) -> Weights:
+def weights_of(step: StepBuilder) -> Weights:
     """Return the constant weights of a step that sums integers only."""
-    refuse_other_sums(part)
-    if any(tensor is not None for tensor in part.step.inputs[3:]):
+    refuse_other_sums(step)
+    if any(tensor is not None for tensor in step.inputs[3:]):
         raise Unsupported("it adds another activation to its sums", "choose a target that does not")
-    of_bytes(part, part.tensor(0))
-    weight = part.tensor(1)
+    of_bytes(step, step.tensor(0))
+    weight = step.tensor(1)
     encoding = weight.encoding
     if weight.data is None or encoding is None:
         raise Unsupported("its weights are no constant codes", "leave the node in float")
@@ -75,43 +89,45 @@ def weights_of(part: Part) -> Weights:
     return Weights(weight.data, zero, magnitudes, encoding.scale)
 
 
-def _largest(part: Part) -> int:
+def _largest(step: StepBuilder) -> int:
     """Return the largest magnitude of data less its zero point."""
-    encoding = part.encoding(part.tensor(0))
+    encoding = step.encoding(step.tensor(0))
     zero = zero_point(encoding)
     return max(abs(code - zero) for code in type_range(encoding))
 
 
-def _sums(part: Part, magnitudes: int) -> tuple[int, int]:
+def _sums(step: StepBuilder, magnitudes: int) -> tuple[int, int]:
     """Return the range of sums in int32, which wrap if they leave it.
 
     Raises:
         Unsupported: They may leave it, and the hardware's do not wrap there.
     """
-    largest = magnitudes * _largest(part)
+    largest = magnitudes * _largest(step)
     if largest <= _INT32.max:
         return -largest, largest
-    arithmetic = part.step.arithmetic
+    arithmetic = step.arithmetic
     wraps = arithmetic.accumulator_overflow is Overflow.WRAP and arithmetic.accumulator_bits <= 32
     if not wraps:
         raise Unsupported("its sums may leave 32 bits", "choose a target whose sums wrap there")
     return _INT32.min, _INT32.max
 
 
-def convolve(part: Part, data: Value, kernel: Array, weights: Weights, window: Window) -> Value:
+def convolve(
+    step: StepBuilder, data: Value, kernel: Array, weights: Weights, window: Window
+) -> Value:
     """Draw a convolution of data ``[N, C, *S]``."""
-    held = part.draft.constant(kernel, "weight")
+    held = step.builder.constant(kernel, "weight")
     lengths = tuple(
         None if length is None else _windows(length, window, axis)
         for axis, length in enumerate(data.shape[2:])
     )
-    return part.draft.emit(
+    return step.builder.emit(
         Op.CONVOLVE,
         [data, held],
         np.int32,
         (data.shape[0], kernel.shape[0], *lengths),
-        _sums(part, weights.magnitudes),
-        zero=zero_point(part.encoding(part.tensor(0))),
+        _sums(step, weights.magnitudes),
+        zero=zero_point(step.encoding(step.tensor(0))),
         weight_zero=weights.zero,
         window=window,
     )
@@ -123,60 +139,60 @@ def _windows(length: int, window: Window, axis: int) -> int:
 
 
 def product(
-    part: Part, data: Value, other: Value, shape: Shape, magnitudes: int, zero: int
+    step: StepBuilder, data: Value, other: Value, shape: Shape, magnitudes: int, zero: int
 ) -> Value:
     """Draw a product of matrices.
 
     Args:
-        part: Of the step.
+        step: The step.
         data: ``[..., M, K]``.
         other: ``[..., K, N]``.
         shape: Of the result.
         magnitudes: Largest sum of magnitudes of the other less its zero point along K.
         zero: The zero point of the other.
     """
-    return part.draft.emit(
+    return step.builder.emit(
         Op.MULTIPLY,
         [data, other],
         np.int32,
         shape,
-        _sums(part, magnitudes),
-        zero=zero_point(part.encoding(part.tensor(0))),
+        _sums(step, magnitudes),
+        zero=zero_point(step.encoding(step.tensor(0))),
         weight_zero=zero,
     )
 
 
-def accumulated(part: Part, sums: Value) -> Value:
+def accumulated(step: StepBuilder, sums: Value) -> Value:
     """Return sums as the accumulator holds them."""
-    arithmetic = part.step.arithmetic
+    arithmetic = step.arithmetic
     if arithmetic.accumulator_overflow is Overflow.WRAP:
-        return wrapped(part.draft, sums, arithmetic.accumulator_bits)
+        return wrapped(step.builder, sums, arithmetic.accumulator_bits)
     return sums
 
 
 def finish(
-    part: Part, sums: Value, weights: Weights, bounds: Bounds, *, channels_last: bool = False
+    step: StepBuilder, sums: Value, weights: Weights, bounds: Bounds, *, channels_last: bool = False
 ) -> None:
     """Add the bias, and make codes of the sums."""
     rank, channels = len(sums.shape), weights.codes.shape[0]
     axis = rank - 1 if channels_last else 1
-    bias = _bias(part, channels)
+    bias = _bias(step, channels)
     if bias.any():
-        sums = part.draft.add(sums, along(bias, axis, rank))
-    sums = accumulated(part, sums)
-    output = part.encoding(part.output)
-    scale = part.encoding(part.tensor(0)).scale
+        sums = step.builder.add(sums, along(bias, axis, rank))
+    sums = accumulated(step, sums)
+    output = step.encoding(step.output)
+    scale = step.encoding(step.tensor(0)).scale
     multiplier = real_multiplier(
-        part.step.arithmetic, [scale.reshape(()), weights.scale.reshape(-1)], output
+        step.arithmetic, [scale.reshape(()), weights.scale.reshape(-1)], output
     )
     factors = along(multiplier, axis, rank)
-    codes = requantized(part.draft, sums, part.step.arithmetic, factors, output, bounds)
-    part.give(codes, None if channels_last else channels_first(rank))
+    codes = requantized(step.builder, sums, step.arithmetic, factors, output, bounds)
+    step.set_result(codes, None if channels_last else channels_first(rank))
 
 
-def _bias(part: Part, channels: int) -> Array:
+def _bias(step: StepBuilder, channels: int) -> Array:
     """Return the bias less its zero point, int64 ``[channels]``."""
-    bias = part.step.inputs[2] if len(part.step.inputs) > 2 else None
+    bias = step.inputs[2] if len(step.inputs) > 2 else None
     if bias is None:
         return np.zeros(channels, np.int64)
     if bias.data is None or bias.encoding is None:
@@ -185,10 +201,11 @@ def _bias(part: Part, channels: int) -> Array:
     return np.asarray(flat - np.broadcast_to(bias.encoding.zero_point, (channels,)))
 
 
-def convolution(part: Part) -> None:
+@REALIZERS.register(Convolution)
+def convolution(step: StepBuilder) -> None:
     """Realize a convolution."""
-    operation = cast(Convolution, part.step.operation)
-    weights, rank = weights_of(part), part.rank(0)
+    operation = cast(Convolution, step.operation)
+    weights, rank = weights_of(step), step.rank(0)
     window = Window(
         tuple(weights.codes.shape[1:-1]),
         operation.strides,
@@ -196,44 +213,105 @@ def convolution(part: Part) -> None:
         operation.dilations,
         operation.groups,
     )
-    data = part.read(0, channels_first(rank))
+    data = step.read(0, channels_first(rank))
     kernel = np.ascontiguousarray(np.moveaxis(weights.codes, -1, 1))
-    finish(part, convolve(part, data, kernel, weights, window), weights, operation.bounds)
+    finish(step, convolve(step, data, kernel, weights, window), weights, operation.bounds)
 
 
-def fully_connected(part: Part) -> None:
+@REALIZERS.register(FullyConnected)
+def fully_connected(step: StepBuilder) -> None:
     """Realize a fully connected layer."""
-    operation = cast(FullyConnected, part.step.operation)
-    weights, data = weights_of(part), part.read(0)
+    operation = cast(FullyConnected, step.operation)
+    weights, data = weights_of(step), step.read(0)
     shape = (*data.shape[:-1], weights.codes.shape[0])
-    held = part.draft.constant(np.ascontiguousarray(weights.codes.T), "weight")
-    sums = product(part, data, held, shape, weights.magnitudes, weights.zero)
-    finish(part, sums, weights, operation.bounds, channels_last=True)
+    held = step.builder.constant(np.ascontiguousarray(weights.codes.T), "weight")
+    sums = product(step, data, held, shape, weights.magnitudes, weights.zero)
+    finish(step, sums, weights, operation.bounds, channels_last=True)
 
 
-def batch_matmul(part: Part) -> None:
+@REALIZERS.register(BatchMatMul)
+def batch_matmul(step: StepBuilder) -> None:
     """Realize a product of two activations."""
-    operation = cast(BatchMatMul, part.step.operation)
-    refuse_other_sums(part)
-    first, second = part.read(0), part.read(1)
-    encodings = [of_bytes(part, part.tensor(slot)) for slot in range(2)]
+    operation = cast(BatchMatMul, step.operation)
+    refuse_other_sums(step)
+    first, second = step.read(0), step.read(1)
+    encodings = [of_bytes(step, step.tensor(slot)) for slot in range(2)]
     lead = broadcast(first.shape[:-2], second.shape[:-2])
     shape = (*lead, first.shape[-2], second.shape[-1])
     zero = zero_point(encodings[1])
     largest = max(abs(code - zero) for code in type_range(encodings[1]))
     depth = known(first.shape[-1])
-    sums = product(part, first, second, shape, depth * largest, zero)
-    output = part.encoding(part.output)
+    sums = product(step, first, second, shape, depth * largest, zero)
+    output = step.encoding(step.output)
     factors = [encoding.scale for encoding in encodings]
-    multiplier = real_multiplier(part.step.arithmetic, factors, output)
-    sums = accumulated(part, sums)
-    part.give(
-        requantized(part.draft, sums, part.step.arithmetic, multiplier, output, operation.bounds)
+    multiplier = real_multiplier(step.arithmetic, factors, output)
+    sums = accumulated(step, sums)
+    step.set_result(
+        requantized(step.builder, sums, step.arithmetic, multiplier, output, operation.bounds)
     )
 
 
-TABLE: dict[type, Realize] = {
-    BatchMatMul: batch_matmul,
-    Convolution: convolution,
-    FullyConnected: fully_connected,
-}
+@REALIZERS.register(TransposedConvolution)
+def transposed_convolution(step: StepBuilder) -> None:
+    """Realize a transposed convolution: one of data with zeros between, and a turned kernel."""
+    operation = cast(TransposedConvolution, step.operation)
+    weights, rank = weights_of(step), step.rank(0)
+    data = step.read(0, channels_first(rank))
+    for axis, stride in enumerate(operation.strides, 2):
+        data = _spread(step, data, axis, stride)
+    kernel = weights.codes.shape[1:-1]
+    axes = zip(kernel, operation.dilations, operation.pads, operation.output_padding, strict=True)
+    around = tuple(
+        ((size - 1) * dilation - before, (size - 1) * dilation - after + more)
+        for size, dilation, (before, after), more in axes
+    )
+    # A pad that would be negative cuts: it is taken off the data before.
+    data = _cut(step, data, around)
+    pads = tuple((max(before, 0), max(after, 0)) for before, after in around)
+    ones = (1,) * len(kernel)
+    window = Window(tuple(kernel), ones, pads, operation.dilations, operation.groups)
+    turned = np.flip(weights.codes, axis=tuple(range(1, rank - 1)))
+    turned = np.ascontiguousarray(np.moveaxis(turned, -1, 1))
+    finish(step, convolve(step, data, turned, weights, window), weights, operation.bounds)
+
+
+def _spread(step: StepBuilder, data: Value, axis: int, stride: int) -> Value:
+    """Return data with ``stride - 1`` zero points between neighbours of an axis."""
+    if stride == 1:
+        return data
+    zero = zero_point(step.encoding(step.tensor(0)))
+    length = known(data.shape[axis])
+    ahead, behind = data.shape[:axis], data.shape[axis + 1 :]
+
+    def shaped(value: Value, *middle: int) -> Value:
+        shape = (*ahead, *middle, *behind)
+        return step.builder.move(Op.RESHAPE, value, shape, lengths=open_product(shape))
+
+    apart = shaped(data, length, 1)
+    pads = tuple((0, stride - 1 if at == axis + 1 else 0) for at in range(len(apart.shape)))
+    bounds = (min(data.low, zero), max(data.high, zero))
+    shape = (*ahead, length, stride, *behind)
+    padded = step.builder.emit(Op.PAD, [apart], data.dtype, shape, bounds, pads=pads, number=zero)
+    joined = shaped(padded, length * stride)
+    return _sliced(step, joined, axis, 0, (length - 1) * stride + 1)
+
+
+def _sliced(step: StepBuilder, data: Value, axis: int, start: int, stop: int) -> Value:
+    rank = len(data.shape)
+    shape = (*data.shape[:axis], stop - start, *data.shape[axis + 1 :])
+    return step.builder.move(
+        Op.SLICE,
+        data,
+        shape,
+        starts=tuple(start if at == axis else None for at in range(rank)),
+        stops=tuple(stop if at == axis else None for at in range(rank)),
+        steps=(1,) * rank,
+    )
+
+
+def _cut(step: StepBuilder, data: Value, around: tuple[tuple[int, int], ...]) -> Value:
+    for axis, (before, after) in enumerate(around, 2):
+        if before < 0 or after < 0:
+            length = known(data.shape[axis])
+            data = _sliced(step, data, axis, max(-before, 0), length - max(-after, 0))
+    return data

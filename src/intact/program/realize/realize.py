@@ -15,98 +15,90 @@ from intact.program.operations import Dequantize, FloatNodes, Quantize
 from intact.program.passes.encodings import signed
 from intact.program.passes.integer_io import integer_io
 from intact.program.program import Encoding, Program, Step, Tensor
-from intact.program.realize import moves as moving
-from intact.program.realize import pointwise, products, resizing, softmax, spatial, transposed
-from intact.program.realize.builder import Draft
+from intact.program.realize import moves, pointwise, products, softmax, spatial
+from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import IntegerGraph, Op, Place, Value
-from intact.program.realize.part import Held, Part, Realize, Tensors, plain
+from intact.program.realize.step import REALIZERS, Held, StepBuilder, Tensors, plain
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import Arithmetic, ZeroPointOrder
 
 _NOT_INTEGERS = "not in integers alone:"
 _FLOAT = np.dtype(np.float32)
+_REGISTERED = (moves, pointwise, products, softmax, spatial)
+"""Modules that fill `REALIZERS`."""
 
 
-def quantized(draft: Draft, floats: Value, encoding: Encoding, arithmetic: Arithmetic) -> Value:
+def quantized(
+    builder: IntegerBuilder, floats: Value, encoding: Encoding, arithmetic: Arithmetic
+) -> Value:
     """Return floats as codes; what is no number becomes the lowest code."""
     scale, zero = np.float32(encoding.scale.item()), int(encoding.zero_point.item())
     if arithmetic.reciprocal_scale:
-        steps = _float(draft, Op.MUL, floats, np.float32(1) / scale)
+        steps = _float(builder, Op.MUL, floats, np.float32(1) / scale)
     else:
-        steps = _float(draft, Op.DIVIDE, floats, scale)
+        steps = _float(builder, Op.DIVIDE, floats, scale)
     if arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING and zero:
-        steps, zero = _float(draft, Op.ADD, steps, zero), 0
-    nearest = _rounded(draft, steps, encoding.rounding)
+        steps, zero = _float(builder, Op.ADD, steps, zero), 0
+    nearest = _rounded(builder, steps, encoding.rounding)
     # Clamped as floats: what leaves an integer's range cannot be cast.
     low, high = encoding.quant_min - zero, encoding.quant_max - zero
-    bottom = _number(draft, low)
-    is_number = _is(draft, Op.GREATER, nearest, bottom)
+    bottom = _number(builder, low)
+    is_number = _is(builder, Op.GREATER, nearest, bottom)
     shape = nearest.shape
-    not_below = draft.emit(Op.CHOOSE, [is_number, nearest, bottom], _FLOAT, shape, (0, 0))
-    limited = _float(draft, Op.MINIMUM, not_below, high)
-    codes = draft.emit(Op.CAST, [limited], np.int32, shape, (low, high))
-    return draft.cast(draft.add(codes, zero), encoding.dtype)
+    not_below = builder.emit(Op.CHOOSE, [is_number, nearest, bottom], _FLOAT, shape, (0, 0))
+    limited = _float(builder, Op.MINIMUM, not_below, high)
+    codes = builder.emit(Op.CAST, [limited], np.int32, shape, (low, high))
+    return builder.cast(builder.add(codes, zero), encoding.dtype)
 
 
-def dequantized(draft: Draft, codes: Value, encoding: Encoding) -> Value:
+def dequantized(builder: IntegerBuilder, codes: Value, encoding: Encoding) -> Value:
     """Return codes as floats."""
-    steps = draft.sub(draft.wide(codes), int(encoding.zero_point.item()))
-    floats = draft.emit(Op.CAST, [steps], _FLOAT, steps.shape, (0, 0))
-    return _float(draft, Op.MUL, floats, encoding.scale.item())
+    steps = builder.sub(builder.wide(codes), int(encoding.zero_point.item()))
+    floats = builder.emit(Op.CAST, [steps], _FLOAT, steps.shape, (0, 0))
+    return _float(builder, Op.MUL, floats, encoding.scale.item())
 
 
-def _rounded(draft: Draft, steps: Value, rounding: Rounding) -> Value:
+def _rounded(builder: IntegerBuilder, steps: Value, rounding: Rounding) -> Value:
     """Return floats rounded: `Op.ROUND` is half to even, and only ties are moved.
 
     A tie is recognized exactly: ``x - round(x)`` has no rounding error.
     """
     if rounding is Rounding.UP:
-        return draft.emit(Op.CEIL, [steps], _FLOAT, steps.shape, (0, 0))
-    nearest = draft.emit(Op.ROUND, [steps], _FLOAT, steps.shape, (0, 0))
+        return builder.emit(Op.CEIL, [steps], _FLOAT, steps.shape, (0, 0))
+    nearest = builder.emit(Op.ROUND, [steps], _FLOAT, steps.shape, (0, 0))
     if rounding in (Rounding.HALF_EVEN, Rounding.NEAREST):
         return nearest
-    rest = _float(draft, Op.SUB, steps, nearest)
+    rest = _float(builder, Op.SUB, steps, nearest)
 
     def tie(size: float, side: Op | None = None) -> Value:
         """Return 1 where the rest is of this size, and the number on this side of 0."""
-        found = _is(draft, Op.EQUAL, rest, _number(draft, size))
+        found = _is(builder, Op.EQUAL, rest, _number(builder, size))
         if side is not None:
-            lies = _is(draft, side, steps, _number(draft, 0))
-            found = _is(draft, Op.BOTH, found, lies)
-        return draft.emit(Op.CAST, [found], _FLOAT, found.shape, (0, 1))
+            lies = _is(builder, side, steps, _number(builder, 0))
+            found = _is(builder, Op.BOTH, found, lies)
+        return builder.emit(Op.CAST, [found], _FLOAT, found.shape, (0, 1))
 
     if rounding is Rounding.HALF_UP:
-        return _float(draft, Op.ADD, nearest, tie(0.5))
+        return _float(builder, Op.ADD, nearest, tie(0.5))
     if rounding is Rounding.HALF_DOWN:
-        return _float(draft, Op.SUB, nearest, tie(-0.5))
+        return _float(builder, Op.SUB, nearest, tie(-0.5))
     away = rounding is Rounding.HALF_AWAY_FROM_ZERO
     up, down = (Op.GREATER, Op.LESS) if away else (Op.LESS, Op.GREATER)
-    raised = _float(draft, Op.ADD, nearest, tie(0.5, up))
-    return _float(draft, Op.SUB, raised, tie(-0.5, down))
+    raised = _float(builder, Op.ADD, nearest, tie(0.5, up))
+    return _float(builder, Op.SUB, raised, tie(-0.5, down))
 
 
-def _number(draft: Draft, number: npt.ArrayLike) -> Value:
-    return draft.constant(np.asarray(number, _FLOAT))
+def _number(builder: IntegerBuilder, number: npt.ArrayLike) -> Value:
+    return builder.constant(np.asarray(number, _FLOAT))
 
 
-def _float(draft: Draft, op: Op, first: Value, second: Value | npt.ArrayLike) -> Value:
-    operand = second if isinstance(second, Value) else _number(draft, second)
-    return draft.emit(op, [first, operand], _FLOAT, first.shape, (0, 0))
+def _float(builder: IntegerBuilder, op: Op, first: Value, second: Value | npt.ArrayLike) -> Value:
+    operand = second if isinstance(second, Value) else _number(builder, second)
+    return builder.emit(op, [first, operand], _FLOAT, first.shape, (0, 0))
 
 
-def _is(draft: Draft, op: Op, first: Value, second: Value) -> Value:
-    return draft.emit(op, [first, second], np.bool_, first.shape, (0, 1))
-
-
-_TABLE: dict[type, Realize] = {
-    **moving.TABLE,
-    **pointwise.TABLE,
-    **products.TABLE,
-    **resizing.TABLE,
-    **softmax.TABLE,
-    **spatial.TABLE,
-    **transposed.TABLE,
-}
+def _is(builder: IntegerBuilder, op: Op, first: Value, second: Value) -> Value:
+    return builder.emit(op, [first, second], np.bool_, first.shape, (0, 1))
 
 
 def realize(program: Program, reasons: Mapping[str, str] | None = None) -> IntegerGraph:
@@ -122,31 +114,31 @@ def realize(program: Program, reasons: Mapping[str, str] | None = None) -> Integ
     Raises:
         ExportError: Some steps cannot be; all of them are listed, each with a remedy.
     """
-    draft, tensors = Draft(), Tensors()
+    builder, tensors = IntegerBuilder(), Tensors()
     unsupported = UnsupportedNodes(_NOT_INTEGERS, program=program, reasons=reasons)
-    names = {name: draft.unique(name) for name in (*program.inputs, *program.outputs)}
+    names = {name: builder.names.fresh(name) for name in (*program.inputs, *program.outputs)}
     inputs = tuple(_input(names[name], tensor) for name, tensor in program.inputs.items())
     for value, tensor in zip(inputs, program.inputs.values(), strict=True):
         tensors.held[tensor.name] = Held(value, plain(len(value.shape)))
     ends = {tensor.name for tensor in program.outputs.values()}
     starts = {tensor.name for tensor in program.inputs.values()}
     for step in program.steps:
-        draft.stem = step.name
+        builder.stem = step.name
         try:
-            _step(Part(step, draft, tensors), starts, ends)
+            _step(StepBuilder(step, builder, tensors), starts, ends)
         except Unsupported as reason:
             unsupported.add_step(step, reason)
-            _assume(step, draft, tensors)
+            _assume(step, builder, tensors)
     unsupported.raise_any()
     outputs = tuple(
-        _output(name, tensor, draft, tensors) for name, tensor in program.outputs.items()
+        _output(name, tensor, builder, tensors) for name, tensor in program.outputs.items()
     )
     shown = tuple(
         (tensor, Place(held.value.name, held.order))
         for tensor in (tensor for step in program.steps for tensor in step.outputs)
         if (held := tensors.held[tensor.name]).value.data is None
     )
-    return IntegerGraph(inputs, outputs, tuple(draft.nodes), shown)
+    return IntegerGraph(inputs, outputs, tuple(builder.nodes), shown)
 
 
 def _input(name: str, tensor: Tensor) -> Value:
@@ -156,52 +148,51 @@ def _input(name: str, tensor: Tensor) -> Value:
     return Value(name, tensor.dtype, tensor.shape, 0, 0)
 
 
-def _output(name: str, tensor: Tensor, draft: Draft, tensors: Tensors) -> Value:
+def _output(name: str, tensor: Tensor, builder: IntegerBuilder, tensors: Tensors) -> Value:
     """Return an output, which has a name of its own whatever else holds it."""
-    draft.stem = name
+    builder.stem = name
     if tensor.data is not None:
-        value = draft.constant(tensor.data)
+        value = builder.constant(tensor.data)
     else:
-        value = tensors.turned(draft, tensor.name, plain(len(tensors.held[tensor.name].order)))
+        value = tensors.turned(builder, tensor.name, plain(len(tensors.held[tensor.name].order)))
     made = Value(name, value.dtype, value.shape, value.low, value.high)
-    draft.copy(value, made)
+    builder.copy(value, made)
     return made
 
 
-def _step(part: Part, starts: set[str], ends: set[str]) -> None:
-    step = part.step
+def _step(step: StepBuilder, starts: set[str], ends: set[str]) -> None:
     if isinstance(step.operation, Quantize):
-        _quantize(part, starts)
+        _quantize(step, starts)
     elif isinstance(step.operation, Dequantize):
-        _dequantize(part, ends)
+        _dequantize(step, ends)
     elif isinstance(step.operation, FloatNodes):
         raise Unsupported(
             "it computes in float", "quantize it, or cut the model there and compute it apart"
         )
-    elif type(step.operation) in _TABLE:
-        _TABLE[type(step.operation)](part)
+    elif type(step.operation) in REALIZERS:
+        REALIZERS[type(step.operation)](step)
     else:
         kind = type(step.operation).__name__
-        raise Unsupported(f"{kind} is not taken apart into integer operations", "leave it out")
+        raise Unsupported(f"{kind} has no form in integer operations", "leave it out")
 
 
-def _quantize(part: Part, starts: set[str]) -> None:
-    if part.tensor(0).name not in starts:
-        raise Unsupported(f"{part.tensor(0).name!r} is float", "quantize what makes it")
-    encoding = part.encoding(part.output)
-    part.give(quantized(part.draft, part.read(0), encoding, part.step.arithmetic))
+def _quantize(step: StepBuilder, starts: set[str]) -> None:
+    if step.tensor(0).name not in starts:
+        raise Unsupported(f"{step.tensor(0).name!r} is float", "quantize what makes it")
+    encoding = step.encoding(step.output)
+    step.set_result(quantized(step.builder, step.read(0), encoding, step.arithmetic))
 
 
-def _dequantize(part: Part, ends: set[str]) -> None:
-    if part.output.name not in ends:
-        raise Unsupported(f"{part.output.name!r} is float", "quantize what reads it")
-    part.give(dequantized(part.draft, part.read(0), part.encoding(part.tensor(0))))
+def _dequantize(step: StepBuilder, ends: set[str]) -> None:
+    if step.output.name not in ends:
+        raise Unsupported(f"{step.output.name!r} is float", "quantize what reads it")
+    step.set_result(dequantized(step.builder, step.read(0), step.encoding(step.tensor(0))))
 
 
-def _assume(step: Step, draft: Draft, tensors: Tensors) -> None:
+def _assume(step: Step, builder: IntegerBuilder, tensors: Tensors) -> None:
     """Give results to a step that was refused, so that those behind it are looked at too."""
     for tensor in step.outputs:
-        value = _input(draft.unique(tensor.name), tensor)
+        value = _input(builder.names.fresh(tensor.name), tensor)
         tensors.held[tensor.name] = Held(value, plain(len(tensor.shape)))
 
 

@@ -22,7 +22,7 @@ from intact.numerics.fixed_point import (
 from intact.program.arithmetic.requantize import code_bounds
 from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
-from intact.program.realize.builder import Draft
+from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Value
 from intact.targets import Arithmetic, Requantize, ZeroPointOrder
 
@@ -49,59 +49,61 @@ def refuse_floats(arithmetic: Arithmetic) -> None:
         )
 
 
-def quotient(draft: Draft, value: Value, divisor: npt.ArrayLike, rounding: Rounding) -> Value:
+def quotient(
+    builder: IntegerBuilder, value: Value, divisor: npt.ArrayLike, rounding: Rounding
+) -> Value:
     """Return ``value / divisor`` rounded; positive divisors broadcast to the value.
 
     Half of an odd divisor is no integer, so that there is no tie and every mode rounds alike.
     """
     by = np.asarray(divisor, np.int64)
     if (by == 1).all():
-        return draft.floor_div(value, by)
+        return builder.floor_div(value, by)
     half, even = by // 2, (by % 2 == 0).astype(np.int64)
     if rounding is Rounding.UP:
-        nudged = draft.add(value, by - 1)
+        nudged = builder.add(value, by - 1)
     elif rounding is Rounding.HALF_UP:
-        nudged = draft.add(value, half)
+        nudged = builder.add(value, half)
     elif rounding is Rounding.HALF_DOWN:
-        nudged = draft.add(value, half - even)
+        nudged = builder.add(value, half - even)
     elif rounding is Rounding.HALF_AWAY_FROM_ZERO:
-        below = draft.mul(draft.is_negative(value), even)
-        nudged = draft.sub(draft.add(value, half), below)
+        below = builder.mul(builder.is_negative(value), even)
+        nudged = builder.sub(builder.add(value, half), below)
     elif rounding is Rounding.HALF_TOWARD_ZERO:
-        below = draft.mul(draft.is_negative(value), even)
-        nudged = draft.add(draft.add(value, half - even), below)
+        below = builder.mul(builder.is_negative(value), even)
+        nudged = builder.add(builder.add(value, half - even), below)
     else:
-        floor = draft.floor_div(value, by)
-        odd = draft.mul(_parity(draft, floor), even)
-        nudged = draft.add(draft.add(value, half - even), odd)
-    return draft.floor_div(nudged, by)
+        floor = builder.floor_div(value, by)
+        odd = builder.mul(_parity(builder, floor), even)
+        nudged = builder.add(builder.add(value, half - even), odd)
+    return builder.floor_div(nudged, by)
 
 
-def _parity(draft: Draft, value: Value) -> Value:
+def _parity(builder: IntegerBuilder, value: Value) -> Value:
     """Return 1 for odd numbers, else 0."""
-    twice = draft.mul(draft.floor_div(value, 2), 2)
-    found = draft.sub(value, twice)
+    twice = builder.mul(builder.floor_div(value, 2), 2)
+    found = builder.sub(value, twice)
     return replace(found, low=0, high=1)  # what the difference of two ranges does not show
 
 
-def wrapped(draft: Draft, value: Value, bits: int) -> Value:
+def wrapped(builder: IntegerBuilder, value: Value, bits: int) -> Value:
     """Return what a two's complement register of this width holds of a value."""
     half = 1 << (bits - 1)
     if -half <= value.low and value.high < half:
         return value
-    turns = draft.floor_div(draft.add(value, half), 1 << bits)
-    rest = draft.sub(value, draft.mul(turns, 1 << bits))
+    turns = builder.floor_div(builder.add(value, half), 1 << bits)
+    rest = builder.sub(value, builder.mul(turns, 1 << bits))
     return replace(rest, low=-half, high=half - 1)
 
 
-def high_product(draft: Draft, first: Value, second: Value | npt.ArrayLike) -> Value:
+def high_product(builder: IntegerBuilder, first: Value, second: Value | npt.ArrayLike) -> Value:
     """Return ``first * second / 2**31`` rounded half up and saturated, of int32 values."""
-    product = draft.add(draft.mul(first, second), 1 << 30)
-    return draft.clip(draft.floor_div(product, 1 << 31), -INT32_MAX - 1, INT32_MAX)
+    product = builder.add(builder.mul(first, second), 1 << 30)
+    return builder.clip(builder.floor_div(product, 1 << 31), -INT32_MAX - 1, INT32_MAX)
 
 
 def multiply_fixed(
-    draft: Draft,
+    builder: IntegerBuilder,
     value: Value,
     multiplier: npt.ArrayLike,
     shift: npt.ArrayLike,
@@ -111,19 +113,19 @@ def multiply_fixed(
     factors, shifts = np.asarray(multiplier, np.int64), np.asarray(shift, np.int64)
     if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
         factors, shifts = saturate_single(factors, shifts)
-        product = draft.mul(value, factors)
-        scaled = quotient(draft, product, np.int64(1) << (31 - shifts), Rounding.HALF_UP)
-        return wrapped(draft, scaled, 32)
+        product = builder.mul(value, factors)
+        scaled = quotient(builder, product, np.int64(1) << (31 - shifts), Rounding.HALF_UP)
+        return wrapped(builder, scaled, 32)
     left = np.clip(shifts, 0, _LARGEST_LEFT)
-    moved = wrapped(draft, draft.mul(value, np.int64(1) << left), 32)
-    product = high_product(draft, moved, factors)
+    moved = wrapped(builder, builder.mul(value, np.int64(1) << left), 32)
+    product = high_product(builder, moved, factors)
     half_up = arithmetic.rounding is Rounding.HALF_UP
     last = Rounding.HALF_UP if half_up else Rounding.HALF_AWAY_FROM_ZERO
-    return quotient(draft, product, np.int64(1) << np.maximum(-shifts, 0), last)
+    return quotient(builder, product, np.int64(1) << np.maximum(-shifts, 0), last)
 
 
 def requantized(
-    draft: Draft,
+    builder: IntegerBuilder,
     value: Value,
     arithmetic: Arithmetic,
     multiplier: npt.ArrayLike,
@@ -133,7 +135,7 @@ def requantized(
     """Return the codes of accumulators, biases added: `Requantizer` with integers.
 
     Args:
-        draft: Drawn in.
+        builder: Drawn in.
         value: The accumulators.
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, of a shape that broadcasts to them.
@@ -145,19 +147,19 @@ def requantized(
     low, high = code_bounds(arithmetic, output, bounds)
     if arithmetic.requantize is Requantize.SHIFT:
         before = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
-        scaled = shifted(draft, value, multiplier, arithmetic.rounding, zero if before else 0)
+        scaled = shifted(builder, value, multiplier, arithmetic.rounding, zero if before else 0)
         zero = 0 if before else zero
     else:
         factors, shifts = _fixed_point(multiplier)
-        value = wrapped(draft, value, 32)
-        scaled = multiply_fixed(draft, value, factors, shifts, arithmetic)
+        value = wrapped(builder, value, 32)
+        scaled = multiply_fixed(builder, value, factors, shifts, arithmetic)
     # Clamped first: what is added then cannot make the type wider.
-    limited = draft.clip(scaled, low - zero, high - zero)
-    return draft.cast(draft.add(limited, zero), output.dtype)
+    limited = builder.clip(scaled, low - zero, high - zero)
+    return builder.cast(builder.add(limited, zero), output.dtype)
 
 
 def shifted(
-    draft: Draft, value: Value, factor: npt.ArrayLike, rounding: Rounding, zero: int = 0
+    builder: IntegerBuilder, value: Value, factor: npt.ArrayLike, rounding: Rounding, zero: int = 0
 ) -> Value:
     """Return a value times powers of two, rounded once; ``zero`` is added before that."""
     try:
@@ -165,11 +167,11 @@ def shifted(
     except ConfigError as error:
         raise Unsupported(str(error), "use power-of-two scales, or another target") from error
     right = np.clip(-exponents, -_LARGEST_SHIFT, _LARGEST_SHIFT)
-    moved = draft.mul(value, np.int64(1) << np.maximum(-right, 0))
+    moved = builder.mul(value, np.int64(1) << np.maximum(-right, 0))
     divisor = np.int64(1) << np.maximum(right, 0)
     if zero:
-        moved = draft.add(moved, zero * divisor)
-    return quotient(draft, moved, divisor, rounding)
+        moved = builder.add(moved, zero * divisor)
+    return quotient(builder, moved, divisor, rounding)
 
 
 def _fixed_point(multiplier: npt.ArrayLike) -> tuple[Array, Array]:
@@ -184,6 +186,6 @@ def zero_point(encoding: Encoding) -> int:
     return int(encoding.zero_point.flat[0])
 
 
-def steps_of(draft: Draft, codes: Value, encoding: Encoding) -> Value:
+def steps_of(builder: IntegerBuilder, codes: Value, encoding: Encoding) -> Value:
     """Return codes less their zero point."""
-    return draft.sub(draft.wide(codes), zero_point(encoding))
+    return builder.sub(builder.wide(codes), zero_point(encoding))

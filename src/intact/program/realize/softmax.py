@@ -24,10 +24,10 @@ from intact.numerics.fixed_point_functions import constant, exp_on_negative_valu
 from intact.program.arithmetic.fixed_functions import fraction_bits, input_multiplier
 from intact.program.operations import Softmax
 from intact.program.program import Encoding
-from intact.program.realize.builder import Draft
+from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Op, Value
-from intact.program.realize.part import Part, Realize, known
 from intact.program.realize.requantize import high_product, quotient, zero_point
+from intact.program.realize.step import REALIZERS, StepBuilder, known
 from intact.targets import Functions
 
 _DIFFERENCE_BITS = 5
@@ -38,39 +38,40 @@ _ONE = 1 << (31 - _SUM_BITS)
 """The exponential of no difference, in the sum's format."""
 
 
-def softmax(part: Part) -> None:
+@REALIZERS.register(Softmax)
+def softmax(step: StepBuilder) -> None:
     """Realize a Softmax of 8-bit codes."""
-    operation, draft = cast(Softmax, part.step.operation), part.draft
-    source, output = part.encoding(part.tensor(0)), part.encoding(part.output)
+    operation, builder = cast(Softmax, step.operation), step.builder
+    source, output = step.encoding(step.tensor(0)), step.encoding(step.output)
     fraction = fraction_bits(float(output.scale))
-    fixed = part.step.arithmetic.functions is Functions.FIXED_POINT and not operation.log
+    fixed = step.arithmetic.functions is Functions.FIXED_POINT and not operation.log
     eight_bits = (source.dtype.itemsize, output.dtype.itemsize) == (1, 1)
     if not fixed or fraction is None or not eight_bits:
         raise Unsupported(
             "its exponentials are added up in floats", "cut the model before it, or leave it out"
         )
-    order = part.order(0)
-    data = draft.wide(part.read(0, order))
+    order = step.order(0)
+    data = builder.wide(step.read(0, order))
     axis = order.index(operation.axis % len(order))
     length = known(data.shape[axis])
     table = _exponentials(source)
     row = tuple(1 if at == axis else n for at, n in enumerate(data.shape))
-    largest = draft.move(Op.LARGEST, data, row, axes=(axis,), keep=True)
-    below = replace(draft.sub(largest, data), low=0, high=len(table) - 1)
-    each = draft.take(np.asarray(table, np.int32), below, "exponentials")
+    largest = builder.move(Op.LARGEST, data, row, axes=(axis,), keep=True)
+    below = replace(builder.sub(largest, data), low=0, high=len(table) - 1)
+    each = builder.take(np.asarray(table, np.int32), below, "exponentials")
     terms = np.asarray(rounding_divide_by_pot(table, _SUM_BITS), np.int32)
-    term = draft.take(terms, below, "terms")
+    term = builder.take(terms, below, "terms")
     if length * _ONE > np.iinfo(np.int32).max:
         raise Unsupported(f"it adds {length} exponentials", "use at most 4095")
-    total = draft.emit(
+    total = builder.emit(
         Op.SUM, [term], term.dtype, row, (_ONE, length * _ONE), axes=(axis,), keep=True
     )
-    inverse, divisor, half = _reciprocal(draft, total, 31 - fraction)
+    inverse, divisor, half = _reciprocal(builder, total, 31 - fraction)
     # Neither factor is negative: half away from zero is half up.
-    share = draft.floor_div(draft.add(high_product(draft, each, inverse), half), divisor)
+    share = builder.floor_div(builder.add(high_product(builder, each, inverse), half), divisor)
     zero = zero_point(output)
-    limited = draft.clip(share, output.quant_min - zero, output.quant_max - zero)
-    part.give(draft.cast(draft.add(limited, zero), output.dtype), order)
+    limited = builder.clip(share, output.quant_min - zero, output.quant_max - zero)
+    step.set_result(builder.cast(builder.add(limited, zero), output.dtype), order)
 
 
 def _exponentials(data: Encoding) -> Integers:
@@ -82,11 +83,11 @@ def _exponentials(data: Encoding) -> Integers:
     return np.where(counts, exp_on_negative_values(scaled, _DIFFERENCE_BITS), 0)
 
 
-def _reciprocal(draft: Draft, total: Value, shift: int) -> tuple[Value, Value, Value]:
+def _reciprocal(builder: IntegerBuilder, total: Value, shift: int) -> tuple[Value, Value, Value]:
     """Return ``1 / total`` as a factor in Q0, the power of two to divide by then, and half of it.
 
     Args:
-        draft: Drawn in.
+        builder: Drawn in.
         total: In Q12, from 1 on.
         shift: Further bits to divide by.
     """
@@ -98,28 +99,30 @@ def _reciprocal(draft: Draft, total: Value, shift: int) -> tuple[Value, Value, V
     divisors = np.int64(1) << (_SUM_BITS - 32 + first + counts + shift)
     reached: Value | None = None
     for limit in limits:
-        short = draft.is_negative(draft.sub(total, limit))
-        is_there = draft.sub(draft.constant(np.int32(1)), short)
-        reached = is_there if reached is None else draft.add(reached, is_there)
+        short = builder.is_negative(builder.sub(total, limit))
+        is_there = builder.sub(builder.constant(np.int32(1)), short)
+        reached = is_there if reached is None else builder.add(reached, is_there)
     tables = (("factors", factors), ("divisors", divisors), ("halves", divisors // 2))
     factor, divisor, half = (
-        draft.constant(table[0], name) if reached is None else draft.take(table, reached, name)
+        builder.constant(table[0], name) if reached is None else builder.take(table, reached, name)
         for name, table in tables
     )
-    fraction = draft.sub(draft.mul(total, factor), 1 << 31)
-    return _one_over_one_plus(draft, replace(fraction, low=0, high=INT32_MAX)), divisor, half
+    fraction = builder.sub(builder.mul(total, factor), 1 << 31)
+    return _one_over_one_plus(builder, replace(fraction, low=0, high=INT32_MAX)), divisor, half
 
 
-def _one_over_one_plus(draft: Draft, x: Value) -> Value:
+def _one_over_one_plus(builder: IntegerBuilder, x: Value) -> Value:
     """Return ``1 / (1 + x)`` in Q0 of ``x`` in Q0: three steps of Newton's method."""
-    half = quotient(draft, draft.add(x, INT32_MAX), 2, Rounding.HALF_UP)
-    first = high_product(draft, half, constant(-32 / 17, 2))
-    guess = _in_32_bits(draft.add(first, constant(48 / 17, 2)))
+    half = quotient(builder, builder.add(x, INT32_MAX), 2, Rounding.HALF_UP)
+    first = high_product(builder, half, constant(-32 / 17, 2))
+    guess = _in_32_bits(builder.add(first, constant(48 / 17, 2)))
     for _ in range(3):
-        product = high_product(draft, half, guess)
-        error = _in_32_bits(draft.sub(draft.constant(np.int64(1 << 29)), product))
-        guess = _in_32_bits(draft.add(guess, _left(draft, high_product(draft, guess, error), 2)))
-    return _left(draft, guess, 1)
+        product = high_product(builder, half, guess)
+        error = _in_32_bits(builder.sub(builder.constant(np.int64(1 << 29)), product))
+        guess = _in_32_bits(
+            builder.add(guess, _left(builder, high_product(builder, guess, error), 2))
+        )
+    return _left(builder, guess, 1)
 
 
 def _in_32_bits(value: Value) -> Value:
@@ -127,9 +130,6 @@ def _in_32_bits(value: Value) -> Value:
     return replace(value, low=INT32_MIN, high=INT32_MAX)
 
 
-def _left(draft: Draft, value: Value, bits: int) -> Value:
+def _left(builder: IntegerBuilder, value: Value, bits: int) -> Value:
     """Return a value times a power of two, saturated at 32 bits."""
-    return draft.clip(draft.mul(value, 1 << bits), INT32_MIN, INT32_MAX)
-
-
-TABLE: dict[type, Realize] = {Softmax: softmax}
+    return builder.clip(builder.mul(value, 1 << bits), INT32_MIN, INT32_MAX)

@@ -1,4 +1,4 @@
-"""Operations that make one element of many: pools over windows, reductions over axes."""
+"""Windows, reductions and resizing: operations over spatial axes."""
 
 from __future__ import annotations
 
@@ -8,13 +8,14 @@ from typing import Any, cast
 
 import numpy as np
 
+from intact.config import Rounding
 from intact.errors import Unsupported
 from intact.numerics.fixed_point import power_of_two_exponent, quantize_multiplier
 from intact.program.arithmetic.requantize import code_bounds, real_multiplier
-from intact.program.operations import Pool, PoolKind, Reduce, Reduction
+from intact.program.operations import Pool, PoolKind, Reduce, Reduction, Resize, ResizeMode
 from intact.program.program import Array, Encoding, Shape
 from intact.program.realize.graph import Op, Value, Window
-from intact.program.realize.part import Part, Realize, channels_first, known
+from intact.program.realize.moves import taken
 from intact.program.realize.pointwise import recoded
 from intact.program.realize.requantize import (
     multiply_fixed,
@@ -23,33 +24,35 @@ from intact.program.realize.requantize import (
     requantized,
     zero_point,
 )
+from intact.program.realize.step import REALIZERS, StepBuilder, channels_first, known
 from intact.targets import Requantize, ZeroPointOrder
 
 
-def pool(part: Part) -> None:
+@REALIZERS.register(Pool)
+def pool(step: StepBuilder) -> None:
     """Realize a pool."""
-    operation = cast(Pool, part.step.operation)
-    source, target = part.encoding(part.tensor(0)), part.encoding(part.output)
-    order = channels_first(part.rank(0))
-    data = part.read(0, order)
+    operation = cast(Pool, step.operation)
+    source, target = step.encoding(step.tensor(0)), step.encoding(step.output)
+    order = channels_first(step.rank(0))
+    data = step.read(0, order)
     if source.dtype.itemsize != 1:
         raise Unsupported(f"it pools {source.dtype}", "quantize its input to 8 bits")
     ones = (1,) * len(operation.kernel)
     window = Window(operation.kernel, operation.strides, operation.pads, ones)
     shape = _pooled(data.shape, operation)
     if operation.kind is PoolKind.MAX:
-        largest = part.draft.move(Op.MAX_POOL, data, shape, window=window)
-        part.give(recoded(part, largest, source, target, operation.bounds), order)
+        largest = step.builder.move(Op.MAX_POOL, data, shape, window=window)
+        step.set_result(recoded(step, largest, source, target, operation.bounds), order)
         return
-    refuse_floats(part.step.arithmetic)
-    sums = _sums(part, data, source, replace(window, groups=known(data.shape[1])), shape)
+    refuse_floats(step.arithmetic)
+    sums = _sums(step, data, source, replace(window, groups=known(data.shape[1])), shape)
     counts = _divisors(data.shape, operation)
     if source.same_as(target):
-        part.give(_mean_of_codes(part, sums, counts, target, operation), order)
+        step.set_result(_mean_of_codes(step, sums, counts, target, operation), order)
     else:
-        ratio = real_multiplier(part.step.arithmetic, [source.scale], target)
-        arguments = part.step.arithmetic, np.asarray(ratio / counts), target, operation.bounds
-        part.give(requantized(part.draft, sums, *arguments), order)
+        ratio = real_multiplier(step.arithmetic, [source.scale], target)
+        arguments = step.arithmetic, np.asarray(ratio / counts), target, operation.bounds
+        step.set_result(requantized(step.builder, sums, *arguments), order)
 
 
 def _pooled(shape: Shape, operation: Pool) -> Shape:
@@ -62,15 +65,15 @@ def _pooled(shape: Shape, operation: Pool) -> Shape:
     return (*shape[:2], *lengths)
 
 
-def _sums(part: Part, data: Value, source: Encoding, window: Window, shape: Shape) -> Value:
+def _sums(step: StepBuilder, data: Value, source: Encoding, window: Window, shape: Shape) -> Value:
     """Return sums of windows of codes less their zero point: a convolution with ones."""
     ones = np.ones((window.groups, 1, *window.kernel), np.int8)
     zero = zero_point(source)
     info, taps = np.iinfo(source.dtype), math.prod(window.kernel)
     ends = min(0, int(info.min) - zero) * taps, max(0, int(info.max) - zero) * taps
     options: dict[str, Any] = {"zero": zero, "weight_zero": 0, "window": window}
-    held = part.draft.constant(ones, "ones")
-    return part.draft.emit(Op.CONVOLVE, [data, held], np.int32, shape, ends, **options)
+    held = step.builder.constant(ones, "ones")
+    return step.builder.emit(Op.CONVOLVE, [data, held], np.int32, shape, ends, **options)
 
 
 def _divisors(shape: Shape, operation: Pool) -> Array:
@@ -91,25 +94,26 @@ def _divisors(shape: Shape, operation: Pool) -> Array:
 
 
 def _mean_of_codes(
-    part: Part, sums: Value, counts: Array, encoding: Encoding, operation: Pool
+    step: StepBuilder, sums: Value, counts: Array, encoding: Encoding, operation: Pool
 ) -> Value:
     """Divide sums of codes less their zero point, which is added before or after rounding."""
-    draft, arithmetic = part.draft, part.step.arithmetic
+    builder, arithmetic = step.builder, step.arithmetic
     zero = zero_point(encoding)
     low, high = code_bounds(arithmetic, encoding, operation.bounds)
     if arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
-        sums, zero = draft.add(sums, counts * zero), 0
-    mean = quotient(draft, sums, counts, arithmetic.rounding)
-    limited = draft.clip(mean, low - zero, high - zero)
-    return draft.cast(draft.add(limited, zero), encoding.dtype)
+        sums, zero = builder.add(sums, counts * zero), 0
+    mean = quotient(builder, sums, counts, arithmetic.rounding)
+    limited = builder.clip(mean, low - zero, high - zero)
+    return builder.cast(builder.add(limited, zero), encoding.dtype)
 
 
-def reduce(part: Part) -> None:
+@REALIZERS.register(Reduce)
+def reduce(step: StepBuilder) -> None:
     """Realize a reduction over axes."""
-    operation, draft = cast(Reduce, part.step.operation), part.draft
-    source, target = part.encoding(part.tensor(0)), part.encoding(part.output)
-    order = part.order(0)
-    data, axes = part.read(0, order), operation.axes
+    operation, builder = cast(Reduce, step.operation), step.builder
+    source, target = step.encoding(step.tensor(0)), step.encoding(step.output)
+    order = step.order(0)
+    data, axes = step.read(0, order), operation.axes
     places = tuple(place for place, axis in enumerate(order) if axis in axes)
     count = math.prod(known(data.shape[place]) for place in places)
     shape = tuple(
@@ -125,40 +129,104 @@ def reduce(part: Part) -> None:
         if count == 0:
             raise Unsupported("it reduces no elements", "leave the node out")
         op = Op.LARGEST if operation.kind is Reduction.MAX else Op.SMALLEST
-        found = draft.move(op, draft.wide(data), shape, **options)
-        part.give(recoded(part, draft.cast(found, source.dtype), source, target), left)
+        found = builder.move(op, builder.wide(data), shape, **options)
+        step.set_result(recoded(step, builder.cast(found, source.dtype), source, target), left)
         return
-    refuse_floats(part.step.arithmetic)
-    wide = draft.wide(data)
+    refuse_floats(step.arithmetic)
+    wide = builder.wide(data)
     if max(abs(wide.low), abs(wide.high)) * count > np.iinfo(np.int32).max:
-        wide = draft.cast(data, np.int64)
+        wide = builder.cast(data, np.int64)
     ends = wide.low * count, wide.high * count
-    sums = draft.emit(Op.SUM, [wide], wide.dtype, shape, ends, **options)
-    steps = draft.sub(sums, count * zero_point(source))
+    sums = builder.emit(Op.SUM, [wide], wide.dtype, shape, ends, **options)
+    steps = builder.sub(sums, count * zero_point(source))
     if operation.kind is Reduction.SUM:
-        ratio = real_multiplier(part.step.arithmetic, [source.scale], target)
-        part.give(requantized(draft, steps, part.step.arithmetic, ratio, target), left)
+        ratio = real_multiplier(step.arithmetic, [source.scale], target)
+        step.set_result(requantized(builder, steps, step.arithmetic, ratio, target), left)
         return
-    part.give(_mean(part, steps, source, target, max(count, 1)), left)
+    step.set_result(_mean(step, steps, source, target, max(count, 1)), left)
 
 
-def _mean(part: Part, steps: Value, source: Encoding, target: Encoding, count: int) -> Value:
+def _mean(step: StepBuilder, steps: Value, source: Encoding, target: Encoding, count: int) -> Value:
     """Return the mean of ``count`` codes, whose sum less zero points is given."""
-    draft, arithmetic = part.draft, part.step.arithmetic
+    builder, arithmetic = step.builder, step.arithmetic
     if arithmetic.requantize is Requantize.SHIFT:
         ratio = power_of_two_exponent(source.scale) - power_of_two_exponent(target.scale)
         left, right = max(ratio.item(), 0), max(-ratio.item(), 0)
-        moved = draft.mul(steps, 1 << left)
-        mean = quotient(draft, moved, count << right, arithmetic.rounding)
+        moved = builder.mul(steps, 1 << left)
+        mean = quotient(builder, moved, count << right, arithmetic.rounding)
     else:
         ratio = real_multiplier(arithmetic, [source.scale], target)
         multiplier, exponent = (each.item() for each in quantize_multiplier(ratio))
         kept = min(count.bit_length() - 1, 32, 31 + exponent)
         divided = (multiplier << kept) // count
-        mean = multiply_fixed(draft, steps, divided, exponent - kept, arithmetic)
+        mean = multiply_fixed(builder, steps, divided, exponent - kept, arithmetic)
     zero = zero_point(target)
-    limited = draft.clip(mean, target.quant_min - zero, target.quant_max - zero)
-    return draft.cast(draft.add(limited, zero), target.dtype)
+    limited = builder.clip(mean, target.quant_min - zero, target.quant_max - zero)
+    return builder.cast(builder.add(limited, zero), target.dtype)
 
 
-TABLE: dict[type, Realize] = {Pool: pool, Reduce: reduce}
+_BITS = 10
+
+"""Of a weight, in TFLite's integer kernels."""
+
+
+@REALIZERS.register(Resize)
+def resize(step: StepBuilder) -> None:
+    """Realize a Resize of data with its channels anywhere."""
+    operation = cast(Resize, step.operation)
+    source, target = step.encoding(step.tensor(0)), step.encoding(step.output)
+    order = channels_first(step.rank(0))
+    data = step.read(0, order)
+    if operation.mode is ResizeMode.NEAREST:
+        for axis, size in enumerate(operation.sizes, 2):
+            places = _nearest(operation, known(data.shape[axis]), size)
+            data = taken(step, data, step.builder.constant(places, "places"), axis)
+    else:
+        data = _linear(step, operation, data)
+    step.set_result(recoded(step, data, source, target), order)
+
+
+def _linear(step: StepBuilder, operation: Resize, data: Value) -> Value:
+    """Blend neighbours with integer weights, and round once."""
+    arithmetic, builder = step.arithmetic, step.builder
+    refuse_floats(arithmetic)
+    if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
+        raise Unsupported("it interpolates with weights of floats", "resize to the nearest")
+    encoding = step.encoding(step.tensor(0))
+    for axis, size in enumerate(operation.sizes, 2):
+        first, second, weights = _positions(operation, known(data.shape[axis]), size)
+        along = [-1 if at == axis else 1 for at in range(len(data.shape))]
+        sides = []
+        for places, share in ((first, (1 << _BITS) - weights), (second, weights)):
+            side = taken(step, data, builder.constant(places, "places"), axis)
+            sides.append(builder.mul(side, share.reshape(along)))
+        data = builder.add(*sides)
+    shifts = arithmetic.requantize is Requantize.SHIFT
+    rounding = arithmetic.rounding if shifts else Rounding.HALF_AWAY_FROM_ZERO
+    mean = quotient(builder, data, 1 << _BITS * len(operation.sizes), rounding)
+    return builder.cast(builder.clip(mean, encoding.quant_min, encoding.quant_max), encoding.dtype)
+
+
+def _nearest(operation: Resize, length: int, size: int) -> Array:
+    """Return which element each output takes, computed in float32 as TFLite does."""
+    spans = (length - 1, size - 1) if operation.align_corners and size > 1 else (length, size)
+    places = np.arange(size, dtype=np.float32)
+    if operation.half_pixel:
+        places += np.float32(0.5)
+    places = places * (np.float32(spans[0]) / np.float32(spans[1]))
+    if operation.align_corners:
+        places = places + np.float32(0.5)
+    return np.clip(np.floor(places), 0, length - 1).astype(np.int64)
+
+
+def _positions(operation: Resize, length: int, size: int) -> tuple[Array, Array, Array]:
+    """Return two elements and the second's weight, sampled in integers as TFLite does."""
+    one = 1 << _BITS
+    spans = (length - 1, size - 1) if operation.align_corners and size > 1 else (length, size)
+    step = (one * spans[0] + spans[1] // 2) // max(spans[1], 1)
+    places = np.arange(size, dtype=np.int64) * step
+    if operation.half_pixel:
+        places += step // 2 - one // 2
+    first = np.clip(places >> _BITS, 0, length - 1)
+    second = np.clip((places + one - 1) >> _BITS, 0, length - 1)
+    return first, second, places - (first << _BITS)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from intact.errors import Unsupported
-from intact.program.realize.builder import Draft, broadcast, width
+from intact.program.realize.builder import IntegerBuilder, broadcast, width
 from intact.program.realize.graph import Op, Value
 
 INT32_MAX = 2**31 - 1
@@ -34,63 +34,67 @@ def test_a_range_beyond_64_bits_is_refused() -> None:
     with pytest.raises(Unsupported, match="64 bits"):
         width(0, 2**63)
     with pytest.raises(Unsupported, match="64 bits"):
-        Draft().mul(value(-(2**40), 2**40, "int64"), 1 << 30)
+        IntegerBuilder().mul(value(-(2**40), 2**40, "int64"), 1 << 30)
 
 
 def test_a_sum_takes_the_type_that_holds_operands_and_result() -> None:
-    draft = Draft()
-    found = draft.add(value(-5, INT32_MAX - 1), 1)
+    builder = IntegerBuilder()
+    found = builder.add(value(-5, INT32_MAX - 1), 1)
     assert (str(found.dtype), found.low, found.high) == ("int32", -4, INT32_MAX)
-    found = draft.add(value(-5, INT32_MAX), 1)
+    found = builder.add(value(-5, INT32_MAX), 1)
     assert (str(found.dtype), found.low, found.high) == ("int64", -4, INT32_MAX + 1)
-    assert [node.op for node in draft.nodes] == [Op.ADD, Op.CAST, Op.ADD]
+    assert [node.op for node in builder.nodes] == [Op.ADD, Op.CAST, Op.ADD]
 
 
 def test_a_difference_and_a_product_follow_signs() -> None:
-    draft = Draft()
-    found = draft.sub(value(-3, 10), value(-7, 2))
+    builder = IntegerBuilder()
+    found = builder.sub(value(-3, 10), value(-7, 2))
     assert (found.low, found.high) == (-5, 17)
-    found = draft.mul(value(-3, 10), np.array([-4, 2]))
+    found = builder.mul(value(-3, 10), np.array([-4, 2]))
     assert (found.low, found.high) == (-40, 20)
-    found = draft.floor_div(value(-7, 9), np.array([2, 4]))
+    found = builder.floor_div(value(-7, 9), np.array([2, 4]))
     assert (found.low, found.high) == (-4, 4)
 
 
 def test_what_changes_nothing_is_not_drawn() -> None:
-    draft, x = Draft(), value(-3, 10)
-    assert draft.add(x, 0) is x
-    assert draft.mul(x, 1) is x
-    assert draft.floor_div(x, 1) is x
-    assert draft.clip(x, -3, 10) is x
-    assert draft.cast(x, np.int32) is x
-    assert draft.nodes == []
-    assert draft.add(x, np.zeros((3, 1))).shape == (3, 3)  # it broadcasts
+    builder, x = IntegerBuilder(), value(-3, 10)
+    assert builder.add(x, 0) is x
+    assert builder.mul(x, 1) is x
+    assert builder.floor_div(x, 1) is x
+    assert builder.clip(x, -3, 10) is x
+    assert builder.cast(x, np.int32) is x
+    assert builder.nodes == []
+    assert builder.add(x, np.zeros((3, 1))).shape == (3, 3)  # it broadcasts
 
 
 @pytest.mark.parametrize(
     ("limits", "bounds"), [((-1, 4), (-1, 4)), ((12, 20), (12, 12)), ((-9, -5), (-5, -5))]
 )
 def test_clip(limits: tuple[int, int], bounds: tuple[int, int]) -> None:
-    found = Draft().clip(value(-3, 10), *limits)
+    found = IntegerBuilder().clip(value(-3, 10), *limits)
     assert (found.low, found.high) == bounds
 
 
 def test_limits_of_a_clip_fit_its_type() -> None:
-    draft = Draft()
-    draft.clip(value(-3, 10), 0, 2**40)
-    assert draft.nodes[-1].options == {"low": 0, "high": INT32_MAX}
+    builder = IntegerBuilder()
+    builder.clip(value(-3, 10), 0, 2**40)
+    assert builder.nodes[-1].options == {"low": 0, "high": INT32_MAX}
 
 
 def test_is_negative_says_what_is_known() -> None:
-    draft = Draft()
+    builder = IntegerBuilder()
     ranges = [(0, 5), (-5, -1), (-5, 5)]
-    found = [draft.is_negative(value(*ends)) for ends in ranges]
+    found = [builder.is_negative(value(*ends)) for ends in ranges]
     assert [(each.low, each.high) for each in found] == [(0, 0), (1, 1), (0, 1)]
 
 
 def test_names_are_unique() -> None:
-    draft = Draft()
-    assert [draft.unique("a"), draft.unique("a"), draft.unique("a_2")] == ["a", "a_2", "a_2_2"]
+    builder = IntegerBuilder()
+    assert [builder.names.fresh("a"), builder.names.fresh("a"), builder.names.fresh("a_2")] == [
+        "a",
+        "a_2",
+        "a_2_2",
+    ]
 
 
 def test_broadcast() -> None:

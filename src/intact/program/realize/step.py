@@ -1,7 +1,7 @@
-"""One step as it is realized: its operands with the axes wanted, its results put down.
+"""One step while it is realized: its operands with the axes wanted, and its results.
 
 Transposes of the program move nothing here: each tensor remembers which of its axes lies where, and
-a node is drawn only where an operation needs another order.
+a node is added only where an operation needs another order.
 """
 
 from __future__ import annotations
@@ -13,8 +13,9 @@ from typing import TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.program.handlers import Handlers
 from intact.program.program import Array, Encoding, Shape, Step, Tensor
-from intact.program.realize.builder import Draft
+from intact.program.realize.builder import IntegerBuilder
 from intact.program.realize.graph import Op, Order, Value
 
 
@@ -33,7 +34,7 @@ class Tensors:
         self.held: dict[str, Held] = {}
         self._turned: dict[tuple[str, Order], Value] = {}
 
-    def turned(self, draft: Draft, name: str, order: Order) -> Value:
+    def turned(self, builder: IntegerBuilder, name: str, order: Order) -> Value:
         """Return a tensor's value with its axes in an order."""
         held = self.held[name]
         if held.order == order:
@@ -42,31 +43,38 @@ class Tensors:
         if key not in self._turned:
             permutation = tuple(held.order.index(axis) for axis in order)
             shape = tuple(held.value.shape[axis] for axis in permutation)
-            self._turned[key] = draft.move(Op.TRANSPOSE, held.value, shape, permutation=permutation)
+            self._turned[key] = builder.move(
+                Op.TRANSPOSE, held.value, shape, permutation=permutation
+            )
         return self._turned[key]
 
 
-class Part:
-    """One step.
+class StepBuilder:
+    """One step of the program while it is realized: its inputs and results as values of the graph.
 
     Attributes:
-        step: The step.
-        draft: Drawn in.
+        name: Of the step.
+        operation: What it computes.
+        arithmetic: How the target computes it.
+        inputs: Tensors of the program.
+        outputs: Likewise.
+        builder: The graph.
     """
 
-    def __init__(self, step: Step, draft: Draft, tensors: Tensors) -> None:
-        self.step = step
-        self.draft = draft
+    def __init__(self, step: Step, builder: IntegerBuilder, tensors: Tensors) -> None:
+        self.name, self.operation, self.arithmetic = step.name, step.operation, step.arithmetic
+        self.inputs, self.outputs = step.inputs, step.outputs
+        self.builder = builder
         self._tensors = tensors
 
     @property
     def output(self) -> Tensor:
         """The first result."""
-        return self.step.outputs[0]
+        return self.outputs[0]
 
     def tensor(self, slot: int) -> Tensor:
         """Return an input that must be there."""
-        found = self.step.inputs[slot] if slot < len(self.step.inputs) else None
+        found = self.inputs[slot] if slot < len(self.inputs) else None
         if found is None:
             raise Unsupported(f"input {slot} is missing", "give the node that input")
         return found
@@ -97,8 +105,8 @@ class Part:
         tensor = self.tensor(slot)
         order = plain(self.rank(slot)) if order is None else order
         if tensor.data is not None:
-            return self.draft.constant(tensor.data.transpose(order), "constant")
-        return self._tensors.turned(self.draft, tensor.name, order)
+            return self.builder.constant(tensor.data.transpose(order), "constant")
+        return self._tensors.turned(self.builder, tensor.name, order)
 
     def in_order(self, slot: int) -> Value:
         """Return an input whose elements lie in memory as they are stored.
@@ -129,14 +137,16 @@ class Part:
         held = self._tensors.held[tensor.name]
         return tuple(held.value.shape[held.order.index(axis)] for axis in range(len(held.order)))
 
-    def give(self, value: Value, order: Order | None = None, slot: int = 0) -> None:
-        """Put a result down."""
+    def set_result(self, value: Value, order: Order | None = None, slot: int = 0) -> None:
+        """Set a result."""
         order = plain(len(value.shape)) if order is None else order
-        self._tensors.held[self.step.outputs[slot].name] = Held(value, order)
+        self._tensors.held[self.outputs[slot].name] = Held(value, order)
 
 
-Realize: TypeAlias = Callable[[Part], None]
-"""Realizes one step, or raises a Unsupported."""
+Realizer: TypeAlias = Callable[[StepBuilder], None]
+"""Realizes one step, or raises `Unsupported`."""
+
+REALIZERS: Handlers[Realizer] = Handlers("the form in integer operations")
 
 
 def plain(rank: int) -> Order:
