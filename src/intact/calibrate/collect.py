@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from typing import TYPE_CHECKING
 
 from intact.calibrate.observe.budget import (
     known_sizes,
@@ -15,13 +16,15 @@ from intact.calibrate.observe.budget import (
 )
 from intact.calibrate.observe.counter import Counter
 from intact.calibrate.observe.observer import Observer
-from intact.calibrate.observe.padding import Padding
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.mask import RealPositions
 from intact.data.stream import Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
+
+if TYPE_CHECKING:
+    from intact.calibrate.observe.padding import Padding
 
 Progress = Callable[[int, int | None], None]
 """Called with the samples done and, where known, the samples in all."""
@@ -95,6 +98,8 @@ def _observe(
     """Count what an observer reads in one pass over the samples."""
     padding = None
     if samples.mask is not None:
+        from intact.calibrate.observe.padding import Padding
+
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
     feed = _Feed(samples, observer.batch_size, progress)
     with ThreadPoolExecutor(workers) as pool:

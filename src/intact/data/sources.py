@@ -13,7 +13,6 @@ import numpy.typing as npt
 from intact.data.archive import PickledError, map_npy, read_npz
 from intact.data.batching import Batch
 from intact.data.functions import describe, import_function
-from intact.data.images.reader import open_folder
 from intact.data.labels import is_reference
 from intact.data.mask import refuse_other_rank
 from intact.data.preprocess import Preprocess
@@ -139,6 +138,8 @@ def open_samples(
     if is_folder(source):
         if mask is not None:
             raise DataError(f"{source}: a folder of images has no mask", remedy="leave it out")
+        from intact.data.images.reader import open_folder
+
         images = open_folder(
             Path(source),
             specs,

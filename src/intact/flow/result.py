@@ -150,9 +150,10 @@ class Result:
         if self.folder is None:
             float_bytes = len(ir.to_proto(self.plan.graph.model).SerializeToString())
             return float_bytes, exported.nbytes()
-        deployed = exported.nbytes()
         if name == ONNX_QDQ:
             deployed = _file_bytes(self.folder / self.deployed_file)
+        else:
+            deployed = exported.nbytes()
         return _file_bytes(self.folder / MODEL), deployed
 
 

@@ -83,7 +83,12 @@ class _Digest:
         elif attribute.type is ir.AttributeType.TENSOR and not attribute.is_ref():
             self.tensor(attribute.as_tensor())
         else:
-            proto = ir.to_proto(attribute)
+            is_ref = attribute.is_ref()  # asked here: `ir.to_proto` tries a dozen protocols first
+            proto = (
+                ir.serde.serialize_reference_attribute(attribute)
+                if is_ref
+                else ir.serde.serialize_attribute(attribute)
+            )
             proto.doc_string = ""
             self.data(proto.SerializeToString(deterministic=True))
 

@@ -93,8 +93,10 @@ def _simplify(model: ir.Model) -> None:
         library.infer_shapes(model)
         room = MOST_FILLED
         for _ in range(_MOST_ROUNDS):
-            changed = _try(library.fold_constants, model)
-            changed |= _try(library.apply_rules, model)
+            changed = False
+            if not library.is_simple(model):
+                changed |= _try(library.fold_constants, model)
+                changed |= _try(library.apply_rules, model)
             changed |= library.lift_constants(model)
             filled = fill_weights(model, room)  # folding may have computed the sizes
             room -= filled

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import math
 from collections.abc import Iterable
 
@@ -9,7 +10,6 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.graph.op_table import OPS
-from intact.numerics.decimals import SMALLEST, six_decimals
 from intact.targets.arithmetic import Arithmetic, Overflow, Requantize, ScalePrecision
 from intact.targets.rules import IN_PLACE, Fusion, OpRule, ScaleRule
 from intact.targets.schema import Target
@@ -222,7 +222,7 @@ def _check_stored(rule: OpRule, target: Target, file: str, where: str) -> None:
     if rule.fixed_output is None or target.arithmetic.scale_precision != ScalePrecision.DECIMAL6:
         return
     scale = rule.fixed_output.scale
-    stored = max(f"{float(six_decimals(scale)):.6f}", f"{float(SMALLEST):.6f}")
+    stored = max(f"{ctypes.c_float(scale).value:.6f}", f"{1e-6:.6f}")  # as float32
     if float(stored) != scale:
         raise TargetError(
             f"{file}: {where}: fixed_output.scale is {scale}, but scales are stored with six "

@@ -10,7 +10,7 @@ import onnx
 
 from intact.engines.session import FloatModel
 from intact.graph import Graph, normalize
-from intact.improve.rewrite import equalize
+from intact.improve.rewrite.equalize import equalize
 from tests.models import ModelBuilder, random_inputs
 
 

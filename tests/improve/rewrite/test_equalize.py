@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 
 from intact.graph import Graph, normalize
-from intact.improve.rewrite import REWRITES, equalize
-from intact.improve.rewrite.equalize import Links, notes
+from intact.improve.rewrite.equalize import Links, equalize, notes
 from tests.improve.rewrite.networks import (
     ENDS,
     KEEPS,
@@ -142,8 +141,7 @@ def test_the_memory_of_a_batch_norm_is_scaled() -> None:
     assert np.array_equal(other.variance, norm.variance)
 
 
-def test_the_registry() -> None:
-    assert REWRITES["equalize"] is equalize
+def test_equalize_repeats_exactly() -> None:
     graph = normalize(mobile())
     assert equalize(graph).hash == equalize(graph).hash
     assert notes(normalize(pair(ENDS["sigmoid"])))

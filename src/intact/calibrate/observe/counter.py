@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from intact.calibrate.observe.layout import Observed
 from intact.calibrate.observe.observer import Observer
-from intact.calibrate.observe.padding import Padding
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import Batch
 from intact.data.mask import RealPositions
 from intact.numerics.histogram import Accumulator, SampleStatistics
+
+if TYPE_CHECKING:
+    from intact.calibrate.observe.padding import Padding
 
 _GATHERED = 64
 

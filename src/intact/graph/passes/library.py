@@ -21,6 +21,17 @@ _LARGEST_GROWTH = 1 << 20
 _KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
 """Operators that are not folded: they are more compact or more informative than their result."""
 
+_UNTOUCHED = frozenset(
+    [
+        *("Add", "AveragePool", "BatchNormalization", "Clip", "Conv", "ConvTranspose", "Div"),
+        *("Elu", "Erf", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool"),
+        *("HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "LogSoftmax", "MatMul"),
+        *("MaxPool", "Mul", "PRelu", "ReduceMean", "Relu", "Sigmoid", "Softmax", "Sub", "Tanh"),
+    ]
+)
+"""Operators that onnxscript's folding has no function for, and no rule in `rules` begins with,
+unless they read constants alone or pad by themselves."""
+
 
 def lift_constants(model: ir.Model) -> bool:
     """Convert Constant nodes to initializers, and initializers that are also inputs to constants.
@@ -87,6 +98,20 @@ def _release_captured(model: ir.Model) -> bool:
     for node, slot in stale:
         node.replace_input_with(slot, None)
     return bool(stale)
+
+
+def is_simple(model: ir.Model) -> bool:
+    """Tell whether `fold_constants` and `apply_rules` would leave a model alone.
+
+    It is asked first because onnxscript takes 0.1 s to load, and most exports need nothing of it.
+    """
+    return all(
+        node.domain == ""
+        and node.op_type in _UNTOUCHED
+        and "auto_pad" not in node.attributes
+        and not all(value is None or value.const_value is not None for value in node.inputs)
+        for node in model.graph.all_nodes()
+    )
 
 
 def fold_constants(model: ir.Model) -> bool:
