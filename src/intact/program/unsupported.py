@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
+from typing import TYPE_CHECKING
 
 from intact.errors import ExportError, Unsupported
-from intact.program.operations import FloatNodes
-from intact.program.program import Program, Step
+
+if TYPE_CHECKING:  # formats that write no steps use this too, and do not load the operations
+    from intact.program.program import Program, Step
 
 _EACH = "mend each as it says"
 
@@ -39,7 +41,7 @@ class UnsupportedNodes:
         self._message, self._remedy = message, remedy
         self._in_float = {**(reasons or {}), **(program.in_float if program else {})}
         steps = program.steps if program else ()
-        self._has_floats = any(isinstance(step.operation, FloatNodes) for step in steps)
+        self._has_floats = any(_is_float(step) for step in steps)
         self._places: dict[tuple[str, str], dict[str, None]] = {}
 
     def __bool__(self) -> bool:
@@ -56,7 +58,7 @@ class UnsupportedNodes:
         For nodes in float, the plan's own reason is reported; conversions and moves beside them
         follow from them and are not.
         """
-        if isinstance(step.operation, FloatNodes):
+        if _is_float(step):
             for node in step.nodes or (step.name,):
                 why = self._in_float.get(node)
                 text = f"{reason.reason}: {why}" if why else reason.reason
@@ -102,3 +104,9 @@ def _said(reason: str, remedy: str, common: str) -> str:
 def _touches_floats(step: Step) -> bool:
     tensors = [*step.outputs, *(tensor for tensor in step.inputs if tensor is not None)]
     return any(tensor.encoding is None for tensor in tensors)
+
+
+def _is_float(step: Step) -> bool:
+    from intact.program.operations import FloatNodes
+
+    return isinstance(step.operation, FloatNodes)

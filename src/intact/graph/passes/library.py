@@ -108,7 +108,7 @@ def is_simple(model: ir.Model) -> bool:
     return all(
         node.domain == ""
         and node.op_type in _UNTOUCHED
-        and "auto_pad" not in node.attributes
+        and node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
         and not all(value is None or value.const_value is not None for value in node.inputs)
         for node in model.graph.all_nodes()
     )
