@@ -13,7 +13,7 @@ import pytest
 from intact.errors import ExportError
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.tvm.format import TVM, TVM_FILES
-from intact.formats.tvm.operators import Script, number_text
+from intact.formats.tvm.operators import ScriptBuilder, number_text
 from intact.formats.tvm.write import TvmModule, write_tvm
 from intact.program.realize import Value, integer_program
 from tests.models import ModelBuilder
@@ -68,8 +68,8 @@ def test_every_name_is_pythons_and_made_once() -> None:
 
 @pytest.mark.parametrize("name", ["class", "a/b c", "ü", "0", "R", "main", "a\nb = c", "match"])
 def test_odd_names(name: str) -> None:
-    script = Script()
-    declared = script.input(Value(name, np.dtype(np.int8), (1,), -128, 127))
+    builder = ScriptBuilder()
+    declared = builder.input(Value(name, np.dtype(np.int8), (1,), -128, 127))
     said = declared.split(":")[0]
     assert said.isidentifier()
     assert said.isascii()

@@ -8,8 +8,7 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.errors import ExportError
-from intact.formats.onnx_integer.canvas import Canvas
-from intact.formats.onnx_integer.operators import draw
+from intact.formats.onnx_integer.operators import OnnxBuilder, write_node
 from intact.graph.files.save import LARGEST_FILE
 from intact.program import Program, Tensor
 from intact.program.realize import IntegerGraph, realize
@@ -38,22 +37,15 @@ def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] 
         program: Named in the metadata: what codes at the ends stand for.
         shown: Values that are handed out too, by name, behind the outputs.
     """
-    canvas = Canvas()
-    inputs = [canvas.input(value) for value in graph.inputs]
+    builder = OnnxBuilder()
+    for value in graph.inputs:
+        builder.input_of(value)
     for node in graph.nodes:
-        draw(canvas, node)
-    made = {str(value.name): value for node in canvas.nodes for value in node.outputs}
-    outputs = [made[value.name] for value in graph.outputs]
-    outputs += [made[name] for name in shown]
-    drawn = ir.Graph(
-        inputs,
-        outputs,
-        nodes=canvas.nodes,
-        initializers=list(canvas.initializers.values()),
-        opset_imports={"": OPSET},
-        name="integer",
-    )
-    model = ir.Model(drawn, ir_version=IR_VERSION, producer_name=PRODUCER)
+        write_node(builder, node)
+    made = {str(value.name): value for node in builder.nodes for value in node.outputs}
+    outputs = [made[name] for name in (*(value.name for value in graph.outputs), *shown)]
+    whole = builder.graph(outputs, opset=OPSET, name="integer")
+    model = ir.Model(whole, ir_version=IR_VERSION, producer_name=PRODUCER)
     ends = {**program.inputs, **program.outputs}
     model.metadata_props.update({f"quantization.{n}": _text(t) for n, t in ends.items()})
     proto = ir.to_proto(model)

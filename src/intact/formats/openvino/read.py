@@ -22,8 +22,7 @@ from intact.config import (
     make_policy,
 )
 from intact.errors import ConfigError, DataError, ModelError
-from intact.formats.base.graph_edits import GraphEdits
-from intact.formats.base.read_points import ReadPoint, plan_of
+from intact.formats.base.read_points import GraphEdits, ReadPoint, plan_of
 from intact.formats.openvino.fake_quantize import DOMAIN, MOST_BITS, OP_TYPE
 from intact.graph import constant_array, input_value, is_constant, load_model
 from intact.graph.passes import library

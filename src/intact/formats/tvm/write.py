@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ExportError
-from intact.formats.tvm.operators import Script, say, tensor_text
+from intact.formats.tvm.operators import ScriptBuilder, tensor_text, write_node
 from intact.program import Program, Tensor
 from intact.program.realize import IntegerGraph, realize
 
@@ -95,18 +95,18 @@ def relax_module(graph: IntegerGraph, shown: Sequence[str] = ()) -> TvmModule:
 
     Args:
         graph: Of known shapes.
-        shown: Values that are handed out too, behind the outputs.
+        shown: Values that are given too, behind the outputs.
     """
-    script = Script()
-    parameters = [script.input(value) for value in graph.inputs]
+    builder = ScriptBuilder()
+    parameters = [builder.input(value) for value in graph.inputs]
     for node in graph.nodes:
-        say(script, node)
+        write_node(builder, node)
     parameters += [
-        f"{name}: {tensor_text(array.shape, array.dtype)}" for name, array in script.arrays.items()
+        f"{name}: {tensor_text(array.shape, array.dtype)}" for name, array in builder.arrays.items()
     ]
     made = {node.output.name: node.output for node in graph.nodes}
-    results = [script.use(made[name]) for name in (*(v.name for v in graph.outputs), *shown)]
-    block = [*script.lines, f"R.output({', '.join(dict.fromkeys(results))})"]
+    results = [builder.use(made[name]) for name in (*(v.name for v in graph.outputs), *shown)]
+    block = [*builder.lines, f"R.output({', '.join(dict.fromkeys(results))})"]
     body = [
         "    def main(",
         *(f"        {parameter}," for parameter in parameters),
@@ -119,4 +119,4 @@ def relax_module(graph: IntegerGraph, shown: Sequence[str] = ()) -> TvmModule:
     ]
     names = (*(value.name for value in graph.outputs), *shown)
     inputs = tuple(value.name for value in graph.inputs)
-    return TvmModule(_HEAD + "\n".join(body), dict(script.arrays), inputs, names)
+    return TvmModule(_HEAD + "\n".join(body), dict(builder.arrays), inputs, names)

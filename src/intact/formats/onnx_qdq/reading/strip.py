@@ -13,8 +13,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from intact.errors import ConfigError, DataError
-from intact.formats.base.graph_edits import GraphEdits
-from intact.formats.base.read_points import ReadPoint
+from intact.formats.base.read_points import GraphEdits, ReadPoint
 from intact.formats.onnx_qdq.reading.parameters import (
     ONLY_KNOWN,
     Parameters,
