@@ -129,13 +129,13 @@ def test_a_number_of_samples_that_is_none_is_refused(samples: int) -> None:
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        ({"method": "mse"}, "--method"),
-        ({"weight_method": "mse"}, "--weight-method"),
-        ({"method_options": {"percentile": 99.0}}, "--method-option"),
-        ({"overrides": Overrides(("Gemm",))}, "--keep-float"),
-        ({"mask": "real"}, "--mask"),
-        ({"max_memory": 1 << 30}, "--max-memory"),
-        ({"skip_bad": True}, "--skip-bad"),
+        ({"method": "mse"}, "method"),
+        ({"weight_method": "mse"}, "weight_method"),
+        ({"method_options": {"percentile": 99.0}}, "method_options"),
+        ({"overrides": Overrides(("Gemm",))}, "keep_float"),
+        ({"mask": "real"}, "mask"),
+        ({"max_memory": 1 << 30}, "max_memory"),
+        ({"skip_bad": True}, "skip_bad"),
     ],
 )
 def test_what_only_completes_a_quantized_model_needs_samples(

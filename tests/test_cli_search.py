@@ -134,7 +134,7 @@ def test_a_trial_is_realized_by_its_number(here: Path, say: Any, fails: Any) -> 
     [
         (("--budget", "0"), 2, "a budget of zero allows no trial"),
         (("--budget", "soon"), 2, "--budget 'soon'"),
-        (("--widths", "4,x"), 2, "--widths '4,x'"),
+        (("--widths", "4,x"), 2, "--widths is '4,x'"),
         (("--minimize", "byte"), 2, "no cost 'byte'; did you mean 'bytes'?"),
         (("--trial", "3"), 2, "--trial without --replay"),
         (("--replay", "x", "--resume"), 2, "--replay and --resume"),

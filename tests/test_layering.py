@@ -28,7 +28,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "search": ("calibrate",),
     "analyze": ("calibrate",),
     "formats": ("calibrate",),
-    "flow": ("formats", "improve", "search", "analyze"),
+    "recipe": ("search",),  # types, and names of what there is
+    "flow": ("formats", "improve", "search", "analyze", "recipe"),
     "demo": (),
     "api": (BELOW,),
     "__init__": ("api",),  # by name, when asked for

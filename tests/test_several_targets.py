@@ -18,6 +18,7 @@ from intact.errors import ExportError, OutputError, UsageError
 from intact.formats.base.comparison import OutputComparer
 from intact.formats.base.report import Verification
 from intact.graph import Graph
+from intact.recipe.file import RECIPE
 from intact.targets import load_target
 from tests.models import MODELS
 
@@ -43,7 +44,7 @@ def test_a_folder_of_several_is_written_whole_and_replaced_whole(
     model, data, folder = demo.model_path(), demo.calibration_path(), tmp_path / "out"
     api.quantize(model, data, samples=8, output=folder)
     api.quantize_for(model, data, targets=TARGETS[:2], samples=8, output=folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(TARGETS[:2])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*TARGETS[:2], RECIPE])
     before = files(folder / TARGETS[0])
 
     def fail(*_: Any) -> None:
@@ -53,10 +54,10 @@ def test_a_folder_of_several_is_written_whole_and_replaced_whole(
         patched.setattr("intact.flow.result.save_plan", fail)
         with pytest.raises(OutputError, match="No space"):
             api.quantize_for(model, data, targets=TARGETS, samples=9, output=folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(TARGETS[:2])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*TARGETS[:2], RECIPE])
     assert files(folder / TARGETS[0]) == before
     api.quantize_for(model, data, targets=TARGETS[1:], samples=8, output=folder)
-    assert sorted(path.name for path in folder.iterdir()) == sorted(TARGETS[1:])
+    assert sorted(path.name for path in folder.iterdir()) == sorted([*TARGETS[1:], RECIPE])
     api.quantize(model, data, samples=8, output=folder)
     assert (folder / "plan.json").is_file()
     assert not (folder / TARGETS[1]).exists()
@@ -91,7 +92,7 @@ def test_a_result_is_not_exported_onto_itself(tmp_path: Path) -> None:
 
 
 def test_ends_that_a_format_has_no_choice_of_are_refused() -> None:
-    with pytest.raises(UsageError, match="--io float does nothing for openvino"):
+    with pytest.raises(UsageError, match="io float does nothing for openvino"):
         api.quantize(demo.model_path(), demo.calibration_path(), target="openvino", io="float")
 
 

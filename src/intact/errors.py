@@ -17,12 +17,22 @@
 
 Each message is one line that says what is wrong, where, and how to mend it. The command line
 prints it without a traceback; a library caller catches ``IntactError``.
+
+A message names an option by its flag, ``--max-memory``. An error says it in the words of Python,
+``max_memory``; the command line, which catches it, prints the message with the flags.
 """
 
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterable
+
+FLAGS: dict[str, str] = {}
+"""Flags and the Python names of their options, as `intact.recipe` declares them; for other flags
+the name is the flag's with underscores."""
+
+_FLAG = re.compile(r"(?<![^\s(;,])--([a-z]+(?:-[a-z]+)*)(?![\w=/.-])")
 
 _LONGEST = 900
 """Characters of a message; a name in a damaged file may be a megabyte long."""
@@ -34,11 +44,16 @@ class IntactError(Exception):
     Args:
         message: What is wrong and where, without a final full stop.
         remedy: How to mend it, as a phrase; printed after a semicolon.
+
+    Attributes:
+        with_flags: The whole message as the command line prints it.
+        remedy: How to mend it, in the words of Python.
     """
 
     def __init__(self, message: str, *, remedy: str = "") -> None:
-        super().__init__(_one_line(f"{message}; {remedy}" if remedy else message))
-        self.remedy = remedy
+        self.with_flags = _one_line(f"{message}; {remedy}" if remedy else message)
+        super().__init__(python_words(self.with_flags))
+        self.remedy = python_words(remedy)
 
 
 class UsageError(IntactError):
@@ -117,6 +132,15 @@ class OutputError(IntactError):
 
 class MissingExtraError(IntactError):
     """An optional package that is not installed."""
+
+
+def python_words(text: str) -> str:
+    """Name options as Python does.
+
+    >>> python_words("--max-memory 'x'; give samples with --data")
+    "max_memory 'x'; give samples with data"
+    """
+    return _FLAG.sub(lambda found: FLAGS.get(found[0], found[1].replace("-", "_")), text)
 
 
 def _one_line(text: str) -> str:

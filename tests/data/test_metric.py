@@ -41,9 +41,9 @@ def test_a_function_of_a_module_is_a_metric(module: str) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("my_metrics:cuont", "--metric my_metrics:cuont: .* no function 'cuont'; did you mean"),
+        ("my_metrics:cuont", "metric my_metrics:cuont: .* no function 'cuont'; did you mean"),
         ("my_metrics:number", "has no function 'number'"),
-        ("nowhere_at_all:count", "--metric .*cannot import 'nowhere_at_all' .ModuleNotFoundError"),
+        ("nowhere_at_all:count", "metric .*cannot import 'nowhere_at_all' .ModuleNotFoundError"),
         ("my_metrics.py:count", "write my_metrics:count"),
     ],
 )
@@ -53,7 +53,7 @@ def test_a_name_that_leads_nowhere_is_refused(module: str, text: str, message: s
 
 
 def test_a_name_without_a_module_says_what_is_built_in() -> None:
-    with pytest.raises(UsageError, match=r"--metric top1: is no module:function; .*top-1.*cosine"):
+    with pytest.raises(UsageError, match=r"metric top1: is no module:function; .*top-1.*cosine"):
         Metric.of("top1")
 
 

@@ -25,7 +25,7 @@ def test_the_first_character_tells_json_from_text(tmp_path: Path) -> None:
 
 
 def test_what_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(DataError, match="nowhere: no such file; check --scales"):
+    with pytest.raises(DataError, match="nowhere: no such file; check scales"):
         read_scales(tmp_path / "nowhere")
     with pytest.raises(DataError, match="cannot be read"):
         read_scales(tmp_path)

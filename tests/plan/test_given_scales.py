@@ -70,7 +70,7 @@ def test_a_zero_point_moves_with_the_lowest_integer(
 @pytest.mark.parametrize(
     ("scale", "goal", "message"),
     [
-        (GivenScale.of(0.1, bits=4), grid(0, 255), "is for 4 bits, the plan has 8; .*--bits"),
+        (GivenScale.of(0.1, bits=4), grid(0, 255), "is for 4 bits, the plan has 8; .*bits"),
         (GivenScale.of(0.1, 3), grid(-127, 127, symmetric=True), "zero point 3 of int8"),
         (GivenScale.of(0.1), grid(0, 255, symmetric=True), "symmetric scheme"),
         (GivenScale.of([0.1, 0.2]), grid(0, 255), "2 scales, the plan has one"),

@@ -20,12 +20,12 @@ def test_limits() -> None:
 
 @pytest.mark.parametrize("drop", [-0.1, math.nan, math.inf])
 def test_a_drop_that_means_nothing(drop: float) -> None:
-    with pytest.raises(UsageError, match="--max-drop"):
+    with pytest.raises(UsageError, match="max_drop"):
         goal_of(80.0, 1.0, max_drop=drop)
 
 
 def test_a_drop_below_a_score_without_end() -> None:
-    with pytest.raises(UsageError, match="give --min-score"):
+    with pytest.raises(UsageError, match="give min_score"):
         goal_of(math.inf, 1.0, max_drop=0.5)
 
 
@@ -36,7 +36,7 @@ def test_two_limits_of_one_thing() -> None:
 
 @pytest.mark.parametrize("cost", ["", "x", "0", "0%", "-3", "nan", "inf", "%"])
 def test_a_cost_that_means_nothing(cost: str) -> None:
-    with pytest.raises(UsageError, match="--max-cost"):
+    with pytest.raises(UsageError, match="max_cost"):
         goal_of(80.0, 1.0, max_cost=cost)
 
 

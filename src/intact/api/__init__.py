@@ -18,11 +18,10 @@ if TYPE_CHECKING:
     from intact.api._search import replay_strategy, search_strategy
     from intact.api._verify import verify, verify_all
     from intact.flow.search import FoundStrategy
-    from intact.flow.sources import ModelSource, load_result
+    from intact.flow.sources import load_result
 
 HOMES = {
     "FoundStrategy": "intact.flow.search",
-    "ModelSource": "intact.flow.sources",
     "convert_ranges": "intact.api._inspect",
     "evaluate": "intact.api._evaluate",
     "execute": "intact.api._execute",
@@ -43,7 +42,6 @@ HOMES = {
 
 __all__ = [
     "FoundStrategy",
-    "ModelSource",
     "convert_ranges",
     "evaluate",
     "execute",

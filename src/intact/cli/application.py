@@ -1,54 +1,85 @@
-"""The application: its commands in the order of the help, and how wrong use ends it."""
+"""The application: its commands in the order of the help."""
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
+import click
 
 from intact import __version__
-from intact.cli import commands, converting, quantizing, running, searching
+from intact.cli.commands import convert, evaluate, quantize, run, search, targets
+from intact.errors import nearest
 
 WRONG_USE = 2
 """Exit code of a command line that cannot be carried out as written."""
 
-app = typer.Typer(
-    name="intact",
+_HELP = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
+
+
+class Application(click.Group):
+    """The commands, in the order in which they were added."""
+
+    def list_commands(self, _: click.Context) -> list[str]:
+        """Name the commands."""
+        return list(self.commands)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command, or name the nearest."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-"):
+            hint = nearest(args[0], self.commands)
+            raise click.UsageError(f"no command {args[0]!r}; {hint}", ctx)
+        return super().resolve_command(ctx, args)
+
+
+@click.pass_context
+def _listed(ctx: click.Context, /, **_: object) -> None:
+    """Show the help where no command is given."""
+    if ctx.invoked_subcommand is None:
+        click.echo(ctx.get_help())
+        ctx.exit(WRONG_USE)
+
+
+app = Application(
+    "intact",
     help="Turn float neural networks into low-precision ones, and prove their bits.",
-    add_completion=False,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
+    invoke_without_command=True,
+    context_settings=_HELP,
+    callback=_listed,
 )
+app.params.append(
+    click.Option(
+        ["--version"],
+        is_flag=True,
+        is_eager=True,
+        expose_value=False,
+        help="Print the version.",
+        callback=lambda ctx, _, wanted: _version(ctx) if wanted else None,
+    )
+)
+TARGETS = Application(
+    "targets",
+    help="List the targets, or print one.",
+    invoke_without_command=True,
+    callback=targets.list_targets,
+    params=[click.Option(["--json", "as_json"], is_flag=True, help=targets.JSON_HELP)],
+)
+TARGETS.add_command(targets.SHOW)
+for _command in (
+    quantize.QUANTIZE,
+    search.SEARCH,
+    quantize.IMPORT,
+    evaluate.INSPECT,
+    evaluate.EVALUATE,
+    convert.EXPORT,
+    run.RUN,
+    run.VERIFY,
+    convert.CONVERT_RANGES,
+    TARGETS,
+    targets.DEMO,
+):
+    app.add_command(_command)
 
 
-def _show_version(wanted: bool) -> None:
-    if wanted:
-        typer.echo(f"intact {__version__}")
-        raise typer.Exit
-
-
-@app.callback(invoke_without_command=True)
-def _root(
-    context: typer.Context,
-    version: Annotated[  # noqa: ARG001  its callback has printed it
-        bool,
-        typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
-    ] = False,
-) -> None:
-    """Turn float neural networks into low-precision ones, and prove their bits."""
-    if context.invoked_subcommand is None:
-        typer.echo(context.get_help())
-        raise typer.Exit(WRONG_USE)
-
-
-app.command()(quantizing.quantize)
-app.command()(searching.search)
-app.command("import")(quantizing.import_quantized)
-app.command()(commands.inspect)
-app.command()(commands.evaluate)
-app.command()(converting.export)
-app.command()(running.run)
-app.command()(running.verify)
-app.command()(converting.convert_ranges)
-app.add_typer(commands.targets_app, name="targets")
-app.command()(commands.demo)
+def _version(ctx: click.Context) -> None:
+    click.echo(f"intact {__version__}")
+    ctx.exit()

@@ -9,7 +9,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 
-import typer
+import click
 
 from intact.cli.application import WRONG_USE, app
 from intact.errors import ExportError, IntactError, UsageError
@@ -29,13 +29,17 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     warnings.filterwarnings("ignore", module="PIL")  # an image that is too large is an error
     try:
-        code = app(args=arguments, prog_name="intact", standalone_mode=False)
+        code = app(
+            args=None if arguments is None else list(arguments),
+            prog_name="intact",
+            standalone_mode=False,
+        )
         sys.stdout.flush()
     except (IntactError, MemoryError) as error:
-        message = _out_of_memory(error) if isinstance(error, MemoryError) else str(error)
+        message = _out_of_memory(error) if isinstance(error, MemoryError) else error.with_flags
         if isinstance(error, ExportError):
             for each in error.unsaid:
-                typer.echo(f"  {each}", err=True)
+                click.echo(f"  {each}", err=True)
         return _complain(message, _code_of(error))
     except OSError as error:
         _give_up_stdout()
@@ -43,16 +47,12 @@ def run(arguments: Sequence[str] | None = None) -> int:
             return _WRONG  # whoever read the output has seen enough
         place = f"{error.filename}: " if error.filename else ""
         return _complain(f"{place}{error.strerror or error}", _WRONG)
-    except (KeyboardInterrupt, typer.Abort):
+    except (KeyboardInterrupt, click.Abort):
         code = _STOPPED
-    except Exception as error:
-        # The errors of typer's own, vendored or not, have this method and no public base class.
-        describe = getattr(error, "format_message", None)
-        if describe is None:
-            raise
+    except click.ClickException as error:
         context = getattr(error, "ctx", None)
         command = context.command_path if context else "intact"
-        return _complain(f"{describe().rstrip('.')}; see `{command} --help`", WRONG_USE)
+        return _complain(f"{error.format_message().rstrip('.')}; see `{command} --help`", WRONG_USE)
     if code == _STOPPED:
         return _complain("stopped; nothing was written", _STOPPED)
     return code or 0
@@ -70,7 +70,7 @@ def _out_of_memory(error: MemoryError) -> str:
 
 
 def _complain(message: str, code: int) -> int:
-    typer.echo(f"intact: {' '.join(message.split())}", err=True)  # one line, whatever is in it
+    click.echo(f"intact: {' '.join(message.split())}", err=True)  # one line, whatever is in it
     return code
 
 

@@ -61,7 +61,7 @@ class Screen:
 
 
 @contextmanager
-def live(*, quiet: bool, at_most: int) -> Iterator[tuple[Progress, Report]]:
+def live(*, quiet: bool, at_most: int | None) -> Iterator[tuple[Progress, Report]]:
     """Show how a search stands on stderr while the block runs, if that is a terminal.
 
     Args:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import tomllib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
@@ -159,8 +158,6 @@ _ARRAYS = ("mean", "scale")
 
 _IMAGE = tuple(step.name for step in fields(ImageSteps))
 
-_OPTION = re.compile(r"--([a-z]+(?:-[a-z]+)*)")
-
 
 def read_preprocess(path: str | Path) -> Preprocess:
     """Read a preprocessing file.
@@ -199,9 +196,8 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
     arrays = {name: table[name] for name in _ARRAYS if name in table}
     try:
         return Preprocess(**arrays, image=ImageSteps(**image))
-    except DataError as error:  # speaks of options; the keys have the same names
-        message = _OPTION.sub(lambda option: option[1].replace("-", "_"), str(error))
-        raise DataError(f"{label}: {message}") from error
+    except DataError as error:  # keys have the names of options in Python
+        raise DataError(f"{label}: {error}") from error
 
 
 def preprocess_to_toml(preprocess: Preprocess) -> bytes:

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.collect import Progress, collect
+from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
-from intact.data.batching import Batch
 from intact.data.preprocess import Preprocess
 from intact.data.sources import is_folder, open_samples
 from intact.data.stream import Samples
@@ -28,12 +26,10 @@ from intact.graph import Graph
 from intact.improve.improvements import Improvements
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
+from intact.recipe.groups import CalibrationOptions
 
-DataSource: TypeAlias = (
-    str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch]
-)
-
-ScaleSource: TypeAlias = str | Path | ScaleTable
+if TYPE_CHECKING:
+    from intact.recipe.groups import DataSource, ScaleSource
 
 
 @dataclass(frozen=True)
@@ -87,16 +83,16 @@ class Job:
 
 @dataclass(frozen=True)
 class Calibration:
-    """How data is read and observed; the fields are ``quantize``'s arguments."""
+    """How data is read and observed.
 
-    options: Mapping[str, float]
+    Attributes:
+        options: As a call gave them.
+        preprocess: What is done to samples first.
+        improvements: What is done to the weights.
+    """
+
+    options: CalibrationOptions
     preprocess: Preprocess
-    samples: int | None
-    skip_bad: bool
-    mask: str | None
-    max_memory: int | None
-    threads: int
-    progress: Progress | None
     improvements: Improvements = field(default_factory=Improvements)
 
     def run(
@@ -150,9 +146,9 @@ class Calibration:
             graph,
             opened,
             tuple(dict.fromkeys((*inputs, *required))),
-            threads=self.threads,
-            progress=self.progress,
-            max_memory=self.max_memory,
+            threads=self.options.threads,
+            progress=self.options.progress,
+            max_memory=self.options.max_memory,
         )
         return _Observed(statistics, inputs, _skipped(opened.skipped))
 
@@ -161,9 +157,9 @@ class Calibration:
             data,
             graph,
             preprocess=self.preprocess,
-            limit=self.samples,
-            mask=self.mask,
-            skip_bad=self.skip_bad,
+            limit=self.options.samples,
+            mask=self.options.mask,
+            skip_bad=self.options.skip_bad,
         )
 
     def _refined(self, plan: QuantizedGraph, data: DataSource | None) -> QuantizedGraph:
@@ -189,11 +185,11 @@ class Calibration:
         if observed is not None:
             statistics = observed.statistics.only(dict.fromkeys((*observed.inputs, *required)))
         plan = assign(job.plan, statistics, job.method, given)
-        if self.options:
-            items = sorted(self.options.items())
+        if self.options.method_options:
+            items = sorted(self.options.method_options.items())
             plan.provenance["method_options"] = ", ".join(f"{k}={v!r}" for k, v in items)
-        if self.mask is not None:
-            plan.provenance["mask"] = self.mask
+        if self.options.mask is not None:
+            plan.provenance["mask"] = self.options.mask
         return plan, statistics
 
 

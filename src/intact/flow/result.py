@@ -5,6 +5,7 @@
     out/
     ├── model.onnx         the float model, normalized, with its weights
     ├── plan.json          every decision, scale and offset; names the others by hash
+    ├── recipe.toml        the options, for `intact quantize --recipe out/recipe.toml`
     ├── preprocess.toml    what was done to the samples: `evaluate` and `verify` do it again
     ├── weights.npz        integers that do not follow from the float model, where there are any
     ├── statistics.npz     what calibration saw: other methods and targets need no second pass
@@ -36,13 +37,14 @@ from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.plan_file import WEIGHTS
+from intact.recipe.file import HEAD, RECIPE
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
 PREPROCESS = "preprocess.toml"
-FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, *FORMATS[ONNX_QDQ].required)
+FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
-_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, WEIGHTS})
+_OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS})
 _PLAN_HEAD = b'"intact-plan"'
 
 
@@ -56,6 +58,7 @@ class Result:
         exports: The deployed models by format, best first.
         preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
+        recipe: The options that made it, as TOML; empty where they are not known.
     """
 
     plan: QuantizedGraph
@@ -63,6 +66,7 @@ class Result:
     exports: dict[str, Exported]
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
+    recipe: str = ""
 
     def __post_init__(self) -> None:
         """Let the plan name the preprocessing, as it names the other files."""
@@ -84,7 +88,8 @@ class Result:
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
         statistics = _statistics(folder / STATISTICS, plan)
         exports = exported_in(folder, plan)
-        return Result(plan, statistics, exports, _preprocess(folder / PREPROCESS, plan), folder)
+        preprocess = _preprocess(folder / PREPROCESS, plan)
+        return Result(plan, statistics, exports, preprocess, folder, _recipe(folder / RECIPE))
 
     @property
     def exported(self) -> QdqModel:
@@ -127,6 +132,8 @@ class Result:
         save_model(self.plan.graph.model, folder / MODEL)
         (folder / PREPROCESS).write_bytes(preprocess_to_toml(self.preprocess))
         save_plan(self.plan, folder / PLAN)
+        if self.recipe:
+            (folder / RECIPE).write_bytes(self.recipe.encode())
         if self.statistics is not None:
             (folder / STATISTICS).write_bytes(self.statistics.to_bytes())
         for exported in self.exports.values():
@@ -157,18 +164,21 @@ class Result:
         return _file_bytes(self.folder / MODEL), deployed
 
 
-def save_several(results: Mapping[str, Result], folder: Path) -> None:
+def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") -> None:
     """Write a folder that has one for each result: whole, or not at all.
 
     Args:
         results: By the names of their folders.
         folder: May hold results already; they are replaced.
+        recipe: The options that made all of them.
 
     Raises:
         OutputError: As `Result.save`.
     """
     check_output(folder)
     with _replacing(folder.resolve()) as partial:
+        if recipe:
+            (partial / RECIPE).write_bytes(recipe.encode())
         for name, result in results.items():
             (partial / name).mkdir()
             result._write(partial / name)
@@ -219,6 +229,14 @@ def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
     if statistics.hash() != expected:
         raise PlanError(f"{path}: not the statistics of this plan", remedy="quantize again")
     return statistics
+
+
+def _recipe(path: Path) -> str:
+    """Read the options that made a result; none where another program wrote the file."""
+    try:
+        return path.read_text("utf-8") if path.is_file() else ""
+    except ValueError:
+        return ""
 
 
 _STEPS = "preprocess"
@@ -280,7 +298,7 @@ def check_output(folder: Path) -> None:
 def _refuse_foreign(folder: Path) -> None:
     present = sorted(folder.iterdir())
     foreign = [path.name for path in present if not _is_own(path)]
-    files = [path.name for path in present if not path.is_dir()]
+    files = [path.name for path in present if not path.is_dir() and not _is_recipe(path)]
     if files and not foreign and not _is_plan(folder / PLAN):
         foreign = files  # a model.onnx of the user's, say
     if foreign:
@@ -301,6 +319,11 @@ def _is_own(path: Path) -> bool:
 
 def _is_own_name(name: str) -> bool:
     return name in _OWN or any(name in row.files for _, row in described())
+
+
+def _is_recipe(path: Path) -> bool:
+    """Tell whether a file is a recipe that intact wrote."""
+    return path.name == RECIPE and path.read_bytes()[:64].startswith(HEAD)
 
 
 def _is_plan(path: Path) -> bool:

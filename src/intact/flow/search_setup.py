@@ -5,19 +5,22 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.collect import Progress, collect
+from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.metric import Metric, MetricFunction
 from intact.data.preprocess import Preprocess
+from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import UsageError, nearest
 from intact.flow.calibration import Deployment, refuse_nothing_to_do
 from intact.flow.evaluation import latencies
+from intact.flow.quantize import preprocess_of
 from intact.flow.result import Result, check_output
-from intact.flow.sources import ModelSource, QuantizedSource, open_source
+from intact.flow.sources import QuantizedSource, open_source
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
@@ -26,6 +29,7 @@ from intact.graph.passes.expand import expand as expand_operators
 from intact.graph.passes.join_gelu import join_gelu
 from intact.improve.improvements import Improvements
 from intact.plan import Overrides, build_plan
+from intact.recipe.options import SearchOptions
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
 from intact.search.logs.log import Log
 from intact.search.measuring.objective import Objective
@@ -62,6 +66,9 @@ def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[
     return measure
 
 
+if TYPE_CHECKING:
+    from intact.recipe.groups import ModelSource
+
 LOG_SUFFIX = ".search.jsonl"
 
 
@@ -92,43 +99,38 @@ class Setup:
     threads: int
 
     @staticmethod
-    def of(
-        space: Space,
-        method: Method,
-        samples: Samples,
-        deployment: Deployment,
-        *,
-        minimize: str,
-        preprocess: Preprocess,
-        threads: int = 0,
-        progress: Progress | None = None,
-        max_memory: int | None = None,
-    ) -> Setup:
+    def of(space: Space, method: Method, options: SearchOptions, deployment: Deployment) -> Setup:
         """Observe the float model, and price the choices.
 
         Args:
             space: As `choices` gives it.
             method: How scales are found.
-            samples: Each is run through the float model.
+            options: As a call gave them.
             deployment: What is written.
-            minimize: Name of the cost.
-            preprocess: What the samples went through.
-            threads: In all; 0 takes all cores.
-            progress: Told the samples done.
-            max_memory: As for `collect`.
 
         Raises:
             UsageError: No choice changes the cost.
             IntactError: The samples do not fit, or what is asked for cannot be written.
         """
+        preprocess = preprocess_of(options) or Preprocess()
+        samples = open_samples(
+            options.data,
+            space.plan.graph,
+            preprocess=preprocess,
+            limit=options.samples,
+            labels=options.labels,
+            skip_bad=options.skip_bad,
+            mask=options.mask,
+        )
+        minimize, threads = options.minimize, options.threads
         observed = tuple(dict.fromkeys((*samples.specs, *required(space))))
         statistics = collect(
             space.plan.graph,
             samples,
             observed,
             threads=threads,
-            progress=progress,
-            max_memory=max_memory,
+            progress=options.progress,
+            max_memory=options.max_memory,
         )
         planner = Planner(space, statistics, method)
         # What cannot be written shall be said before hours are spent on it.
@@ -152,14 +154,22 @@ class Setup:
             threads,
         )
 
-    def result(self, candidate: Candidate, provenance: dict[str, str]) -> Result:
-        """Realize a candidate: as `intact.quantize` would have, given its widths."""
+    def result(self, candidate: Candidate, found_by: str, mask: str | None) -> Result:
+        """Realize a candidate: as `intact.quantize` would have, given its widths.
+
+        Args:
+            candidate: The widths.
+            found_by: What the plan says of the search.
+            mask: The array that is 0 where a sequence is padded.
+        """
         plan = self.space.plan
         structure = build_plan(plan.graph, plan.target, self.space.requests(candidate))
         needed = dict.fromkeys((*self.samples.specs, *required_tensors(structure)))
         known = self.statistics.only(needed)
         found = assign(structure, known, self.method)
-        found.provenance.update(provenance)
+        found.provenance["search"] = found_by
+        if mask is not None:
+            found.provenance["mask"] = mask
         return self.deployment.result(found, known, self.preprocess)
 
 
@@ -252,7 +262,7 @@ def refuse_unknown(sampler: str, minimize: str) -> None:
         raise UsageError(f"no cost {minimize!r}", remedy=nearest(minimize, COSTS))
 
 
-def options_of(objective: Objective) -> dict[str, str]:
+def objective_options(objective: Objective) -> dict[str, str]:
     """Return what else must be the same for a search to be continued."""
     options = {}
     if objective.metric is not None and objective.figure:

@@ -4,10 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TypeAlias, TypeGuard
-
-import onnx
-import onnx_ir as ir
+from typing import TYPE_CHECKING, TypeGuard
 
 from intact.errors import UsageError
 from intact.flow.calibration import Deployment
@@ -23,9 +20,11 @@ from intact.formats.registry import (
 )
 from intact.targets import Target, load_target
 
+if TYPE_CHECKING:
+    from intact.recipe.groups import ModelSource, TargetSource
+
 __all__ = [
     "FloatSource",
-    "ModelSource",
     "QuantizedSource",
     "default_target",
     "deployment_of",
@@ -35,8 +34,6 @@ __all__ = [
     "open_source",
     "target_of",
 ]
-
-ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
 
 
 def load_result(result: Result | str | Path) -> Result:
@@ -89,6 +86,6 @@ def names_result(model: ModelSource) -> TypeGuard[str | Path]:
     return isinstance(model, str | Path) and (Path(model) / PLAN).is_file()
 
 
-def target_of(target: str | Path | Target) -> Target:
+def target_of(target: TargetSource) -> Target:
     """Return a target that may be named."""
     return target if isinstance(target, Target) else load_target(target)

@@ -51,8 +51,8 @@ def load_target(name_or_path: str | Path) -> Target:
     """Load a target by name or from a TOML file.
 
     Args:
-        name_or_path: A name of :func:`target_names`, or a path; a string is a path if it ends in
-            ``.toml`` or contains a separator.
+        name_or_path: A name of :func:`target_names`, in any case, or a path; a string is a path if
+            it ends in ``.toml`` or contains a separator.
 
     Raises:
         TargetError: If the name is unknown, or the file cannot be read, has an unknown key, a
@@ -94,7 +94,7 @@ def target_from_json(data: dict[str, Any]) -> Target:
 def _source(name_or_path: str | Path) -> _Source:
     text = str(name_or_path)
     if isinstance(name_or_path, str):
-        if found := _named(text):
+        if found := _named(text) or _named(text.lower()):
             return found
         if not text.endswith(".toml") and "/" not in text and "\\" not in text:
             raise TargetError(

@@ -160,7 +160,7 @@ def statistics_of(plan: QuantizedGraph, feeds: Any) -> Statistics:
 
 def test_without_samples_the_first_tensors_that_lack_a_scale_are_named() -> None:
     plan = planned(residual_net())
-    with pytest.raises(CalibrationError, match=r"my.scale: gives no scale for \d+ tensor.*--data"):
+    with pytest.raises(CalibrationError, match=r"my.scale: gives no scale for \d+ tensor.*data"):
         given(plan, table(image=GivenScale.of(0.1)))
     with pytest.raises(CalibrationError, match=r"there are no statistics for .*'image'"):
         assign(plan, None, Method.of(plan.target))
@@ -180,7 +180,7 @@ def test_the_plan_says_where_its_scales_are_from(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("target", "scale", "message"),
     [
-        ("onnxruntime", GivenScale.of(0.1, bits=4), "for 4 bits, the plan has 8; .*--bits"),
+        ("onnxruntime", GivenScale.of(0.1, bits=4), "for 4 bits, the plan has 8; .*bits"),
         ("onnxruntime", GivenScale.of([0.1, 0.2]), "2 scales, the plan has one"),
         ("tensorrt", GivenScale.of(0.1, 3), "zero point 3 of int8 does not fit a symmetric"),
         ("integer-pow2", GivenScale.of(0.1), "POWER_OF_2 but a scale is not a power of two"),

@@ -280,7 +280,7 @@ def test_a_bad_file_is_named_and_skipped_only_when_asked(tmp_path: Path) -> None
     (tmp_path / "0" / "0003-0.png").write_bytes(b"hello")
     good = (tmp_path / "1" / "0004-1.png").read_bytes()
     (tmp_path / "1" / "0004-1.png").write_bytes(good[:-30])
-    with pytest.raises(DataError, match=r"0/0003-0\.png: not an image.*--skip-bad") as caught:
+    with pytest.raises(DataError, match=r"0/0003-0\.png: not an image.*skip_bad") as caught:
         read(open_samples(tmp_path, GRAPH))
     assert "\n" not in str(caught.value)
 
@@ -351,7 +351,7 @@ def test_what_a_folder_cannot_be_is_refused(tmp_path: Path) -> None:
     flat(tmp_path, 1)
     with pytest.raises(DataError, match="takes no images"):
         open_samples(tmp_path, graph_of("n", 7))
-    with pytest.raises(DataError, match="--mean has 2 numbers, input 'x' takes images with 3"):
+    with pytest.raises(DataError, match="mean has 2 numbers, input 'x' takes images with 3"):
         open_samples(tmp_path, GRAPH, preprocess=Preprocess(mean=(1, 2)))
     with pytest.raises(DataError, match="has no mask"):
         open_samples(tmp_path, GRAPH, mask="mask")

@@ -123,7 +123,7 @@ OTHER = step("q2", Quantize(), [X], tensor("qx2", B))
     ],
 )
 def test_floats_at_the_ends_are_named(program: Program, message: str) -> None:
-    with pytest.raises(ExportError, match=rf"{message}.*--io float"):
+    with pytest.raises(ExportError, match=rf"{message}.*io float"):
         integer_io(program)
 
 

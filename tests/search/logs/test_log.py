@@ -126,7 +126,7 @@ class TestWriting:
     def test_there_is_one_already(self, path: Path) -> None:
         written(path, trial(0))
         before = path.read_bytes()
-        with pytest.raises(UsageError, match=r"log already; give --resume or --log FILE"):
+        with pytest.raises(UsageError, match=r"log already; give resume or log FILE"):
             Log.create(path, settings())
         assert path.read_bytes() == before
 

@@ -182,7 +182,7 @@ UNSUPPORTED: dict[str, tuple[Program, str]] = {
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_unsupported_steps_are_reported_with_reason_and_remedy(name: str) -> None:
     program, reason = UNSUPPORTED[name]
-    remedy = "make_dynamic_shape_fixed" if name == "open axes" else "--keep-float"
+    remedy = "make_dynamic_shape_fixed" if name == "open axes" else "keep_float"
     with pytest.raises(ExportError, match=remedy) as caught:
         program_to_tflite(program)
     assert reason in str(caught.value)

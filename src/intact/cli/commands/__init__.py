@@ -1,0 +1,1 @@
+"""The commands: each calls one public function and prints what it returns."""

@@ -1,0 +1,73 @@
+"""The commands that report on models: ``inspect`` and ``evaluate``."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from intact.cli.parameters import Command, Given
+from intact.errors import UsageError
+from intact.recipe.options import (
+    EvaluateCommand,
+    EvaluateOptions,
+    InspectCommand,
+    InspectOptions,
+    LayerOptions,
+)
+
+if TYPE_CHECKING:
+    from intact.analyze.errors import GraphStatistic, QuantLoss
+
+
+def _inspect(given: Given[InspectCommand]) -> None:
+    """List what will be integer and what float, with reasons; needs no data."""
+    from intact import api
+    from intact.cli import show
+
+    show.inspection(api.inspect(**given.of(InspectOptions)), as_json=given.options.as_json)
+
+
+def _evaluate(given: Given[EvaluateCommand]) -> None:
+    """Compare float and quantized model: accuracy, error, size, latency.
+
+    Example: intact evaluate out/ --data test.npz
+    """
+    from intact import api
+    from intact.cli import show
+    from intact.cli.printing import progress as shown
+
+    options = given.options
+    if options.quant_loss or options.graph_statistic:
+        _compare_layers(given)
+        return
+    with shown("evaluating", quiet=options.as_json, at_most=options.samples) as progress:
+        found = api.evaluate(**given.of(EvaluateOptions), progress=progress)
+    show.evaluation(found, as_json=options.as_json)
+
+
+def _compare_layers(given: Given[EvaluateCommand]) -> None:
+    """Compare layers or edges instead of outputs."""
+    from intact import api
+    from intact.cli import show_layers
+    from intact.cli.printing import progress as shown
+
+    options = given.options
+    name = "--quant-loss" if options.quant_loss else "--graph-statistic"
+    if options.quant_loss and options.graph_statistic:
+        raise UsageError("--quant-loss and --graph-statistic", remedy="choose one")
+    if options.metric is not None or options.labels is not None:
+        raise UsageError(
+            f"{name} compares layers: --metric and --labels are for outputs",
+            remedy="leave these out",
+        )
+    arguments = given.of(LayerOptions)
+    found: QuantLoss | GraphStatistic
+    with shown("comparing layers", quiet=options.as_json, at_most=options.samples) as progress:
+        if options.quant_loss:
+            found = api.quant_loss(**arguments, progress=progress)
+        else:
+            found = api.inspect_graph_statistic(**arguments, progress=progress)
+    show_layers.layers(found, as_json=options.as_json)
+
+
+INSPECT = Command("inspect", InspectCommand, _inspect)
+EVALUATE = Command("evaluate", EvaluateCommand, _evaluate)

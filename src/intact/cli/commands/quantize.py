@@ -1,0 +1,61 @@
+"""The commands that make results of models: ``quantize`` and ``import``."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+from intact.cli.parameters import Command, Given
+from intact.recipe.options import (
+    ImportCommand,
+    ImportOptions,
+    QuantizationOptions,
+    QuantizeCommand,
+)
+
+if TYPE_CHECKING:
+    from intact.flow.result import Result
+
+
+def _quantize(given: Given[QuantizeCommand]) -> None:
+    """Quantize a float model for a target, or for several.
+
+    Example: intact quantize model.onnx --data photos/ --output out/
+    """
+    from intact import api
+    from intact.cli import show
+    from intact.cli.printing import progress as shown
+
+    start = time.perf_counter()
+    options = given.options
+    arguments = given.of(QuantizationOptions)
+    made: Result | dict[str, Result]
+    with shown("calibrating", quiet=options.as_json, at_most=options.samples) as progress:
+        arguments["progress"] = progress
+        if isinstance(options.target, list):
+            made = api.quantize_for(targets=options.target, **arguments)
+        else:
+            made = api.quantize(target=options.target, **arguments)  # type: ignore[arg-type]
+    show.results(made, seconds=time.perf_counter() - start, as_json=options.as_json)
+
+
+def _import(given: Given[ImportCommand]) -> None:
+    """Read a model that others quantized (ONNX, TFLite, Tengine); its scales stay as they are.
+
+    With --data, nodes that it left in float are quantized too where the target can.
+
+    Example: intact import model.qdq.onnx --output out/
+    """
+    from intact import api
+    from intact.cli import show
+    from intact.cli.printing import progress as shown
+
+    start = time.perf_counter()
+    options = given.options
+    with shown("calibrating", quiet=options.as_json, at_most=options.samples) as progress:
+        result = api.read_quantized(**given.of(ImportOptions), progress=progress)
+    show.result(result, seconds=time.perf_counter() - start, as_json=options.as_json)
+
+
+QUANTIZE = Command("quantize", QuantizeCommand, _quantize)
+IMPORT = Command("import", ImportCommand, _import)

@@ -1,0 +1,117 @@
+"""The commands that run plans: ``run`` and ``verify``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from intact.cli.parameters import Command, Given
+from intact.errors import ModelError, OutputError, UsageError
+from intact.recipe.options import (
+    ExecuteOptions,
+    RunCommand,
+    VerifyAllOptions,
+    VerifyCommand,
+    VerifyOptions,
+)
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
+
+
+def _run(given: Given[RunCommand]) -> None:
+    """Run a model on data by one of its executors and write the outputs.
+
+    Arrays are keyed by input and output names. Data in the integer type of an input is taken as
+    codes; then the outputs are codes too.
+
+    Example: intact run out/ --integer --data x.npz --output y.npz
+    """
+    from intact import api
+    from intact.cli import show_runs
+    from intact.cli.printing import progress as shown
+    from intact.flow.execution import save_arrays
+
+    options = given.options
+    flags = {
+        "integer": options.integer,
+        "simulate": options.simulate,
+        "float": options.in_float,
+    }
+    chosen = [name for name, wanted in flags.items() if wanted]
+    if len(chosen) > 1:
+        raise UsageError(f"--{chosen[0]} and --{chosen[1]}", remedy="choose one")
+    output = Path(options.output)
+    _refuse_output(output)
+    with shown("running", quiet=options.as_json, at_most=options.samples) as progress:
+        found = api.execute(
+            **given.of(ExecuteOptions),
+            executor=chosen[0] if chosen else "integer",
+            observe=None if options.every else (),
+            progress=progress,
+        )
+    save_arrays(output, {**found.tensors, **found.outputs})
+    show_runs.run(found, output, as_json=options.as_json)
+
+
+def _verify(given: Given[VerifyCommand]) -> None:
+    """Compare what was deployed with the integers of its plan, layer by layer.
+
+    Every format of every target in the folder is compared, in its own runtime, and gets a row.
+    Differences end with 0. What cannot be run (a runtime is missing or refuses the model), and a
+    rule of the hardware that is broken, ends with 1.
+
+    Example: intact verify out/ --data test.npz
+    """
+    from intact import api
+    from intact.cli import show_verification
+    from intact.cli.printing import progress as shown
+
+    options = given.options
+    alone = (options.deployed, options.observed, options.target) != (None, None, None)
+    found: list[Verification]
+    is_file = _is_tflite_file(Path(options.result))
+    with shown("verifying", quiet=options.as_json, at_most=options.samples) as progress:
+        if alone or is_file:
+            found = [api.verify(**given.of(VerifyOptions), progress=progress)]
+        else:
+            found = api.verify_all(**given.of(VerifyAllOptions), progress=progress)
+    show_verification.verifications(found, as_json=options.as_json)
+    if any(each.refused or any(each.rules.values()) for each in found):
+        raise click.exceptions.Exit(1)
+
+
+def _refuse_output(path: Path) -> None:
+    """Refuse, before anything is computed, what cannot or should not be written."""
+    if path.suffix != ".npz":
+        raise OutputError(
+            f"{path}: outputs are written as .npz", remedy="name a file that ends in .npz"
+        )
+    if not path.parent.is_dir():
+        raise OutputError(
+            f"{path}: there is no folder {path.parent}", remedy="make it first, or name another"
+        )
+
+
+def _is_tflite_file(path: Path) -> bool:
+    """Tell a ``.tflite`` from the folder of a result; a file of another kind is refused."""
+    from intact.flow.sources import names_deployed
+
+    if not path.exists():
+        raise ModelError(f"{path} does not exist", remedy="check the path")
+    if path.is_dir():
+        return False
+    if path.suffix == ".tflite":
+        return True
+    if not names_deployed(path):
+        raise ModelError(
+            f"{path} is a file: the folder of a result is verified, or a .tflite of others",
+            remedy="make a folder with `intact quantize`, or `intact import` if it is quantized",
+        )
+    return True
+
+
+RUN = Command("run", RunCommand, _run)
+VERIFY = Command("verify", VerifyCommand, _verify)

@@ -1,0 +1,46 @@
+"""The commands about what ships with intact: ``targets`` and ``demo``."""
+
+from __future__ import annotations
+
+import click
+
+from intact.cli.parameters import Command, Given
+from intact.recipe.declare import options_of
+from intact.recipe.options import DemoCommand, ShowTargetCommand
+
+JSON_HELP = options_of(ShowTargetCommand)["as_json"].help
+
+
+@click.pass_context
+def list_targets(ctx: click.Context, as_json: bool) -> None:
+    """Print the list where no command follows."""
+    if ctx.invoked_subcommand is None:
+        from intact.cli import show
+        from intact.targets import load_target, target_names
+
+        show.targets([load_target(name) for name in target_names()], as_json=as_json)
+
+
+def _show_target(given: Given[ShowTargetCommand]) -> None:
+    """Print a target: its file, or with --json all fields of it."""
+    from intact.cli import show
+    from intact.targets import load_target, target_source
+
+    name = given.options.name
+    show.target(load_target(name), target_source(name), as_json=given.options.as_json)
+
+
+def _demo(given: Given[DemoCommand]) -> None:
+    """Quantize the small model that ships with intact and compare both versions of it."""
+    from intact import api
+    from intact.cli import show
+    from intact.demo import calibration_path, model_path, test_path
+
+    threads = given.options.threads
+    result = api.quantize(model_path(), calibration_path(), threads=threads)
+    found = api.evaluate(result, test_path(), threads=threads)
+    show.evaluation(found, as_json=given.options.as_json)
+
+
+SHOW = Command("show", ShowTargetCommand, _show_target)
+DEMO = Command("demo", DemoCommand, _demo)

@@ -1,0 +1,154 @@
+"""Commands of the declared options: flags, help, and what a command line and a recipe give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import click
+from click.core import ParameterSource
+
+from intact.errors import UsageError
+from intact.recipe.declare import Option, Options, options_of, shown_default
+from intact.recipe.kinds import Flag
+
+O = TypeVar("O", bound=Options)  # noqa: E741
+
+_ARGUMENTS, _OTHER = "Arguments", "Options"
+_WIDTH = 100
+
+
+@dataclass(frozen=True)
+class Given(Generic[O]):
+    """What a command line and its recipe give.
+
+    Attributes:
+        options: All options, checked.
+        values: What was given, by name.
+    """
+
+    options: O
+    values: Mapping[str, Any]
+
+    def of(self, recipe: type[Options]) -> dict[str, Any]:
+        """Pick what a public function takes, by the names of its recipe's options."""
+        names = options_of(recipe)
+        return {name: value for name, value in self.values.items() if name in names}
+
+
+class Command(click.Command, Generic[O]):
+    """A command whose flags are the options of a recipe.
+
+    Args:
+        name: On the command line.
+        recipe: Its options.
+        run: What it does; the documentation is its help.
+    """
+
+    def __init__(self, name: str, recipe: type[O], run: Callable[[Given[O]], None]) -> None:
+        super().__init__(
+            name,
+            help=run.__doc__,
+            callback=lambda **_: None,
+            context_settings={"max_content_width": _WIDTH},
+        )
+        self.recipe = recipe
+        self.run = run
+
+    def get_params(self, ctx: click.Context) -> list[click.Parameter]:
+        """Make the flags when they are first needed."""
+        if not self.params:
+            self.params = [
+                _parameter(each)
+                for each in options_of(self.recipe).values()
+                if each.flag or each.positional
+            ]
+        return super().get_params(ctx)
+
+    def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002
+        """Give the first sentence of the help, whole."""
+        return str(self.help).partition("\n\n")[0]
+
+    def invoke(self, ctx: click.Context) -> None:
+        """Read what is given and run."""
+        self.run(self.given(ctx))
+
+    def given(self, ctx: click.Context) -> Given[O]:
+        """Join what the flags and the recipe give; flags win.
+
+        Raises:
+            UsageError: A value is wrong, or one is missing.
+        """
+        options = options_of(self.recipe)
+        values = {
+            name: _parsed(options[name], value)
+            for name, value in ctx.params.items()
+            if ctx.get_parameter_source(name) is ParameterSource.COMMANDLINE
+        }
+        if values.get("recipe") is not None:
+            from intact.recipe.file import read_recipe
+
+            stored = read_recipe(values["recipe"], str(self.name), self.recipe)
+            values = {**stored, **values}
+        for name, each in options.items():
+            if each.required and name not in values:
+                raise UsageError(
+                    f"{each.kind.metavar if each.positional else each.flag} is missing",
+                    remedy=f"see `{ctx.command_path} --help`",
+                )
+        return Given(self.recipe(**values), values)
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Write arguments and options under the headings of their groups."""
+        self.get_params(ctx)
+        sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OTHER: []}
+        for each in options_of(self.recipe).values():
+            if each.positional:
+                sections[_ARGUMENTS].append((each.kind.metavar, each.help))
+            elif each.flag:
+                sections.setdefault(each.section or _OTHER, []).append((_flags(each), _help(each)))
+        help_option = self.get_help_option(ctx)
+        record = None if help_option is None else help_option.get_help_record(ctx)
+        rest = [*sections.pop(_OTHER), *([] if record is None else [record])]
+        for heading, rows in {**sections, _OTHER: rest}.items():
+            if rows:
+                with formatter.section(heading):
+                    formatter.write_dl(rows, col_max=34)
+
+
+def _parameter(each: Option) -> click.Parameter:
+    if each.positional:
+        return click.Argument(
+            [each.name], metavar=each.kind.metavar, type=click.UNPROCESSED, required=False
+        )
+    flags = [f"{each.flag}/{each.off}" if each.off else each.flag, each.name]
+    if each.short:
+        flags.append(each.short)
+    if isinstance(each.kind, Flag):
+        return click.Option(flags, is_flag=True, default=each.default)
+    return click.Option(
+        flags, metavar=each.kind.metavar, type=click.UNPROCESSED, multiple=each.kind.repeated
+    )
+
+
+def _parsed(each: Option, value: Any) -> Any:
+    """Read the text, or the texts, of a flag."""
+    if isinstance(each.kind, Flag):
+        return value
+    texts = list(value) if isinstance(value, tuple) else [value]
+    with each.refusing(texts[0] if len(texts) == 1 else texts):
+        return each.kind.parse_all(texts)
+
+
+def _flags(each: Option) -> str:
+    names = f"{each.short}, {each.flag}" if each.short else each.flag
+    names += f" / {each.off}" if each.off else ""
+    return f"{names} {each.kind.metavar}".rstrip()
+
+
+def _help(each: Option) -> str:
+    shown = shown_default(each)
+    if each.required:
+        return f"{each.help}  [required]"
+    return f"{each.help}  [default: {shown}]" if shown else each.help

@@ -1,0 +1,345 @@
+"""From the options of a call to results: open, plan, calibrate, write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intact.calibrate.method import Method
+from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
+from intact.errors import ModelError, UsageError
+from intact.flow.calibration import Calibration, Job, given_scales, refuse_nothing_to_do
+from intact.flow.result import Result, check_output, save_several
+from intact.flow.sources import (
+    FloatSource,
+    QuantizedSource,
+    default_target,
+    deployment_of,
+    load_result,
+    open_source,
+    target_of,
+)
+from intact.graph import normalize
+from intact.improve.improvements import Improvements
+from intact.plan import Overrides, build_plan
+from intact.recipe.declare import Options, options_of
+from intact.recipe.file import write_recipe
+from intact.recipe.groups import ArrayStepOptions, ImageStepOptions, WidthOptions
+from intact.recipe.options import (
+    COMMANDS,
+    ExportOptions,
+    ImportOptions,
+    QuantizationOptions,
+    QuantizeForOptions,
+    QuantizeOptions,
+)
+from intact.targets import Target
+from intact.targets.schema import without_in_place
+
+if TYPE_CHECKING:
+    from intact.recipe.groups import TargetSource
+
+
+def quantize(options: QuantizeOptions) -> Result:
+    """Quantize a float model for one target.
+
+    Raises:
+        IntactError: The model, the data or an option is wrong, or the result cannot be written.
+    """
+    target = default_target(options.model) if options.target is None else options.target
+    if options.output is not None:
+        check_output(Path(options.output))
+    (result,) = results_for(options, [target]).values()
+    if options.output is not None:
+        result.save(options.output)
+    return result
+
+
+def quantize_for(options: QuantizeForOptions) -> dict[str, Result]:
+    """Quantize a float model for several targets, from one pass over the samples.
+
+    Raises:
+        IntactError: As of `quantize`; nothing is written then.
+    """
+    if options.output is not None:
+        check_output(Path(options.output))
+    results = results_for(options, options.targets)
+    if options.output is not None:
+        names = [target_named(target) for target in options.targets]
+        recipe = recipe_of("quantize", options, target=names)
+        save_several(results, Path(options.output), recipe)
+    return results
+
+
+def results_for(options: QuantizationOptions, targets: Sequence[TargetSource]) -> dict[str, Result]:
+    """Make the result of each target, by the target's name; nothing is written."""
+    described = [target_of(target) for target in targets]
+    if not options.in_place:
+        described = _not_in_place(described)
+    names = _distinct_names(described)
+    improvements = Improvements.of(options.improve)
+    deployments = [deployment_of(each, options.formats, options.io) for each in described]
+    methods = [
+        Method.of(each, options.method, options.weight_method, options.method_options)
+        for each in described
+    ]
+    source = open_source(options.model)
+    if isinstance(source, QuantizedSource):
+        raise UsageError(
+            "the model is quantized already", remedy="`intact import` reads it, and completes it"
+        )
+    original = normalize(source.model)
+    if options.expand:
+        from intact.graph.passes.expand import expand
+
+        original = expand(original, options.expand)
+    graph = joined = improvements.rewrite(original)
+    if any(each.describes("Gelu") for each in described):
+        from intact.graph.passes.join_gelu import join_gelu
+
+        joined = join_gelu(graph)
+    given = given_scales(options.scales, source.model, graph)
+    del source
+    overrides = overrides_of(options)
+    plans = [
+        build_plan(joined if each.describes("Gelu") else graph, each, overrides)
+        for each in described
+    ]
+    if not options.allow_empty:
+        for plan in plans:
+            refuse_nothing_to_do(plan)
+    plans = [plan.with_notes(improvements.notes(original)) for plan in plans]
+    calibration = Calibration(options, preprocess_of(options) or Preprocess(), improvements)
+    jobs = [Job(*parts) for parts in zip(plans, methods, deployments, strict=True)]
+    results = calibration.run(jobs, options.data, given)
+    for target, result in zip(targets, results, strict=True):
+        result.recipe = recipe_of("quantize", options, result, target=target_named(target))
+    return dict(zip(names, results, strict=True))
+
+
+def read_quantized(options: ImportOptions) -> Result:
+    """Read a model that others quantized, and calibrate what it left float if there is data.
+
+    Raises:
+        IntactError: The model, the data or an option is wrong, or the result cannot be written.
+    """
+    overrides = overrides_of(options)
+    if options.data is None:
+        _refuse_without_samples(options, overrides)
+    if options.output is not None:
+        check_output(Path(options.output))
+    source = open_source(options.model)
+    if isinstance(source, FloatSource):
+        raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
+    target = source.target if options.target is None else options.target
+    described = target_of(target)
+    deployment = deployment_of(described, options.formats, options.io)
+    plan = source.plan(described)
+    preprocess = preprocess_of(options) or Preprocess()
+    if options.data is None:
+        result = deployment.result(plan, None, preprocess)
+    else:
+        from intact.plan.build import complete
+
+        method = Method.of(described, options.method, options.weight_method, options.method_options)
+        job = Job(complete(plan, described, overrides), method, deployment)
+        (result,) = Calibration(options, preprocess).run([job], options.data)
+    result.recipe = recipe_of("import", options, result, target=target_named(target))
+    if options.output is not None:
+        result.save(options.output)
+    return result
+
+
+def export(options: ExportOptions) -> Result:
+    """Write the plan of a result in other formats.
+
+    Raises:
+        IntactError: The folder is wrong, or a format cannot express the plan.
+    """
+    output = None if options.output is None else Path(options.output)
+    if output is not None:
+        check_output(output)
+    loaded = load_result(options.result)
+    source = None if loaded.folder is None else loaded.folder.resolve()
+    if output is not None and output.resolve() == source:
+        raise UsageError(
+            f"{output} is the result itself: its files would be replaced",
+            remedy="name another folder",
+        )
+    deployment = deployment_of(loaded.plan.target, options.formats, options.io)
+    found = deployment.again(loaded)
+    found.recipe = recipe_of("export", options, found)
+    if output is not None:
+        found.save(output)
+    return found
+
+
+def overrides_of(options: WidthOptions) -> Overrides | None:
+    """Join the options of widths and nodes in float with the object that Python may give."""
+    given = options.overrides or Overrides()
+    joined = replace(
+        given,
+        keep_float=(*given.keep_float, *options.keep_float),
+        bits={**given.bits, **(options.bits or {})},
+        weight_bits=_first(options.weight_bits, given.weight_bits),
+        activation_bits=_first(options.activation_bits, given.activation_bits),
+    )
+    return None if joined == Overrides() else joined
+
+
+def preprocess_of(options: ArrayStepOptions, kept: Preprocess | None = None) -> Preprocess | None:
+    """Join the steps of a file or object with those given one by one.
+
+    Args:
+        options: What was given.
+        kept: The steps of the calibration, which hold where no file or object is given.
+
+    Returns:
+        The steps; None where none are given.
+    """
+    given = options.preprocess
+    base = read_preprocess(given) if isinstance(given, str | Path) else given
+    changes = _steps(options)
+    if not changes:
+        return base
+    return preprocess_with(base or kept or Preprocess(), changes)
+
+
+def _steps(options: ArrayStepOptions) -> dict[str, Any]:
+    """List the steps that are given one by one."""
+    groups: list[type[Options]] = [ArrayStepOptions, ImageStepOptions]
+    names = [
+        each
+        for group in groups
+        if isinstance(options, group)
+        for each in options_of(group)
+        if each != "preprocess"
+    ]
+    given = {name: getattr(options, name) for name in names}
+    # `is`, because 0 equals False, and is no number of pixels, which the steps then say.
+    return {
+        name: value
+        for name, value in given.items()
+        if value is not False and value is not None and value != ()
+    }
+
+
+def recipe_of(
+    command: str, options: Options, result: Result | None = None, **effective: object
+) -> str:
+    """Write the recipe of a result: what was given, and what was chosen for what was not.
+
+    Args:
+        command: The command that makes it.
+        options: As they were given.
+        result: What was made, if it is one.
+        effective: Values by option, instead of those given.
+    """
+    values = dict(effective)
+    if result is not None:
+        values["formats"] = [str(name) for name in result.exports]
+    if isinstance(options, WidthOptions):
+        overrides = overrides_of(options) or Overrides()
+        widths = {str(end): bits for end, bits in overrides.widths.items()}
+        values |= {
+            "keep_float": overrides.keep_float or None,
+            "bits": {**overrides.bits, **widths} or None,
+            "weight_bits": overrides.weight_bits,
+            "activation_bits": overrides.activation_bits,
+            "overrides": None,
+        }
+    if isinstance(options, ArrayStepOptions):
+        values |= _recorded_steps(options)
+    return write_recipe(command, COMMANDS[command], options, values)
+
+
+def _recorded_steps(options: ArrayStepOptions) -> Mapping[str, object]:
+    """List the steps as options, whatever they were given as."""
+    if options.preprocess is None:
+        return {}
+    steps = preprocess_of(options) or Preprocess()
+    values: dict[str, object] = {"preprocess": None}
+    values |= {"mean": steps.mean or None, "scale": steps.scale or None}
+    if isinstance(options, ImageStepOptions):
+        given = steps.image.given
+        values |= {
+            name: _plain(getattr(steps.image, name)) if name in given else None
+            for name in options_of(ImageStepOptions)
+        }
+    elif steps.image.given:
+        return {"preprocess": options.preprocess}
+    return values
+
+
+def _plain(value: object) -> object:
+    return (
+        tuple(value)
+        if isinstance(value, tuple)
+        else str(value)
+        if isinstance(value, str)
+        else value
+    )
+
+
+def target_named(target: TargetSource) -> object:
+    """Find what names a target in a recipe; an object has its name if that gives it again."""
+    if isinstance(target, Path):
+        return target
+    from intact.targets import target_names
+
+    name = target.lower() if isinstance(target, str) else target.name
+    if name not in target_names() or (isinstance(target, Target) and target_of(name) != target):
+        return target
+    return name
+
+
+def _first(one: int | None, other: int | None) -> int | None:
+    return other if one is None else one
+
+
+def _not_in_place(targets: Sequence[Target]) -> list[Target]:
+    """Describe the targets without operators that work in place."""
+    if not any(target.topology.in_place for target in targets):
+        raise UsageError(
+            f"--no-in-place: {', '.join(target.name for target in targets)} does nothing in place",
+            remedy="leave it out",
+        )
+    return [without_in_place(target) for target in targets]
+
+
+def _distinct_names(targets: Sequence[Target]) -> tuple[str, ...]:
+    """List the names of the targets."""
+    names = tuple(target.name for target in targets)
+    if not names:
+        raise UsageError("there is no target", remedy="name one: see `intact targets`")
+    for name in names:
+        if Path(name).name != name or name.startswith(".") or "\\" in name:
+            raise UsageError(
+                f"target {name!r} cannot give a folder its name", remedy="rename it in its file"
+            )
+        if names.count(name) > 1:
+            raise UsageError(
+                f"target {name} is given twice", remedy="leave one out, or rename it in its file"
+            )
+    return names
+
+
+def _refuse_without_samples(options: ImportOptions, overrides: Overrides | None) -> None:
+    """Refuse options that would have no effect, instead of ignoring them."""
+    given = {
+        "--method": options.method,
+        "--weight-method": options.weight_method,
+        "--method-option": options.method_options,
+        "--keep-float": overrides,
+        "--mask": options.mask,
+        "--max-memory": options.max_memory,
+        "--skip-bad": options.skip_bad,
+    }
+    for flag, value in given.items():
+        if value:
+            raise UsageError(
+                f"{flag} is for completing a quantized model, and there are no samples",
+                remedy="give some with --data, or leave it out",
+            )

@@ -1,0 +1,127 @@
+"""From the options of a call to verifications: of one format, or of all in a folder."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intact.data.sources import open_samples
+from intact.data.stream import Samples
+from intact.errors import IntactError, UsageError
+from intact.flow.execution import with_codes
+from intact.flow.quantize import preprocess_of
+from intact.flow.result import Result, results_in
+from intact.flow.sources import default_target, load_result, names_deployed, target_of
+from intact.flow.verification import (
+    Subject,
+    compare,
+    compare_observed,
+    compare_or_say,
+    not_compared,
+    runnable_formats,
+    takes_kernels,
+)
+from intact.formats.base.report import Verification
+from intact.program.lower import lower
+from intact.recipe.options import VerifyAllOptions, VerifyOptions
+
+if TYPE_CHECKING:
+    from intact.recipe.groups import TargetSource
+
+_SAMPLES = 64
+
+
+def verify(options: VerifyOptions) -> Verification:
+    """Verify one format of a result, or a ``.tflite`` of others.
+
+    Raises:
+        IntactError: The folder or the data is wrong.
+    """
+    observed = options.observed
+    if observed is not None and options.data is None:
+        raise UsageError(
+            "--observed needs the inputs of the device", remedy="give them with --data"
+        )
+    subject = _subject(options.result, options.target)
+    samples = _SAMPLES if options.samples is None and observed is None else options.samples
+    pixels = observed is None and subject.result is not None
+    opened = _open(options, subject, samples, pixels=pixels)
+    if observed is not None:
+        return compare_observed(subject.plan, opened, observed, threads=options.threads)
+    return compare(
+        subject,
+        opened,
+        kernels=options.kernels,
+        deployed=options.deployed,
+        threads=options.threads,
+    )
+
+
+def verify_all(options: VerifyAllOptions) -> list[Verification]:
+    """Verify each format of a result, or of each result in a folder.
+
+    Raises:
+        IntactError: A folder or the data is wrong, or nothing in it can be run.
+    """
+    kernels = options.kernels
+    samples = _SAMPLES if options.samples is None else options.samples
+    given = options.result
+    inside = [] if isinstance(given, Result) else results_in(Path(given))
+    subjects = [Subject.of_result(load_result(given))] if not inside else []
+    found = []
+    for path in inside:
+        try:
+            subjects.append(Subject.of_result(load_result(path)))
+        except IntactError as error:
+            found.append(not_compared(path.name, str(error)))
+    if kernels is not None and not any(takes_kernels(n) for s in subjects for n in s.exports):
+        raise UsageError(
+            "--kernels is for a .tflite, and there is none in this result", remedy="leave it out"
+        )
+    rows = [(subject, name) for subject in subjects for name in runnable_formats(subject)]
+    if not rows and subjects:
+        rows = [(subjects[0], next(iter(subjects[0].exports)))]  # refused, with the reason
+    run = compare_or_say if inside or len(rows) > 1 else compare
+    for subject, name in rows:
+        chosen = kernels if takes_kernels(name) else None
+        opened = _open(options, subject, samples)
+        found.append(run(subject, opened, kernels=chosen, deployed=name, threads=options.threads))
+    return found
+
+
+def _open(
+    options: VerifyAllOptions, subject: Subject, count: int | None, *, pixels: bool = True
+) -> Samples:
+    """Open the samples as a model takes them, or draw some.
+
+    Args:
+        options: As a call gave them.
+        subject: What is verified.
+        count: How many samples at most.
+        pixels: Bytes are pixels, as they are for calibration and evaluation, and no codes.
+    """
+    if options.data is None:
+        opened = subject.draw_samples(_SAMPLES if count is None else count)
+    else:
+        opened = open_samples(
+            options.data,
+            subject.plan.graph,
+            preprocess=preprocess_of(options, subject.preprocess) or subject.preprocess,
+            limit=count,
+            labels=options.labels,
+            skip_bad=options.skip_bad,
+            unread=subject.unread,
+        )
+    program = lower(subject.plan)
+    return replace(with_codes(opened, program, pixels=pixels)[0], progress=options.progress)
+
+
+def _subject(result: Any, target: TargetSource | None) -> Subject:
+    if not isinstance(result, Result) and names_deployed(result):
+        return Subject.of_file(
+            Path(result), target_of(default_target(result) if target is None else target)
+        )
+    if target is not None:
+        raise UsageError("--target is for a .tflite: a result has its own", remedy="leave it out")
+    return Subject.of_result(load_result(result))

@@ -1,0 +1,1 @@
+"""Recipes: every option declared once, and files of options."""

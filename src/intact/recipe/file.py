@@ -1,0 +1,174 @@
+"""Recipe files: options as TOML, read for a command and written into its result.
+
+::
+
+    model = "model.onnx"
+    data = "photos/"
+    target = "tflite"
+    method = "percentile"
+
+    [method_options]
+    percentile = 99.9
+
+The keys are the names that the options have in Python. Paths are relative to the working directory,
+as on the command line. Whatever is left out has its default.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from intact.errors import UsageError, nearest
+from intact.recipe.declare import Option, Options, options_of
+
+RECIPE = "recipe.toml"
+"""The file in a result's folder."""
+COMMAND = "command"
+"""Key of a recipe: the command that it is for; it may be left out."""
+
+_LARGEST_FILE = 1 << 20
+_BARE = re.compile(r"[A-Za-z0-9_-]+")
+HEAD = b"# `intact "
+"""How every recipe begins that intact wrote."""
+_HEAD = """\
+# `intact {command} --recipe {file}` makes this result again (add --output).
+# Paths are relative to the folder in which the command ran.
+"""
+
+
+def recipe_options(recipe: type[Options]) -> dict[str, Option]:
+    """List the options that a recipe file may hold, by key."""
+    return {
+        name: each
+        for name, each in options_of(recipe).items()
+        if (each.flag or each.positional) and name not in ("as_json", "recipe")
+    }
+
+
+def read_recipe(path: str | Path, command: str, recipe: type[Options]) -> dict[str, Any]:
+    """Read a recipe file: checked values by the names of options.
+
+    Args:
+        path: The file.
+        command: The command that reads it.
+        recipe: The options of the command.
+
+    Raises:
+        UsageError: The file cannot be read, is no TOML, is for another command, or has an unknown
+            key or a value of a wrong type.
+    """
+    table = _parsed(_read(Path(path)), str(path))
+    wanted = table.pop(COMMAND, command)
+    if wanted != command:
+        raise UsageError(f"{path}: {COMMAND} is {wanted!r}", remedy=f"this is `intact {command}`")
+    known = recipe_options(recipe)
+    found = {}
+    for key, value in table.items():
+        if key not in known:
+            raise UsageError(f"{path}: unknown key {key[:60]!r}", remedy=nearest(key[:60], known))
+        try:
+            found[key] = known[key].checked(value)
+        except UsageError as error:
+            raise UsageError(f"{path}: {error}") from error
+    return found
+
+
+def write_recipe(
+    command: str, recipe: type[Options], options: Options, effective: Mapping[str, Any]
+) -> str:
+    """Write the options that make a result.
+
+    Args:
+        command: The command that reads the file.
+        recipe: Its options.
+        options: As they were given; what has its default is left out.
+        effective: Values to write instead of those given; None leaves one out.
+    """
+    values: dict[str, Any] = {}
+    lost = []
+    for name, each in recipe_options(recipe).items():
+        value = effective.get(name, getattr(options, name, each.default))
+        if not each.recorded or (value is None and name in effective):
+            continue
+        if name not in effective and type(value) is type(each.default) and value == each.default:
+            continue
+        written = each.kind.to_toml(value)
+        if written is None or not _is_text(written):
+            lost.append(name)
+        elif written != {}:
+            values[name] = written
+    lines = _HEAD.format(command=command, file=RECIPE)
+    if lost:
+        lines += f"# Given as an object in Python, so not written here: {', '.join(lost)}.\n"
+    return lines + "\n".join(_toml({COMMAND: command, **values})) + "\n"
+
+
+def _toml(values: Mapping[str, Any]) -> Iterator[str]:
+    tables = {key: value for key, value in values.items() if isinstance(value, dict)}
+    for key, value in values.items():
+        if key not in tables:
+            yield f"{_key(key)} = {_value(value)}"
+    for key, table in tables.items():
+        yield ""
+        yield f"[{_key(key)}]"
+        yield from (f"{_key(name)} = {_value(value)}" for name, value in table.items())
+
+
+def _key(name: str) -> str:
+    return name if _BARE.fullmatch(name) else _string(name)
+
+
+def _value(value: Any) -> str:
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        return _string(value)
+    if isinstance(value, list):
+        return f"[{', '.join(map(_value, value))}]"
+    if isinstance(value, float) and not math.isfinite(value):
+        return str(value)  # inf, -inf, nan
+    return repr(value)
+
+
+def _string(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _is_text(value: Any) -> bool:
+    """Tell whether UTF-8 can hold a value: paths may have bytes that are no text."""
+    try:
+        json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _read(path: Path) -> bytes:
+    try:
+        if not path.is_file():
+            raise UsageError(f"{path}: no such file", remedy="check --recipe")
+        with path.open("rb") as file:
+            data = file.read(_LARGEST_FILE + 1)
+    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
+        raise UsageError(f"{path}: cannot be read ({reason})", remedy="check --recipe") from error
+    if len(data) > _LARGEST_FILE or any(line.count(b".") > 1000 for line in data.splitlines()):
+        raise UsageError(f"{path}: too large for a recipe", remedy="give a file of options")
+    return data
+
+
+def _parsed(data: bytes, label: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(data.decode("utf-8-sig"))
+    except UnicodeDecodeError as error:
+        raise UsageError(f"{label}: not UTF-8 text", remedy="give a TOML file") from error
+    except RecursionError as error:
+        raise UsageError(f"{label}: nested too deeply", remedy="use the documented keys") from error
+    except ValueError as error:  # TOMLDecodeError, or an integer of thousands of digits
+        raise UsageError(f"{label}: not TOML: {error}", remedy="correct the line") from error

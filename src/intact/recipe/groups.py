@@ -1,0 +1,354 @@
+"""The options that several commands share, in groups that concern one thing each."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+
+from intact.recipe.declare import Options, option, options_of, required
+from intact.recipe.kinds import (
+    Count,
+    File,
+    Flag,
+    Instance,
+    Memory,
+    Name,
+    Names,
+    Numbers,
+    Pairs,
+    Text,
+    Whole,
+    overrides,
+    path_or_preprocess,
+)
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+    import onnx
+    import onnx_ir as ir
+
+    from intact.data.preprocess import Preprocess
+    from intact.plan import Overrides
+    from intact.plan.given_scales import ScaleTable
+    from intact.targets import Target
+
+    ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
+    DataSource: TypeAlias = (
+        str
+        | Path
+        | npt.NDArray[Any]
+        | Mapping[str, npt.ArrayLike]
+        | Iterable[dict[str, npt.NDArray[Any]]]
+    )
+    TargetSource: TypeAlias = str | Path | Target
+    ScaleSource: TypeAlias = str | Path | ScaleTable
+
+PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
+_IMAGES = "Images (where the data is a folder)"
+_EXPANSIONS = ("LayerNormalization",)
+
+
+def named(text: str) -> str:
+    """Give a name its one form; ``MODULE:FUNCTION`` stays as it is."""
+    return text if ":" in text else text.lower()
+
+
+def _op_type(text: str) -> str:
+    return next((name for name in _EXPANSIONS if name.lower() == text.lower()), text)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class TerminalOptions(Options):
+    """What only the command line has, in every command."""
+
+    as_json: bool = option(
+        Flag(), False, "Print JSON instead of a table.", flag="--json", recorded=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class RecipeOptions(TerminalOptions):
+    """What only the command line has, in commands that read recipes."""
+
+    recipe: str | Path | None = option(
+        File("FILE.toml"),
+        None,
+        "A file of options (see docs/recipes.md); options given beside it win.",
+        recorded=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ThreadOptions(Options):
+    """How much of the machine is used."""
+
+    threads: int = option(
+        Whole(least=0), 0, "Threads of the runtime; 0 takes all cores.", recorded=False
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ProgressOptions(Options):
+    """What only Python has."""
+
+    progress: Callable[[int, int | None], None] | None = option(
+        PROGRESS,
+        None,
+        "Called with the samples done and, where known, the samples in all.",
+        flag="",
+        recorded=False,
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FormatOptions(Options):
+    """What is written, and where."""
+
+    section: ClassVar[str] = "Output"
+
+    output: str | Path | None = option(
+        File("FOLDER", "the path of a folder"),
+        None,
+        "Folder for the result; left out, it is kept in memory.",
+        short="-o",
+        recorded=False,
+    )
+    formats: Sequence[str] | None = option(
+        Names("formats"),
+        None,
+        "A format to write: onnx_qdq, onnx_integer, openvino, tensorrt, tflite, c, ncnn, tengine, "
+        "tvm or encodings; left out, the best of the target. Several may be given.",
+        flag="--format",
+    )
+    io: str = option(
+        Name("int8 or float", ("int8", "float")),
+        "int8",
+        "Whether the inputs and outputs of a .tflite, an onnx_integer or a tvm file are int8 codes "
+        "or float numbers.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class OutputOptions(FormatOptions):
+    """What commands write, which have no memory to keep it in."""
+
+    output: str | Path = field(
+        metadata=required(
+            File("FOLDER", "the path of a folder"),
+            "Folder for the result.",
+            flag="--output",
+            short="-o",
+            recorded=False,
+        )
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class MethodOptions(Options):
+    """How scales follow from what calibration observes."""
+
+    section: ClassVar[str] = "Calibration"
+
+    method: str | None = option(
+        Name("the name of a threshold method"),
+        None,
+        "Threshold method of activations; left out, the target's.",
+    )
+    weight_method: str | None = option(
+        Name("the name of a threshold method"),
+        None,
+        "Threshold method of weights, minmax or mse; left out, the target's.",
+    )
+    method_options: Mapping[str, float] | None = option(
+        Pairs("percentile=99.9", "NAME=NUMBER"),
+        None,
+        "An option of the method of activations, e.g. percentile=99.9. Several may be given.",
+        flag="--method-option",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SampleOptions(Options):
+    """How samples are read and observed."""
+
+    section: ClassVar[str] = "Calibration"
+
+    samples: int | None = option(
+        Count(), 512, "Calibrate on at most so many samples; `all` for no limit."
+    )
+    mask: str | None = option(
+        Text("the name of an array", "NAME"),
+        None,
+        "Input of the model, or array of the data, that is 0 where a sequence is padded: padding "
+        "is not observed.",
+    )
+    max_memory: int | None = option(
+        Memory(),
+        None,
+        "Memory for observed activations, in bytes or e.g. 2G: more passes over the samples, same "
+        "result. Left out, no limit.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class SkipOptions(Options):
+    """What is done with files that are no images."""
+
+    section: ClassVar[str] = _IMAGES
+
+    skip_bad: bool = option(
+        Flag(), False, "Leave out images that cannot be read; the result lists them."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ArrayStepOptions(Options):
+    """What is done to samples before the model runs on them."""
+
+    section: ClassVar[str] = "Preprocessing"
+
+    mean: Sequence[float] = option(
+        Numbers("a number, or one a channel", "M[,M...]"),
+        (),
+        "Subtracted from the samples: one number, or one a channel, in the unit of the data.",
+    )
+    scale: Sequence[float] = option(
+        Numbers("a number, or one a channel", "S[,S...]"),
+        (),
+        "Multiplied after the mean is subtracted: one number, or one a channel.",
+    )
+    preprocess: Preprocess | str | Path | None = option(
+        path_or_preprocess(),
+        None,
+        "The steps as a file; steps given beside it win.",
+        in_python="A Preprocess will do too.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class CalibrationOptions(
+    ThreadOptions, SkipOptions, ArrayStepOptions, SampleOptions, MethodOptions, ProgressOptions
+):
+    """From samples to scales."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class WidthOptions(Options):
+    """Nodes that stay float, other bit-widths."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    keep_float: Sequence[str] = option(
+        Names("nodes or operator types", str, "NODE|TYPE"),
+        (),
+        "A node, or an operator type, to keep in float. Several may be given.",
+    )
+    bits: Mapping[str, int] | None = option(
+        Pairs("conv1=4", "NODE=N", whole=True),
+        None,
+        "Bits of a node's weight (of its output if it has no weight); NODE.weight, NODE.input and "
+        "NODE.output name one. Several may be given.",
+    )
+    weight_bits: int | None = option(
+        Whole(), None, "Bits of all weights, 2 to 16; left out, the target's."
+    )
+    activation_bits: int | None = option(
+        Whole(), None, "Bits of all activations, 2 to 16; left out, the target's."
+    )
+    overrides: Overrides | None = option(
+        overrides(),
+        None,
+        "The four options above in one object; what is given beside it wins.",
+        flag="",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class GraphOptions(Options):
+    """What is done to the float model first."""
+
+    section: ClassVar[str] = "What is quantized"
+
+    expand: Sequence[str] = option(
+        Names("operator types", _op_type, "TYPE"),
+        (),
+        "An operator type to expand into simpler operators that can be integers: "
+        "LayerNormalization. Several may be given.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ImageStepOptions(Options):
+    """What is done to images."""
+
+    section: ClassVar[str] = _IMAGES
+
+    size: Sequence[int] | None = option(
+        Numbers("rows and columns, in pixels", "ROWS[,COLUMNS]", whole=True, square=True),
+        None,
+        "Size of the images in pixels; left out, the size of the model's input.",
+    )
+    order: str | None = option(
+        Name("rgb or bgr", metavar="rgb|bgr"), None, "Order of the channels; left out, rgb."
+    )
+    resize: str | None = option(
+        Name("the name of a filter"),
+        None,
+        "Filter for resizing: nearest, bilinear, bicubic, lanczos or box; left out, bilinear.",
+    )
+    shorter_side: int | None = option(
+        Whole(), None, "Resize the shorter side to so many pixels, then crop the centre."
+    )
+    center_crop: bool = option(Flag(), False, "Crop the centre.")
+    letterbox: Sequence[int] | None = option(
+        Numbers("rows and columns, in pixels", "ROWS[,COLUMNS]", whole=True, square=True),
+        None,
+        "Resize in proportion until the image fits so many pixels, and pad the rest.",
+    )
+    pad: Sequence[int] | None = option(
+        Numbers("a number from 0 to 255, or one a channel", "P[,P,P]", whole=True),
+        None,
+        "Pixel values beside a letterboxed image, 0 to 255; left out, 114.",
+    )
+    focus: bool = option(Flag(), False, "Space to depth as YOLOv5 has it.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class LabelOptions(Options):
+    """Where labels come from."""
+
+    section: ClassVar[str] = _IMAGES
+
+    labels: str | Path | None = option(
+        File("FILE.csv"), None, "Lines of file,label; left out, sub-folders are the classes."
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ComparisonOptions(ThreadOptions, SkipOptions, ArrayStepOptions, ProgressOptions):
+    """What the commands share that run a result on samples."""
+
+    section: ClassVar[str] = "Preprocessing (left out, as for the calibration)"
+
+    mean: Sequence[float] = option(
+        Numbers("a number, or one a channel", "M[,M...]"),
+        (),
+        "Subtracted from the samples: one number, or one a channel, in the unit of the data.",
+    )
+    scale: Sequence[float] = option(
+        Numbers("a number, or one a channel", "S[,S...]"),
+        (),
+        "Multiplied after the mean is subtracted: one number, or one a channel.",
+    )
+    preprocess: Preprocess | str | Path | None = option(
+        path_or_preprocess(),
+        None,
+        "The steps as a file; steps given beside it win.",
+        in_python="A Preprocess will do too.",
+    )
+
+
+for _group in (FormatOptions, MethodOptions):  # flags that are not called like their options
+    options_of(_group)
