@@ -19,7 +19,9 @@ from intact import api, demo
 from intact.cli import run
 from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
-from intact.formats.base.report import Verification
+from intact.data.sources import open_samples
+from intact.data.stream import Samples
+from intact.flow import verify
 from intact.plan import quantization_points
 from tests.models import ModelBuilder
 
@@ -112,13 +114,11 @@ def test_verify_keeps_the_steps_that_are_not_given(
     here: Path, printed: Print, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Preprocess | None] = []
-    verify = api.verify_all
-
-    def watched(*arguments: Any, **options: Any) -> list[Verification]:
+    def watched(*arguments: Any, **options: Any) -> Samples:
         seen.append(options["preprocess"])
-        return verify(*arguments, **options)
+        return open_samples(*arguments, **options)
 
-    monkeypatch.setattr(api, "verify_all", watched)
+    monkeypatch.setattr(verify, "open_samples", watched)
     steps = ("--scale", "0.1", "--resize", "box")
     printed("quantize", "model.onnx", "-d", "photos", "-o", "out", "--samples", "8", *steps)
     printed("verify", "out", "-d", "photos", "--samples", "2", "--mean", "3")

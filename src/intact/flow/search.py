@@ -233,11 +233,15 @@ class _Course:
                     pool,
                     cost,
                     TrialRecorder(log, setup.planner),
-                    SearchProgress(goal, trial_data.samples, self.budget, shown=trial_data.objective.shown),
+                    SearchProgress(
+                        goal, trial_data.samples, self.budget, shown=trial_data.objective.shown
+                    ),
                     self.options.report,
                 )
                 best, was_stopped = _outcome(search, self.path)
-            return _Found(best, pool.float_score, search.progress, trial_data.objective, was_stopped)
+            return _Found(
+                best, pool.float_score, search.progress, trial_data.objective, was_stopped
+            )
 
     def remarks(self, found: _Found, space: Space) -> Iterator[str]:
         """Yield what may surprise."""

@@ -14,8 +14,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
 
-from intact.errors import nearest
-
 if TYPE_CHECKING:
     from intact.data.preprocess import Preprocess
     from intact.plan import Overrides
@@ -194,7 +192,7 @@ class Name(Kind[str]):
             raise self.wrong()
         name = value if ":" in value else value.lower()
         if self.known and name not in self.known:
-            raise Unfit(nearest(name, self.known))
+            raise self.wrong()
         return name
 
 

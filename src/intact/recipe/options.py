@@ -475,6 +475,8 @@ class RunOptions(ComparisonOptions):
             f"{_SAMPLES} What is in the integer type of an input is taken as its codes; then "
             "outputs are codes too.",
             flag="--data",
+            short="-d",
+            in_python=_ARRAYS,
         )
     )
     _: KW_ONLY
