@@ -114,6 +114,7 @@ def test_verify_keeps_the_steps_that_are_not_given(
     here: Path, printed: Print, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen: list[Preprocess | None] = []
+
     def watched(*arguments: Any, **options: Any) -> Samples:
         seen.append(options["preprocess"])
         return open_samples(*arguments, **options)
