@@ -6,8 +6,8 @@ import contextlib
 import importlib
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
-from importlib import metadata
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx
 import onnx_ir as ir
@@ -27,6 +27,9 @@ from intact.formats.base.format import (
 from intact.graph import load_model
 from intact.plan import QuantizedGraph
 from intact.targets import Target
+
+if TYPE_CHECKING:
+    from importlib import metadata
 
 ENTRY_POINT_GROUP = "intact.formats"
 """Packages register formats here; each entry point is a `Format`."""
@@ -77,6 +80,8 @@ FORMATS: Mapping[str, Format] = _Formats()
 
 
 def _registered() -> dict[str, metadata.EntryPoint]:
+    from importlib import metadata  # 0.03 s, for names that are not our own
+
     return {entry.name: entry for entry in metadata.entry_points(group=ENTRY_POINT_GROUP)}
 
 

@@ -90,15 +90,15 @@ class Kernels:
         """Look up where the machine code of an entry lies; compile or load it first."""
         with self._lock:
             if self._engine is None:
-                self._engine = _engine(self._object())
+                self._engine = _engine(self.object_file())
             return int(self._engine.get_function_address(name))
 
-    def _object(self) -> bytes:
+    def object_file(self) -> bytes:
         """Read the object file from the cache, or make it."""
         name = f"{self._module.rpartition('.')[2]}.{self._key()}.native"
         found = next(filter(None, (_read(folder / name) for folder in self._folders())), None)
         if found is None:
-            found = self._compiled()
+            found = self._compile()
             any(_write(folder / name, found) for folder in self._folders())
         return found
 
@@ -124,7 +124,7 @@ class Kernels:
         with contextlib.suppress(RuntimeError):  # no home
             yield Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "intact"
 
-    def _compiled(self) -> bytes:
+    def _compile(self) -> bytes:
         """Compile the loops to an object file."""
         import llvmlite.binding as llvm
         from numba import cfunc, njit

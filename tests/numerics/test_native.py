@@ -1,0 +1,152 @@
+"""Loops as machine code: compiled once, loaded without numba, and never damaged."""
+
+from __future__ import annotations
+
+import importlib
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intact.numerics.histogram_kernel import flush_tensors
+from intact.numerics.native import Kernels
+
+LOOPS = """
+import sys
+
+import numpy as np
+
+from intact.numerics.native import Kernels
+
+KERNELS = Kernels(__name__)
+SHIFT = 0.5
+
+
+@KERNELS.inner
+def _shifted(value):
+    return value + SHIFT
+
+
+@KERNELS.entry("float64(float64[:,:], int64, float32)")
+def total(values, start, factor):
+    result = 0.0
+    for row in range(start, values.shape[0]):
+        for column in range(values.shape[1]):
+            result += _shifted(values[row, column]) * factor
+    return result
+
+
+@KERNELS.entry("void(int64[:])")
+def negate(values):
+    for index in range(values.shape[0]):
+        values[index] = -values[index]
+
+
+numbers = np.arange(3)
+negate(numbers)
+print(total(np.arange(6.0).reshape(2, 3), 1, 2.0), *numbers, "numba" in sys.modules)
+"""
+ANSWER = ["27.0", "0", "-1", "-2"]
+
+ALLOCATING = """
+import numpy as np
+
+from intact.numerics.native import Kernels
+
+KERNELS = Kernels(__name__)
+
+
+@KERNELS.entry("int64(int64)")
+def length(size):
+    return np.zeros(size).size
+"""
+
+
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    folder = tmp_path / "cache"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    return folder
+
+
+def run_loops(folder: Path) -> list[str]:
+    """Import the loops in a process of their own, which calls them."""
+    (folder / "loops.py").write_text(LOOPS)
+    done = subprocess.run(
+        [sys.executable, "-c", f"import sys; sys.path.insert(0, {str(folder)!r}); import loops"],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return done.stdout.split()
+
+
+def test_loops_are_compiled_once(tmp_path: Path, cache: Path) -> None:
+    assert run_loops(tmp_path) == [*ANSWER, "True"]
+    (file,) = cache.iterdir()
+    assert file.suffix == ".native"
+    assert run_loops(tmp_path) == [*ANSWER, "False"]
+
+
+class Compiler(Kernels):
+    """Counts how often it would compile."""
+
+    compiled = 0
+
+    def _compile(self) -> bytes:
+        self.compiled += 1
+        return b"machine code"
+
+
+def test_damaged_file_is_compiled_again(cache: Path) -> None:
+    kernels = Compiler("intact.numerics.histogram_kernel")
+    assert kernels.object_file() == kernels.object_file() == b"machine code"
+    assert kernels.compiled == 1
+    (file,) = cache.iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    assert kernels.object_file() == kernels.object_file() == b"machine code"
+    assert kernels.compiled == 2
+
+
+def test_other_folder_is_taken_where_the_first_cannot_be_written(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cache.write_text("a file, and no folder")
+    (tmp_path / "own.py").write_text("")
+    (tmp_path / "__pycache__").write_text("a file, and no folder")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
+    monkeypatch.syspath_prepend(tmp_path)
+    importlib.import_module("own")
+    kernels = Compiler("own")
+    assert kernels.object_file() == kernels.object_file() == b"machine code"
+    assert kernels.compiled == 1
+    assert len(list((tmp_path / "home" / "intact").iterdir())) == 1
+
+
+def test_loops_that_allocate_are_refused(
+    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "allocating.py").write_text(ALLOCATING)
+    monkeypatch.syspath_prepend(tmp_path)
+    import allocating  # type: ignore[import-not-found]
+
+    with pytest.raises(RuntimeError, match="numba's runtime"):
+        allocating.length(3)
+    assert not cache.exists()
+
+
+@pytest.mark.parametrize(
+    "touched",
+    [np.zeros((1, 2)), np.zeros(2, np.int32), np.zeros((2, 2), np.int32).T],
+    ids=["type", "rank", "layout"],
+)
+def test_wrong_array_is_refused(touched: np.ndarray) -> None:
+    tables, counts = np.zeros((1, 4, 65536), np.uint32), np.zeros((1, 65536), np.int64)
+    with pytest.raises(TypeError, match=r"flush_tensors takes int32\[:,:\]"):
+        flush_tensors(tables, counts, touched)
+
+
+def test_kernels_keep_the_functions_documentation() -> None:
+    assert "Move the tables" in str(flush_tensors.__doc__)
