@@ -22,7 +22,8 @@ from intact.cli import run, show_verification
 from intact.engines.cpu import detect_cpu
 from intact.flow.result import FILES
 from intact.formats.base.comparison import LayerComparison, OutputComparison
-from intact.formats.base.report import ProcessorFinding, Verification
+from intact.formats.base.processor import ProcessorFinding
+from intact.formats.base.report import Verification
 from intact.numerics.thresholds import METHODS
 
 README = Path(__file__).resolve().parent.parent / "README.md"

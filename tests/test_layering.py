@@ -41,7 +41,19 @@ ROOMS: dict[str, tuple[str, ...]] = {
 DIALECTS = {"tensorrt": "onnx_qdq"}
 
 # Modules of formats that may run models; all others see programs and what lies below.
-RUNNING = frozenset(["run", "verify", "micro", "comparison", "observed", "report", "verification"])
+RUNNING = frozenset(
+    [
+        "run",
+        "verify",
+        "micro",
+        "process",
+        "processor",
+        "comparison",
+        "observed",
+        "report",
+        "verification",
+    ]
+)
 
 # Packages that an extra brings: never imported when a module of ours is.
 OPTIONAL = frozenset(

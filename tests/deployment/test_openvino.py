@@ -57,7 +57,7 @@ def test_layers_agree_and_are_all_compared(found: Verification) -> None:
     assert [(each.mismatches, each.values) for each in found.outputs] == [(0, 200)]
     assert found.agreement == 100.0
     assert found.float_nodes == found.in_float == found.not_compared == {}
-    assert found.overflows == []
+    assert found.overflows == [] or found.cpu.saturates_pairs
 
 
 def test_what_openvino_stores_itself_is_verified() -> None:
@@ -135,8 +135,15 @@ def test_transposed_convolutions_are_compared_through_their_outputs() -> None:
     b.output(b.node("ConvTranspose", x, b.weight(6, 5, 2, 2), name="last"))
     plan = calibrated(b.build(), "openvino")
     report = verify_openvino(plan, write_openvino(plan), batches(20))
-    assert report.float_nodes == report.in_float == {}
-    assert [(each.mismatches, each.values > 10_000) for each in report.outputs] == [(0, True)]
+    (output,) = report.outputs
+    assert report.in_float == {}
+    assert output.values > 10_000
+    if report.cpu.saturates_pairs:  # there is no integer kernel: sums are rounded in float32
+        assert set(report.float_nodes.values()) == {"ConvTranspose"}
+        assert output.mismatches <= 1e-3 * output.values
+    else:
+        assert report.float_nodes == {}
+        assert output.mismatches == 0
 
 
 def test_layers_that_run_in_float_are_named() -> None:

@@ -10,11 +10,13 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.engines.cpu import instruction_sets
 from intact.formats.base.report import Verification
+from intact.formats.openvino.process import LIMIT
 from intact.formats.openvino.verify import verify_openvino
 from intact.formats.openvino.write import write_openvino
 from intact.plan import QuantizedGraph
-from intact.targets import load_target
+from intact.targets import InstructionSet, load_target
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 
@@ -113,12 +115,44 @@ def old_cpu(saturating: QuantizedGraph) -> Verification:
     return verified(saturating)
 
 
+SETS = {
+    "AVX2": InstructionSet.AVX2,
+    "AVX512_CORE_VNNI": InstructionSet.AVX512_VNNI,
+    "AVX512_CORE_AMX": InstructionSet.AMX,
+}
+"""Values of ``ONEDNN_MAX_CPU_ISA``, which reproduce an older processor, and what they leave."""
+
+
 def compared(found: Verification) -> dict[str, tuple[int, int]]:
     """Values and mismatches by the node that hands out the tensor."""
     return {each.end.split(".")[0]: (each.values, each.mismatches) for each in found.layers}
 
 
-def test_every_layer_with_dot_products(plain: Verification) -> None:
+@pytest.mark.parametrize("limit", SETS)
+def test_every_layer_with_the_instructions_of_another_processor(limit: str) -> None:
+    if SETS[limit] not in instruction_sets():
+        pytest.skip(f"this processor has no {SETS[limit]}")
+    plan = calibrate(planned(network(), "openvino"), images(64, seed=2))
+    found = verify_openvino(
+        plan, write_openvino(plan), [stronger(16, seed=5), images(48, seed=6)], instructions=limit
+    )
+    assert f"{LIMIT}={limit}" in found.runtime
+    assert found.in_float == found.float_nodes == found.not_compared == {}
+    assert {name: wrong for name, (_, wrong) in compared(found).items() if wrong} == {}
+    assert [each.mismatches for each in found.outputs] == [0]
+    if SETS[limit] is InstructionSet.AMX:
+        assert found.processor is None
+        return
+    assert found.processor is not None
+    assert SETS[limit] in found.processor.compared
+    (output,) = found.processor.outputs
+    assert output.values == found.outputs[0].values
+    if SETS[limit] is InstructionSet.AVX2:
+        assert output.mismatches > 100
+        assert found.processor.remedy == "quantize for such processors (--target openvino-avx2)"
+
+
+def test_every_layer_of_this_processor(plain: Verification) -> None:
     assert plain.in_float == plain.float_nodes == plain.not_compared == {}
     assert len(plain.layers) >= 20
     assert {name: wrong for name, (_, wrong) in compared(plain).items() if wrong} == {}

@@ -11,7 +11,8 @@ from rich.table import Table
 from intact.cli.printing import console, decibels, new_table, print_json, say
 from intact.cli.show_runs import overflows
 from intact.formats.base.comparison import LayerComparison, OutputComparison
-from intact.formats.base.report import ProcessorFinding, Verification
+from intact.formats.base.processor import ProcessorFinding
+from intact.formats.base.report import Verification
 
 _WORST_LAYERS = 10
 _SHOWN_NODES = 3

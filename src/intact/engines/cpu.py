@@ -6,17 +6,24 @@ import platform
 from dataclasses import dataclass
 from pathlib import Path
 
-_INSTRUCTION_SETS = (
-    ("amx_int8", "AMX"),
-    ("avx512_vnni", "AVX-512 VNNI"),
-    ("avx_vnni", "AVX-VNNI"),
-    ("avx512bw", "AVX-512"),
-    ("avx2", "AVX2"),
-    ("i8mm", "Arm I8MM"),
-    ("asimddp", "Arm dot product"),
-    ("asimd", "Arm Neon"),
-)
-"""Linux flag and common name, best for int8 first."""
+from intact.targets import InstructionSet
+
+_FLAGS = {
+    "amx_int8": InstructionSet.AMX,
+    "avx512_vnni": InstructionSet.AVX512_VNNI,
+    "avx_vnni": InstructionSet.AVX_VNNI,
+    "avx512bw": InstructionSet.AVX512,
+    "avx2": InstructionSet.AVX2,
+    "i8mm": InstructionSet.I8MM,
+    "asimddp": InstructionSet.DOT_PRODUCT,
+    "asimd": InstructionSet.NEON,
+}
+"""By the flags of Linux, best for int8 first."""
+
+SATURATING = (InstructionSet.AVX512, InstructionSet.AVX2)
+"""Sets without 8-bit dot products, whose kernels saturate sums of two products at 16 bits."""
+
+_CPUINFO = Path("/proc/cpuinfo")
 
 
 @dataclass(frozen=True)
@@ -25,7 +32,7 @@ class Cpu:
 
     Attributes:
         name: Model name.
-        instruction_set: The best int8 instruction set, by its common name.
+        instruction_set: The best int8 instruction set, by its common name, or "unknown".
         saturates_pairs: 8-bit weights can saturate sums of two products at 16 bits
             (``vpmaddubsw`` of processors before VNNI); None where that is not known.
     """
@@ -35,18 +42,31 @@ class Cpu:
     saturates_pairs: bool | None
 
 
-def detect_cpu(cpuinfo: Path = Path("/proc/cpuinfo")) -> Cpu:
-    """Return the processor of this machine; "unknown" where the system does not tell."""
+def detect_cpu(cpuinfo: Path = _CPUINFO) -> Cpu:
+    """The processor of this machine; "unknown" where the system does not say."""
+    fields = _fields(cpuinfo)
+    name = fields.get("model name", "") if fields else platform.processor()
+    known = instruction_sets(cpuinfo)
+    if not known:
+        return Cpu(name or platform.machine(), "unknown", None)
+    return Cpu(name or platform.machine(), known[0], known[0] in SATURATING)
+
+
+def instruction_sets(cpuinfo: Path = _CPUINFO) -> tuple[InstructionSet, ...]:
+    """The int8 instruction sets of this machine's processor, best first; none if not known."""
+    fields = _fields(cpuinfo)
+    flags = set((fields.get("flags") or fields.get("features") or "").split())
+    return tuple(known for flag, known in _FLAGS.items() if flag in flags)
+
+
+def _fields(cpuinfo: Path) -> dict[str, str]:
+    """The fields of the first processor that the file lists, by their names in lower case."""
     fields: dict[str, str] = {}
     try:
-        for line in cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines():
-            key, _, value = line.partition(":")
-            fields.setdefault(key.strip().lower(), value.strip())
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
-        return Cpu(platform.processor() or platform.machine(), "unknown", None)
-    flags = set((fields.get("flags") or fields.get("features") or "").split())
-    name = fields.get("model name") or platform.machine()
-    for flag, common in _INSTRUCTION_SETS:
-        if flag in flags:
-            return Cpu(name, common, common in {"AVX-512", "AVX2"})
-    return Cpu(name, "unknown", None)
+        return fields
+    for line in text.splitlines():
+        key, _, value = line.partition(":")
+        fields.setdefault(key.strip().lower(), value.strip())
+    return fields

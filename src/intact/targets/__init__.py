@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from intact.targets.arithmetic import Arithmetic as Arithmetic
     from intact.targets.arithmetic import ArithmeticOverride as ArithmeticOverride
     from intact.targets.arithmetic import Functions as Functions
+    from intact.targets.arithmetic import InstructionSet as InstructionSet
     from intact.targets.arithmetic import Overflow as Overflow
     from intact.targets.arithmetic import Requantize as Requantize
     from intact.targets.arithmetic import ScalePrecision as ScalePrecision
@@ -48,8 +49,8 @@ else:
         __name__,
         {
             "arithmetic": (
-                "Arithmetic ArithmeticOverride Functions Overflow Requantize ScalePrecision "
-                "ZeroPointOrder"
+                "Arithmetic ArithmeticOverride Functions InstructionSet Overflow Requantize "
+                "ScalePrecision ZeroPointOrder"
             ),
             "load": "load_target target_from_json target_names target_source target_to_json",
             "match": "matches",

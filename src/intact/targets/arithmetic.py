@@ -14,6 +14,19 @@ from intact.numerics.levels import Rounding
 from intact.targets.rules import Condition
 
 
+class InstructionSet(enum.StrEnum):
+    """What a processor computes 8-bit products with; the best for it first."""
+
+    AMX = "AMX"
+    AVX512_VNNI = "AVX-512 VNNI"
+    AVX_VNNI = "AVX-VNNI"
+    AVX512 = "AVX-512"
+    AVX2 = "AVX2"
+    I8MM = "Arm I8MM"
+    DOT_PRODUCT = "Arm dot product"
+    NEON = "Arm Neon"
+
+
 class Requantize(enum.StrEnum):
     """How an accumulator is requantized to the output's scale."""
 
@@ -77,11 +90,23 @@ class Functions(enum.StrEnum):
     """In fixed point only, as in gemmlowp."""
 
 
+SUBJECT = ("ops", "when", "instructions")
+"""Keys of an override that say when it holds; the others say what."""
+
+
 class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Different arithmetic for some operators, optionally under a condition; later entries win."""
+    """Different arithmetic for some operators, optionally under a condition; later entries win.
+
+    Attributes:
+        ops: The operators.
+        when: Which of their nodes; None for all.
+        instructions: The processors whose kernels compute so; () for all. Without a known
+            processor, overrides for some processors do not hold.
+    """
 
     ops: tuple[str, ...]
     when: Condition | None = None
+    instructions: tuple[InstructionSet, ...] = ()
     requantize: Requantize | None = None
     rounding: Rounding | None = None
     zero_point: ZeroPointOrder | None = None
@@ -160,6 +185,19 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     unsigned_inputs: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()
 
+    def on(self, instructions: InstructionSet | None) -> Arithmetic:
+        """The arithmetic of the kernels for a processor.
+
+        Args:
+            instructions: The best that they use; None for the target's own.
+        """
+        kept = tuple(
+            msgspec.structs.replace(override, instructions=())
+            for override in self.overrides
+            if not override.instructions or instructions in override.instructions
+        )
+        return msgspec.structs.replace(self, overrides=kept)
+
     def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:
         """Return the arithmetic of one operator, with its overrides applied.
 
@@ -169,7 +207,9 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """
         result = msgspec.structs.replace(self, overrides=())
         for override in self.overrides:
-            if op_type in override.ops and (override.when is None or holds(override.when)):
+            if override.instructions or op_type not in override.ops:
+                continue
+            if override.when is None or holds(override.when):
                 result = msgspec.structs.replace(result, **_given(override))
         if result.accumulator_overflow is not Overflow.PAIR_SATURATE:
             result = msgspec.structs.replace(result, pair_bits=None, pair_block=None)
@@ -177,5 +217,5 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 def _given(override: ArithmeticOverride) -> dict[str, object]:
-    fields = (name for name in ArithmeticOverride.__struct_fields__ if name not in ("ops", "when"))
-    return {name: value for name in fields if (value := getattr(override, name)) is not None}
+    names = (name for name in ArithmeticOverride.__struct_fields__ if name not in SUBJECT)
+    return {name: value for name in names if (value := getattr(override, name)) is not None}

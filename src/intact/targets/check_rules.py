@@ -10,7 +10,7 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.graph.op_table import OPS
-from intact.targets.arithmetic import Arithmetic, Overflow, Requantize, ScalePrecision
+from intact.targets.arithmetic import SUBJECT, Arithmetic, Overflow, Requantize, ScalePrecision
 from intact.targets.rules import IN_PLACE, Fusion, OpRule, ScaleRule
 from intact.targets.schema import Target
 from intact.targets.scheme import (
@@ -339,14 +339,15 @@ def check_arithmetic(target: Target, file: str) -> None:
     for override in target.arithmetic.overrides:
         where = "[arithmetic] overrides"
         check_ops(override.ops, file, where)
-        given = [name for name in override.__struct_fields__ if name not in ("ops", "when")]
+        given = [name for name in override.__struct_fields__ if name not in SUBJECT]
         if all(getattr(override, name) is None for name in given):
             raise TargetError(
                 f"{file}: {where} for {', '.join(override.ops)} changes nothing",
                 remedy="give a key or remove the entry",
             )
         for op_type in override.ops:
-            arithmetic = target.arithmetic.for_op(op_type, lambda _: True)
+            here = target.arithmetic.on(next(iter(override.instructions), None))
+            arithmetic = here.for_op(op_type, lambda _: True)
             _check_fields(arithmetic, file, f"{where} for {op_type}")
     shifts = target.arithmetic.requantize is Requantize.SHIFT
     linear = (target.activation, target.weight)

@@ -58,7 +58,7 @@ def _merge_rules(base: list[Any], over: list[Any], subject: Callable[[Table], by
 
 
 def _op_subject(entry: Table) -> bytes:
-    return _key([_as_set(entry.get("ops")), entry.get("when")])
+    return _key([_as_set(entry.get("ops")), entry.get("when"), entry.get("instructions")])
 
 
 def _fusion_subject(entry: Table) -> bytes:

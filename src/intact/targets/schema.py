@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from intact.targets.arithmetic import Arithmetic, Overflow
+from intact.targets.arithmetic import Arithmetic, InstructionSet, Overflow
 from intact.targets.rules import Fusion, OpRule, ScaleRule
 from intact.targets.scheme import BiasScheme, DType, TensorScheme
 
@@ -116,8 +116,13 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     @property
     def saturates_pairs(self) -> bool:
         """Whether pairs of products saturate in some of its operators."""
-        overflows = [each.accumulator_overflow for each in self.arithmetic.overrides]
-        return Overflow.PAIR_SATURATE in (self.arithmetic.accumulator_overflow, *overflows)
+        arithmetic = self.arithmetic.on(None)
+        overflows = [each.accumulator_overflow for each in arithmetic.overrides]
+        return Overflow.PAIR_SATURATE in (arithmetic.accumulator_overflow, *overflows)
+
+    def on(self, instructions: InstructionSet | None) -> Target:
+        """The target as the kernels for a processor compute it, see `Arithmetic.on`."""
+        return msgspec.structs.replace(self, arithmetic=self.arithmetic.on(instructions))
 
     def rule_for(self, node: ir.Node) -> OpRule | None:
         """Return the last rule that matches a node; None if the target does not describe it."""

@@ -6,15 +6,12 @@ from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
-import onnx_ir as ir
 
 from intact.engines.cpu import Cpu
-from intact.engines.exact_sums import EXACT, shares_weights
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import DataError
 from intact.formats.base.comparison import Classes, LayerComparison, OutputComparison
-
-SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
+from intact.formats.base.processor import ProcessorFinding
 
 
 @dataclass
@@ -34,23 +31,6 @@ class OverflowReport:
     sums: int
     largest: int
     limit: int
-
-
-@dataclass
-class ProcessorFinding:
-    """What the kernels for this processor compute otherwise than the target describes.
-
-    Attributes:
-        cause: What the processor does.
-        compared: How the layers and outputs of the verification were computed all the same.
-        outputs: As the runtime computes them here by default, against what the target describes.
-        remedy: What makes both the same.
-    """
-
-    cause: str
-    compared: str
-    outputs: list[OutputComparison]
-    remedy: str
 
 
 @dataclass
@@ -141,25 +121,6 @@ class Verification:
             for decided in (self.classes.deployed, self.classes.expected)
         )
         self.top1 = deployed, expected
-
-
-def saturation(model: ir.Model, by_default: list[OutputComparison]) -> ProcessorFinding:
-    """What saturating pairs of products change where apps run a model with default options.
-
-    Args:
-        model: What ONNX Runtime runs.
-        by_default: Its outputs with default options, against what the target describes.
-    """
-    quantize = "quantize for such processors (--target onnxruntime-avx2)"
-    refused = "ONNX Runtime refuses the option for weights that nodes share"
-    return ProcessorFinding(
-        cause=SATURATES,
-        compared=f"with {EXACT}",
-        outputs=by_default,
-        remedy=f"{quantize}; {refused}"
-        if shares_weights(model)
-        else f"set that session option in your app, or {quantize}",
-    )
 
 
 def overflow_reports(*engines: IntegerEngine) -> list[OverflowReport]:

@@ -26,7 +26,8 @@ from intact.formats.base.comparison import (
     stored_feeds,
 )
 from intact.formats.base.format import Feeds
-from intact.formats.base.report import Verification, overflow_reports, saturation, sqnr_by_name
+from intact.formats.base.processor import saturation
+from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Tensor
 from intact.program.deployed import deployed_program

@@ -16,10 +16,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from intact.engines.cpu import detect_cpu
+from intact.engines.cpu import detect_cpu, instruction_sets
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.session import Feeds
 from intact.formats.base.comparison import LayerComparison, OutputComparer, comparisons
+from intact.formats.base.processor import AsDescribed, on_processor
 from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
 from intact.formats.ncnn.model import NcnnModel, WrittenProduct
 from intact.formats.ncnn.run import NcnnRuntime
@@ -45,7 +46,9 @@ def verify_ncnn(
         DataError: The model gives other shapes than the plan.
         MissingExtraError: ncnn is not installed.
     """
-    program = lower(plan)
+    used = next(iter(instruction_sets()), None)
+    program = lower(on_processor(plan, used))
+    described = AsDescribed(plan, program, threads)
     layers = _Layers(program, model)
     beside = _Beside(layers, threads)
     as_used = NcnnRuntime(model.param, model.weights, threads=threads)
@@ -58,6 +61,8 @@ def verify_ncnn(
         computed = beside.add(feeds, _run(plain, given, layers.blobs))
         for name, expected in computed.items():
             outputs.add(name, _shaped(deployed[model.outputs[name]], expected.shape), expected)
+        shown = {name: deployed[model.outputs[name]] for name in computed}
+        described.add(feeds, {n: _shaped(a, computed[n].shape) for n, a in shown.items()})
         samples += len(next(iter(feeds.values())))
     return Verification(
         target=plan.target.name,
@@ -71,6 +76,7 @@ def verify_ncnn(
         classes=outputs.classes(),
         in_float=dict(program.in_float),
         overflows=overflow_reports(beside.engine),
+        processor=described.finding(used),
     )
 
 

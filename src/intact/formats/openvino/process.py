@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeAlias
@@ -20,13 +20,24 @@ from typing import Any, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact.engines.cpu import instruction_sets
 from intact.errors import ExportError
 from intact.formats.openvino.run import ExecutedNode
+from intact.targets import InstructionSet
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
 LIMIT = "ONEDNN_MAX_CPU_ISA"
 """The variable that names the newest instructions that are used, for instance ``AVX2``."""
+
+_KNOWN_LIMITS = {
+    "AVX2": (InstructionSet.AVX2,),
+    "AVX2_VNNI": (InstructionSet.AVX_VNNI, InstructionSet.AVX2),
+    "AVX2_VNNI_2": (InstructionSet.AVX_VNNI, InstructionSet.AVX2),
+    "AVX512_CORE": (InstructionSet.AVX512, InstructionSet.AVX2),
+}
+_WITHOUT_AMX = frozenset({"AVX512_CORE_VNNI", "AVX512_CORE_BF16", "AVX512_CORE_FP16"})
+_BEFORE_AVX2 = frozenset({"SSE41", "AVX"})
 
 _QUIET = {"ONEDNN_VERBOSE": "0"}
 """oneDNN's own report, in several threads, makes layers fail now and then."""
@@ -40,6 +51,21 @@ _PATIENCE = 10
 """Seconds that a process gets to end by itself."""
 READY, DONE, FAILED = "ready", "done", "failed"
 """What the other process says, at the start of a line."""
+
+
+def instructions_in_use(limit: str) -> InstructionSet | None:
+    """The best instructions of this processor that oneDNN uses; None where that is not known.
+
+    Args:
+        limit: Value of ``ONEDNN_MAX_CPU_ISA``, or "".
+    """
+    limit = limit.upper()
+    allowed: Collection[InstructionSet] = _KNOWN_LIMITS.get(limit, tuple(InstructionSet))
+    if limit in _BEFORE_AVX2:
+        return None
+    if limit in _WITHOUT_AMX:
+        allowed = set(InstructionSet) - {InstructionSet.AMX}
+    return next((each for each in instruction_sets() if each in allowed), None)
 
 
 class OpenVinoProcess:

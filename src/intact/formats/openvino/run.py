@@ -26,6 +26,7 @@ _MOVING = frozenset({"Concatenation", "Reshape", "Split", "StridedSlice", "Trans
 """What computes nothing; one of them may bear the name of the quantizer behind it."""
 
 _INTEGERS = frozenset({"i8", "u8"})
+_FLOAT_KERNELS = ("_f32", "_bf16", "_f16")
 _LONGEST_REASON = 300
 
 
@@ -48,8 +49,8 @@ class ExecutedNode:
 
     @property
     def in_integers(self) -> bool:
-        """Whether it computes with 8-bit codes."""
-        return self.precision in _INTEGERS
+        """Whether it computes with 8-bit codes: not where it reads them into a kernel of floats."""
+        return self.precision in _INTEGERS and not self.kernel.endswith(_FLOAT_KERNELS)
 
 
 class OpenVinoRuntime:

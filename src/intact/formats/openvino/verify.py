@@ -16,10 +16,11 @@ import numpy.typing as npt
 from intact.engines.cpu import detect_cpu
 from intact.formats.base.comparison import activations
 from intact.formats.base.format import Feeds
+from intact.formats.base.processor import AsDescribed, on_processor
 from intact.formats.base.report import Verification
 from intact.formats.base.verification import Arrays, EngineBeside, compare
 from intact.formats.openvino.intermediate import XML_FILE
-from intact.formats.openvino.process import LIMIT, OpenVinoProcess
+from intact.formats.openvino.process import LIMIT, OpenVinoProcess, instructions_in_use
 from intact.formats.openvino.run import ExecutedNode, OpenVinoRuntime, differences, openvino_version
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
@@ -27,7 +28,7 @@ from intact.program import Array, Program, Step, Tensor
 from intact.program.arithmetic.ends import effective
 from intact.program.lower import lower
 from intact.program.operations import RESIDUAL_SLOT
-from intact.targets.arithmetic import Overflow
+from intact.targets import Target
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -207,6 +208,7 @@ _SATURATING = "AVX2"
 
 """Instructions under which oneDNN's sums saturate in pairs, on any processor that has them."""
 
+_SEVEN_BITS = "quantize for such processors (--target openvino-avx2)"
 _CHANGED = "showing it would change how OpenVINO computes it"
 
 _INSIDE = "it lies inside of one kernel of OpenVINO"
@@ -237,15 +239,18 @@ def verify_openvino(
         ExportError: OpenVINO refuses the model, or fails on it.
         DataError: The model is not that of the plan.
     """
-    program = lower(plan)
+    limit = _limit(plan.target) if instructions is None else instructions
+    used = instructions_in_use(limit or os.environ.get(LIMIT, ""))
+    program = lower(on_processor(plan, used))
+    described = AsDescribed(plan, program, threads)
     every = View.of(program, exported)
-    limit = _limit(program) if instructions is None else instructions
     with shown(exported, every, limit, threads) as (models, view):
         hidden = hidden_tensors(program, view, models.executed, exported)
 
         def run(feeds: Feeds) -> tuple[Arrays, Arrays]:
             (deployed, _), *groups = models.run(feeds)
             seen = {name: array for _, group in groups for name, array in group.items()}
+            described.add(feeds, deployed)
             return deployed, view.codes(seen, hidden)
 
         reference = EngineBeside(program, view.tensors.values(), threads=threads)
@@ -263,6 +268,9 @@ def verify_openvino(
             if point.end in exported.codes and point.end not in view.ends
         },
     }
+    saturates = plan.target.on(used).saturates_pairs
+    remedy = _SEVEN_BITS if saturates else ""
+    found.processor = described.finding(used, saturates=saturates, remedy=remedy)
     return found
 
 
@@ -271,11 +279,9 @@ def _runtime(limit: str) -> str:
     return f"{name}, {LIMIT}={limit}" if limit else name
 
 
-def _limit(program: Program) -> str:
-    """Return the instructions under which the sums of a program saturate as they do in it."""
-    kinds = {step.arithmetic.accumulator_overflow for step in program.steps}
-    here = detect_cpu().saturates_pairs
-    return _SATURATING if Overflow.PAIR_SATURATE in kinds and not here else ""
+def _limit(target: Target) -> str:
+    """The instructions under which sums saturate in pairs, where those of the target do."""
+    return _SATURATING if target.saturates_pairs and not detect_cpu().saturates_pairs else ""
 
 
 def _float_nodes(plan: QuantizedGraph, executed: Sequence[ExecutedNode]) -> dict[str, str]:

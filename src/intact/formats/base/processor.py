@@ -1,0 +1,109 @@
+"""What the kernels for one processor compute otherwise than a target describes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.engines.exact_sums import EXACT, shares_weights
+from intact.engines.integer.engine import IntegerEngine
+from intact.formats.base.comparison import OutputComparer, OutputComparison
+from intact.plan import QuantizedGraph
+from intact.program import Array, Program
+from intact.program.lower import lower
+from intact.targets import InstructionSet
+
+SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
+
+
+@dataclass
+class ProcessorFinding:
+    """What the kernels for this processor compute otherwise than the target describes.
+
+    Attributes:
+        cause: What the processor does.
+        compared: How the layers and outputs of the verification were computed all the same.
+        outputs: As the runtime computes them here by default, against what the target describes.
+        remedy: What makes both the same.
+    """
+
+    cause: str
+    compared: str
+    outputs: list[OutputComparison]
+    remedy: str
+
+
+def saturation(model: ir.Model, by_default: list[OutputComparison]) -> ProcessorFinding:
+    """What saturating pairs of products change where apps run a model with default options.
+
+    Args:
+        model: What ONNX Runtime runs.
+        by_default: Its outputs with default options, against what the target describes.
+    """
+    quantize = "quantize for such processors (--target onnxruntime-avx2)"
+    refused = "ONNX Runtime refuses the option for weights that nodes share"
+    return ProcessorFinding(
+        cause=SATURATES,
+        compared=f"with {EXACT}",
+        outputs=by_default,
+        remedy=f"{quantize}; {refused}"
+        if shares_weights(model)
+        else f"set that session option in your app, or {quantize}",
+    )
+
+
+def on_processor(plan: QuantizedGraph, instructions: InstructionSet | None) -> QuantizedGraph:
+    """The plan with the arithmetic of its target's kernels for a processor."""
+    return replace(plan, target=plan.target.on(instructions))
+
+
+class AsDescribed:
+    """The outputs of a runtime, against what the target describes.
+
+    Only where the kernels for this processor compute otherwise; elsewhere that is what is compared
+    anyway.
+
+    Args:
+        plan: With the target as it is described.
+        here: The program with the arithmetic of this processor's kernels.
+        threads: Threads of float islands; 0 lets their runtime choose.
+    """
+
+    def __init__(self, plan: QuantizedGraph, here: Program, threads: int) -> None:
+        program = lower(plan)
+        described = [step.arithmetic for step in program.steps]
+        differs = described != [step.arithmetic for step in here.steps]
+        self._engine = IntegerEngine(program, threads=threads) if differs else None
+        self._outputs = OutputComparer()
+
+    def add(self, feeds: Mapping[str, npt.NDArray[Any]], deployed: Mapping[str, Array]) -> None:
+        """Compare the outputs of one batch."""
+        if self._engine is None:
+            return
+        computed = self._engine.run(feeds).outputs
+        for name, array in deployed.items():
+            self._outputs.add(name, array, computed[name])
+
+    def finding(
+        self, instructions: InstructionSet | None, *, saturates: bool = False, remedy: str = ""
+    ) -> ProcessorFinding | None:
+        """What was found; None where nothing is computed otherwise.
+
+        Args:
+            instructions: What this processor's kernels use.
+            saturates: Whether they saturate pairs of products, and the target's do not.
+            remedy: How to get the same bits; by default there is none.
+        """
+        if self._engine is None:
+            return None
+        otherwise = f"kernels for {instructions} compute otherwise than the target describes"
+        return ProcessorFinding(
+            cause=SATURATES if saturates else otherwise,
+            compared=f"with the arithmetic of kernels for {instructions}",
+            outputs=self._outputs.found(),
+            remedy=remedy or "verify on the processor that you deploy to",
+        )

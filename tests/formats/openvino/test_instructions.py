@@ -1,0 +1,119 @@
+"""Which instructions oneDNN uses, and what their kernels compute."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from intact.formats.openvino import process
+from intact.formats.openvino.process import instructions_in_use
+from intact.formats.openvino.run import ExecutedNode
+from intact.program.arithmetic.ends import EndsGrid, ends_codes
+from intact.targets import Arithmetic, InstructionSet, load_target
+from tests.program.one_step import int8
+
+AMX, VNNI, AVX512 = InstructionSet.AMX, InstructionSet.AVX512_VNNI, InstructionSet.AVX512
+AVX_VNNI, AVX2 = InstructionSet.AVX_VNNI, InstructionSet.AVX2
+
+
+@pytest.mark.parametrize(
+    ("sets", "limit", "expected"),
+    [
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "", AMX),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "DEFAULT", AMX),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "AVX512_CORE_AMX", AMX),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "AVX512_CORE_FP16", VNNI),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "avx512_core_vnni", VNNI),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "AVX512_CORE", AVX512),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "AVX2_VNNI", AVX_VNNI),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "AVX2", AVX2),
+        ((AMX, VNNI, AVX_VNNI, AVX512, AVX2), "SSE41", None),
+        ((AVX2,), "AVX512_CORE_AMX", AVX2),
+        ((VNNI, AVX512, AVX2), "", VNNI),
+        ((), "AVX2", None),
+    ],
+)
+def test_the_best_instructions_that_the_limit_leaves_are_used(
+    monkeypatch: pytest.MonkeyPatch,
+    sets: tuple[InstructionSet, ...],
+    limit: str,
+    expected: InstructionSet | None,
+) -> None:
+    monkeypatch.setattr(process, "instruction_sets", lambda: sets)
+    assert instructions_in_use(limit) is expected
+
+
+def test_each_set_has_the_arithmetic_of_its_kernels() -> None:
+    target = load_target("openvino")
+    conv = {each: target.on(each).arithmetic_for("Conv") for each in (None, AMX, VNNI, AVX2)}
+    assert conv[None] == conv[AMX] == target.arithmetic_for("Conv")
+    assert (conv[AMX].zero_point, conv[VNNI].zero_point) == ("before_rounding", "after_rounding")
+    assert conv[AVX2] == load_target("openvino-avx2").arithmetic_for("Conv")
+    for op_type in ("Add", "Mul", "AveragePool", "Gemm"):
+        assert target.on(VNNI).arithmetic_for(op_type) == target.arithmetic_for(op_type)
+    assert not target.saturates_pairs
+    assert target.on(AVX2).saturates_pairs
+
+
+def test_codes_that_a_kernel_of_floats_reads_are_not_computed_with() -> None:
+    kernels = ("brgconv_avx512_I8", "jit_gemm_I8", "brgconv_avx2_f32")
+    nodes = [ExecutedNode(frozenset(), "Deconvolution", "i8", kernel) for kernel in kernels]
+    assert [node.in_integers for node in nodes] == [True, True, False]
+
+
+def rounded_sum(real: np.float32, factor: np.float32, offset: np.float32) -> int:
+    """``rint(fma(real, factor, offset))`` in exact numbers, rounded to float32 once."""
+    exact = Fraction(float(real)) * Fraction(float(factor)) + Fraction(float(offset))
+    nearest = np.float32(float(exact))  # a neighbour at most one rounding away
+    around = [np.nextafter(nearest, np.float32(side)) for side in (-np.inf, np.inf)]
+    errors = [
+        (abs(Fraction(float(each)) - exact), int(each.view(np.int32)) & 1, each)
+        for each in (nearest, *around)
+    ]
+    return round(Fraction(float(min(errors)[2])))  # halves go to even
+
+
+@given(
+    st.floats(2**-10, 2**10, width=32),
+    st.lists(st.integers(-140_000, 140_000), min_size=1, max_size=40),
+    st.integers(-2, 2),
+)
+@settings(max_examples=200, deadline=None)
+def test_the_offset_of_signed_codes_is_added_as_the_kernels_do(
+    scale: float, thousandths: list[int], ulps: int
+) -> None:
+    encoding = int8(scale)
+    arithmetics = [load_target("openvino").on(each).arithmetic_for("Conv") for each in (VNNI, AMX)]
+    reals = np.array(thousandths, np.float32) * np.float32(scale / 1000)
+    ties = (np.array(thousandths, np.float32) // 1000 + np.float32(0.5)) * np.float32(scale)
+    for _ in range(abs(ulps)):
+        ties = np.nextafter(ties, np.float32(np.inf if ulps > 0 else -np.inf))
+    numbers = np.concatenate([reals, ties])
+    for arithmetic, first in zip(arithmetics, (-128, 0), strict=True):
+        grid = EndsGrid.of(arithmetic, encoding)
+        assert grid.first == first
+        found = ends_codes(numbers, arithmetic, encoding, (-128, 127))
+        want = [rounded_sum(n, grid.factor[0], grid.offset[0]) + first for n in numbers]
+        assert found.tolist() == np.clip(want, -128, 127).tolist()
+
+
+def test_both_offsets_are_one_code_apart_next_to_some_ties() -> None:
+    arithmetics: list[Arithmetic] = [
+        load_target("openvino").on(each).arithmetic_for("Conv") for each in (VNNI, AMX)
+    ]
+    random = np.random.default_rng(0)
+    different = 0
+    for scale in random.uniform(0.01, 0.1, 40).astype(np.float32):
+        codes = np.arange(-127, 127, dtype=np.float32)
+        ties = ((codes + np.float32(0.5)) * scale).astype(np.float32)
+        first, second = (
+            ends_codes(ties, each, int8(float(scale)), (-128, 127)).astype(int)
+            for each in arithmetics
+        )
+        assert np.abs(first - second).max() <= 1
+        different += int((first != second).sum())
+    assert 0 < different < 40 * 254
