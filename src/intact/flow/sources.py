@@ -46,7 +46,7 @@ def load_result(result: Result | str | Path) -> Result:
 
 
 def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Deployment:
-    """Return what is written, as it was asked for."""
+    """Check the formats and ends that are asked for."""
     if io not in set(Io):
         raise UsageError(f"--io {io!r}", remedy="int8 or float")
     chosen = chosen_formats(target, formats)
@@ -76,13 +76,13 @@ def default_target(model: ModelSource) -> str:
 
 
 def names_deployed(model: object) -> TypeGuard[str | Path]:
-    """Tell whether a source is a model file of others that can be verified as it is."""
+    """Check whether a source is a model file of others that can be verified as it is."""
     found = model_reader(model)
     return found is not None and found[1].deployed is not None
 
 
 def names_result(model: ModelSource) -> TypeGuard[str | Path]:
-    """Tell whether a source is the folder of a result."""
+    """Check whether a source is the folder of a result."""
     return isinstance(model, str | Path) and (Path(model) / PLAN).is_file()
 
 

@@ -13,7 +13,7 @@ import pytest
 from intact.engines.cpu import detect_cpu
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError, PlanError
-from intact.formats.openvino.fake_quantize import DOMAIN, quantizer, refusal
+from intact.formats.openvino.fake_quantize import DOMAIN, quantizer, unsupported_reason
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
 from intact.plan import Overrides, QuantizedGraph, quantization_points
 from intact.targets import Target, load_target
@@ -385,16 +385,16 @@ def test_an_end_beyond_float32(low: float, reason: str | None) -> None:
     end = config(plan, "one.input[0]").dominator
     end.set_params(low / -128, 0)
     point = next(p for p in quantization_points(plan) if str(p.end) == "one.input[0]")
-    assert (refusal(point) is None) is (reason is None)
+    assert (unsupported_reason(point) is None) is (reason is None)
     assert np.isfinite(quantizer(point).high)
 
 
 def test_scales_along_an_axis_of_an_unknown_rank_are_refused() -> None:
     plan = one_conv("openvino").copy()
     point = next(p for p in quantization_points(plan) if str(p.end) == "one.input[1]")
-    assert refusal(point) is None
+    assert unsupported_reason(point) is None
     point.value.shape = None
-    assert refusal(point) == "one scale a channel of a tensor of unknown rank"
+    assert unsupported_reason(point) == "one scale a channel of a tensor of unknown rank"
 
 
 def test_a_reader_with_its_own_grid_reads_the_quantized_output() -> None:

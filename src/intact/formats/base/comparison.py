@@ -74,7 +74,7 @@ def in_codes(array: Array, encoding: Encoding) -> Array:
 
 
 def in_numbers(array: Array, tensor: Tensor) -> Array:
-    """Return what the codes of a tensor, as it is stored, stand for; floats are what they are."""
+    """Dequantize the codes of a tensor, as it is stored; floats are returned as they are."""
     encoding = tensor.encoding
     if encoding is None:
         return array
@@ -170,7 +170,7 @@ def _best(scores: npt.NDArray[Any]) -> list[int]:
 
 
 def has_classes(scores: npt.NDArray[Any]) -> bool:
-    """Tell whether an output decides between classes: one score each, for every sample."""
+    """Check whether an output decides between classes: one score each, for every sample."""
     lengths = [length for length in scores.shape[1:] if length != 1]
     return scores.ndim >= 2 and len(lengths) == 1 and scores.dtype.kind in "iuf"
 
@@ -227,7 +227,7 @@ class OutputComparer:
         return [comparison for comparison, _ in self._found.values()]
 
     def classes(self) -> Classes | None:
-        """Return what the first output decides, if it does."""
+        """The classes that the first output decides, if it does."""
         return self._classes
 
 
@@ -267,7 +267,7 @@ def comparisons(program: Program, tensors: list[Tensor]) -> dict[str, LayerCompa
 
 
 def operation_name(step: Step) -> str:
-    """Return what a step computes, in words: ``Convolution``, ``Elementwise add``."""
+    """Name the operation of a step in words: ``Convolution``, ``Elementwise add``."""
     kind = getattr(step.operation, "kind", None)
     name = type(step.operation).__name__
     return f"{name} {kind}" if kind is not None else name

@@ -95,7 +95,7 @@ class Expressible:
     packs: bool = True
 
     def __and__(self, other: Expressible) -> Expressible:
-        """Return what both formats express."""
+        """Combine two formats: what both express."""
         return Expressible(
             self.weight_bits & other.weight_bits,
             self.activation_bits & other.activation_bits,

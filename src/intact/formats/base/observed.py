@@ -30,7 +30,7 @@ class Named(NamedTuple):
 
     Attributes:
         tensors: By recorded name.
-        unheld: Names of tensors of the model that no step hands out, with the reason.
+        unheld: Names of tensors of the model that no step computes, with the reason.
     """
 
     tensors: dict[str, Tensor]
@@ -216,7 +216,7 @@ def verify_observed(
     program = lower(plan)
     found = named(plan, program, dump)
     if not found.tensors:
-        raise DataError("no recorded tensor can be compared", remedy="record what layers hand out")
+        raise DataError("no recorded tensor can be compared", remedy="record the outputs of layers")
     beside = EngineBeside(program, found.tensors.values(), threads=threads)
     given = stored_feeds(program, feeds)
     count = len(next(iter(given.values())))

@@ -234,7 +234,7 @@ def _overlap_fused(plan: QuantizedGraph) -> None:
 
 
 def _reads_integers(plan: QuantizedGraph, node: ir.Node) -> bool:
-    """Tell whether all data and weights of a node are quantized."""
+    """Check whether all data and weights of a node are quantized."""
     return not any(_float_slots(plan, node)) and bool(data_slots(node))
 
 

@@ -159,7 +159,7 @@ def _clip(builder: OnnxBuilder, node: Node) -> None:
 
 
 def _is_wide(*values: Value) -> bool:
-    """Tell whether some value leaves 32 bits.
+    """Check whether some value leaves 32 bits.
 
     ONNX Runtime (1.31.1) has Clip, Min and Max of int64 compare the lower halves of two numbers as
     signed ones where the upper halves are equal, so that 2**31 is not above 127. Less and Greater

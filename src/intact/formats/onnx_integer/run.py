@@ -48,7 +48,7 @@ class OnnxIntegerRuntime:
         self._outputs = [output.name for output in self._session.get_outputs()]
 
     def run(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
-        """Run one batch; return what the model hands out, by name.
+        """Run one batch; return its outputs by name.
 
         Raises:
             ExportError: The runtime fails on these inputs.

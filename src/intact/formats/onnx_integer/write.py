@@ -35,7 +35,7 @@ def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] 
     Args:
         graph: What `realize` made of the program.
         program: Named in the metadata: what codes at the ends stand for.
-        shown: Values that are handed out too, by name, behind the outputs.
+        shown: Names of values that are given too, behind the outputs.
     """
     builder = OnnxBuilder()
     for value in graph.inputs:
@@ -55,7 +55,7 @@ def integer_model(graph: IntegerGraph, program: Program, shown: tuple[str, ...] 
 
 
 def _text(tensor: Tensor) -> str:
-    """Return what the codes at an end stand for; "float" where there are none."""
+    """Describe the codes of an input or output; its type where it has none."""
     encoding = tensor.encoding
     if encoding is None:
         return str(tensor.dtype)

@@ -41,7 +41,7 @@ class Container:
         return np.dtype(f"{'i' if self.low < 0 else 'u'}{max(self.data_type.bitwidth // 8, 1)}")
 
     def holds_exactly(self, config: TensorQuantConfig) -> bool:
-        """Tell whether saturating to the type is saturating to the config's range."""
+        """Check whether saturating to the type is saturating to the config's range."""
         return (config.quant_min, config.quant_max) == (self.low, self.high)
 
 
@@ -72,7 +72,7 @@ def container_for(config: TensorQuantConfig, *, is_constant: bool) -> Container 
     """Return the smallest type that holds a config's range; None if ONNX has none.
 
     Activations take 8 bits at least: ONNX Runtime 1.31 refuses a model in which a Clip stands
-    before a 4-bit QuantizeLinear, and hands out no 4-bit tensors.
+    before a 4-bit QuantizeLinear, and gives no 4-bit tensors.
     """
     family = _SIGNED if config.quant_min < 0 else _UNSIGNED
     return next(

@@ -59,7 +59,7 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
 
 
 def is_quantized(model: ir.Model) -> bool:
-    """Tell whether a model holds integers already: pairs, or operators on codes."""
+    """Check whether a model holds integers already: pairs, or operators on codes."""
     return any(
         is_quantize(node)
         or is_dequantize(node)

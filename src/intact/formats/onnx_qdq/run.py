@@ -40,7 +40,7 @@ class QdqRuntime:
 
     Args:
         model: The written model.
-        codes: Value names of the integers to hand out, by tensor end. Handing out the output of
+        codes: Value names of the integers to return, by tensor end. Returning the output of
             a QuantizeLinear does not undo the runtime's fusions.
         threads: Threads inside one operator; 0 lets the runtime choose.
         fuse: Whether the runtime makes integer kernels of operators between quantizers, as it

@@ -82,7 +82,7 @@ def stored_on_grid(point: QuantPoint) -> ir.TensorProtocol:
 def _computed(
     point: QuantPoint, compute: Callable[[], ir.TensorProtocol], data_type: ir.DataType
 ) -> ir.TensorProtocol:
-    """Return what is computed of a constant; of a large one only when it is written."""
+    """Compute a tensor from a constant; from a large one only when it is written."""
     source = point.value.const_value
     if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
         return compute()
@@ -90,7 +90,7 @@ def _computed(
 
 
 def is_saturation(plan: QuantizedGraph, node: ir.Node, config: TensorQuantConfig) -> bool:
-    """Tell whether quantizing without the node gives the same integers.
+    """Check whether quantizing without the node gives the same integers.
 
     True for a Relu or Clip that is fused to its producer, whose result is not quantized on its
     own, and whose bounds land on the ends of the integer range: what lies beyond a bound saturates
@@ -112,7 +112,7 @@ def is_saturation(plan: QuantizedGraph, node: ir.Node, config: TensorQuantConfig
 
 
 def _is_fused(plan: QuantizedGraph, node: ir.Node) -> bool:
-    """Tell whether a node computes inside the one before it.
+    """Check whether a node computes inside the one before it.
 
     Between two pairs it does not: without it they would touch, and ONNX Runtime makes one of them.
     """

@@ -56,7 +56,7 @@ def stored_range(config: TensorQuantConfig, *, is_constant: bool) -> tuple[int, 
 
 
 def quantizer(point: QuantPoint) -> Quantizer:
-    """Return the FakeQuantize of a point that has one (see ``refusal``)."""
+    """Return the FakeQuantize of a point that has one (see ``unsupported_reason``)."""
     config = point.config
     params = config.params
     if params is None:
@@ -71,7 +71,7 @@ def quantizer(point: QuantPoint) -> Quantizer:
     return Quantizer(*ends, levels=high - low + 1)
 
 
-def refusal(point: QuantPoint) -> str | None:
+def unsupported_reason(point: QuantPoint) -> str | None:
     """Tell why there is no FakeQuantize for a point; None if there is one, or needs to be none."""
     config = point.config
     if config.grid.exponential:
@@ -89,7 +89,7 @@ def refusal(point: QuantPoint) -> str | None:
 
 
 def is_plain(point: QuantPoint) -> bool:
-    """Tell whether a constant is written as the floats that it stands for, without a quantizer."""
+    """Check whether a constant is written as the floats that it stands for, without a quantizer."""
     return point.is_constant and point.config.bits > MOST_BITS
 
 

@@ -24,7 +24,7 @@ _LONGEST_REASON = 300
 
 
 def is_installed() -> bool:
-    """Tell whether OpenVINO is here, which alone can write its files."""
+    """Check whether OpenVINO is here, which alone can write its files."""
     return importlib.util.find_spec("openvino") is not None
 
 

@@ -73,7 +73,7 @@ class OpenVinoProcess:
 
     Args:
         path: ``.onnx`` or ``.xml``.
-        observed: For each of several compiled models which tensors it hands out.
+        observed: For each of several compiled models the tensors that it returns.
         instructions: Value of ``ONEDNN_MAX_CPU_ISA``.
         threads: Of the plugin; 0 takes all cores.
 
@@ -108,7 +108,7 @@ class OpenVinoProcess:
                 errors="replace",
             )
         try:
-            told = json.loads(self._answer(READY))
+            reported = json.loads(self._answer(READY))
         except BaseException:
             self.close()
             raise
@@ -117,7 +117,7 @@ class OpenVinoProcess:
                 ExecutedNode(frozenset(layers), kind, precision, kernel)
                 for layers, kind, precision, kernel in nodes
             )
-            for nodes in told
+            for nodes in reported
         )
 
     def run(self, feeds: Mapping[str, npt.NDArray[Any]]) -> list[tuple[_Arrays, _Arrays]]:
@@ -169,7 +169,7 @@ class OpenVinoProcess:
             raise self._ended() from error
 
     def _answer(self, wanted: str) -> str:
-        """Return what follows a word in the next line that starts with one that is known."""
+        """Read up to a line that starts with the word, and return the rest of that line."""
         for line in self._process.stdout or ():
             word, _, rest = line.rstrip("\n").partition(" ")
             if word == wanted:

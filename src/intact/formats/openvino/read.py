@@ -72,7 +72,7 @@ class Parameters:
         )
 
     def equals(self, other: Parameters) -> bool:
-        """Tell whether equal codes mean equal numbers."""
+        """Check whether equal codes mean equal numbers."""
         mine, theirs = ((each.quant_min, each.quant_max, each.axis) for each in (self, other))
         (scale, zero_point), (other_scale, other_zero_point) = self.params, other.params
         return (
@@ -115,7 +115,7 @@ class Parameters:
 
 
 def is_fake_quantize(node: ir.Node) -> bool:
-    """Tell whether a node is OpenVINO's quantizer."""
+    """Check whether a node is OpenVINO's quantizer."""
     return node.op_type == OP_TYPE and node.domain == DOMAIN
 
 
@@ -127,23 +127,23 @@ def read_parameters(node: ir.Node) -> Parameters:
             named.
     """
     if len(node.inputs) != 5 or len(node.outputs) != 1 or node.inputs[0] is None:
-        raise refusal(node, f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs")
+        raise unreadable(node, f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs")
     levels = _levels(node)
     low, high, out_low, out_high = (_ends(node, slot) for slot in range(1, 5))
     if not (np.array_equal(low, out_low) and np.array_equal(high, out_high)):
-        raise refusal(node, "its output range is not its input range")
+        raise unreadable(node, "its output range is not its input range")
     low, high, axis = _by_channel(node, low, high)
     if not ((low < high) & (low <= 0) & (high >= 0)).all():
-        raise refusal(node, "a range of it is empty or does not hold 0")
+        raise unreadable(node, "a range of it is empty or does not hold 0")
     if ((high.astype(np.float64) - low) / (levels - 1) < _SMALLEST).any():
-        raise refusal(node, "its levels are nearer than normal float32 numbers")
+        raise unreadable(node, "its levels are nearer than normal float32 numbers")
     quant_min, params = _codes(low, high, levels)
     if _off(low, params, quant_min) > _OFF:
-        raise refusal(node, "0 lies between two of its levels")
+        raise unreadable(node, "0 lies between two of its levels")
     return Parameters(params, quant_min, quant_min + levels - 1, axis)
 
 
-def refusal(node: ir.Node, reason: str, remedy: str = "quantize the float model") -> ModelError:
+def unreadable(node: ir.Node, reason: str, remedy: str = "quantize the float model") -> ModelError:
     """Return the error that names a node which cannot be read."""
     return ModelError(f"node {node.name!r} ({node.op_type}): {reason}", remedy=remedy)
 
@@ -166,19 +166,19 @@ def _off(low: Ends, params: QuantParams, quant_min: int) -> float:
 def _levels(node: ir.Node) -> int:
     attribute = node.attributes.get("levels")
     if attribute is None or attribute.type is not ir.AttributeType.INT or attribute.is_ref():
-        raise refusal(node, "its attribute levels is no integer")
+        raise unreadable(node, "its attribute levels is no integer")
     levels = attribute.as_int()
     if not 3 <= levels <= 1 << MOST_BITS:
-        raise refusal(node, f"it has {levels} levels", f"3 to {1 << MOST_BITS} are read")
+        raise unreadable(node, f"it has {levels} levels", f"3 to {1 << MOST_BITS} are read")
     return levels
 
 
 def _ends(node: ir.Node, slot: int) -> npt.NDArray[np.float32]:
     array = constant_array(input_value(node, slot))
     if array is None:
-        raise refusal(node, "its range is computed by the model")
+        raise unreadable(node, "its range is computed by the model")
     if array.dtype != np.float32 or array.size == 0 or not np.isfinite(array).all():
-        raise refusal(node, "its range is not finite float32")
+        raise unreadable(node, "its range is not finite float32")
     return array
 
 
@@ -187,7 +187,7 @@ def _by_channel(node: ir.Node, low: Ends, high: Ends) -> tuple[Ends, Ends, int |
     try:
         low, high = np.broadcast_arrays(low, high)
     except ValueError as error:
-        raise refusal(node, "its ends have different shapes") from error
+        raise unreadable(node, "its ends have different shapes") from error
     long = [axis for axis, length in enumerate(low.shape) if length != 1]
     if not long:
         return low.reshape(()), high.reshape(()), None
@@ -196,10 +196,10 @@ def _by_channel(node: ir.Node, low: Ends, high: Ends) -> tuple[Ends, Ends, int |
     rank = low.ndim if shape is None else len(shape)
     axis = long[0] + rank - low.ndim
     if len(long) > 1 or low.ndim > rank:
-        raise refusal(node, f"its ends have shape {list(low.shape)}")
+        raise unreadable(node, f"its ends have shape {list(low.shape)}")
     length = low.shape[long[0]]
     if shape is not None and shape[axis] != length and not shape.is_unknown_dim(axis):
-        raise refusal(node, f"it has {length} scales along axis {axis} of shape {shape}")
+        raise unreadable(node, f"it has {length} scales along axis {axis} of shape {shape}")
     return low.reshape(-1), high.reshape(-1), axis
 
 
@@ -286,7 +286,7 @@ class _Stripper:
                 axis=parameters.axis,
             )
         except (ConfigError, DataError) as error:
-            raise refusal(group.nodes[0], str(error)) from error
+            raise unreadable(group.nodes[0], str(error)) from error
         numbers = dequantize(codes, *parameters.params, axis=parameters.axis)
         name = self._edits.names.fresh(str(value.name).removesuffix("_on_grid"))
         constant = add_constant(self._graph, numbers, name)
@@ -375,11 +375,11 @@ def read_fake_quantize(
 
 
 def is_fake_quantized(model: ir.Model) -> bool:
-    """Tell whether a model has quantizers in OpenVINO's form."""
+    """Check whether a model has quantizers in OpenVINO's form."""
     return any(is_fake_quantize(node) for node in model.graph.all_nodes())
 
 
 def _refuse_in_bodies(model: ir.Model) -> None:
     for node in model.graph.all_nodes():
         if is_fake_quantize(node) and node.graph is not model.graph:
-            raise refusal(node, "it stands in the body of another node")
+            raise unreadable(node, "it stands in the body of another node")

@@ -58,7 +58,7 @@ class OpenVinoRuntime:
 
     Args:
         path: ``.onnx`` or ``.xml``.
-        observe: Names of tensors to hand out besides the outputs. Handing out a tensor that a
+        observe: Names of tensors to return besides the outputs. Returning a tensor that a
             convolution adds to its sums undoes that fusion: `executed` tells.
         threads: Of the plugin; 0 takes all cores.
 

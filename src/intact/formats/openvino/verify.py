@@ -58,8 +58,8 @@ class View:
     Attributes:
         tensors: Those of the program, by name.
         names: What OpenVINO calls them, by the same.
-        groups: For each compiled model what it hands out: nothing, as its users run it; all that
-            changes nothing; the others one by one.
+        groups: For each compiled model the tensors that it returns: none, as its users run it; all
+            that change nothing; the others one by one.
         ends: Where they lie in the plan.
         scales: What codes are counted in, by the tensor's name.
     """
@@ -91,7 +91,7 @@ class View:
         return View(tensors, names, [[], freely, *alone], frozenset(found), scales)
 
     def without(self, names: set[str]) -> View:
-        """Return what is left without tensors that OpenVINO calls so."""
+        """The same view without the tensors of these names in OpenVINO."""
         tensors = {n: t for n, t in self.tensors.items() if self.names[n] not in names}
         groups = [[name for name in group if name not in names] for group in self.groups]
         return replace(self, tensors=tensors, groups=groups)
@@ -151,7 +151,7 @@ def _touched(program: Program, layers: frozenset[str], exported: OpenVinoModel) 
 
 
 def names_one(layers: Iterable[str], names: set[str]) -> bool:
-    """Tell whether a layer is one of some nodes, or a part that OpenVINO took one apart into."""
+    """Check whether a layer is one of some nodes, or a part that OpenVINO took one apart into."""
     return any(layer in names or layer.split("/")[0] in names for layer in layers)
 
 

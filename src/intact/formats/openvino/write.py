@@ -22,7 +22,7 @@ from intact.formats.openvino.fake_quantize import (
     OP_TYPE,
     is_plain,
     quantizer,
-    refusal,
+    unsupported_reason,
 )
 from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
@@ -102,7 +102,7 @@ def _biases(points: list[QuantPoint]) -> str:
 
 
 def _is_integer(point: QuantPoint) -> bool:
-    """Tell whether OpenVINO computes with the codes of a point, in its own files at least."""
+    """Check whether OpenVINO computes with the codes of a point, in its own files at least."""
     config = point.config
     if not point.is_constant:
         return quantizer(point).levels in _INTEGER_LEVELS and config.granularity.axis is None
@@ -112,7 +112,7 @@ def _is_integer(point: QuantPoint) -> bool:
 
 
 def _is_half_unsigned(point: QuantPoint) -> bool:
-    """Tell whether a weight's codes without a sign fit int8, less their zero point too.
+    """Check whether a weight's codes without a sign fit int8, less their zero point too.
 
     OpenVINO subtracts it from the integers in its own files, and computes in float where they stand
     behind a FakeQuantize.
@@ -145,7 +145,7 @@ def inline_functions(model: ir.Model) -> None:
     for identifier in model.functions:
         _measure(identifier, model.functions, sizes)
     if _size(model.graph.all_nodes(), sizes) > _MOST_NODES:
-        raise _refusal(f"they become more than {_MOST_NODES} nodes")
+        raise _cannot_inline(f"they become more than {_MOST_NODES} nodes")
     common.InlinePass()(model)
 
 
@@ -167,7 +167,7 @@ def _measure(
         if not missing:
             sizes[identifier] = min(_size(nodes, sizes), _MOST_NODES + 1)
         elif identifier in opened:
-            raise _refusal("they call each other in a circle")
+            raise _cannot_inline("they call each other in a circle")
         opened.add(identifier)
         waiting += missing
 
@@ -176,7 +176,7 @@ def _size(nodes: Iterable[ir.Node], sizes: _Sizes) -> int:
     return sum(sizes.get(node.op_identifier(), 1) for node in nodes)
 
 
-def _refusal(reason: str) -> ExportError:
+def _cannot_inline(reason: str) -> ExportError:
     return ExportError(
         f"the model's own functions cannot be put where they are called: {reason}",
         remedy="export the float model without functions",
@@ -232,7 +232,7 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
     points = list(quantization_points(plan))
     unsupported = UnsupportedNodes("FakeQuantize cannot express", "keep these nodes float")
     for point in points:
-        reason = refusal(point)
+        reason = unsupported_reason(point)
         if reason:
             unsupported.add(str(point.end), reason)
     unsupported.raise_any()

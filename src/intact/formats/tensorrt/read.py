@@ -119,7 +119,7 @@ def parse_ranges(data: bytes, source: str) -> ScaleTable:
 
 
 def holds_ranges(data: bytes) -> bool:
-    """Tell whether a JSON document is one of ranges, and not of encodings."""
+    """Check whether a JSON document is one of ranges, and not of encodings."""
     try:
         return bool(msgspec.json.decode(data, type=_Probe).tensorrt)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):

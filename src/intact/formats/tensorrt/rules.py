@@ -69,7 +69,7 @@ def constant_behind(quantizer: ir.Node) -> npt.NDArray[Any] | None:
 
 
 def tensor_name(quantizer: ir.Node, known: Collection[str]) -> str:
-    """Return what the float model calls the activation that a Quantize reads.
+    """Name, in the float model, the activation that a Quantize reads.
 
     Where that is an output of the model, the Dequantize has its name; where a range is narrower
     than its type, a Clip stands before the Quantize.
@@ -139,7 +139,7 @@ class WrittenModel:
 
 
 def table_names(written: WrittenModel) -> Iterator[str]:
-    """Yield what the tables name and the float model has not."""
+    """Yield the names in the tables that the float model does not have."""
     known = written.known()
     for file, table in _tables(written):
         if isinstance(table, str):
@@ -346,7 +346,7 @@ def _opset(written: WrittenModel) -> Iterator[str]:
 
 
 def _is_quantized(value: ir.Value | None) -> bool:
-    """Tell whether a value comes from a Dequantize, perhaps moved on the way."""
+    """Check whether a value comes from a Dequantize, perhaps moved on the way."""
     return dequantizer_of(value) is not None
 
 
@@ -371,4 +371,4 @@ RULES: Mapping[str, Callable[[WrittenModel], Iterator[str]]] = {
     "the tables have the scales of the model": table_scales,
 }
 
-"""In the order in which they are told."""
+"""In the order of the report."""

@@ -160,23 +160,23 @@ def written_tables(plan: QuantizedGraph) -> dict[str, bytes]:
 
 
 def export_notes(plan: QuantizedGraph, opset: int) -> tuple[Note, ...]:
-    """Return what a user should know: opsets that few releases read, tensors the tables lack."""
+    """Make notes for the user: opsets that few releases read, tensors that the tables lack."""
     notes = []
     release = first_release(opset)
     if release is None:
-        told = f"no TensorRT whose documents are known reads ONNX opset {opset}"
-        notes.append(Note(NoteKind.EXPORT, "", told, "export the float model with an older one"))
+        message = f"no TensorRT whose documents are known reads ONNX opset {opset}"
+        notes.append(Note(NoteKind.EXPORT, "", message, "export the float model with an older one"))
     elif opset > _COMMON_OPSET:
-        told = f"TensorRT 8.6 reads ONNX opsets up to {_COMMON_OPSET}, the model has {opset}"
-        notes.append(Note(NoteKind.EXPORT, "", told, f"take TensorRT {release} or later"))
+        message = f"TensorRT 8.6 reads ONNX opsets up to {_COMMON_OPSET}, the model has {opset}"
+        notes.append(Note(NoteKind.EXPORT, "", message, f"take TensorRT {release} or later"))
     found = activation_scales(plan)
     lacking = [*found.several, *(name for name in found.scales if _breaks_lines(name))]
     if lacking:
-        told = (
+        message = (
             f"{CACHE_FILE} and {RANGES_FILE} lack {len(lacking)} tensor(s) that have several "
             f"scales, or a line break in the name (first: {lacking[0]!r}); {MODEL_FILE} has them"
         )
-        notes.append(Note(NoteKind.EXPORT, "", told))
+        notes.append(Note(NoteKind.EXPORT, "", message))
     return tuple(notes)
 
 

@@ -184,7 +184,7 @@ def _ends(value: Value) -> tuple[int, ...]:
 
 
 def _keeps(value: Value, other: Value) -> bool:
-    """Tell whether broadcasting against another leaves a value's shape."""
+    """Check whether broadcasting against another leaves a value's shape."""
     return broadcast(value.shape, other.shape) == value.shape
 
 

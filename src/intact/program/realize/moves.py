@@ -42,7 +42,7 @@ def reshape(step: StepBuilder) -> None:
 
 
 def _reshaped(wanted: tuple[int, ...], shape: Shape) -> Shape:
-    """Return the result's shape: -1 is told where no length is open."""
+    """The result's shape: -1 is allowed where no length is open."""
     if -1 not in wanted or None in shape:
         return tuple(None if length == -1 else length for length in wanted)
     size = int(np.prod([known(length) for length in shape], dtype=np.int64))

@@ -115,7 +115,7 @@ def _sums(step: StepBuilder, magnitudes: int) -> tuple[int, int]:
 def convolve(
     step: StepBuilder, data: Value, kernel: Array, weights: Weights, window: Window
 ) -> Value:
-    """Draw a convolution of data ``[N, C, *S]``."""
+    """Add a convolution of data ``[N, C, *S]``."""
     held = step.builder.constant(kernel, "weight")
     lengths = tuple(
         None if length is None else _windows(length, window, axis)
@@ -141,7 +141,7 @@ def _windows(length: int, window: Window, axis: int) -> int:
 def product(
     step: StepBuilder, data: Value, other: Value, shape: Shape, magnitudes: int, zero: int
 ) -> Value:
-    """Draw a product of matrices.
+    """Add a product of matrices.
 
     Args:
         step: The step.

@@ -87,7 +87,7 @@ def _parity(builder: IntegerBuilder, value: Value) -> Value:
 
 
 def wrapped(builder: IntegerBuilder, value: Value, bits: int) -> Value:
-    """Return what a two's complement register of this width holds of a value."""
+    """Wrap a value to a two's complement register of this width."""
     half = 1 << (bits - 1)
     if -half <= value.low and value.high < half:
         return value
@@ -135,7 +135,7 @@ def requantized(
     """Return the codes of accumulators, biases added: `Requantizer` with integers.
 
     Args:
-        builder: Drawn in.
+        builder: The graph.
         value: The accumulators.
         arithmetic: How.
         multiplier: ``accumulator scale / output scale``, of a shape that broadcasts to them.

@@ -87,7 +87,7 @@ def _reciprocal(builder: IntegerBuilder, total: Value, shift: int) -> tuple[Valu
     """Return ``1 / total`` as a factor in Q0, the power of two to divide by then, and half of it.
 
     Args:
-        builder: Drawn in.
+        builder: The graph.
         total: In Q12, from 1 on.
         shift: Further bits to divide by.
     """

@@ -77,7 +77,7 @@ def _sums(step: StepBuilder, data: Value, source: Encoding, window: Window, shap
 
 
 def _divisors(shape: Shape, operation: Pool) -> Array:
-    """Return what sums of windows are divided by: ``[]``, or ``[*S]`` where windows differ."""
+    """Count the values in each window: ``[]``, or ``[*S]`` where windows differ."""
     counts = np.ones((1,) * len(operation.kernel), np.int64)
     for axis, size in enumerate(operation.kernel):
         pads, stride, length = operation.pads[axis], operation.strides[axis], shape[axis + 2]

@@ -193,6 +193,6 @@ def known(length: int | None) -> int:
 
 
 def type_range(encoding: Encoding) -> tuple[int, int]:
-    """Return what the type of codes holds; callers may feed codes beyond the encoding's range."""
+    """The range of the type of codes; callers may feed codes beyond the encoding's range."""
     info = np.iinfo(encoding.dtype)
     return int(info.min), int(info.max)

@@ -15,7 +15,7 @@ from intact.formats.onnx_qdq.reading.parameters import (
     is_dequantize,
     is_quantize,
     read_parameters,
-    refusal,
+    unreadable,
 )
 from intact.graph import constant_array, input_value, moves_values
 from intact.graph.names import value_names
@@ -101,7 +101,7 @@ def expand_qoperators(model: ir.Model) -> None:
     for node in tuple(model.graph):
         row = QOPERATORS.get((node.domain, node.op_type))
         if node.op_type in DYNAMIC:
-            raise refusal(
+            raise unreadable(
                 node,
                 "the model is quantized dynamically, its activations have no fixed scales",
                 "quantize the float model",
@@ -154,7 +154,7 @@ class _Expansion:
         moved = moves_values(self._node) and [slot for slot, _ in readings] == [0]
         alike = all(read_parameters(m).equals(read_parameters(first)) for m in makers)
         if self._node.domain != "" or not alike or not (moved or joins):
-            raise refusal(
+            raise unreadable(
                 self._node,
                 f"it computes on the codes of {first.outputs[0].name!r}",
                 ONLY_KNOWN,
@@ -171,7 +171,7 @@ class _Expansion:
     def _refuse_attributes(self, row: QOperator) -> None:
         for name, harmless in row.dropped.items():
             if harmless is not None and integer_attribute(self._node, name, harmless) != harmless:
-                raise refusal(self._node, f"its attribute {name} is not {harmless}")
+                raise unreadable(self._node, f"its attribute {name} is not {harmless}")
         written = integer_attribute(self._node, "opset", _OPSET_OF_FREE_SOFTMAX)
         if row.op_type != "Softmax":
             return
@@ -183,7 +183,7 @@ class _Expansion:
             self._model.opset_imports[""] < _OPSET_OF_FREE_SOFTMAX
         )
         if not (last or same):
-            raise refusal(self._node, f"it means the Softmax of opset {written} along {axis}")
+            raise unreadable(self._node, f"it means the Softmax of opset {written} along {axis}")
 
     def _dequantized(
         self,
@@ -217,11 +217,11 @@ class _Expansion:
         scales = [constant_array(self._input(operand[1])) for operand in row.operands]
         codes, alpha = self._input(slot), self._node.attributes.get("alpha")
         if scales[0] is None or scales[1] is None or codes is None:
-            raise refusal(self._node, "its scale is computed by the model")
+            raise unreadable(self._node, "its scale is computed by the model")
         if scales[0].size != 1 or not scales[1].size:
-            raise refusal(self._node, f"its data has {scales[0].size} scales")
+            raise unreadable(self._node, f"its data has {scales[0].size} scales")
         if alpha is not None and alpha.type is not ir.AttributeType.FLOAT:
-            raise refusal(self._node, "its attribute alpha is no number")
+            raise unreadable(self._node, "its attribute alpha is no number")
         factor = np.float32(1 if alpha is None else alpha.as_float())
         product = factor * scales[0].reshape(()) * scales[1]
         product = np.maximum(product, np.finfo(np.float32).tiny).astype(np.float32)
@@ -260,7 +260,7 @@ class _Expansion:
         name, is_port = str(old.name), old.is_graph_output()
         stem = name.removesuffix("_quantized")
         old.name = None
-        if scale is None:  # a QGemm may hand out floats
+        if scale is None:  # a QGemm may give floats
             old.replace_all_uses_with(new, replace_graph_outputs=True)
             new.name = name
             return

@@ -47,7 +47,7 @@ class Parameters:
     axis: int | None
 
     def equals(self, other: Parameters) -> bool:
-        """Tell whether equal codes mean equal numbers."""
+        """Check whether equal codes mean equal numbers."""
         return (
             (self.container, self.axis) == (other.container, other.axis)
             and np.array_equal(self.scale, other.scale)
@@ -77,12 +77,12 @@ class Parameters:
 
 
 def is_quantize(node: ir.Node) -> bool:
-    """Tell whether a node turns numbers into codes."""
+    """Check whether a node turns numbers into codes."""
     return node.op_type == "QuantizeLinear" and node.domain in DOMAINS
 
 
 def is_dequantize(node: ir.Node) -> bool:
-    """Tell whether a node turns codes into numbers."""
+    """Check whether a node turns codes into numbers."""
     return node.op_type == "DequantizeLinear" and node.domain in DOMAINS
 
 
@@ -97,29 +97,29 @@ def read_parameters(node: ir.Node) -> Parameters:
     zero_value = input_value(node, 2)
     zero_point = constant_array(zero_value)
     if scale is None or (zero_value is not None and zero_point is None):
-        raise refusal(node, "its scale or zero point is computed by the model", _STATIC)
+        raise unreadable(node, "its scale or zero point is computed by the model", _STATIC)
     if scale.dtype != np.float32:
-        raise refusal(node, f"its scales are {scale.dtype}", "export the model in float32")
+        raise unreadable(node, f"its scales are {scale.dtype}", "export the model in float32")
     if not (np.isfinite(scale) & (scale > 0)).all():
-        raise refusal(
+        raise unreadable(
             node,
             "a scale of it is not positive and finite",
             "a channel of zeros takes any positive scale: quantize the float model again",
         )
     if scale.ndim > 1 or integer_attribute(node, "block_size", 0) != 0:
-        raise refusal(node, "it has one scale a block", _STATIC)
+        raise unreadable(node, "it has one scale a block", _STATIC)
     container = _container(node)
     codes = np.zeros(1, np.int64) if zero_point is None else zero_point.astype(np.int64)
     axis = None if scale.size == 1 else _axis(node, scale.size)
     shape = () if axis is None else scale.shape
     if codes.size not in (1, scale.size):
-        raise refusal(node, f"it has {scale.size} scales and {codes.size} zero points")
+        raise unreadable(node, f"it has {scale.size} scales and {codes.size} zero points")
     spread = np.broadcast_to(codes.reshape(() if codes.size == 1 else shape), shape)
     parameters = Parameters(scale.reshape(shape), spread, container, axis)
     try:
         parameters.config()
     except ConfigError as error:
-        raise refusal(node, str(error)) from error
+        raise unreadable(node, str(error)) from error
     return parameters
 
 
@@ -133,11 +133,11 @@ def integer_attribute(node: ir.Node, name: str, default: int) -> int:
     if attribute is None:
         return default
     if attribute.type is not ir.AttributeType.INT or attribute.is_ref():
-        raise refusal(node, f"its attribute {name} is no integer")
+        raise unreadable(node, f"its attribute {name} is no integer")
     return attribute.as_int()
 
 
-def refusal(node: ir.Node, reason: str, remedy: str = "") -> ModelError:
+def unreadable(node: ir.Node, reason: str, remedy: str = "") -> ModelError:
     """Return the error that names a node which cannot be read."""
     return ModelError(f"node {node.name!r} ({node.op_type}): {reason}", remedy=remedy)
 
@@ -147,11 +147,13 @@ def _container(node: ir.Node) -> Container:
     zero_point = input_value(node, 2)
     number = integer_attribute(node, "output_dtype", 0)
     if number not in ir.DataType.__members__.values():
-        raise refusal(node, f"its output_dtype is {number}")
+        raise unreadable(node, f"its output_dtype is {number}")
     declared = ir.DataType(number)
     if is_dequantize(node):
         if declared not in (ir.DataType.UNDEFINED, ir.DataType.FLOAT):
-            raise refusal(node, f"it gives {declared.name.lower()}", "export the model in float32")
+            raise unreadable(
+                node, f"it gives {declared.name.lower()}", "export the model in float32"
+            )
         codes = input_value(node, 0)
         data_type = None if codes is None else codes.dtype
     else:
@@ -161,7 +163,7 @@ def _container(node: ir.Node) -> Container:
     container = container_of(data_type)
     if container is None:
         name = "unknown" if data_type is None else data_type.name.lower()
-        raise refusal(node, f"its codes are of type {name}", "integers of 4 to 32 bits are read")
+        raise unreadable(node, f"its codes are of type {name}", "integers of 4 to 32 bits are read")
     return container
 
 
@@ -171,11 +173,11 @@ def _axis(node: ir.Node, channels: int) -> int:
     value = input_value(node, 0)
     if value is None or value.shape is None:
         if axis < 0:
-            raise refusal(node, f"axis {axis} of a tensor of unknown rank")
+            raise unreadable(node, f"axis {axis} of a tensor of unknown rank")
         return axis
     rank = len(value.shape)
     if not -rank <= axis < rank:
-        raise refusal(node, f"axis {axis} of a tensor of {rank} dimension(s)")
+        raise unreadable(node, f"axis {axis} of a tensor of {rank} dimension(s)")
     if value.shape[axis] != channels and not value.shape.is_unknown_dim(axis):
-        raise refusal(node, f"it has {channels} scales along axis {axis} of shape {value.shape}")
+        raise unreadable(node, f"it has {channels} scales along axis {axis} of shape {value.shape}")
     return axis % rank

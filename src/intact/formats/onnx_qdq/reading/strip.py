@@ -20,7 +20,7 @@ from intact.formats.onnx_qdq.reading.parameters import (
     is_dequantize,
     is_quantize,
     read_parameters,
-    refusal,
+    unreadable,
 )
 from intact.graph import is_constant
 from intact.graph.passes.replace import add_constant
@@ -86,7 +86,7 @@ class _Lift:
                 axis=parameters.axis,
             )
         except (ConfigError, DataError) as error:
-            raise refusal(node, str(error)) from error
+            raise unreadable(node, str(error)) from error
         stored = add_constant(
             self._graph,
             codes.astype(container.numpy),
@@ -157,7 +157,7 @@ class _Group:
     nodes: list[ir.Node] = field(default_factory=list)
 
     def takes(self, node: ir.Node, parameters: Parameters) -> bool:
-        """Tell whether a QuantizeLinear belongs to the group."""
+        """Check whether a QuantizeLinear belongs to the group."""
         same = tuple(self.nodes[0].inputs) == tuple(node.inputs)
         return same and self.parameters.equals(parameters)
 
@@ -244,16 +244,16 @@ class _Stripper:
             result.replace_all_uses_with(value)
 
     def _dequantized(self, node: ir.Node, group: _Group) -> Iterator[ir.Value]:
-        """Yield what reads the codes of a QuantizeLinear as numbers again."""
+        """Yield the DequantizeLinear nodes that read the codes of a QuantizeLinear."""
         for reader, _ in node.outputs[0].uses():
             if not is_dequantize(reader) or reader.graph is not self._graph:
-                raise refusal(
+                raise unreadable(
                     reader,
                     f"it computes on the codes of {node.outputs[0].name!r}",
                     ONLY_KNOWN,
                 )
             if not read_parameters(reader).equals(group.parameters):
-                raise refusal(
+                raise unreadable(
                     reader, f"it reads the codes of {node.name!r} with another scale than theirs"
                 )
             yield reader.outputs[0]
@@ -266,7 +266,7 @@ class _Stripper:
         maker = codes.producer()
         if maker is not None:
             reason = f"it reads integers that node {maker.name!r} ({maker.op_type}) computes"
-            raise refusal(node, reason, ONLY_KNOWN)
+            raise unreadable(node, reason, ONLY_KNOWN)
         parameters = read_parameters(node)
         if parameters.axis is None and parameters.container.data_type.bitwidth < 32:
             self._note_output(node.outputs[0], parameters)
@@ -292,7 +292,7 @@ class _Stripper:
 def _check_ports(node: ir.Node) -> None:
     """Refuse a node that is not even one by its inputs and outputs; ONNX files are not checked."""
     if len(node.inputs) not in (2, 3) or len(node.outputs) != 1 or node.inputs[0] is None:
-        raise refusal(node, f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs")
+        raise unreadable(node, f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs")
 
 
 def _is_made_by_quantize(codes: ir.Value) -> bool:
