@@ -12,10 +12,10 @@ import pytest
 
 import intact
 from intact import demo
-from intact.cli import options
 from intact.errors import ModelError, UsageError
 from intact.formats.registry import FORMATS, chosen_formats, open_model
 from intact.formats.scales import read_scales
+from intact.recipe import groups
 from intact.targets import load_target
 from tests.models import MODELS
 
@@ -141,7 +141,7 @@ def test_formats_asked_for_twice_are_written_once() -> None:
 
 
 def test_the_help_names_every_format() -> None:
-    described = Path(options.__file__).read_text().split("What to write: ")[1].split(";")[0]
+    described = Path(groups.__file__).read_text().split("A format to write: ")[1].split(";")[0]
     words = set(re.findall(r"\w+", described))
     assert set(FORMATS) <= words
 
