@@ -15,7 +15,8 @@ from intact import demo
 from intact.errors import ModelError, UsageError
 from intact.formats.registry import FORMATS, chosen_formats, open_model
 from intact.formats.scales import read_scales
-from intact.recipe import groups
+from intact.recipe.declare import options_of
+from intact.recipe.groups import FormatOptions
 from intact.targets import load_target
 from tests.models import MODELS
 
@@ -141,7 +142,7 @@ def test_formats_asked_for_twice_are_written_once() -> None:
 
 
 def test_the_help_names_every_format() -> None:
-    described = Path(groups.__file__).read_text().split("A format to write: ")[1].split(";")[0]
+    described = options_of(FormatOptions)["formats"].help
     words = set(re.findall(r"\w+", described))
     assert set(FORMATS) <= words
 

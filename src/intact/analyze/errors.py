@@ -92,6 +92,12 @@ class QuantLoss:
     executor: str
     layers: tuple[LayerError, ...]
 
+    def __repr__(self) -> str:
+        """Name the layer that loses most."""
+        worst = min(self.layers, key=lambda layer: layer.cosine, default=None)
+        shown = "" if worst is None else f", worst {worst.name} (cosine {worst.cosine:.6f})"
+        return f"QuantLoss({len(self.layers)} layers, {self.samples} samples{shown})"
+
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""
         layers = [layer.to_json() for layer in self.layers]
@@ -186,6 +192,10 @@ class GraphStatistic:
     samples: int
     executor: str
     edges: tuple[EdgeStatistic, ...]
+
+    def __repr__(self) -> str:
+        """Count the edges."""
+        return f"GraphStatistic({len(self.edges)} edges, {self.samples} samples)"
 
     def to_json(self) -> dict[str, Any]:
         """Return JSON values."""

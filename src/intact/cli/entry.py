@@ -29,12 +29,11 @@ def run(arguments: Sequence[str] | None = None) -> int:
     """
     warnings.filterwarnings("ignore", module="PIL")  # an image that is too large is an error
     try:
-        code = app(
-            args=None if arguments is None else list(arguments),
-            prog_name="intact",
-            standalone_mode=False,
-        )
+        given = sys.argv[1:] if arguments is None else list(arguments)
+        with app.make_context("intact", given) as context:
+            app.invoke(context)
         sys.stdout.flush()
+        return 0
     except (IntactError, MemoryError) as error:
         message = _out_of_memory(error) if isinstance(error, MemoryError) else error.with_flags
         if isinstance(error, ExportError):
@@ -42,20 +41,24 @@ def run(arguments: Sequence[str] | None = None) -> int:
                 click.echo(f"  {each}", err=True)
         return _complain(message, _code_of(error))
     except OSError as error:
-        _give_up_stdout()
-        if isinstance(error, BrokenPipeError):
-            return _WRONG  # whoever read the output has seen enough
-        place = f"{error.filename}: " if error.filename else ""
-        return _complain(f"{place}{error.strerror or error}", _WRONG)
+        return _not_written(error)
+    except click.exceptions.Exit as done:  # after --help, say
+        return done.exit_code
     except (KeyboardInterrupt, click.Abort):
-        code = _STOPPED
-    except click.ClickException as error:
-        context = getattr(error, "ctx", None)
-        command = context.command_path if context else "intact"
-        return _complain(f"{error.format_message().rstrip('.')}; see `{command} --help`", WRONG_USE)
-    if code == _STOPPED:
         return _complain("stopped; nothing was written", _STOPPED)
-    return code or 0
+    except click.ClickException as error:
+        where: click.Context | None = getattr(error, "ctx", None)
+        command = where.command_path if where else "intact"
+        return _complain(f"{error.format_message().rstrip('.')}; see `{command} --help`", WRONG_USE)
+
+
+def _not_written(error: OSError) -> int:
+    """Say what cannot be written; nothing where whoever read the output has seen enough."""
+    _give_up_stdout()
+    if isinstance(error, BrokenPipeError):
+        return _WRONG
+    place = f"{error.filename}: " if error.filename else ""
+    return _complain(f"{place}{error.strerror or error}", _WRONG)
 
 
 def _code_of(error: Exception) -> int:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stdout
@@ -53,16 +52,6 @@ def observing(**options: Any) -> Progress:
     )
 
 
-def times(ratio: float, better: str, worse: str) -> str:
-    """Return a ratio as a word tells it."""
-    return f"{ratio:.2f} x {better}" if ratio >= 1 else f"{1 / ratio:.2f} x {worse}"
-
-
-def decibels(decibels: float) -> str:
-    """Return a signal to noise ratio."""
-    return "identical" if decibels == math.inf else f"SQNR {decibels:.1f} dB"
-
-
 def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
     """Return an empty table that stays readable on narrow terminals: texts fold, numbers do not."""
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
@@ -81,11 +70,6 @@ def say(text: str) -> None:
 def console() -> Console:
     """Return the console, as wide as the terminal, or as any table where there is none."""
     return Console(width=None if sys.stdout.isatty() else _NO_TERMINAL)
-
-
-def kilobytes(size: int) -> str:
-    """Return a size."""
-    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 
 
 def print_json(value: Any) -> None:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING
 import msgspec
 from rich.markup import escape
 
-from intact.cli.printing import console, decibels, kilobytes, new_table, print_json, say, times
+from intact.cli.printing import console, new_table, print_json, say
+from intact.flow.text import kilobytes
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
@@ -144,49 +145,19 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     if as_json:
         print_json(msgspec.to_builtins(found))
         return
-    title = f"{found.samples} samples, quantized model run by {escape(found.runtime)}"
-    if found.latency_ms is not None:
-        title += f"; latency of {found.latency_batch} at once"
-    table = new_table(title, ("",), numbers=("float", "quantized", "change"))
-    if found.accuracy is not None:
-        points = found.accuracy.difference
-        interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
-        table.add_row("top-1 %", *(f"{value:.2f}" for value in found.accuracy.top1), interval)
-        if found.accuracy.top_k is not None:
-            before, after = found.accuracy.top_k
-            table.add_row(
-                f"top-{found.accuracy.k} %",
-                f"{before:.2f}",
-                f"{after:.2f}",
-                f"{after - before:+.2f}",
-            )
-    table.add_row(
-        "size",
-        *(kilobytes(size) for size in found.bytes),
-        times(found.bytes[0] / found.bytes[1], "smaller", "larger"),
-    )
-    if found.latency_ms is not None and found.speedup is not None:
-        table.add_row(
-            "latency",
-            *(f"{ms:.2f} ms" for ms in found.latency_ms),
-            times(found.speedup, "faster", "slower"),
-        )
-    for name, (before, after) in found.metrics.items():
-        table.add_row(escape(name), f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}")
+    figures = found.figures()
+    name, *numbers = figures.headings
+    table = new_table(escape(figures.title), (name,), numbers=numbers)
+    for row in figures.rows:
+        table.add_row(*map(escape, row))
     console().print(table)
-    agree = "" if found.agreement is None else f", agreement {found.agreement:.2f} %"
-    say(
-        f"output {escape(found.output)}: {decibels(found.sqnr_db)}, "
-        f"cosine {found.cosine:.5f}{agree}"
-    )
+    for line in figures.lines:
+        say(escape(line))
     if found.sqnr_db < _LITTLE_IN_COMMON:
         say(
             "[yellow]the outputs have little in common: is the data preprocessed as the model "
             "wants it (--mean, --scale, --preprocess)?[/]"
         )
-    for name, error in found.outputs.items():
-        if name != found.output:
-            say(f"output {escape(name)}: {decibels(error.sqnr_db)}, cosine {error.cosine:.5f}")
     if found.why_no_labels and not found.metrics:
         say(f"[dim]no accuracy without labels: {escape(found.why_no_labels)}[/]")
     _skipped(found.skipped)

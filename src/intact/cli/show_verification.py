@@ -8,8 +8,9 @@ import msgspec
 from rich.markup import escape
 from rich.table import Table
 
-from intact.cli.printing import console, decibels, new_table, print_json, say
+from intact.cli.printing import console, new_table, print_json, say
 from intact.cli.show_runs import overflows
+from intact.flow.text import decibels
 from intact.formats.base.comparison import LayerComparison, OutputComparison
 from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -18,6 +18,7 @@ from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.errors import DataError, UsageError
 from intact.flow.result import Result
+from intact.flow.text import Figures, decibels, kilobytes, times
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import ONNX_QDQ
 from intact.numerics.metrics import (
@@ -88,7 +89,7 @@ class OutputComparison(NamedTuple):
     """Cosine of both outputs."""
 
 
-@dataclass
+@dataclass(repr=False)
 class Evaluation:
     """Float against quantized.
 
@@ -129,6 +130,55 @@ class Evaluation:
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     why_no_labels: str = ""
+
+    def __repr__(self) -> str:
+        """Name the figures that matter most."""
+        top1 = (
+            ""
+            if self.accuracy is None
+            else "top-1 {:.2f} % -> {:.2f} %, ".format(*self.accuracy.top1)
+        )
+        return f"Evaluation({self.samples} samples, {top1}{decibels(self.sqnr_db)})"
+
+    def __str__(self) -> str:
+        """Write the table that the command prints."""
+        return str(self.figures())
+
+    def figures(self) -> Figures:
+        """Write all figures as texts."""
+        title = f"{self.samples} samples, quantized model run by {self.runtime}"
+        if self.latency_ms is not None:
+            title += f"; latency of {self.latency_batch} at once"
+        agree = "" if self.agreement is None else f", agreement {self.agreement:.2f} %"
+        first = OutputComparison(self.sqnr_db, self.cosine)
+        others = {name: error for name, error in self.outputs.items() if name != self.output}
+        lines = [f"output {self.output}: {_error(first)}{agree}"]
+        lines += [f"output {name}: {_error(error)}" for name, error in others.items()]
+        return Figures(title, ("", "float", "quantized", "change"), list(self._rows()), lines)
+
+    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Write what there is of each kind of figure, (name, float, quantized, change)."""
+        if self.accuracy is not None:
+            points = self.accuracy.difference
+            interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
+            before, after = self.accuracy.top1
+            yield "top-1 %", f"{before:.2f}", f"{after:.2f}", interval
+            if self.accuracy.top_k is not None:
+                before, after = self.accuracy.top_k
+                name = f"top-{self.accuracy.k} %"
+                yield name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
+        sizes = (kilobytes(self.bytes[0]), kilobytes(self.bytes[1]))
+        yield "size", *sizes, times(self.bytes[0] / self.bytes[1], "smaller", "larger")
+        if self.latency_ms is not None and self.speedup is not None:
+            before, after = self.latency_ms
+            faster = times(self.speedup, "faster", "slower")
+            yield "latency", f"{before:.2f} ms", f"{after:.2f} ms", faster
+        for name, (before, after) in self.metrics.items():
+            yield name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}"
+
+
+def _error(error: OutputComparison) -> str:
+    return f"{decibels(error.sqnr_db)}, cosine {error.cosine:.5f}"
 
 
 def evaluate_result(

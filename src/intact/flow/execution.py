@@ -61,6 +61,11 @@ class Run:
     in_float: Mapping[str, str] = field(default_factory=dict)
     overflows: dict[str, tuple[int, int, int, int]] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Name the outputs with their types and shapes."""
+        outputs = (f"{name}: {each.dtype}{list(each.shape)}" for name, each in self.outputs.items())
+        return f"Run({self.samples} samples, {', '.join(outputs)})"
+
 
 def run_float(graph: Graph, samples: Samples, *, batch: int, threads: int) -> Run:
     """Run the float model."""

@@ -72,6 +72,15 @@ class Result:
         """Let the plan name the preprocessing, as it names the other files."""
         self.plan = _naming(self.plan, preprocess_to_toml(self.preprocess))
 
+    def __repr__(self) -> str:
+        """Name the target, the formats and the folder."""
+        quantized = sum(decision.quantized for decision in self.plan.decisions.values())
+        where = "in memory" if self.folder is None else f"in {str(self.folder)!r}"
+        return (
+            f"Result({self.plan.target.name}: {quantized} of {len(self.plan.decisions)} nodes "
+            f"quantized, as {', '.join(self.exports)}, {where})"
+        )
+
     @staticmethod
     def load(folder: str | Path) -> Result:
         """Read a folder that ``save`` wrote, named by itself or by the plan in it.

@@ -43,7 +43,7 @@ _SESSION_BYTES = 1 << 29
 """Of weights in all compiled pieces."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class FoundStrategy:
     """What a search found.
 
@@ -73,6 +73,14 @@ class FoundStrategy:
     log: Path | None
     was_stopped: bool = False
     remarks: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Name the best trial, its score and its cost."""
+        score, cost = self.objective.format(self.best.score), f"{self.best.cost:.6g}"
+        return (
+            f"FoundStrategy(trial {self.best.number}: {self.objective.name} {score}, "
+            f"{self.cost.name} {cost}; {self.result!r})"
+        )
 
     @property
     def base(self) -> Trial | None:

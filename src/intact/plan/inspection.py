@@ -51,6 +51,11 @@ class Inspection:
     by_type: dict[str, tuple[int, int]]
     notes: tuple[Note, ...]
 
+    def __repr__(self) -> str:
+        """Count the nodes."""
+        quantized = sum(node.quantized for node in self.nodes)
+        return f"Inspection({self.target}: {quantized} of {len(self.nodes)} nodes quantized)"
+
 
 def inspect_plan(plan: QuantizedGraph) -> Inspection:
     """Report the structure of a plan, with or without scales."""

@@ -145,6 +145,14 @@ class QuantizedGraph:
     provenance: dict[str, str] = field(default_factory=dict)
     baked: dict[TensorEnd, Codes] = field(default_factory=dict)
 
+    def __repr__(self) -> str:
+        """Count what is decided."""
+        quantized = sum(decision.quantized for decision in self.decisions.values())
+        return (
+            f"QuantizedGraph({self.target.name}: {quantized} of {len(self.decisions)} nodes "
+            f"quantized, {len(self.configs)} tensor ends, {len(self.notes)} notes)"
+        )
+
     @property
     def keeps_runtime(self) -> bool:
         """Whether a runtime shall make of this plan what it made of the model that was read."""

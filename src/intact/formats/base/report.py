@@ -94,6 +94,18 @@ class Verification:
     refused: str = ""
     processor: ProcessorFinding | None = None
 
+    def __repr__(self) -> str:
+        """Count what was compared, and what differs."""
+        if self.refused:
+            return f"Verification({self.target}: not run, {self.refused})"
+        compared = self.layers or self.simulation
+        values = sum(layer.values for layer in compared)
+        differ = sum(layer.mismatches for layer in compared)
+        return (
+            f"Verification({self.target} in {self.runtime}: {len(compared)} layers, {differ:,} of "
+            f"{values:,} values differ, {self.samples} samples)"
+        )
+
     def __post_init__(self) -> None:
         """Count in how many decisions both sides agree."""
         if self.classes is not None and self.classes.deployed:

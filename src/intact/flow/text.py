@@ -1,0 +1,52 @@
+"""Figures as text: tables of results, for `print` and for the command line."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Figures:
+    """A table of texts with lines below it.
+
+    Attributes:
+        title: Above the table.
+        headings: Of the columns; the first names the rows.
+        rows: As many texts each as there are headings.
+        lines: Below the table.
+    """
+
+    title: str
+    headings: Sequence[str]
+    rows: Sequence[Sequence[str]]
+    lines: Sequence[str]
+
+    def __str__(self) -> str:
+        """Align the columns: names at the left, figures at the right."""
+        table = [self.headings, *self.rows]
+        widths = [max(len(row[column]) for row in table) for column in range(len(self.headings))]
+        aligned = [
+            "  ".join(
+                text.rjust(width) if column else text.ljust(width)
+                for column, (text, width) in enumerate(zip(row, widths, strict=True))
+            ).rstrip()
+            for row in table
+        ]
+        return "\n".join([self.title, *aligned, *self.lines])
+
+
+def kilobytes(size: int) -> str:
+    """Write a size."""
+    return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
+
+
+def times(ratio: float, better: str, worse: str) -> str:
+    """Write a ratio with a word for its direction."""
+    return f"{ratio:.2f} x {better}" if ratio >= 1 else f"{1 / ratio:.2f} x {worse}"
+
+
+def decibels(decibels: float) -> str:
+    """Write a signal to noise ratio."""
+    return "identical" if decibels == math.inf else f"SQNR {decibels:.1f} dB"
