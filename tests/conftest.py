@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
@@ -14,12 +14,23 @@ from hypothesis import HealthCheck, settings
 from intact import demo
 from intact.cli import run
 from tests.images import Images, Preprocessing, load_images
+from tests.runtimes import about_runtimes
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
 # The first example compiles what numba has not cached, and a busy machine takes long for any.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    """Say of which runtimes a failing test holds a fact, with their versions."""
+    report = yield
+    if report.failed:
+        for marker in item.iter_markers("runtime_fact"):
+            report.sections.append(("runtime", about_runtimes(marker.args)))
+    return report
 
 
 @pytest.fixture(scope="session")

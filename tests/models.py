@@ -16,7 +16,7 @@ import onnx
 from onnx import TensorProto, helper, numpy_helper
 
 OPSETS = (11, 13, 17, 18, 21, 26)
-"""The opsets that tests go through; 26 is the newest that ONNX Runtime 1.31 runs."""
+"""The opsets that tests go through, all of which ONNX Runtime runs from 1.31 on."""
 
 _IR_VERSION = 8
 _NEW_IR_VERSION = 10  # from opset 21 on

@@ -23,6 +23,8 @@ from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
 from tests.program.realize.networks import images, plan_for
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime", "apache-tvm")
+
 LAYERS = 8
 
 

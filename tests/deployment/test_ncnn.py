@@ -20,6 +20,8 @@ from tests.formats.ncnn.cases import CASES, build_case, written_from
 from tests.models import MODELS, ModelBuilder, random_inputs
 from tests.plans import calibrated
 
+pytestmark = pytest.mark.runtime_fact("ncnn")
+
 pytest.importorskip("ncnn")
 
 

@@ -22,6 +22,8 @@ from tests.deployment.networks import batches, images, network, plan_for, wrong
 from tests.models import ModelBuilder
 from tests.plans import calibrate, calibrated, planned
 
+pytestmark = pytest.mark.runtime_fact("openvino")
+
 ASYMMETRIC = """
 extends = "openvino"
 name = "mine"

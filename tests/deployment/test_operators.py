@@ -23,6 +23,8 @@ from tests.deployment.networks import lowered, written, wrong
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
 
+pytestmark = pytest.mark.runtime_fact("ai-edge-litert")
+
 SHAPE = (6, 8, 8)
 """Of a sample: channels, rows, columns."""
 

@@ -22,6 +22,8 @@ from tests.images import Images
 from tests.models import ModelBuilder
 from tests.plans import calibrate, own_target, planned
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 
 @pytest.fixture(scope="module")
 def digits(digits_model: object, digits_calib: Images) -> Result:

@@ -29,6 +29,8 @@ from tests.gallery.catalogue import GALLERY
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
 
+pytestmark = pytest.mark.runtime_fact("ai-edge-litert")
+
 PAIRS = [("tflite", Kernels.REF), ("tflite-xnnpack", Kernels.XNNPACK)]
 each_runtime = pytest.mark.parametrize(("target", "kernels"), PAIRS)
 

@@ -12,6 +12,8 @@ from intact.engines.cpu import detect_cpu
 from intact.engines.exact_sums import OPTION, exact_sums, saturates_pairs, shares_weights
 from tests.formats.onnx_qdq.pairs import PairBuilder
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 
 def test_the_runtime_saturates_where_the_processor_does() -> None:
     cpu = detect_cpu()

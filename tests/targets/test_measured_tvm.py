@@ -12,6 +12,8 @@ from intact.program.arithmetic.requantize import Requantizer
 from intact.targets import load_target
 from tests.program.one_step import int32
 
+pytestmark = pytest.mark.runtime_fact("apache-tvm")
+
 tvm = pytest.importorskip("tvm")
 
 CODES = 2**30

@@ -12,6 +12,8 @@ import onnxruntime
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 X = [1, 4, 8, 8]
 Array = npt.NDArray[Any]
 

@@ -20,6 +20,8 @@ from intact.targets import InstructionSet, load_target
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 
+pytestmark = pytest.mark.runtime_fact("openvino")
+
 KINDS = {
     # name: channels of input and output, kernel, groups
     "first": (3, 16, 3, 1),

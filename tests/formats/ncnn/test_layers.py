@@ -20,6 +20,8 @@ from tests.formats.ncnn.cases import (
 from tests.models import ModelBuilder, random_inputs, run_model
 from tests.plans import planned
 
+pytestmark = pytest.mark.runtime_fact("ncnn")
+
 pytest.importorskip("ncnn")
 
 PRODUCTS = ("Conv", "Gemm", "MatMul")

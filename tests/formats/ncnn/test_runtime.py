@@ -13,6 +13,8 @@ from intact.formats.ncnn.run import NcnnRuntime, ncnn_version
 from tests.formats.ncnn.cases import build_case, written_from
 from tests.plans import calibrated, planned
 
+pytestmark = pytest.mark.runtime_fact("ncnn")
+
 RELU = "7767517\n2 2\nInput x 0 1 x 0=3\nReLU y 1 1 x y\n"
 
 

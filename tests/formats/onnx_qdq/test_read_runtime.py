@@ -37,6 +37,8 @@ from tests.formats.onnx_qdq.pairs import (
 )
 from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 U8, S8 = QuantType.QUInt8, QuantType.QInt8
 
 

@@ -14,6 +14,8 @@ from intact.graph import normalize
 from tests.models import ModelBuilder, custom_domain, random_inputs, residual_net
 from tests.plans import calibrated, own_target
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 OPS = '[[op]]\nops = ["Conv", "Tanh", "Relu"]\n'
 MOVE = '[[op]]\nops = ["Reshape", "Transpose", "MaxPool"]\nscales = "output_follows_input"\n'
 

@@ -14,6 +14,8 @@ from intact.plan import QuantizedGraph, TensorEnd
 from tests.models import ModelBuilder
 from tests.plans import config, own_target, planned
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 RULES = """
 [[op]]
 ops = ["Conv", "Relu", "Clip"]

@@ -21,6 +21,8 @@ from intact.plan import Overrides, QuantizedGraph
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrate, planned
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 PRODUCTS = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 

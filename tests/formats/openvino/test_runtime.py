@@ -15,6 +15,8 @@ from intact.formats.openvino.write import write_openvino
 from tests.models import ModelBuilder
 from tests.plans import calibrated
 
+pytestmark = pytest.mark.runtime_fact("openvino")
+
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory: pytest.TempPathFactory) -> Path:

@@ -18,6 +18,8 @@ from intact.program.operations import Reshape
 from tests.formats.tflite.cases import CASES, X, codes_for, on_data
 from tests.formats.tflite.classifier import classifier
 
+pytestmark = pytest.mark.runtime_fact("ai-edge-litert")
+
 IMAGE = np.random.default_rng(5).integers(-128, 128, (2, 6, 6, 2)).astype(np.int8)
 
 

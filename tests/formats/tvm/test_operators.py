@@ -18,6 +18,8 @@ from intact.targets import Overflow, Requantize
 from tests.formats.c import cases, window_cases
 from tests.program.one_step import int8, int32, one_step
 
+pytestmark = pytest.mark.runtime_fact("apache-tvm")
+
 pytest.importorskip("tvm")
 
 COUNT = 5

@@ -29,6 +29,8 @@ from tests.engines.integer.pointwise.one_function import (
 )
 from tests.program.one_step import int8, uint8
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 
 @dataclass(frozen=True)
 class Case:

@@ -15,6 +15,8 @@ from intact.targets import Arithmetic
 from intact.targets.arithmetic import Overflow, Requantize
 from tests.program.one_step import int8, int32, one_step, uint8
 
+pytestmark = pytest.mark.runtime_fact("onnxruntime")
+
 FLOAT32 = Arithmetic(requantize=Requantize.FLOAT32, accumulator_overflow=Overflow.WRAP)
 PAIRS = Arithmetic(
     requantize=Requantize.FLOAT32, accumulator_overflow=Overflow.PAIR_SATURATE, pair_bits=16
