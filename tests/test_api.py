@@ -72,7 +72,7 @@ def test_data_in_every_form_gives_the_same_statistics() -> None:
         ({"image": image[None]} for image in images),
     ]
     results = [api.quantize(demo.model_path(), form) for form in forms]
-    assert len({result.plan.provenance["statistics"] for result in results}) == 1
+    assert len({result.plan.provenance.statistics for result in results}) == 1
 
 
 def test_verify_counts_the_samples_that_were_asked_for() -> None:

@@ -139,5 +139,5 @@ def test_edges_are_shown_before_and_after(
 def test_passes_are_asked_for_by_name(here: Path, say: Any, fails: Any) -> None:
     arguments = ("quantize", "model.onnx", "-d", "calib.npz", "-o", "out", "--json")
     made = json.loads(say(*arguments, "--improve", "equalize", "--improve", "weight-scales"))
-    assert made["provenance"]["improve"] == "equalize,weight-scales"
+    assert made["provenance"]["improve"] == ["equalize", "weight-scales"]
     assert "did you mean 'equalize'" in fails(*arguments, "--improve", "equalise")

@@ -160,7 +160,7 @@ class TestResult:
         best = found(output=tmp_path / "out", max_drop=1.0, minimize="bytes")
         loaded = Result.load(tmp_path / "out")
         assert loaded.plan.graph.hash == best.result.plan.graph.hash
-        told = loaded.plan.provenance["search"]
+        told = loaded.plan.provenance.search
         assert told.startswith(f"greedy, seed 0, trial {best.best.number}: accuracy ")
         assert f"bytes {best.best.cost!r}" in told
         evaluated = intact.evaluate(tmp_path / "out", data())
@@ -184,7 +184,7 @@ class TestResult:
                 assert config.params.zero_point.tobytes() == other.params.zero_point.tobytes()
         model = "model.int8.onnx"
         assert (tmp_path / "again" / model).read_bytes() == (tmp_path / "out" / model).read_bytes()
-        assert again.plan.provenance["search"] == (f"trial {best.best.number} of out.search.jsonl")
+        assert again.plan.provenance.search == (f"trial {best.best.number} of out.search.jsonl")
         widest = api.replay_strategy(demo.model_path(), best.log, trial=0)
         bits = {str(end): config.bits for end, config in widest.plan.configs.items()}
         assert bits != {str(e): c.bits for e, c in best.result.plan.configs.items()}
@@ -349,7 +349,7 @@ class TestObjectives:
         assert best.best.measured.state is State.COMPLETE
         failed = states.index(State.FAILED)
         replayed = api.replay_strategy(demo.model_path(), tmp_path / "log", trial=failed)
-        assert replayed.plan.provenance["search"].startswith(f"trial {failed} of")
+        assert replayed.plan.provenance.search.startswith(f"trial {failed} of")
 
     def test_a_function_of_nan_fails_at_the_float_model(self) -> None:
         with pytest.raises(IntactError, match="metric nothing: 'nothing' is NaN"):

@@ -43,7 +43,7 @@ def test_it_reads_back_as_it_was(result: Result, tmp_path: Path) -> None:
     assert result.statistics is not None
     assert loaded.statistics.hash() == result.statistics.hash()
     assert loaded.preprocess == result.preprocess == Preprocess((1.5,), (1 / 3,))
-    assert loaded.plan.provenance["method_options"] == "percentile=99.9"
+    assert loaded.plan.provenance.method_options == {"percentile": 99.9}
     assert loaded.sizes() == tuple(
         (tmp_path / "deep" / "out" / name).stat().st_size
         for name in ("model.onnx", "model.int8.onnx")
@@ -172,7 +172,7 @@ def test_a_result_of_version_1_keeps_its_preprocessing(tmp_path: Path) -> None:
     old.save(tmp_path / "new")
     new = Result.load(tmp_path / "new")
     assert new.preprocess == old.preprocess
-    assert "mean" not in new.plan.provenance
+    assert new.plan.provenance.mean == ()
 
 
 def test_other_preprocessing_than_the_plans_is_an_error(result: Result, tmp_path: Path) -> None:

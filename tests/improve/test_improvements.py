@@ -11,7 +11,7 @@ from intact import api, demo
 from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.flow.result import Result
-from intact.improve.improvements import IMPROVE_KEY, Improvements
+from intact.improve.improvements import Improvements
 
 
 def quantized(*names: str, **options: object) -> Result:
@@ -38,8 +38,8 @@ def test_passes_are_kept_in_order_and_once() -> None:
 def test_a_rewritten_model_computes_the_same_from_other_weights() -> None:
     plain, equalized = quantized(), quantized("equalize")
     assert plain.plan.graph.hash != equalized.plan.graph.hash
-    assert IMPROVE_KEY not in plain.plan.provenance
-    assert equalized.plan.provenance[IMPROVE_KEY] == "equalize"
+    assert plain.plan.provenance.improve == ()
+    assert equalized.plan.provenance.improve == ("equalize",)
     images = np.load(demo.test_path())["image"][:20].astype(np.float32)
     first, second = (
         FloatModel(each.plan.graph).run({"image": images}) for each in (plain, equalized)
@@ -50,7 +50,7 @@ def test_a_rewritten_model_computes_the_same_from_other_weights() -> None:
 
 def test_refined_scales_lose_no_more(tmp_path: object) -> None:
     plain, refined = quantized(), quantized("weight-scales")
-    assert refined.plan.provenance[IMPROVE_KEY] == "weight-scales"
+    assert refined.plan.provenance.improve == ("weight-scales",)
     assert plain.plan.graph.hash == refined.plan.graph.hash
     lost, kept = (
         api.quant_loss(each, demo.calibration_path(), samples=30) for each in (plain, refined)

@@ -39,9 +39,26 @@ def test_a_plan_of_version_1_says_the_same_in_the_newest(tmp_path: Path) -> None
     assert after["weights"] == ""
     assert after["configs"] == before["configs"]
     assert after["decisions"] == before["decisions"]
-    assert after["provenance"] == before["provenance"]
+    assert after["provenance"] == {
+        **before["provenance"],
+        "mean": [100.0, 120.0],
+        "scale": [0.015625],
+    }
     assert not (tmp_path / "weights.npz").exists()
     assert plan_to_json(load_plan(tmp_path / "plan.json", graph)) == plan_to_json(plan)
+
+
+def test_a_result_of_version_2_is_read() -> None:
+    result = intact.load_result(released(2))
+    found, texts = result.plan.provenance, json.loads(_text(2))["provenance"]
+    assert texts["formats"] == "onnx_qdq,encodings"
+    assert found.formats == ("onnx_qdq", "encodings")
+    assert found.improve == ("weight-scales",)
+    assert found.method_options == {"percentile": 99.5}
+    assert found.preprocess == texts["preprocess"]
+    assert result.preprocess == Preprocess((1.5,), (0.5,))
+    assert list(result.exports) == ["onnx_qdq", "encodings"]
+    assert result.recipe == ""
 
 
 def test_a_damaged_plan_of_version_1_is_one_line(tmp_path: Path) -> None:

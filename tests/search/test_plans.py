@@ -137,7 +137,7 @@ def test_plans_share_nothing() -> None:
         config.detail["mine"] = True
         if config.dominator is config and config.params is not None:
             config.set_params(config.params.scale * 2, config.params.zero_point)
-    plan.provenance["mine"] = "yes"
+    plan.provenance = plan.provenance.searched("mine")
     plan.decisions.clear()
     assert plan_to_json(planner.plan(planner.space.default)) == before
 

@@ -116,7 +116,7 @@ class TestScales:
                 config.set_params(np.full(size, scale, np.float32))
                 config.observer = "given"
         activate(plan.configs.values())
-        plan.provenance |= {"method": "given", "weight_method": "given"}
+        plan.provenance = plan.provenance.calibrated("given", "given")
         assert content(again(plan)) == content(plan)
         threshold = Strategy.of(plan).thresholds["only.input[1]"]
         assert threshold == [float(np.float32(scale)) * 128] * 4

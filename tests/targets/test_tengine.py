@@ -105,7 +105,7 @@ def test_the_algorithms_of_its_tool_have_the_users_names() -> None:
     assert Method.of(target, "aciq").activations == "aciq_maximum"
     assert Method.of(load_target("tensorrt"), "kl").activations == "kl"
     plan = calibrate(planned(image_net(), "tengine"), random_inputs(image_net(), batch=8), "aciq")
-    assert plan.provenance["method"] == "aciq_maximum"
+    assert plan.provenance.method == "aciq_maximum"
 
 
 # ---- contradictions -----------------------------------------------------------------------------

@@ -73,7 +73,7 @@ def inspect_graph_statistic(options: EdgeOptions) -> GraphStatistic:
 
 def _open(options: EvaluateOptions | LayerOptions, result: Result) -> Samples:
     """Open samples that both models of a result are run on."""
-    mask = result.plan.provenance.get("mask")
+    mask = result.plan.provenance.mask
     opened = open_samples(
         options.data,
         result.plan.graph,
@@ -81,6 +81,6 @@ def _open(options: EvaluateOptions | LayerOptions, result: Result) -> Samples:
         limit=options.samples,
         labels=options.labels if isinstance(options, EvaluateOptions) else None,
         skip_bad=options.skip_bad,
-        unread=frozenset() if mask is None else frozenset({mask}),
+        unread=frozenset({mask} if mask else ()),
     )
     return replace(opened, progress=options.progress)

@@ -145,15 +145,13 @@ def assign_own(
             _assign_weight(point, method, memo, truncates=truncates)
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
     activate(plan.configs.values())
-    plan.provenance |= {
-        "method": method.activations if observed or given is None else GIVEN,
-        "weight_method": method.weights,
-    }
-    plan.provenance.pop("statistics", None)  # of an earlier calibration
-    if statistics is not None:
-        plan.provenance["statistics"] = memo("hash", statistics.hash)
+    plan.provenance = plan.provenance.calibrated(
+        method.activations if observed or given is None else GIVEN,
+        method.weights,
+        "" if statistics is None else memo("hash", statistics.hash),
+    )
     if given is not None:
-        plan.provenance |= {"scales": given.name, "scales_hash": given.hash()}
+        plan.provenance = plan.provenance.given(given.name, given.hash())
     return plan.with_notes(tuple(notes))
 
 

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from intact.flow.result import Result
     from intact.plan import Note
     from intact.plan.inspection import Inspection
+    from intact.plan.provenance import Provenance
     from intact.targets import Target
 
 _SHOWN_FILES = 5
@@ -65,7 +66,7 @@ def _as_json(found: Result) -> dict[str, object]:
         "folder": str(found.folder),
         "target": found.plan.target.name,
         "formats": list(found.exports),
-        "provenance": found.plan.provenance,
+        "provenance": found.plan.provenance.to_json(),
         "nodes": len(decisions),
         "quantized_nodes": sum(decision.quantized for decision in decisions),
         "float_bytes": float_bytes,
@@ -96,20 +97,22 @@ def _made(found: Result) -> None:
     )
 
 
-def _made_with(provenance: Mapping[str, str]) -> str:
-    """Return where the scales of a plan come from, each part followed by a comma."""
-    parts = []
-    if "source" in provenance:
-        by = provenance.get("producer", "")
-        parts.append(f"scales of the {provenance['source']}{f' (by {by})' if by else ''}")
-    if "scales" in provenance:
-        parts.append(f"scales of {provenance['scales']}")
+def _made_with(provenance: Provenance) -> str:
+    """Say where the scales of a plan come from, each part followed by a comma."""
     from intact.plan.given_scales import GIVEN
 
-    if provenance.get("method", GIVEN) != GIVEN:
-        options = provenance.get("method_options", "")
-        parts.append(f"method {provenance['method']}{f' ({options})' if options else ''}")
-        parts.append(f"weights {provenance['weight_method']}")
+    parts = []
+    if provenance.source:
+        by = f" (by {provenance.producer})" if provenance.producer else ""
+        parts.append(f"scales of the {provenance.source}{by}")
+    if provenance.scales:
+        parts.append(f"scales of {provenance.scales}")
+    if provenance.method not in ("", GIVEN):
+        options = ", ".join(
+            f"{name}={value!r}" for name, value in provenance.method_options.items()
+        )
+        parts.append(f"method {provenance.method}{f' ({options})' if options else ''}")
+        parts.append(f"weights {provenance.weight_method}")
     return "".join(f"{part}, " for part in parts)
 
 

@@ -18,9 +18,9 @@ from intact.data.sources import is_folder, open_samples
 from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
 from intact.flow.result import Result
-from intact.formats.base.format import IO_KEY, Io
+from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import FORMATS_KEY, export
+from intact.formats.registry import export
 from intact.formats.scales import read_scales
 from intact.graph import Graph
 from intact.improve.improvements import Improvements
@@ -52,8 +52,7 @@ class Deployment:
         notes: tuple[Note, ...] = (),
     ) -> Result:
         """Write a calibrated plan, and say in it as what."""
-        formats = ",".join(self.formats)
-        named = {**plan.provenance, FORMATS_KEY: formats, IO_KEY: self.io.value}
+        named = plan.provenance.written(self.formats, self.io.value)
         plan = replace(plan, provenance=named)
         exports = export(plan, self.formats, self.io)
         notes += tuple(note for exported in exports.values() for note in exported.notes)
@@ -185,11 +184,8 @@ class Calibration:
         if observed is not None:
             statistics = observed.statistics.only(dict.fromkeys((*observed.inputs, *required)))
         plan = assign(job.plan, statistics, job.method, given)
-        if self.options.method_options:
-            items = sorted(self.options.method_options.items())
-            plan.provenance["method_options"] = ", ".join(f"{k}={v!r}" for k, v in items)
-        if self.options.mask is not None:
-            plan.provenance["mask"] = self.options.mask
+        options = self.options
+        plan.provenance = plan.provenance.observed(options.mask, options.method_options)
         return plan, statistics
 
 

@@ -230,8 +230,8 @@ def _require(path: Path) -> None:
 
 def _statistics(path: Path, plan: QuantizedGraph) -> Statistics | None:
     """Read the statistics that a plan was calibrated with, if it was."""
-    expected = plan.provenance.get("statistics")
-    if expected is None:
+    expected = plan.provenance.statistics
+    if not expected:
         return None
     _require(path)
     statistics = Statistics.load(path)
@@ -248,21 +248,17 @@ def _recipe(path: Path) -> str:
         return ""
 
 
-_STEPS = "preprocess"
-"""Key of the plan's provenance: the SHA-256 of the preprocessing file."""
-
-
 def _naming(plan: QuantizedGraph, steps: bytes) -> QuantizedGraph:
     """Return the plan with the hash of the preprocessing file that lies beside it."""
-    named = {key: text for key, text in plan.provenance.items() if key not in ("mean", "scale")}
-    return replace(plan, provenance={**named, _STEPS: hashlib.sha256(steps).hexdigest()})
+    named = plan.provenance.preprocessed(hashlib.sha256(steps).hexdigest())
+    return replace(plan, provenance=named)
 
 
 def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:
     """Read what was done to the samples; plans of version 1 held mean and scale themselves."""
-    expected = plan.provenance.get(_STEPS)
-    if expected is None:
-        return Preprocess(_numbers(plan, "mean"), _numbers(plan, "scale"))
+    expected = plan.provenance.preprocess
+    if not expected:
+        return Preprocess(plan.provenance.mean, plan.provenance.scale)
     _require(path)
     found = read_preprocess(path)
     if hashlib.sha256(preprocess_to_toml(found)).hexdigest() != expected:
@@ -271,16 +267,6 @@ def _preprocess(path: Path, plan: QuantizedGraph) -> Preprocess:
             remedy="give other steps as a file of their own, with --preprocess",
         )
     return found
-
-
-def _numbers(plan: QuantizedGraph, name: str) -> tuple[float, ...]:
-    text = plan.provenance.get(name, "")
-    try:
-        return tuple(float(part) for part in text.split(",")) if text else ()
-    except ValueError:
-        raise PlanError(
-            f"provenance {name!r} of the plan is {text!r}", remedy="quantize again"
-        ) from None
 
 
 def check_output(folder: Path) -> None:

@@ -165,7 +165,8 @@ def replay(options: ReplayOptions) -> Result:
             f"{log}: trial {options.trial} has no strategy", remedy="choose another trial"
         )
     plan = entry.strategy.plan(graph, described)
-    plan.provenance["search"] = f"trial {entry.search.trial} of {Path(log).name}"
+    found_by = f"trial {entry.search.trial} of {Path(log).name}"
+    plan.provenance = plan.provenance.searched(found_by)
     result = deployment.result(plan, None, preprocess_of(options) or Preprocess())
     result.recipe = recipe_of(
         "search", options, result, target=target_named(target), replay=log, trial=options.trial

@@ -167,9 +167,7 @@ class Setup:
         needed = dict.fromkeys((*self.samples.specs, *required_tensors(structure)))
         known = self.statistics.only(needed)
         found = assign(structure, known, self.method)
-        found.provenance["search"] = found_by
-        if mask is not None:
-            found.provenance["mask"] = mask
+        found.provenance = found.provenance.searched(found_by).observed(mask)
         return self.deployment.result(found, known, self.preprocess)
 
 

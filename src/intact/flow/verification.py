@@ -21,7 +21,7 @@ from intact.flow.result import Result
 from intact.formats.base.format import Deployed, Exported, Format, Io
 from intact.formats.base.observed import verify_observed
 from intact.formats.base.report import Verification
-from intact.formats.registry import FORMATS, FORMATS_KEY, model_reader
+from intact.formats.registry import FORMATS, model_reader
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.targets import Target
@@ -70,8 +70,8 @@ class Subject:
     @property
     def unread(self) -> frozenset[str]:
         """The array that only calibration reads, which the same data holds again."""
-        mask = self.plan.provenance.get("mask")
-        return frozenset() if mask is None else frozenset({mask})
+        mask = self.plan.provenance.mask
+        return frozenset({mask} if mask else ())
 
     def draw_samples(self, count: int) -> Samples:
         """Draw inputs as calibration saw them, or else evenly from the ranges of the plan."""
@@ -230,7 +230,7 @@ def _only_in_the_file(plan: QuantizedGraph, names: Iterable[str]) -> tuple[str, 
 
 
 def _formats_of(plan: QuantizedGraph) -> list[Format]:
-    names = plan.provenance.get(FORMATS_KEY, "").split(",")
+    names = plan.provenance.formats
     return [FORMATS[name] for name in names if name in FORMATS]
 
 

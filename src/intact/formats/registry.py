@@ -33,8 +33,6 @@ if TYPE_CHECKING:
 
 ENTRY_POINT_GROUP = "intact.formats"
 """Packages register formats here; each entry point is a `Format`."""
-FORMATS_KEY = "formats"
-"""Key of a plan's provenance."""
 ONNX_QDQ = "onnx_qdq"
 ONNX_TARGET = "onnxruntime"
 """The hardware of a float ONNX model, unless the user names another."""
@@ -169,7 +167,7 @@ def exported_in(folder: Path, plan: QuantizedGraph) -> dict[str, Exported]:
     Raises:
         PlanError: A file is missing or is not this plan's.
     """
-    names = plan.provenance.get(FORMATS_KEY, ONNX_QDQ).split(",")
+    names = plan.provenance.formats or (ONNX_QDQ,)
     unknown = [name for name in names if name not in FORMATS]
     if unknown:
         raise PlanError(f"the plan was written as {unknown[0]!r}", remedy="take a newer intact")

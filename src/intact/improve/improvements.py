@@ -15,9 +15,6 @@ from intact.improve.refine import REFINEMENTS
 from intact.improve.rewrite import NOTES, REWRITES
 from intact.plan import Note, NoteKind, QuantizedGraph
 
-IMPROVE_KEY = "improve"
-"""Key of a plan's provenance: the passes, in the order in which they were run."""
-
 
 @dataclass(frozen=True)
 class Improvements:
@@ -74,4 +71,4 @@ class Improvements:
         names = (*self.rewrites, *self.refinements)
         if not names:
             return plan
-        return replace(plan, provenance={**plan.provenance, IMPROVE_KEY: ",".join(names)})
+        return replace(plan, provenance=plan.provenance.improved(names))

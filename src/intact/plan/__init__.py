@@ -7,8 +7,6 @@ from intact.plan.overrides import Overrides
 from intact.plan.plan_file import load_plan, plan_to_json, save_plan
 from intact.plan.points import QuantPoint, quantization_points, refuse_unready
 from intact.plan.quantized_graph import (
-    READ_FROM,
-    READ_SOURCE,
     Codes,
     Decision,
     Direction,
@@ -21,8 +19,6 @@ from intact.plan.quantized_graph import (
 from intact.plan.tie import tie
 
 __all__ = [
-    "READ_FROM",
-    "READ_SOURCE",
     "Codes",
     "Decision",
     "Direction",

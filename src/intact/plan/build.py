@@ -71,7 +71,7 @@ def complete(
         target=target,
         configs=configs,
         decisions=decisions,
-        provenance={**read.provenance, "source": "quantized model, completed"},
+        provenance=read.provenance.completed(),
     )
     for value in plan.graph.values:
         _keep_moved(merged, value)

@@ -29,11 +29,12 @@ from intact.config import (
 from intact.errors import IntactError, PlanError
 from intact.graph import Graph
 from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
+from intact.plan.provenance import Provenance, provenance_of_texts
 from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
 from intact.targets import target_from_json, target_to_json
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 """The version that is written."""
 
@@ -70,7 +71,14 @@ def _without_weights(document: Document) -> Document:
     return {**document, "weights": ""}
 
 
-_TO_THE_NEXT: Mapping[int, Callable[[Document], Document]] = MappingProxyType({1: _without_weights})
+def _with_typed_provenance(document: Document) -> Document:
+    """Convert version 2, whose provenance was texts."""
+    return {**document, "provenance": provenance_of_texts(document.get("provenance", {}))}
+
+
+_TO_THE_NEXT: Mapping[int, Callable[[Document], Document]] = MappingProxyType(
+    {1: _without_weights, 2: _with_typed_provenance}
+)
 
 WEIGHTS = "weights.npz"
 
@@ -121,7 +129,7 @@ class _PlanFile(msgspec.Struct, forbid_unknown_fields=True):
     version: int
     model_hash: str
     weights: str
-    provenance: dict[str, str]
+    provenance: Provenance
     target: dict[str, Any]
     notes: list[_Note]
     decisions: list[_Decision]
@@ -140,7 +148,7 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
         version=PLAN_VERSION,
         model_hash=plan.graph.hash,
         weights=baked_hash(plan.baked),
-        provenance=dict(sorted(plan.provenance.items())),
+        provenance=plan.provenance,
         target=target_to_json(plan.target),
         notes=[_Note(note.kind, note.node, note.message, note.remedy) for note in plan.notes],
         decisions=[_Decision(name, d.quantized, d.reason) for name, d in plan.decisions.items()],

@@ -14,6 +14,7 @@ import onnx_ir as ir
 from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig, copy_configs
 from intact.errors import PlanError
 from intact.graph import IMPLICIT_SLOT, Graph
+from intact.plan.provenance import Provenance
 from intact.targets import Target
 
 
@@ -75,15 +76,6 @@ Codes: TypeAlias = npt.NDArray[np.integer[Any]]
 """Integers of a constant; those of 4 bits in an 8-bit type."""
 
 
-READ_FROM = "read_from"
-
-"""Key of ``provenance`` where a plan was read from a file with a layout of its own: its format."""
-
-READ_SOURCE = "quantized model"
-
-"""``provenance["source"]`` of a plan that was read from a quantized model and not changed since."""
-
-
 @dataclass(frozen=True)
 class Decision:
     """Whether a node computes with integers, and why (not)."""
@@ -131,7 +123,7 @@ class QuantizedGraph:
         configs: The config of every tensor end of every node.
         decisions: For each node name, whether it is quantized and the reason.
         notes: What happened on the way that a user should know.
-        provenance: Strings that name what the plan came from (method, statistics hash ...).
+        provenance: Where the plan comes from.
         baked: The integers of constants whose ends are BAKED or PASSIVE_BAKED, by the end that
             names their quantization point. They hold as they are, whatever quantizing the float
             constant would give. Arrays are shared between copies and never written.
@@ -142,7 +134,7 @@ class QuantizedGraph:
     configs: dict[TensorEnd, TensorQuantConfig]
     decisions: dict[str, Decision]
     notes: tuple[Note, ...] = ()
-    provenance: dict[str, str] = field(default_factory=dict)
+    provenance: Provenance = field(default_factory=Provenance)
     baked: dict[TensorEnd, Codes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
@@ -156,7 +148,7 @@ class QuantizedGraph:
     @property
     def keeps_runtime(self) -> bool:
         """Whether a runtime shall make of this plan what it made of the model that was read."""
-        return self.provenance.get("source") == READ_SOURCE
+        return self.provenance.is_read
 
     def is_quantized(self, node: ir.Node) -> bool:
         """Tell whether a node computes with integers."""
@@ -188,7 +180,6 @@ class QuantizedGraph:
             self,
             configs=copy_configs(self.configs),
             decisions=dict(self.decisions),
-            provenance=dict(self.provenance),
             baked=dict(self.baked),
         )
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from intact.plan import READ_FROM, QuantizedGraph
+from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.program.passes.encodings import signed
 from intact.program.passes.layout import IoLayout
@@ -22,5 +22,5 @@ def deployed_program(plan: QuantizedGraph, *, float_operations: bool = False) ->
     Raises:
         PlanError: See `lower`.
     """
-    layout = IoLayout.MODEL if READ_FROM in plan.provenance else IoLayout.CHANNELS_LAST
+    layout = IoLayout.MODEL if plan.provenance.read_from else IoLayout.CHANNELS_LAST
     return signed(lower(plan, float_operations=float_operations, layout=layout))

@@ -187,7 +187,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             thresholds=thresholds,
             zero_points=zero_points,
             methods=Methods(
-                plan.provenance.get("method", GIVEN), plan.provenance.get("weight_method", GIVEN)
+                plan.provenance.method or GIVEN, plan.provenance.weight_method or GIVEN
             ),
         )
 
@@ -222,10 +222,8 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             if not is_fixed(config):
                 is_weight = role_at(plan, end) is Role.WEIGHT
                 config.observer = self.methods.weights if is_weight else self.methods.activations
-        plan.provenance |= {
-            "method": self.methods.activations,
-            "weight_method": self.methods.weights,
-        }
+        methods = self.methods
+        plan.provenance = plan.provenance.calibrated(methods.activations, methods.weights)
         return plan
 
     def _requests(self, graph: Graph, target: Target, overrides: Overrides) -> Overrides:

@@ -147,8 +147,8 @@ def test_only_what_is_not_given_is_calibrated() -> None:
     others = [name for name in named(expected) if name != "image"]
     for name in others:
         assert named(found)[name].config.scale == pytest.approx(named(expected)[name].config.scale)
-    assert found.provenance["method"] == "minmax"
-    assert found.provenance["statistics"] == statistics.hash()
+    assert found.provenance.method == "minmax"
+    assert found.provenance.statistics == statistics.hash()
 
 
 def statistics_of(plan: QuantizedGraph, feeds: Any) -> Statistics:
@@ -171,10 +171,10 @@ def test_the_plan_says_where_its_scales_are_from(tmp_path: Path) -> None:
     path.write_text(encodings_2(calibrated(residual_net())))
     scales = read_scales(path)
     found = given(planned(residual_net()), scales)
-    assert found.provenance["scales"] == "my.encodings"
-    assert found.provenance["scales_hash"] == scales.hash()
-    assert found.provenance["method"] == GIVEN
-    assert "statistics" not in found.provenance
+    assert found.provenance.scales == "my.encodings"
+    assert found.provenance.scales_hash == scales.hash()
+    assert found.provenance.method == GIVEN
+    assert found.provenance.statistics == ""
 
 
 @pytest.mark.parametrize(

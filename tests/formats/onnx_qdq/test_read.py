@@ -17,6 +17,7 @@ from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.graph import load_model
 from intact.plan import quantization_points
+from intact.plan.provenance import Provenance
 from intact.targets import load_target
 from tests.formats.onnx_qdq.pairs import (
     PairBuilder,
@@ -129,7 +130,7 @@ def test_the_configs_say_what_the_pairs_said() -> None:
     passed_on = {str(p.end) for p in quantization_points(plan) if p.is_passed_on}
     assert passed_on == {"pool.output[0]"}
     assert all(decision.quantized for decision in plan.decisions.values())
-    assert plan.provenance == {"source": "quantized model"}
+    assert plan.provenance == Provenance(source="quantized model")
 
 
 def test_integers_are_kept_where_a_float_could_not() -> None:
@@ -264,7 +265,7 @@ def test_float_models_are_not_quantized(name: str) -> None:
 def test_the_producer_is_remembered() -> None:
     model = like_aimet().build()
     model.producer_name, model.producer_version = "someone", "1.2"
-    assert read(model).provenance["producer"] == "someone 1.2"
+    assert read(model).provenance.producer == "someone 1.2"
 
 
 def test_our_own_models_are_read_as_they_were_written() -> None:

@@ -14,7 +14,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import ModelError
 from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
 from intact.graph import Graph, save_model
-from intact.plan import READ_FROM, QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
+from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
 from intact.plan.build import complete
 from intact.plan.inspection import inspect_plan
 from intact.program import Array
@@ -101,7 +101,7 @@ def test_configs_have_the_parameters_of_the_file() -> None:
     np.testing.assert_array_equal(bias, np.frombuffer(bytes(b.model.buffers[2].data), np.int32))
     assert all(config.detail.get("fixed") for config in (image, last))
     assert plan.keeps_runtime
-    assert plan.provenance[READ_FROM] == "tflite"
+    assert plan.provenance.read_from == "tflite"
 
 
 def test_the_bias_counts_in_products_of_scales_whatever_the_file_says_of_it() -> None:

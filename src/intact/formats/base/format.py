@@ -22,8 +22,6 @@ if TYPE_CHECKING:
     from intact.graph import Graph
     from intact.plan.given_scales import ScaleTable
 
-IO_KEY = "io"
-"""Key of a plan's provenance: what the ends of the written files hold."""
 
 Feeds: TypeAlias = dict[str, npt.NDArray[Any]]
 _Kind = TypeVar("_Kind")
@@ -147,7 +145,7 @@ class Deployed:
     @property
     def has_float_ends(self) -> bool:
         """Whether the written files take and give floats."""
-        return self.plan.provenance.get(IO_KEY) == Io.FLOAT
+        return self.plan.provenance.io == Io.FLOAT
 
     def require_unchanged(self, expected: Mapping[str, bytes]) -> None:
         """Refuse files that are not those of the plan, before they are compiled or run.

@@ -31,7 +31,7 @@ from intact.graph.names import Names
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.types import infer_types
-from intact.plan import READ_SOURCE, Codes, Decision, Direction, QuantizedGraph, TensorEnd
+from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
@@ -78,10 +78,8 @@ def plan_of(model: ir.Model, target: Target, points: list[ReadPoint]) -> Quantiz
     infer_types(model)
     make_names_unique(model)
     plan = configure(Graph(model), target, points)
-    plan.provenance["source"] = READ_SOURCE
     producer = f"{model.producer_name or ''} {model.producer_version or ''}".strip()
-    if producer:
-        plan.provenance["producer"] = producer
+    plan.provenance = plan.provenance.read(producer)
     return plan
 
 

@@ -47,7 +47,7 @@ _LOWEST = 1 << (_BITS - 1)
 
 def table_name(plan: QuantizedGraph) -> str:
     """Return the file name of the table of activations: it has the tool's name of the method."""
-    method = plan.provenance.get("method", "minmax")
+    method = plan.provenance.method or "minmax"
     variants = {own: name for name, own in plan.target.calibration.variants.items()}
     return f"table_{variants.get(method, method)}.scale"
 

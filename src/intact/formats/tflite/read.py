@@ -31,7 +31,7 @@ from intact.graph import (
 )
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
-from intact.plan import READ_FROM, READ_SOURCE, Decision, QuantizedGraph, TensorEnd
+from intact.plan import Decision, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
 from intact.targets import Target
 
@@ -310,9 +310,7 @@ def read_tflite_model(source: str | Path | bytes, target: Target) -> TfliteModel
     builder = build_model(file)
     graph = assemble(builder)
     plan = configure(graph, target, builder)
-    plan.provenance |= {"source": READ_SOURCE, READ_FROM: "tflite"}
-    if file.description:
-        plan.provenance["producer"] = file.description[:200]
+    plan.provenance = plan.provenance.read(file.description[:200], "tflite")
     return TfliteModel(plan, _places(builder), file.inputs, file.outputs, file.signature)
 
 

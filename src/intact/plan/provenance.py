@@ -1,0 +1,137 @@
+"""Where a plan comes from: one struct, whose fields only the functions here fill.
+
+Each stage (reading, calibrating, improving, searching, writing) returns the provenance with what it
+adds. It says what the scales and integers of a plan follow from; every option that was given stands
+in the result's ``recipe.toml``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+READ = "quantized model"
+COMPLETED = "quantized model, completed"
+
+
+class Provenance(
+    msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
+):
+    """Where a plan comes from; what does not apply is empty.
+
+    Attributes:
+        formats: Names of the formats that were written, the best first.
+        improve: The passes over weights, in the order in which they were run.
+        io: What the ends of the written files hold, by the name of an ``Io``.
+        mask: The array that is 0 where samples are padded.
+        mean: Of plans of version 1, which had no preprocessing file.
+        method: Threshold method of activations; ``given`` where every scale was given.
+        method_options: Its options, where some were given.
+        preprocess: SHA-256 of the preprocessing file beside the plan.
+        producer: Who quantized the model that was read.
+        read_from: The format of the file that was read, if it has a layout of its own.
+        scale: As ``mean``.
+        scales: Name of the table of given scales.
+        scales_hash: SHA-256 of these.
+        search: The search, trial, score and cost that the plan is the result of.
+        source: ``quantized model`` of one that was read and not changed since; ``quantized model,
+            completed`` of one that was calibrated further.
+        statistics: SHA-256 of the statistics beside the plan.
+        weight_method: Threshold method of weights.
+    """
+
+    formats: tuple[str, ...] = ()
+    improve: tuple[str, ...] = ()
+    io: str = ""
+    mask: str = ""
+    mean: tuple[float, ...] = ()
+    method: str = ""
+    method_options: dict[str, float] = {}
+    preprocess: str = ""
+    producer: str = ""
+    read_from: str = ""
+    scale: tuple[float, ...] = ()
+    scales: str = ""
+    scales_hash: str = ""
+    search: str = ""
+    source: str = ""
+    statistics: str = ""
+    weight_method: str = ""
+
+    def read(self, producer: str, file_format: str = "") -> Provenance:
+        """Add who quantized the model, and the format of a file with a layout of its own."""
+        return msgspec.structs.replace(self, source=READ, producer=producer, read_from=file_format)
+
+    def completed(self) -> Provenance:
+        """Add that what was read is calibrated further."""
+        return msgspec.structs.replace(self, source=COMPLETED)
+
+    def calibrated(self, method: str, weight_method: str, statistics: str = "") -> Provenance:
+        """Add the methods, and the hash of the statistics in place of an earlier one."""
+        return msgspec.structs.replace(
+            self, method=method, weight_method=weight_method, statistics=statistics
+        )
+
+    def given(self, scales: str, scales_hash: str) -> Provenance:
+        """Add the table of scales that were taken as they are."""
+        return msgspec.structs.replace(self, scales=scales, scales_hash=scales_hash)
+
+    def observed(
+        self, mask: str | None, method_options: Mapping[str, float] | None = None
+    ) -> Provenance:
+        """Add how samples were observed."""
+        options = dict(sorted((method_options or {}).items()))
+        return msgspec.structs.replace(self, mask=mask or "", method_options=options)
+
+    def improved(self, names: Iterable[str]) -> Provenance:
+        """Add the passes over weights."""
+        return msgspec.structs.replace(self, improve=tuple(names))
+
+    def searched(self, search: str) -> Provenance:
+        """Add what found the plan."""
+        return msgspec.structs.replace(self, search=search)
+
+    def written(self, formats: Iterable[str], io: str) -> Provenance:
+        """Add the formats."""
+        return msgspec.structs.replace(self, formats=tuple(formats), io=io)
+
+    def preprocessed(self, file_hash: str) -> Provenance:
+        """Add the preprocessing file, in place of the numbers of version 1."""
+        return msgspec.structs.replace(self, preprocess=file_hash, mean=(), scale=())
+
+    @property
+    def is_read(self) -> bool:
+        """Whether the plan is of a model that was quantized already, and not changed since."""
+        return self.source == READ
+
+    def to_json(self) -> dict[str, Any]:
+        """The fields that are not empty, as JSON values."""
+        found: dict[str, Any] = msgspec.to_builtins(self)
+        return found
+
+
+def provenance_of_texts(texts: Mapping[str, str]) -> dict[str, Any]:
+    """Convert the provenance of plans up to version 2, which was texts, to JSON values.
+
+    Raises:
+        ValueError: A text is not what the field holds; with the field and the text.
+    """
+    known = set(Provenance.__struct_fields__)
+    return {name: _value(name, text) for name, text in texts.items() if name in known}
+
+
+def _value(name: str, text: str) -> object:
+    try:
+        if name in ("formats", "improve"):
+            return text.split(",") if text else []
+        if name in ("mean", "scale"):
+            return [float(part) for part in text.split(",")] if text else []
+        if name == "method_options":
+            pairs = (part.partition("=") for part in text.split(", "))
+            return {option: float(number) for option, _, number in pairs}
+    except ValueError:
+        message = f"provenance {name!r} of the plan is {text!r}"
+        raise ValueError(message) from None
+    return text
