@@ -178,8 +178,8 @@ def test_truncated_files(tmp_path: Path, plan: QuantizedGraph) -> None:
 
 def test_another_version(tmp_path: Path, plan: QuantizedGraph) -> None:
     path = tmp_path / "plan.json"
-    path.write_bytes(plan_to_json(plan).replace(b'"version": 3', b'"version": 4'))
-    assert "version 4" in refused(path, plan.graph)
+    path.write_bytes(plan_to_json(plan).replace(b'"version": 4', b'"version": 5'))
+    assert "version 5" in refused(path, plan.graph)
 
 
 def test_another_model(tmp_path: Path, plan: QuantizedGraph) -> None:

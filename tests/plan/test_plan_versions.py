@@ -13,6 +13,9 @@ from intact.errors import PlanError
 from intact.graph import Graph
 from intact.plan import load_plan, plan_to_json, save_plan
 from intact.plan.plan_file import PLAN_VERSION, migrate
+from intact.targets import Addition
+from tests.models import residual_net
+from tests.plans import calibrated
 
 RESULTS = Path(__file__).resolve().parent.parent / "results"
 
@@ -90,6 +93,25 @@ def test_other_versions_are_refused(tmp_path: Path, version: int, reason: str) -
 def test_every_version_has_a_way_to_the_newest() -> None:
     for version in range(1, PLAN_VERSION + 1):
         assert migrate({"version": version}, version)["version"] == PLAN_VERSION
+
+
+def test_kernels_that_version_3_derived_from_other_fields_are_named(tmp_path: Path) -> None:
+    plan = calibrated(residual_net(), "onnxruntime")
+    save_plan(plan, tmp_path / "plan.json")
+    document = json.loads((tmp_path / "plan.json").read_bytes()) | {"version": 3}
+    arithmetic = document["target"]["arithmetic"]
+    for entry in (arithmetic, *arithmetic["overrides"]):
+        del entry["addition"], entry["integer_whole_windows"]
+    arithmetic["overrides"] = arithmetic["overrides"][:1]  # the others said nothing else
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    target = load_plan(tmp_path / "plan.json", plan.graph).target
+    for op_type in ("Add", "Sub"):  # as they were computed, where the target computes them
+        assert target.arithmetic_for(op_type).addition == (
+            plan.target.arithmetic_for(op_type).addition
+        )
+    assert target.arithmetic_for("Add").addition is Addition.FUSED_MULTIPLY_ADD
+    assert target.arithmetic_for("AveragePool").integer_whole_windows
+    assert target.arithmetic_for("Conv") == plan.target.arithmetic_for("Conv")
 
 
 def _text(version: int) -> bytes:

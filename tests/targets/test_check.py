@@ -72,6 +72,16 @@ ADD = "[[op]]\nops = ['Add']\n"
         ),
         (
             "arithmetic",
+            "overrides = [{ ops=['Add'], requantize='float64', addition='fused_multiply_add' }]",
+            "overrides for Add addition = 'fused_multiply_add' requires requantize = 'float32' and",
+        ),
+        (
+            "arithmetic",
+            "overrides = [{ ops = ['Add'], instructions = ['AVX2'] }]",
+            "[arithmetic] overrides for Add changes nothing",
+        ),
+        (
+            "arithmetic",
             "overrides = [{ ops = ['Add'] }]",
             "[arithmetic] overrides for Add changes nothing",
         ),

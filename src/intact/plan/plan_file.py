@@ -32,9 +32,16 @@ from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
 from intact.plan.provenance import Provenance, provenance_of_texts
 from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.schemes import unquantized
-from intact.targets import target_from_json, target_to_json
+from intact.targets import (
+    Addition,
+    Requantize,
+    ScalePrecision,
+    ZeroPointOrder,
+    target_from_json,
+    target_to_json,
+)
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 
 """The version that is written."""
 
@@ -76,8 +83,27 @@ def _with_typed_provenance(document: Document) -> Document:
     return {**document, "provenance": provenance_of_texts(document.get("provenance", {}))}
 
 
+def _with_named_kernels(document: Document) -> Document:
+    """Convert version 3, where the order of zero points said how float kernels add and average."""
+    try:
+        arithmetic = document["target"]["arithmetic"]
+        entries = [arithmetic, *arithmetic["overrides"]]
+        kinds = [entry["requantize"] or arithmetic["requantize"] for entry in entries]
+        by_ends = arithmetic["scale_precision"] == ScalePrecision.FLOAT32_ENDS
+    except (KeyError, TypeError):
+        return document  # what is wrong with it is said when it is read
+    if by_ends:
+        return document
+    for entry, kind in zip(entries, kinds, strict=True):
+        in_floats = kind == Requantize.FLOAT32
+        if in_floats and entry.get("zero_point") == ZeroPointOrder.BEFORE_ROUNDING:
+            entry["addition"] = Addition.FUSED_MULTIPLY_ADD.value
+            entry["integer_whole_windows"] = True
+    return document
+
+
 _TO_THE_NEXT: Mapping[int, Callable[[Document], Document]] = MappingProxyType(
-    {1: _without_weights, 2: _with_typed_provenance}
+    {1: _without_weights, 2: _with_typed_provenance, 3: _with_named_kernels}
 )
 
 WEIGHTS = "weights.npz"

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from intact._lazy import lazy
 
 if TYPE_CHECKING:
+    from intact.targets.arithmetic import Addition as Addition
     from intact.targets.arithmetic import Arithmetic as Arithmetic
     from intact.targets.arithmetic import ArithmeticOverride as ArithmeticOverride
     from intact.targets.arithmetic import Functions as Functions
@@ -49,8 +50,8 @@ else:
         __name__,
         {
             "arithmetic": (
-                "Arithmetic ArithmeticOverride Functions InstructionSet Overflow Requantize "
-                "ScalePrecision ZeroPointOrder"
+                "Addition Arithmetic ArithmeticOverride Functions InstructionSet Overflow "
+                "Requantize ScalePrecision ZeroPointOrder"
             ),
             "load": "load_target target_from_json target_names target_source target_to_json",
             "match": "matches",

@@ -90,6 +90,16 @@ class Functions(enum.StrEnum):
     """In fixed point only, as in gemmlowp."""
 
 
+class Addition(enum.StrEnum):
+    """How codes are added where ``requantize`` is a float type."""
+
+    DEQUANTIZED = "dequantized"
+    """Both operands are dequantized, added and quantized."""
+    FUSED_MULTIPLY_ADD = "fused_multiply_add"
+    """``fma(a, s_a / s_y, fma(b, s_b / s_y, z))`` in float32, where ``z`` is the constant that the
+    zero points add up to (ONNX Runtime's QLinearAdd on x86)."""
+
+
 SUBJECT = ("ops", "when", "instructions")
 """Keys of an override that say when it holds; the others say what."""
 
@@ -117,6 +127,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     scale_precision: ScalePrecision | None = None
     multiplier_precision: ScalePrecision | None = None
     functions: Functions | None = None
+    addition: Addition | None = None
     addition_shift: int | None = None
     multiplier_bits: int | None = None
     reciprocal_scale: bool | None = None
@@ -124,6 +135,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ratio_conversions: bool | None = None
     fused_bias: bool | None = None
     folded_factor: bool | None = None
+    integer_whole_windows: bool | None = None
     unsigned_inputs: bool | None = None
 
 
@@ -141,6 +153,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         multiplier_precision: Float type in which ``s_x * s_w / s_y`` is computed from the stored
             scales.
         functions: How softmax, sigmoid and similar functions are computed.
+        addition: How codes are added and subtracted, with float arithmetic and scales.
         addition_shift: Left shift of both operands of a fixed-point addition, before they are
             rescaled to twice the larger of their scales. With ``fixed_point_single``: fractional
             bits of the larger of two multipliers that share an exponent (XNNPACK).
@@ -155,6 +168,9 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         folded_factor: With ``float32_ends``, the factor of the output's grid is folded into the
             scale of the sums and into a float bias, and the offset into the bias. Otherwise factor
             and offset are applied afterwards (OpenVINO's dense layers).
+        integer_whole_windows: With float arithmetic, the average of a window that is the whole
+            input divides a sum of codes, as that of GlobalAveragePool; other windows are averaged
+            as floats (ONNX Runtime).
         unsigned_inputs: Convolutions require unsigned codes. Signed codes are stored as unsigned
             ones by the operator that produces them, also through operators that only move codes.
         scales_in_turn: With float arithmetic, a sum is multiplied by each input scale, divided by
@@ -175,6 +191,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     scale_precision: ScalePrecision = ScalePrecision.FLOAT32
     multiplier_precision: ScalePrecision = ScalePrecision.FLOAT32
     functions: Functions = Functions.FLOAT32
+    addition: Addition = Addition.DEQUANTIZED
     addition_shift: int = 20
     multiplier_bits: int | None = None
     reciprocal_scale: bool = False
@@ -182,6 +199,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ratio_conversions: bool = False
     fused_bias: bool = False
     folded_factor: bool = False
+    integer_whole_windows: bool = False
     unsigned_inputs: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()
 

@@ -10,7 +10,14 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.graph.op_table import OPS
-from intact.targets.arithmetic import SUBJECT, Arithmetic, Overflow, Requantize, ScalePrecision
+from intact.targets.arithmetic import (
+    SUBJECT,
+    Addition,
+    Arithmetic,
+    Overflow,
+    Requantize,
+    ScalePrecision,
+)
 from intact.targets.rules import IN_PLACE, Fusion, OpRule, ScaleRule
 from intact.targets.schema import Target
 from intact.targets.scheme import (
@@ -382,6 +389,14 @@ def _check_fields(arithmetic: Arithmetic, file: str, where: str) -> None:
         number = getattr(arithmetic, key)
         if number is not None and number < least:
             raise TargetError(f"{file}: {where} {key} is {number}", remedy=f"give {least} or more")
+    has_scales = arithmetic.scale_precision is not ScalePrecision.FLOAT32_ENDS
+    adds_floats = arithmetic.requantize is Requantize.FLOAT32 and has_scales
+    if arithmetic.addition is not Addition.DEQUANTIZED and not adds_floats:
+        raise TargetError(
+            f"{file}: {where} addition = {arithmetic.addition.value!r} requires "
+            "requantize = 'float32' and scales",
+            remedy="remove addition",
+        )
     _check_ends(arithmetic, file, where)
     _check_pairs(arithmetic, file, where)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -15,7 +16,7 @@ from intact.engines.integer import IntegerEngine
 from intact.engines.session import make_session, run_session
 from intact.program import Array, Encoding, Program, Shape
 from intact.program.operations import Operation
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import Addition, Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 from tests.program.one_step import one_step
 
 DOUBLE = Arithmetic(
@@ -32,7 +33,12 @@ AFTER = Arithmetic(requantize=Requantize.FLOAT32)
 """Dequantize, compute, quantize: ONNX's definition."""
 
 BEFORE = Arithmetic(requantize=Requantize.FLOAT32, zero_point=ZeroPointOrder.BEFORE_ROUNDING)
-"""ONNX Runtime's fused kernels, and XNNPACK's mean."""
+"""XNNPACK's mean, and ONNX Runtime's product."""
+
+FUSED = msgspec.structs.replace(
+    BEFORE, addition=Addition.FUSED_MULTIPLY_ADD, integer_whole_windows=True
+)
+"""ONNX Runtime's kernels of additions and averages."""
 
 SHIFT = Arithmetic(requantize=Requantize.SHIFT, rounding=Rounding.HALF_UP)
 """Scales are powers of two."""

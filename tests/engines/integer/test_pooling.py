@@ -17,8 +17,8 @@ from intact.program.operations import Bounds, Pads, Pool, PoolKind
 from intact.targets import Arithmetic, ZeroPointOrder
 from tests.engines.integer.hardware import (
     AFTER,
-    BEFORE,
     DOUBLE,
+    FUSED,
     SHIFT,
     as_int8,
     computed,
@@ -75,7 +75,7 @@ def test_averages_are_those_of_onnxruntime(case: Case, count_pads: bool, output:
     codes = random_codes((2, 11, 9, 5), source)
     operation = Pool(PoolKind.AVERAGE, case.kernel, case.strides, case.pads, count_pads)
     ends = [(codes.shape, source)], ((2, *case.output, 5), output)
-    ours = run_step(operation, BEFORE, *ends, codes)
+    ours = run_step(operation, FUSED, *ends, codes)
     attributes = {
         "kernel_shape": case.kernel,
         "strides": case.strides,
@@ -91,7 +91,7 @@ def test_a_window_that_is_the_whole_input_is_a_global_average_in_onnxruntime() -
     source = uint8(0.0371, 107)
     codes = random_codes((2, 2, 2, 500), source)
     operation = Pool(PoolKind.AVERAGE, (2, 2), (2, 2), ((0, 0), (0, 0)))
-    ours = run_step(operation, BEFORE, [(codes.shape, source)], ((2, 1, 1, 500), source), codes)
+    ours = run_step(operation, FUSED, [(codes.shape, source)], ((2, 1, 1, 500), source), codes)
     channels_first = np.ascontiguousarray(codes.transpose(0, 3, 1, 2))
     attributes = {"kernel_shape": [2, 2], "strides": [2, 2]}
     theirs = onnxruntime("AveragePool", [(channels_first, source)], source, attributes)
@@ -158,7 +158,7 @@ def test_averages_of_another_scale_are_multiplied_once() -> None:
 def test_an_empty_batch_is_pooled(kind: PoolKind) -> None:
     codes = np.empty((0, 4, 4, 2), np.int8)
     operation = Pool(kind, (2, 2), (2, 2), ((0, 0), (0, 0)))
-    for arithmetic in (RAW, BEFORE):
+    for arithmetic in (RAW, FUSED):
         ends = [((None, 4, 4, 2), SCALE)], ((None, 2, 2, 2), SCALE)
         assert run_step(operation, arithmetic, *ends, codes).shape == (0, 2, 2, 2)
 

@@ -163,16 +163,15 @@ def _float_average(
 ) -> Average:
     """Add dequantized elements tap by tap, row by row, divide, quantize (ONNX Runtime).
 
-    Float sums depend on their order. A fused kernel, which adds the zero point before rounding,
-    leaves a window that is the whole input to that of GlobalAveragePool, which sums integers.
+    Float sums depend on their order. A window that is the whole input may be left to the kernel of
+    GlobalAveragePool, which sums integers, see ``Arithmetic.integer_whole_windows``.
     Measured with onnxruntime 1.31.1: no code differs.
     """
-    fused = arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING
     kind = real_type(arithmetic)
     dequantize = dequantizer(source, kind)
 
     def average(codes: Array) -> Array:
-        if fused and is_global(codes.shape, operation):
+        if arithmetic.integer_whole_windows and is_global(codes.shape, operation):
             return global_average(codes)
         reals = dequantize(codes)
         lengths = pooled_lengths(codes.shape, operation)

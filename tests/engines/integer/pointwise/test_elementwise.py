@@ -15,12 +15,14 @@ from intact.engines.integer.pointwise import elementwise as additions
 from intact.errors import ConfigError, PlanError
 from intact.formats.tflite.write import program_to_tflite
 from intact.program import Array, Encoding
+from intact.program.arithmetic.reals import to_codes, to_reals
 from intact.program.operations import Binary, Bounds, Elementwise
 from intact.targets import Arithmetic, Requantize, ScalePrecision
 from tests.engines.integer.hardware import (
     AFTER,
     BEFORE,
     DOUBLE,
+    FUSED,
     SHIFT,
     SINGLE,
     End,
@@ -125,7 +127,7 @@ def test_extremes_of_one_scale_are_those_of_the_codes(kind: Binary) -> None:
 
 
 _ORT = {
-    Binary.ADD: ("Add", BEFORE),
+    Binary.ADD: ("Add", FUSED),
     Binary.MUL: ("Mul", BEFORE),
     Binary.SUB: ("Sub", AFTER),
     Binary.MINIMUM: ("Min", AFTER),
@@ -186,7 +188,7 @@ def test_sums_with_repeated_elements_are_those_of_onnxruntime(
     output = uint8(0.3156, 123)
     ends: list[End] = [(codes.shape, encoding) for codes, encoding in given]
     arrays = [codes for codes, _ in given]
-    ours = run_step(Elementwise(Binary.ADD), BEFORE, ends, (data.shape, output), *arrays)
+    ours = run_step(Elementwise(Binary.ADD), FUSED, ends, (data.shape, output), *arrays)
     np.testing.assert_array_equal(ours, onnxruntime("Add", given, output))
 
 
@@ -303,3 +305,17 @@ def test_sums_by_ends_are_the_nearest_but_next_to_ties(sign: int) -> None:
     found = compute(left.astype(np.int8), right.astype(np.uint8))
     exact = ((left - 3) * 0.031 + sign * (right - 100) * 0.017) / 0.043 - 7
     assert np.abs(found - np.clip(exact, -128, 127)).max() < 0.5 + 1e-4
+
+
+def test_a_zero_point_before_rounding_says_nothing_about_how_codes_are_added() -> None:
+    left, right = (grid.ravel().astype(np.uint8) for grid in np.meshgrid(*[np.arange(256)] * 2))
+    different = 0
+    for scale in (0.1, 0.3, 0.7):  # of which 0.1 and 0.2 give ties
+        first, second, output = uint8(scale, 3), uint8(0.2, 100), uint8(0.4, 7)
+        ends: list[End] = [((65536,), first), ((65536,), second)]
+        found = run_step(Elementwise(Binary.ADD), BEFORE, ends, ((65536,), output), left, right)
+        reals = to_reals(left, first, np.float32) + to_reals(right, second, np.float32)
+        np.testing.assert_array_equal(found, to_codes(reals, BEFORE, output, Bounds()))
+        fused = run_step(Elementwise(Binary.ADD), FUSED, ends, ((65536,), output), left, right)
+        different += int(np.count_nonzero(found != fused))
+    assert different > 0

@@ -33,7 +33,7 @@ from intact.program.arithmetic.fixed_functions import multiply_fixed
 from intact.program.arithmetic.reals import Reals, real_type, round_codes, to_codes, to_reals
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Binary, Bounds, Elementwise
-from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
+from intact.targets import Addition, Arithmetic, Requantize, ScalePrecision
 
 _SQUARE_BITS = 30
 
@@ -71,8 +71,8 @@ def addition(
     method = arithmetic.requantize
     if has_ends(arithmetic):
         return _in_units(arithmetic, first, second, output, bounds, sign)
-    if method is Requantize.FLOAT32 and arithmetic.zero_point is ZeroPointOrder.BEFORE_ROUNDING:
-        return _folded_floats(
+    if arithmetic.addition is Addition.FUSED_MULTIPLY_ADD:
+        return _fused_multiply_add(
             arithmetic, first, second, output, bounds, sign, repeats_first=repeats_first
         )
     if method in (Requantize.FLOAT32, Requantize.FLOAT64):
@@ -205,7 +205,7 @@ def _in_units(
     return compute
 
 
-def _folded_floats(
+def _fused_multiply_add(
     arithmetic: Arithmetic,
     first: Encoding,
     second: Encoding,
