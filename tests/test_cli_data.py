@@ -434,7 +434,7 @@ def test_names_that_are_not_the_models_classes_are_refused(
     assert evaluated(printed, "-d", "photos")["accuracy"] is not None
     image = next((here / "photos").rglob("*.png"))
     image.rename(here / "photos" / "astray.png")
-    assert "'astray.png' lies in no sub-folder" in printed("evaluate", "out", "-d", "photos")
+    assert "'astray.png' is not in a sub-folder" in printed("evaluate", "out", "-d", "photos")
 
 
 def test_what_a_function_prints_is_not_part_of_the_json(here: Path, printed: Print) -> None:

@@ -177,12 +177,12 @@ def test_a_bomb_is_refused_before_it_is_unpacked(
     np.savez_compressed(path, x=np.zeros((2000, 1000), np.float32))
     with monkeypatch.context() as changed:
         changed.setattr(archive, "_free_memory", lambda: 7 << 20)
-        with pytest.raises(DataError, match=r"need 0\.0 GiB of memory.*numpy\.savez, uncompr"):
+        with pytest.raises(DataError, match=r"need 0\.0 GiB of memory.*numpy\.savez \(uncompr"):
             load_arrays(path)
     packed = zipfile.ZipFile(path).infolist()[0]
     old = struct.pack("<II", packed.compress_size, packed.file_size)
     patched(path, old, struct.pack("<II", packed.compress_size, 3 << 30), central=True)
-    with pytest.raises(DataError, match="says that"):
+    with pytest.raises(DataError, match="claims that"):
         load_arrays(path)
 
 
@@ -224,7 +224,7 @@ def test_members_that_are_no_arrays_are_refused(tmp_path: Path, method: int) -> 
 
 def test_other_archives_are_refused(tmp_path: Path) -> None:
     path = write_zip(tmp_path / "odd.npz", {"x.npy": npy(IMAGES)}, zipfile.ZIP_BZIP2)
-    with pytest.raises(DataError, match="packed by method 12"):
+    with pytest.raises(DataError, match="compressed by method 12"):
         load_arrays(path)
     path = write_zip(tmp_path / "odd.npz", {"x.npy": npy(IMAGES), "x": npy(IMAGES)})
     with pytest.raises(DataError, match="two members have one name"):

@@ -123,7 +123,7 @@ ONES = "np.ones((2, 3))"
         (f"{{'a': {ONES}, 'b': np.array([[None] * 3] * 2)}}", "'b': dtype object"),
         (f"{{'a': {ONES}, 'b': {ONES} * 1j}}", "'b': dtype complex128"),
         (f"{{'a': {ONES}, 'b': np.ma.masked_array({ONES}, {ONES})}}", "'b' is a masked array"),
-        (f"{{'a': {ONES}, 'b': Unwilling()}}", "'b' is no array.*requires grad"),
+        (f"{{'a': {ONES}, 'b': Unwilling()}}", "'b' is not an array.*requires grad"),
         (f"Broken(a={ONES}, b={ONES})", "cannot be read .KeyError: 'gone'"),
         ("{}", "no array for input 'a'"),
         ("None", "yields NoneType"),

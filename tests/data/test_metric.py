@@ -53,7 +53,7 @@ def test_a_name_that_leads_nowhere_is_refused(module: str, text: str, message: s
 
 
 def test_a_name_without_a_module_says_what_is_built_in() -> None:
-    with pytest.raises(UsageError, match=r"metric top1: is no module:function; .*top-1.*cosine"):
+    with pytest.raises(UsageError, match=r"metric top1: is not module:function; .*top-1.*cosine"):
         Metric.of("top1")
 
 

@@ -70,7 +70,7 @@ def test_numbers_that_float32_cannot_hold_are_refused(numbers: tuple[float, ...]
 
 
 def test_a_scale_of_zero_and_a_wrong_count_are_refused() -> None:
-    with pytest.raises(DataError, match="scale 0"):
+    with pytest.raises(DataError, match="scale contains 0"):
         Preprocess(scale=(1, 0))
     with pytest.raises(DataError, match="mean has 2 numbers, input 'x' has 3 channels"):
         Preprocess((1, 2))("x", np.zeros((1, 3, 4)))
@@ -78,7 +78,9 @@ def test_a_scale_of_zero_and_a_wrong_count_are_refused() -> None:
 
 @pytest.mark.parametrize("numbers", [3, "12", ("1",), (True,), (None,), ((1, 2),), {1: 2}])
 def test_what_is_no_list_of_numbers_is_refused(numbers: Any) -> None:
-    with pytest.raises(DataError, match="mean is no list of numbers; give one, or one a channel"):
+    with pytest.raises(
+        DataError, match="mean is not a list of numbers; give one, or one per channel"
+    ):
         Preprocess(mean=numbers)
 
 

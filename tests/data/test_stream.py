@@ -154,7 +154,7 @@ def test_progress_is_told_after_every_batch() -> None:
         (None, "NoneType cannot be iterated"),
         (3, "int cannot be iterated"),
         ([np.ones((2, 3))], "yields ndarray"),
-        ({"x0": [[1, 2], [3]]}, "'x0' is no array"),
+        ({"x0": [[1, 2], [3]]}, "'x0' is not an array"),
         ([], "no samples"),
         ([{"x0": np.ones((0, 3))}], "no samples"),
     ],

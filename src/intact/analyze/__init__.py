@@ -1,4 +1,4 @@
-"""What quantization does to a model, layer by layer."""
+"""Quantization errors of a model, layer by layer."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How far each layer of the quantized model is from the float model's: computed here only.
+"""Errors of each layer and edge of the quantized model against the float model.
 
-Both models run on the same samples, each from its own activations, so that an error is what has
-come together up to that layer. Sums are kept, no activations.
+Both models run on the same samples, each on its own activations, so an error is accumulated up to
+its layer. Only sums are kept, no activations.
 
-Source of the figures by channel: Tengine's ``assess_quant_loss`` (at most 50 images; the cosine of
+Source of the per-channel figures: Tengine's ``assess_quant_loss`` (at most 50 images; the cosine of
 each channel for Conv and fully connected layers, of the whole tensor for others).
 """
 
@@ -29,14 +29,14 @@ from intact.targets import DType
 
 @dataclass(frozen=True)
 class LayerError:
-    """One layer, quantized against float.
+    """The error of one layer.
 
     Attributes:
-        name: Of its (first) node.
-        op_type: Of the same.
-        tensor: What was compared: the layer's result, behind the activation that is fused to it.
-        cosine: Of the whole tensors.
-        channel_cosines: Of each output channel of a layer with weights; empty for others.
+        name: Name of its (first) node.
+        op_type: Operator type of that node.
+        tensor: The compared tensor: the layer's result after its fused activation.
+        cosine: Cosine of the whole tensors.
+        channel_cosines: Cosine of each output channel of a layer with weights; empty for others.
         sqnr_db: Signal to quantization noise, dB.
         mse: Mean squared difference.
     """
@@ -51,13 +51,13 @@ class LayerError:
 
     @property
     def mean_cosine(self) -> float:
-        """The mean over the channels; the tensor's own where there are none."""
+        """The mean over the channels; the cosine of the tensor if there are none."""
         cosines = self.channel_cosines
         return sum(cosines) / len(cosines) if cosines else self.cosine
 
     @property
     def worst_channel(self) -> tuple[int, float] | None:
-        """The channel of the least cosine, and that; None where there are no channels."""
+        """The channel with the lowest cosine, and that cosine; None if there are no channels."""
         cosines = self.channel_cosines
         if not cosines:
             return None
@@ -65,7 +65,7 @@ class LayerError:
         return worst, cosines[worst]
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; numbers that are not finite become None."""
+        """Convert to JSON values; numbers that are not finite become None."""
         return {
             "name": self.name,
             "op_type": self.op_type,
@@ -80,12 +80,12 @@ class LayerError:
 
 @dataclass(frozen=True)
 class QuantLoss:
-    """All layers of a plan.
+    """The errors of all layers of a plan.
 
     Attributes:
-        samples: How many were run.
+        samples: Number of samples.
         executor: What computed the quantized model: ``"simulate"`` or ``"integer"``.
-        layers: In topological order; those that compute with integers.
+        layers: The layers that compute with integers, in topological order.
     """
 
     samples: int
@@ -99,14 +99,14 @@ class QuantLoss:
         return f"QuantLoss({len(self.layers)} layers, {self.samples} samples{shown})"
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Convert to JSON values."""
         layers = [layer.to_json() for layer in self.layers]
         return {"samples": self.samples, "executor": self.executor, "layers": layers}
 
 
 @dataclass(frozen=True)
 class TensorMoments:
-    """A tensor in numbers, over all samples."""
+    """Moments and extremes of a tensor over all samples."""
 
     mean: float
     std: float
@@ -115,35 +115,35 @@ class TensorMoments:
 
     @staticmethod
     def of(moments: Moments) -> TensorMoments:
-        """Return the accumulated figures."""
+        """Make the figures from accumulated moments."""
         return TensorMoments(moments.mean, moments.std, moments.minimum, moments.maximum)
 
     def to_json(self) -> dict[str, float | None]:
-        """Return JSON values; numbers that are not finite become None."""
+        """Convert to JSON values; numbers that are not finite become None."""
         named = {"mean": self.mean, "std": self.std, "min": self.min, "max": self.max}
         return {name: _finite(number) for name, number in named.items()}
 
 
 @dataclass(frozen=True)
 class EdgeStatistic:
-    """One edge, before and after quantizing.
+    """The statistics of one edge, before and after quantization.
 
     Attributes:
         edge: The tensor end at which it is quantized, ``NODE.output[K]`` or ``NODE.input[K]``.
-        op_type: Of that node.
-        tensor: The value in the float model.
-        group: The edge whose scale holds here: edges of one group have one scale. Empty for a
-            float output of the model.
-        bits: Of its integers; 32 for a float output.
-        in_scale: What a step of the integers means that arrive, for each channel; empty where
-            floats do (`intact.plan.inference.EdgeTypes`).
-        in_dtype: The type in which it arrives: that of an accumulator, of moved codes, or float32.
-        out_dtype: The type that holds its integers; float32 for a float output.
-        position: In topological order, from 0.
-        before: Of the float model.
-        after: Of the quantized one.
-        sqnr_db: Signal to quantization noise, dB: how much damage has come together up to here.
-        cosine: Of the two.
+        op_type: Operator type of that node.
+        tensor: The tensor in the float model.
+        group: The edge whose scale applies: edges of one group share a scale. Empty for a float
+            output of the model.
+        bits: Width of its integers; 32 for a float output.
+        in_scale: Scale of the integers before requantization, for each channel; empty for floats
+            (`intact.plan.inference.EdgeTypes`).
+        in_dtype: Type before requantization: of an accumulator, of moved codes, or float32.
+        out_dtype: Type of its integers; float32 for a float output.
+        position: Position in topological order, from 0.
+        before: Figures of the float model.
+        after: Figures of the quantized model.
+        sqnr_db: Signal to quantization noise, dB, accumulated up to this edge.
+        cosine: Cosine of both.
     """
 
     edge: str
@@ -161,7 +161,7 @@ class EdgeStatistic:
     cosine: float
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values; numbers that are not finite become None."""
+        """Convert to JSON values; numbers that are not finite become None."""
         return {
             "edge": self.edge,
             "op_type": self.op_type,
@@ -181,12 +181,12 @@ class EdgeStatistic:
 
 @dataclass(frozen=True)
 class GraphStatistic:
-    """All edges of a plan.
+    """The statistics of all edges of a plan.
 
     Attributes:
-        samples: How many were run.
+        samples: Number of samples.
         executor: What computed the quantized model: ``"simulate"`` or ``"integer"``.
-        edges: The most damaged first, or in topological order.
+        edges: By rising SQNR, or in topological order.
     """
 
     samples: int
@@ -198,7 +198,7 @@ class GraphStatistic:
         return f"GraphStatistic({len(self.edges)} edges, {self.samples} samples)"
 
     def to_json(self) -> dict[str, Any]:
-        """Return JSON values."""
+        """Convert to JSON values."""
         edges = [edge.to_json() for edge in self.edges]
         return {"samples": self.samples, "executor": self.executor, "edges": edges}
 
@@ -235,12 +235,12 @@ def quant_loss(
 ) -> QuantLoss:
     """Compare every quantized layer with the float model's.
 
-    Memory holds the activations of one batch of at most ten samples.
+    Only the activations of one batch of at most ten samples are in memory.
 
     Args:
-        plan: With scales.
-        samples: The data; its first ``most`` samples are run.
-        most: How many.
+        plan: A plan with scales.
+        samples: The data; the first ``most`` samples are run.
+        most: Maximum number of samples.
         threads: Threads inside one operator; 0 lets the runtime choose.
         integers: Run the integer engine, not the simulation in float32.
 
@@ -266,21 +266,18 @@ def inspect_graph_statistic(
     integers: bool = False,
     topological: bool = False,
 ) -> GraphStatistic:
-    """Compare every quantized edge before and after quantizing, layer by layer.
+    """Compare every quantized edge before and after quantization, layer by layer.
 
-    The types in which each arrives and leaves are those of `infer_edges`. Source: the TVM
-    document (HAGO), "Debug". Edges behind operators that only move codes are left
-    out: they hold what is in front of these.
+    Data types are inferred by `infer_edges`. Edges behind operators that only move codes are left
+    out: they hold the same codes as the edge before. Source: [tvm], "Debug".
 
     Args:
-        plan: With scales.
-        samples: The data; its first ``most`` samples are run.
-        most: How many.
+        plan: A plan with scales.
+        samples: The data; the first ``most`` samples are run.
+        most: Maximum number of samples.
         threads: Threads inside one operator; 0 lets the runtime choose.
         integers: Run the integer engine, not the simulation in float32.
-        topological: Leave the edges in the order of the graph; otherwise the most damaged
-            comes first: what is no number, then the lowest SQNR, of equal ones the first in the
-            graph.
+        topological: Keep the order of the graph; otherwise sort by SQNR, NaN first, then rising.
 
     Raises:
         PlanError: An end has no scale yet.
@@ -305,7 +302,7 @@ def inspect_graph_statistic(
 
 
 def _results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
-    """Yield the results of quantized layers; those that only move codes are none."""
+    """Yield the results of quantized layers, without operators that only move codes."""
     points = Points.of(plan)
     for chain in chains(plan, points):
         value, head = chain[-1].outputs[0], chain[0]
@@ -319,7 +316,7 @@ def _results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
 
 
 def _edges(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
-    """Yield every place where an activation is quantized, and then the model's float outputs."""
+    """Yield every quantization point of an activation, then the model's float outputs."""
     for point in quantization_points(plan):
         if not point.is_constant and not point.is_passed_on:
             yield ComparedPoint(plan.graph.node(point.end.node), str(point.value.name), point.end)

@@ -1,4 +1,4 @@
-"""The float model and the quantized one on the same samples, each from its own activations."""
+"""Running the float and the quantized model on the same samples, each on its own activations."""
 
 from __future__ import annotations
 
@@ -28,13 +28,13 @@ _Arrays: TypeAlias = Mapping["ComparedPoint", Array]
 
 @dataclass(frozen=True)
 class ComparedPoint:
-    """Where both models are observed.
+    """A tensor that is compared between both models.
 
     Attributes:
-        node: The node in whose name it stands.
-        tensor: Name of the value in the float model.
+        node: The node that it is reported for.
+        tensor: Name of the tensor in the float model.
         end: The end that names the quantization point; None for a float output of the model.
-        axis: The channel axis, where errors are kept by channel.
+        axis: Channel axis, if errors are computed per channel.
     """
 
     node: ir.Node
@@ -44,13 +44,13 @@ class ComparedPoint:
 
 
 class SideBySide:
-    """Both models.
+    """Runs both models.
 
-    Memory holds the activations of one batch of at most ten samples.
+    Only the activations of one batch of at most ten samples are in memory.
 
     Args:
-        plan: With scales.
-        places: Where to observe; those that the executor does not have on their own are left out.
+        plan: A plan with scales.
+        places: The tensors to compare; those that the executor does not compute are left out.
         threads: Threads inside one operator; 0 lets the runtime choose.
         integers: Run the integer engine, not the simulation in float32.
 
@@ -59,8 +59,8 @@ class SideBySide:
 
     Attributes:
         executor: What computes the quantized model: ``"simulate"`` or ``"integer"``.
-        places: Those that are observed, in the order given.
-        samples: How many were run.
+        places: The compared tensors, in the order given.
+        samples: Number of samples so far.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class SideBySide:
         self._session = make_session(model_of_outputs(plan.graph, self._tensors), threads=threads)
 
     def run(self, samples: Samples, most: int) -> Iterator[list[tuple[Array, Array]]]:
-        """Yield for each batch what is at the places: the float model's, the quantized one's.
+        """Yield for each batch the pairs of float and quantized tensors.
 
         Args:
             samples: The data.
-            most: Only so many of them are run, the first ones.
+            most: Maximum number of samples.
 
         Raises:
             DataError: A sample does not fit the model.
@@ -96,12 +96,12 @@ class SideBySide:
 
 
 class _Quantized(Protocol):
-    """The quantized model, observed."""
+    """The quantized model with observed tensors."""
 
     places: tuple[ComparedPoint, ...]
 
     def run(self, feeds: Feeds) -> _Arrays:
-        """Return the float32 values at the places."""
+        """Return the float32 tensors."""
 
 
 class _Simulated:

@@ -1,1 +1,1 @@
-"""Samples: what users bring to calibrate and to evaluate on, read, preprocessed and checked."""
+"""Calibration and evaluation data: reading, preprocessing, checks, labels and metrics."""

@@ -1,9 +1,8 @@
-"""Arrays from ``.npy`` and ``.npz`` files: mapped into memory where they lie there as they are.
+"""Arrays from ``.npy`` and ``.npz`` files, memory-mapped where possible.
 
-A member of an archive that is stored (``numpy.savez``) is a whole ``.npy`` file inside the zip
-file, so that its data can be mapped like that of a file of its own. A compressed member
-(``numpy.savez_compressed``) has to be read whole. What a file says of itself is held against its
-size before memory is asked for; nothing in it is run.
+An uncompressed member of an archive (``numpy.savez``) is a whole ``.npy`` file inside the zip file,
+so its data can be mapped. A compressed member (``numpy.savez_compressed``) must be read completely.
+Headers are compared with the file size before memory is allocated; nothing in a file is executed.
 
 Formats: numpy's ``numpy.lib.format`` and PKWARE's APPNOTE.TXT (sections 4.3.6 to 4.3.8).
 """
@@ -28,16 +27,17 @@ _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _LOCAL_SIGNATURE = b"PK\x03\x04"
 _ENCRYPTED = 0x1  # bit of the flags
 _LARGEST_RATIO = 1032
-"""Deflate packs at most so many bytes into one (zlib's technical notes); other methods do more,
-but numpy writes no other."""
+"""The largest compression ratio of deflate (zlib's technical notes), the only method that numpy
+uses.
+"""
 _CHECKED_BYTES = 64 << 20
-"""Stored members up to this size are read once for their checksum (30 ms); larger ones are not."""
-_LONGEST_HEADER = 10_000  # what numpy accepts without trust
+"""Checksums of uncompressed members are verified up to this size (30 ms)."""
+_LONGEST_HEADER = 10_000  # numpy's limit for untrusted files
 _CHUNK = 1 << 20
 
 
 class _Header(NamedTuple):
-    """What the first bytes of an ``.npy`` say."""
+    """The header of an ``.npy``."""
 
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
@@ -50,7 +50,7 @@ class _Header(NamedTuple):
 
 
 class DamagedError(ValueError):
-    """A file that is not what it says it is."""
+    """A file whose header and content do not match."""
 
 
 class PickledError(ValueError):
@@ -58,11 +58,11 @@ class PickledError(ValueError):
 
 
 def map_npy(path: Path) -> npt.NDArray[Any]:
-    """Return the array of an ``.npy`` file, read-only and mapped into memory.
+    """Map the array of an ``.npy`` file into memory, read-only.
 
     Raises:
         DamagedError: The file is shorter than its header says, or the header cannot be read.
-        PickledError: It holds Python objects.
+        PickledError: The file holds Python objects.
     """
     with path.open("rb") as file:
         header = _read_header(file)
@@ -72,13 +72,13 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Return the arrays of an ``.npz`` file by name, the stored ones mapped into memory.
+    """Read the arrays of an ``.npz`` file by name; uncompressed ones are memory-mapped.
 
     Raises:
-        DamagedError: Members overlap, leave the file or are not of the size that their headers say.
+        DamagedError: Members overlap, exceed the file or do not have the size in their headers.
         PickledError: A member holds Python objects.
-        DataError: The compressed members are larger than the memory that is free, or a member is
-            encrypted or packed by a method that numpy does not use.
+        DataError: The compressed members exceed the free memory, or a member is encrypted or
+            compressed by a method that numpy does not use.
     """
     size = path.stat().st_size
     with path.open("rb") as file, zipfile.ZipFile(file) as archive:
@@ -108,17 +108,17 @@ def _refuse_foreign(path: Path, member: zipfile.ZipInfo) -> None:
         )
     if member.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
         raise DataError(
-            f"{path}: member {member.filename!r} is packed by method {member.compress_type}",
+            f"{path}: member {member.filename!r} is compressed by method {member.compress_type}",
             remedy="write it with numpy.savez",
         )
 
 
 def _refuse_too_large(path: Path, members: list[zipfile.ZipInfo]) -> None:
-    """Refuse what has to be read whole and cannot be, before memory is asked for."""
+    """Check the size of compressed members before memory is allocated."""
     for member in members:
         if member.file_size > _LARGEST_RATIO * member.compress_size + _CHUNK:
             raise DamagedError(
-                f"member {member.filename!r} says that {member.compress_size} bytes hold "
+                f"member {member.filename!r} claims that {member.compress_size} bytes hold "
                 f"{member.file_size}"
             )
     needed, free = sum(member.file_size for member in members), _free_memory()
@@ -126,27 +126,27 @@ def _refuse_too_large(path: Path, members: list[zipfile.ZipInfo]) -> None:
         raise DataError(
             f"{path}: its compressed arrays need {needed / 2**30:.1f} GiB of memory, "
             f"{free / 2**30:.1f} are free",
-            remedy="write it with numpy.savez, uncompressed: then only parts of it are read",
+            remedy="write it with numpy.savez (uncompressed), which is read in parts",
         )
 
 
 def _data_start(file: IO[bytes], member: zipfile.ZipInfo, size: int) -> int:
-    """Return where a member's bytes begin, as its local header says."""
+    """Compute the offset of a member's bytes from its local header."""
     file.seek(member.header_offset)
     raw = file.read(_LOCAL_HEADER.size)
     if len(raw) < _LOCAL_HEADER.size:
-        raise DamagedError(f"member {member.filename!r} lies outside the file")
+        raise DamagedError(f"member {member.filename!r} is outside the file")
     signature, _, _, method, *_, name_length, extra_length = _LOCAL_HEADER.unpack(raw)
     if signature != _LOCAL_SIGNATURE or method != member.compress_type:
         raise DamagedError(f"member {member.filename!r} has another local header")
     start: int = member.header_offset + _LOCAL_HEADER.size + name_length + extra_length
     if start + member.compress_size > size:
-        raise DamagedError(f"member {member.filename!r} lies outside the file")
+        raise DamagedError(f"member {member.filename!r} is outside the file")
     return start
 
 
 def _refuse_overlaps(members: list[zipfile.ZipInfo], starts: dict[str, int]) -> None:
-    """Refuse members that share bytes: a small file could hold any amount of data that way."""
+    """Check that members do not overlap: otherwise a small file could hold any amount of data."""
     end = 0
     for member in sorted(members, key=lambda each: each.header_offset):
         if member.header_offset < end:
@@ -158,7 +158,9 @@ def _map_member(
     path: Path, file: IO[bytes], member: zipfile.ZipInfo, start: int
 ) -> npt.NDArray[Any]:
     if member.compress_size != member.file_size:
-        raise DamagedError(f"member {member.filename!r} is stored, and has two sizes")
+        raise DamagedError(
+            f"member {member.filename!r} is uncompressed, but has two different sizes"
+        )
     if 0 < member.file_size <= _CHECKED_BYTES:
         data: Any = np.memmap(path, np.uint8, "r", start, (member.file_size,))
         if zlib.crc32(data) != member.CRC:
@@ -192,13 +194,13 @@ def _refuse_other_size(header: _Header, member: zipfile.ZipInfo) -> None:
 
 
 def _read_header(file: IO[bytes]) -> _Header:
-    """Read the header of an ``.npy``; the file is left at the data."""
+    """Read the header of an ``.npy``, up to the data."""
     version = npy.read_magic(file)
     readers = {(1, 0): npy.read_array_header_1_0, (2, 0): npy.read_array_header_2_0}
     if version not in readers:
         raise DamagedError(f"version {version} of the npy format, which is for records")
     start = file.tell()
-    if version == (2, 0):  # the length has 32 bits, and numpy reads so much before it complains
+    if version == (2, 0):  # the length has 32 bits, and numpy reads that much before it raises
         if int.from_bytes(file.read(4), "little") > _LONGEST_HEADER:
             raise DamagedError("a header of records")
         file.seek(start)
@@ -207,7 +209,7 @@ def _read_header(file: IO[bytes]) -> _Header:
         raise PickledError
     if any(size < 0 for size in shape) or not dtype.itemsize:
         raise DamagedError(f"an array of shape {list(shape)} and {dtype}")
-    # The reader was at the start of the magic string, whose length it does not tell.
+    # The header starts with the magic string, which was read before ``start``.
     length = npy.MAGIC_LEN + file.tell() - start
     return _Header(tuple(shape), dtype, "F" if is_fortran else "C", length)
 
@@ -220,7 +222,7 @@ def _mapped(path: Path, header: _Header, start: int) -> npt.NDArray[Any]:
 
 
 def _free_memory() -> int:
-    """Return the bytes of memory that can be had; all that there are where only these are known."""
+    """Return the available memory in bytes; the total memory if only that is known."""
     try:
         with Path("/proc/meminfo").open(encoding="ascii") as file:  # Linux
             lines = dict(line.split(":", 1) for line in file)
@@ -229,4 +231,4 @@ def _free_memory() -> int:
         pass
     if "SC_PHYS_PAGES" in getattr(os, "sysconf_names", {}):
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    return 1 << 62  # not told: numpy says when there is no more
+    return 1 << 62  # unknown: numpy raises if there is not enough

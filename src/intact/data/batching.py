@@ -1,4 +1,4 @@
-"""Cutting, joining and padding batches."""
+"""Splitting, joining and padding of batches."""
 
 from __future__ import annotations
 
@@ -14,40 +14,40 @@ Batch = dict[str, npt.NDArray[Any]]
 Key = TypeVar("Key", bound=Hashable)
 
 _PIECE = 64
-"""Samples of a piece, at most."""
+"""Maximum number of samples of a piece."""
 _PIECE_ELEMENTS = 1 << 22
-"""Elements of a piece of more than one sample: 16 MiB as float32."""
+"""Maximum number of elements of a piece of several samples: 16 MiB as float32."""
 
 
 def pieces(batch: Batch) -> Iterator[Batch]:
-    """Cut a large array into small pieces, so that only these become float32 at a time."""
+    """Split a batch into small pieces, which limits the memory for conversion to float32."""
     lengths = [len(array) if np.ndim(array) else 0 for array in batch.values()]
     longest = max(lengths, default=0)
     elements = sum(array.size for array in batch.values()) // max(longest, 1)
     piece = max(1, min(_PIECE, _PIECE_ELEMENTS // max(elements, 1)))
     if len(set(lengths)) > 1 or longest <= piece:
-        yield batch  # unequal lengths are for the checks to name
+        yield batch  # unequal lengths are reported by later checks
         return
     for start in range(0, longest, piece):
         yield {name: array[start : start + piece] for name, array in batch.items()}
 
 
 def joined(batches: list[Batch]) -> Batch:
-    """Return several batches as one."""
+    """Concatenate batches."""
     if len(batches) == 1:
         return batches[0]
     return {name: np.concatenate([batch[name] for batch in batches]) for name in batches[0]}
 
 
 def padded(array: npt.NDArray[Any], size: int) -> npt.NDArray[Any]:
-    """Return an array with its last sample repeated up to a size."""
+    """Pad an array to a size by repeating its last sample."""
     return np.concatenate([array, np.repeat(array[-1:], size - len(array), axis=0)])
 
 
 def real_samples(
     arrays: Mapping[Key, npt.NDArray[Any]], size: int, count: int
 ) -> dict[Key, npt.NDArray[Any]]:
-    """Return the first ``count`` of ``size`` samples; what has no sample axis stays whole.
+    """Return the first ``count`` of ``size`` samples; an array without sample axis is not changed.
 
     >>> found = real_samples({"x": np.arange(4), "y": np.arange(3)}, size=4, count=2)
     >>> [array.tolist() for array in found.values()]
@@ -60,7 +60,7 @@ def real_samples(
 
 
 def owned(batch: Batch, source: Batch) -> Batch:
-    """Return a batch that shares no memory with arrays that their owner may fill anew."""
+    """Copy the arrays of a batch that share memory with those of the source."""
     return {
         name: array.copy() if name in source and np.may_share_memory(array, source[name]) else array
         for name, array in batch.items()

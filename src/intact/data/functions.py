@@ -1,4 +1,4 @@
-"""Functions of the user's, named ``module:function`` on the command line."""
+"""User functions, given as ``module:function`` on the command line."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from intact.errors import DataError, nearest
 
 
 def import_function(text: str, option: str) -> Callable[..., Any]:
-    """Return the function that ``module:function`` names.
+    """Import a function by name.
 
     Args:
-        text: ``module:function``; the module may lie in the working directory.
-        option: Where it was given, for messages: ``--data``.
+        text: ``module:function``; the module may be in the working directory.
+        option: The option, for messages: ``--data``.
 
     Raises:
         DataError: There is no such module or function, or the module raises.
@@ -25,14 +25,14 @@ def import_function(text: str, option: str) -> Callable[..., Any]:
     if module_name.endswith(".py") or "/" in module_name or not module_name:
         example = Path(module_name).stem or "samples"
         raise DataError(
-            f"{option} {text}: {module_name!r} is no module name",
+            f"{option} {text}: {module_name!r} is not a module name",
             remedy=f"write {example}:{name or 'function'}, from the folder of {example}.py",
         )
     if "" not in sys.path:
-        sys.path.insert(0, "")  # a module beside the user, as `python -m` would find it
+        sys.path.insert(0, "")  # modules in the working directory, as for `python -m`
     try:
         module = importlib.import_module(module_name)
-    except (Exception, SystemExit) as error:  # whatever the user's module does
+    except (Exception, SystemExit) as error:  # user code may raise anything
         raise DataError(
             f"{option} {text}: cannot import {module_name!r} ({describe(error)})"
         ) from error
@@ -52,6 +52,6 @@ def import_function(text: str, option: str) -> Callable[..., Any]:
 
 
 def describe(error: BaseException) -> str:
-    """Return type and message of an error that is not ours, on one line."""
+    """Format type and message of any exception on one line."""
     message = " ".join(str(error).split())
     return f"{type(error).__name__}: {message}" if message else type(error).__name__

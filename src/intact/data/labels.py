@@ -1,8 +1,8 @@
-"""What comes along with samples and the model does not take: labels, and what metrics need.
+"""Labels and other references of samples, for accuracy and metrics.
 
-These are the arrays under the key ``labels`` and under keys that begin with ``labels.`` or
-``labels_`` (boxes, texts, masks ...), one entry a sample. A sample's entry may have a shape of its
-own. They are checked when they are asked for.
+These are arrays with the key ``labels`` or a key that starts with ``labels.`` or ``labels_``
+(boxes, texts, masks ...), one entry per sample. Entries of different samples may differ in shape.
+They are checked when they are used.
 """
 
 from __future__ import annotations
@@ -17,16 +17,16 @@ from intact.data.signature import LABELS
 from intact.errors import DataError
 
 Reference: TypeAlias = npt.NDArray[Any] | list[npt.NDArray[Any]]
-"""An array with the samples along axis 0, or an array for each sample where shapes differ."""
+"""An array with samples along axis 0, or a list of one array per sample if shapes differ."""
 
 
 class BatchReferences(NamedTuple):
-    """What came along with one of the source's batches.
+    """The references of one batch.
 
     Attributes:
-        values: By key, as it was given.
-        given: Samples in that batch.
-        used: How many of them, from the first on.
+        values: The references by key.
+        given: Number of samples in the batch.
+        used: Number of samples that are used, from the first on.
     """
 
     values: Mapping[str, Reference]
@@ -35,15 +35,15 @@ class BatchReferences(NamedTuple):
 
 
 def is_reference(name: str, inputs: Iterable[str]) -> bool:
-    """Tell whether an array belongs to the labels; an input of the model may be called so too."""
+    """Tell whether an array is a reference; an input of the model may have such a name too."""
     return (name == LABELS or name.startswith((f"{LABELS}.", f"{LABELS}_"))) and name not in inputs
 
 
 def as_reference(source: str, name: str, values: object) -> Reference:
-    """Join the parts of a key to one array, or keep them as a list.
+    """Convert the values of a key to one array, or to a list of arrays.
 
     Raises:
-        DataError: It holds Python objects.
+        DataError: The values are Python objects.
     """
     try:
         made = _stacked(values)
@@ -55,10 +55,10 @@ def as_reference(source: str, name: str, values: object) -> Reference:
 
 
 def joined_references(source: str, batches: Sequence[BatchReferences]) -> dict[str, Reference]:
-    """Return the extra arrays of the used samples by key.
+    """Join the references of the used samples, by key.
 
     Args:
-        source: What to call the data in messages.
+        source: Name of the data for messages.
         batches: In the order of the samples.
 
     Raises:
@@ -69,14 +69,14 @@ def joined_references(source: str, batches: Sequence[BatchReferences]) -> dict[s
 
 
 def joined_labels(source: str, batches: Sequence[BatchReferences]) -> npt.NDArray[np.int64] | None:
-    """Return the labels of the used samples, [N]; None where no batch has any.
+    """Join the labels of the used samples, ``[N]``; None if no batch has labels.
 
     Args:
-        source: What to call the data in messages.
+        source: Name of the data for messages.
         batches: In the order of the samples.
 
     Raises:
-        DataError: Some samples have no label, or labels are not one class number for each.
+        DataError: Some samples have no label, or labels are not one class number per sample.
     """
     if all(LABELS not in batch.values for batch in batches):
         return None
@@ -89,7 +89,7 @@ def joined_labels(source: str, batches: Sequence[BatchReferences]) -> npt.NDArra
 
 
 def join_samples(parts: Sequence[Reference]) -> Reference:
-    """Return all samples of some batches: one array where they have one shape, else one each."""
+    """Join samples of batches: into one array if they have one shape, else into a list."""
     arrays = [part for part in parts if not isinstance(part, list)]
     kinds = {(array.shape[1:], array.dtype.kind) for array in arrays}
     if len(arrays) == len(parts) and len(kinds) == 1:
@@ -97,7 +97,7 @@ def join_samples(parts: Sequence[Reference]) -> Reference:
     return [np.asarray(sample) for part in parts for sample in part]
 
 
-_PLAIN = "give arrays of numbers or texts, or a list with one for each sample"
+_PLAIN = "give arrays of numbers or strings, or a list with one array per sample"
 
 
 def _stacked(values: object) -> Reference:
@@ -110,7 +110,7 @@ def _stacked(values: object) -> Reference:
 
 
 def _used(source: str, key: str, batches: Sequence[BatchReferences]) -> list[Reference]:
-    """Return the entries of the used samples, batch by batch."""
+    """Return the entries of the used samples for each batch."""
     found: list[Reference] = []
     first = 0
     what = "label" if key == LABELS else repr(key)
@@ -148,4 +148,4 @@ def _class_numbers(source: str, labels: Reference, samples: int) -> npt.NDArray[
     return labels.reshape(-1).astype(np.int64)
 
 
-_CLASSES = "give one class number a sample, [N]; argmax(axis=1) of one-hot labels"
+_CLASSES = "give one class number per sample, [N]; use argmax(axis=1) for one-hot labels"

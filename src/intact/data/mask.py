@@ -1,4 +1,4 @@
-"""The mask that tells the real positions of padded sequences."""
+"""The mask of padded sequences."""
 
 from __future__ import annotations
 
@@ -12,28 +12,28 @@ from intact.data.signature import InputSpec
 from intact.errors import DataError, nearest
 
 RealPositions = npt.NDArray[np.bool_]
-"""bool ``[N, S]``: True where a sequence holds something, False where it is padded."""
+"""bool ``[N, S]``: False where a sequence is padded."""
 
 
 def refuse_other_rank(mask: str | None, specs: Mapping[str, InputSpec]) -> None:
-    """Refuse a mask that is an input of the model, but not ``[N, S]``.
+    """Check that a mask that is an input of the model has shape ``[N, S]``.
 
     Raises:
-        DataError: It has another rank.
+        DataError: The mask has another rank.
     """
     if mask is None or mask not in specs or len(specs[mask].shape) == 2:
         return
     raise DataError(
-        f"the mask {mask!r} is an input of rank {len(specs[mask].shape)} of the model",
+        f"the mask {mask!r} is a model input of rank {len(specs[mask].shape)}",
         remedy="name an input or an array of shape [N, S], one number for each position",
     )
 
 
 def refuse_missing(source: str, mask: str | None, names: Iterable[str]) -> None:
-    """Refuse a batch without the array of the mask.
+    """Check that a batch has the array of the mask.
 
     Raises:
-        DataError: It is not among the names.
+        DataError: The array is missing.
     """
     known = set(names)
     if mask is not None and mask not in known:
@@ -48,7 +48,7 @@ def real_positions(
     *,
     first: int,
 ) -> RealPositions:
-    """Return where a batch's sequences are real: where its mask is not 0.
+    """Compute the real positions of a batch: where the mask is not 0.
 
     Args:
         source: What to call the data in messages.
@@ -58,7 +58,7 @@ def real_positions(
         first: Position of the batch's first sample in the source, for messages.
 
     Raises:
-        DataError: Its shape or its numbers are not those of a mask.
+        DataError: The shape or the values of the mask are wrong.
     """
     array, where = batch[mask], f"{source}: the mask {mask!r}"
     others = {name: value.shape for name, value in batch.items() if name in specs and name != mask}

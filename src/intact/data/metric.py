@@ -1,4 +1,4 @@
-"""Metrics of the user's: a function that scores a model's outputs, for detection, text, ..."""
+"""User metrics: functions that score a model's outputs, for detection, text, ..."""
 
 from __future__ import annotations
 
@@ -15,26 +15,26 @@ from intact.data.labels import Reference, join_samples
 from intact.errors import DataError, UsageError
 
 Outputs: TypeAlias = Mapping[str, npt.NDArray[Any] | list[npt.NDArray[Any]]]
-"""By output name: an array ``[samples, ...]``, or an array for each sample where shapes differ.
+"""By output name: an array ``[samples, ...]``, or a list of one array per sample if shapes differ.
 
-An output without an axis for the samples is a list of one array for each batch.
+An output without a sample axis is a list of one array per batch.
 """
 
 MetricFunction: TypeAlias = Callable[
     [Outputs, Mapping[str, Reference]], float | Mapping[str, float]
 ]
-"""Takes outputs and references, gives one figure or several by name."""
+"""Computes one figure, or several by name, from outputs and references."""
 
-_BUILT_IN = "top-1 and top-5, agreement, SQNR and cosine are reported without asking"
+_BUILT_IN = "top-1 and top-5, agreement, SQNR and cosine are always reported"
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A metric and what to call it.
+    """A metric with its name.
 
     Attributes:
         name: ``module:function``, or the function's name.
-        function: Called once for each model, after the pass over the samples.
+        function: The metric; called once for each model, after the pass over the samples.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Metric:
 
     @staticmethod
     def of(source: str | MetricFunction | Metric) -> Metric:
-        """Return a metric from ``module:function`` or from a function.
+        """Make a metric from ``module:function`` or from a function.
 
         Raises:
             UsageError: A text without a colon.
@@ -54,17 +54,17 @@ class Metric:
             return Metric(getattr(source, "__name__", type(source).__name__), source)
         if ":" not in source:
             raise UsageError(
-                f"--metric {source}: is no module:function", remedy=f"write one; {_BUILT_IN}"
+                f"--metric {source}: is not module:function", remedy=f"write one; {_BUILT_IN}"
             )
         return Metric(source, import_function(source, "--metric"))
 
     def __call__(self, outputs: Outputs, references: Mapping[str, Reference]) -> dict[str, float]:
-        """Return the figures by name; a single one is called like the function.
+        """Compute the figures by name; a single one has the name of the function.
 
-        NaN and infinity are figures like others.
+        NaN and infinity are allowed.
 
         Raises:
-            DataError: The function raises, or gives something else than figures.
+            DataError: The function raises, or does not return figures.
         """
         try:
             found = self.function(outputs, references)
@@ -74,7 +74,7 @@ class Metric:
             return {self.name.rpartition(":")[2]: self._figure(found, "")}
         figures = {name: self._figure(value, f" for {name!r}") for name, value in found.items()}
         if not figures or not all(isinstance(name, str) for name in figures):
-            raise self._wrong("no figures by name" if not figures else "names that are no texts")
+            raise self._wrong("no figures by name" if not figures else "names that are not strings")
         return figures
 
     def _figure(self, value: object, where: str) -> float:
@@ -84,7 +84,7 @@ class Metric:
         try:
             return float(plain)
         except OverflowError:
-            raise self._wrong(f"a number beyond float64{where}") from None
+            raise self._wrong(f"a number that exceeds float64{where}") from None
 
     def _wrong(self, what: str) -> DataError:
         return DataError(
@@ -94,7 +94,7 @@ class Metric:
 
 
 class OutputRecord:
-    """All outputs of a model over a pass, which a metric needs and which take memory."""
+    """All outputs of a model over a pass, for a metric."""
 
     def __init__(self) -> None:
         self._batches: dict[str, list[npt.NDArray[Any]]] = {}
@@ -102,7 +102,7 @@ class OutputRecord:
         self._without_samples: set[str] = set()
 
     def add(self, outputs: Mapping[str, npt.NDArray[Any]], size: int, count: int) -> None:
-        """Add what a batch of ``size`` samples gave, of which ``count`` are real."""
+        """Add the outputs of a batch of ``size`` samples, of which ``count`` are not padding."""
         self._counts.append(count)
         for name, output in outputs.items():
             self._batches.setdefault(name, []).append(output)
@@ -110,7 +110,7 @@ class OutputRecord:
                 self._without_samples.add(name)
 
     def outputs(self) -> Outputs:
-        """Return everything, without what filled up the last batch."""
+        """Return all outputs, without those of padding."""
         return {
             name: arrays if name in self._without_samples else join_samples(self._real(arrays))
             for name, arrays in self._batches.items()

@@ -1,4 +1,4 @@
-"""What happens to data before the model sees it: image steps, then ``(values - mean) * scale``."""
+"""Preprocessing of data: image steps, then ``(values - mean) * scale``."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ from intact.errors import DataError, nearest
 
 @dataclass(frozen=True)
 class Preprocess:
-    """Mean and scale, per channel or one for all, and what is done to images before.
+    """Mean and scale, per channel or common, and the steps for images.
 
-    Mean and scale are applied to the float inputs of rank 3 or more; in a model that has none, to
-    those of rank 2.
+    Mean and scale apply to float inputs of rank 3 or more; if the model has none, to those of rank
+    2.
 
     Attributes:
-        mean: Subtracted first, in the units of the data; empty for none. One number, or one
-            for each channel: axis 1, or the last axis where only that has so many.
+        mean: Subtracted first, in the units of the data; empty for none. One number, or one per
+            channel: along axis 1, or along the last axis if only that has this size.
         scale: Multiplied next; empty for none.
-        image: The steps for folders of images; arrays come as the model takes them.
+        image: The steps for folders of images; not applied to arrays.
 
     Raises:
         DataError: A number is not finite, or a scale is 0.
@@ -43,14 +43,14 @@ class Preprocess:
             object.__setattr__(self, what, _finite(what, given))
         if 0 in self.scale:
             raise DataError(
-                "--scale 0 makes every sample the same", remedy="leave it out for no scale"
+                "--scale contains 0, which makes all samples equal", remedy="remove it for no scale"
             )
 
     def inputs(self, specs: Mapping[str, InputSpec]) -> frozenset[str]:
-        """Return the names of the inputs that mean and scale are for.
+        """List the inputs that mean and scale apply to, by name.
 
         Raises:
-            DataError: There is something to do, and no input for it.
+            DataError: Mean or scale is given, and no input is suitable.
         """
         if not (self.mean or self.scale):
             return frozenset()
@@ -58,16 +58,16 @@ class Preprocess:
         largest = max(ranks.values(), default=0)
         if largest < 2:
             raise DataError(
-                "--mean and --scale are for float inputs of rank 2 or more, the model has none",
+                "--mean and --scale need float inputs of rank 2 or more, the model has none",
                 remedy="leave them out",
             )
         return frozenset(name for name, rank in ranks.items() if rank >= min(largest, 3))
 
     def __call__(self, name: str, values: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return the batch after mean and scale (a new float32 array where there are any).
+        """Apply mean and scale to an array (a new float32 array if any is given).
 
         Raises:
-            DataError: The number of channels is not that of ``mean`` or ``scale``.
+            DataError: The number of channels does not match ``mean`` or ``scale``.
         """
         if values.dtype.kind not in "buif" or values.ndim < 2:
             return values
@@ -76,14 +76,14 @@ class Preprocess:
     def scaled(
         self, name: str, values: npt.NDArray[Any], axis: int | None = None
     ) -> npt.NDArray[Any]:
-        """Apply the steps like a call, with the axis of the channels where that is known.
+        """Apply mean and scale, with a known channel axis.
 
         Raises:
-            DataError: The number of channels is not that of ``mean`` or ``scale``.
+            DataError: The number of channels does not match ``mean`` or ``scale``.
         """
         if not (self.mean or self.scale):
             return values
-        with np.errstate(over="ignore"):  # what becomes infinite is named when it is checked
+        with np.errstate(over="ignore"):  # infinity is reported by later checks
             result = values.astype(np.float32)
             if self.mean:
                 result -= _shaped(name, "mean", self.mean, result, axis)
@@ -93,14 +93,14 @@ class Preprocess:
 
 
 def preprocess_with(base: Preprocess, changes: Mapping[str, object]) -> Preprocess:
-    """Return ``base`` with other values; what is None there stays as it was.
+    """Copy ``base`` with other values; None keeps a value.
 
     Args:
-        base: For instance what a file says.
-        changes: By name of a field of :class:`Preprocess` or of :class:`ImageSteps`.
+        base: The value to change, for example from a file.
+        changes: New values by field name of :class:`Preprocess` or :class:`ImageSteps`.
 
     Raises:
-        DataError: There is no such field, or the whole does not fit together.
+        DataError: A field is unknown, or the values contradict each other.
     """
     changed = {name: value for name, value in changes.items() if value is not None}
     of_images = {each.name for each in fields(ImageSteps)}
@@ -120,7 +120,7 @@ def _finite(what: str, given: Any) -> tuple[float, ...]:
     if not isinstance(given, list | tuple) or not all(
         isinstance(number, Real) and not isinstance(number, bool) for number in given
     ):
-        raise DataError(f"--{what} is no list of numbers", remedy="give one, or one a channel")
+        raise DataError(f"--{what} is not a list of numbers", remedy="give one, or one per channel")
     try:
         numbers = tuple(float(number) for number in given)
     except OverflowError:
@@ -133,7 +133,7 @@ def _finite(what: str, given: Any) -> tuple[float, ...]:
 def _shaped(
     name: str, what: str, numbers: tuple[float, ...], values: npt.NDArray[Any], axis: int | None
 ) -> npt.NDArray[np.float32]:
-    """Return the numbers so that they broadcast along the channels."""
+    """Reshape the numbers to broadcast along the channels."""
     array = np.asarray(numbers, np.float32)
     if len(array) == 1:
         return array.reshape(())
@@ -144,7 +144,7 @@ def _shaped(
         return array.reshape(-1, *[1] * (values.ndim - 1 - axis))
     raise DataError(
         f"--{what} has {len(array)} numbers, input {name!r} has {values.shape[axis]} channels",
-        remedy="give one number, or one a channel",
+        remedy="give one number, or one per channel",
     )
 
 
@@ -152,7 +152,7 @@ _FORMAT = 1
 
 _LARGEST_FILE = 1 << 14
 
-"""Also keeps dotted keys short: the parser takes time with the square of their parts."""
+"""Also limits dotted keys: the parser's time grows with the square of their parts."""
 
 _ARRAYS = ("mean", "scale")
 
@@ -163,8 +163,8 @@ def read_preprocess(path: str | Path) -> Preprocess:
     """Read a preprocessing file.
 
     Raises:
-        DataError: It cannot be read, is no TOML, is of another format, or has an unknown key, a
-            wrong type or a contradiction.
+        DataError: It cannot be read, is not TOML, has another format, an unknown key, a wrong type
+            or a contradiction.
     """
     return preprocess_from_toml(_read(Path(path), str(path)), str(path))
 
@@ -174,7 +174,7 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
 
     Args:
         data: The content.
-        label: What to call it in messages.
+        label: Name of the file for messages.
 
     Raises:
         DataError: As for :func:`read_preprocess`.
@@ -191,7 +191,7 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
         raise DataError(f"{label}: format is not {_FORMAT}", remedy=f"write format = {_FORMAT}")
     image = table.get("image", {})
     if not isinstance(image, dict):
-        raise DataError(f"{label}: image is no table", remedy="write [image] and its keys below")
+        raise DataError(f"{label}: image is not a table", remedy="write [image] and its keys below")
     _check_keys(image, _IMAGE, label, place=" in [image]")
     arrays = {name: table[name] for name in _ARRAYS if name in table}
     try:
@@ -201,9 +201,9 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
 
 
 def preprocess_to_toml(preprocess: Preprocess) -> bytes:
-    """Return the content of the file that :func:`read_preprocess` reads back to an equal value.
+    """Format a file that :func:`read_preprocess` reads back to an equal value.
 
-    It holds what differs from the defaults, in the order of the fields.
+    It has the fields that differ from the defaults, in order.
     """
     lines = [f"format = {_FORMAT}"]
     lines += [
@@ -220,10 +220,10 @@ def _toml(value: object) -> str:
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
-        return f'"{value}"'  # one of our own words
+        return f'"{value}"'  # an enum value, which needs no escapes
     if isinstance(value, tuple):
         return f"[{', '.join(_toml(each) for each in value)}]"
-    return repr(value)  # of floats: the shortest that reads back to the same
+    return repr(value)  # for floats the shortest that reads back to the same value
 
 
 def _read(path: Path, label: str) -> bytes:

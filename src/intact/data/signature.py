@@ -1,4 +1,4 @@
-"""What a model's inputs accept, and the check of a batch against it."""
+"""The inputs of a model, and the check of batches against them."""
 
 from __future__ import annotations
 
@@ -15,29 +15,29 @@ from intact.errors import DataError, ModelError, nearest
 from intact.graph import Graph
 
 LABELS = "labels"
-"""Key of the labels beside the inputs."""
+"""Key of the labels."""
 _NUMBERS = "biuf"  # numpy's kinds: bool, signed, unsigned, float
 
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Dtype and shape of one input; None stands for a dimension of any size."""
+    """Dtype and shape of one input; None for a dimension of any size."""
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
 
     @property
     def fixed_batch(self) -> int | None:
-        """Return the batch size that the model fixes, None if it is free."""
+        """The batch size that the model fixes; None if it is free."""
         return self.shape[0] if self.shape else None
 
 
 def input_specs(graph: Graph) -> dict[str, InputSpec]:
-    """Return the specs of the graph's inputs by name.
+    """Make the specs of the graph's inputs, by name.
 
     Raises:
-        ModelError: There is no input, or one without an axis for the samples, without numbers or
-            of a shape that no samples have.
+        ModelError: There is no input, or an input has no sample axis, is not numeric or has an
+            impossible shape.
     """
     specs = {}
     for value in graph.inputs:
@@ -46,19 +46,19 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
             raise ModelError(f"{where} has no shape", remedy="export the model with input shapes")
         if not len(value.shape):
             raise ModelError(
-                f"{where} is a scalar, without an axis for the samples",
+                f"{where} is a scalar, without a sample axis",
                 remedy="make it a constant of the model",
             )
         dtype = _numpy_type(value)
         if dtype is None or dtype.kind not in _NUMBERS:
             raise ModelError(
-                f"{where} takes {value.dtype}", remedy="cut the model where it takes numbers"
+                f"{where} takes {value.dtype}", remedy="cut the model at a numeric tensor"
             )
         shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
         if shape[0] == 0 or any(size is not None and size < 0 for size in shape):
             raise ModelError(
-                f"{where} has the shape {list(shape)}, which no samples have",
-                remedy="export the model with another shape of its inputs",
+                f"{where} has the impossible shape {list(shape)}",
+                remedy="export the model with another input shape",
             )
         specs[str(value.name)] = InputSpec(dtype, shape)
     if not specs:
@@ -67,7 +67,7 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
 
 
 def _numpy_type(value: ir.Value) -> np.dtype[Any] | None:
-    """Return the type of an input's arrays; None if numpy has no such type."""
+    """Return the numpy type of an input; None if numpy has none."""
     try:
         return np.dtype(np.float32 if value.dtype is None else value.dtype.numpy())
     except TypeError:
@@ -81,7 +81,7 @@ def check_batch(
     *,
     first: int,
 ) -> dict[str, npt.NDArray[Any]]:
-    """Return the batch as the model takes it.
+    """Check a batch and convert it to the model's input types.
 
     Args:
         source: What to call the data in messages.
@@ -90,8 +90,8 @@ def check_batch(
         first: Position of the batch's first sample in the source, for messages.
 
     Raises:
-        DataError: A missing or unknown name, unequal lengths, a wrong dtype or shape, NaN or
-            infinity (with the number of the sample).
+        DataError: A name is missing or unknown, lengths differ, a dtype or shape is wrong, or a
+            sample has NaN or infinity (with the number of the sample).
     """
     for name in batch:
         if name not in specs:
@@ -111,7 +111,7 @@ def check_batch(
     if len(set(lengths.values())) > 1:
         raise DataError(
             f"{source}: inputs have different numbers of samples from {first} on: {lengths}",
-            remedy="give as many of each",
+            remedy="give the same number for each input",
         )
     return ready
 
@@ -132,7 +132,7 @@ def _check_array(
             f"{_shown(spec.shape)}",
             remedy=_shape_remedy(array.shape, spec.shape),
         )
-    with np.errstate(over="ignore", invalid="ignore"):  # what becomes infinite is named below
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is reported below
         ready = np.ascontiguousarray(array, dtype=spec.dtype)
     if spec.dtype.kind == "f":
         wrong, what = ~np.isfinite(ready), "NaN or infinity"
@@ -144,12 +144,14 @@ def _check_array(
         return ready
     if wrong.any():
         bad = int(np.argmax(wrong.reshape(len(ready), -1).any(axis=1)))
-        raise DataError(f"{where}: sample {first + bad} holds {what}", remedy="mend or drop it")
+        raise DataError(
+            f"{where}: sample {first + bad} holds {what}", remedy="correct or remove it"
+        )
     return ready
 
 
 def _shown(shape: tuple[int | None, ...]) -> str:
-    """Write a shape with N for the samples and ? for any size."""
+    """Format a shape with N for samples and ? for any size."""
     sizes = ["?" if size is None else str(size) for size in shape[1:]]
     return f"[{', '.join(['N', *sizes])}]" if shape else "[]"
 

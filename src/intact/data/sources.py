@@ -1,4 +1,4 @@
-"""Opening data of any kind: files, folders of images, functions, arrays."""
+"""Opening data: files, folders of images, functions, arrays."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from intact.data.stream import Samples, as_array
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
 
-_NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # how the files begin
+_NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
 
 
 def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
-    """Read an ``.npy`` (an array) or an ``.npz`` (a dict of them).
+    """Read an ``.npy`` (an array) or an ``.npz`` (a dict of arrays).
 
-    Arrays are mapped into memory, not read; only compressed members of an ``.npz`` are read
-    whole. Nothing in the file is run: pickled objects are refused.
+    Arrays are memory-mapped; only compressed members of an ``.npz`` are read. Nothing in the file
+    is executed: pickled objects are rejected.
 
     Raises:
-        DataError: The file is missing, unreadable, something else, damaged, holds pickled
-            objects, or compressed arrays that do not fit into memory.
+        DataError: The file is missing, unreadable, of another kind or damaged, or has pickled
+            objects or compressed arrays that do not fit into memory.
     """
     try:
         with path.open("rb") as file:
@@ -61,16 +61,16 @@ def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
 
 def _pickled(path: Path) -> DataError:
     return DataError(
-        f"{path}: holds pickled Python objects, which can run code when loaded",
+        f"{path}: contains pickled Python objects, which can run code when loaded",
         remedy="save plain numeric arrays",
     )
 
 
 class FunctionSource:
-    """A ``module:function`` source: called anew for each pass over the data.
+    """A ``module:function`` source: called for each pass over the data.
 
     Args:
-        text: ``module:function``; the module may lie in the working directory.
+        text: ``module:function``; the module may be in the working directory.
 
     Raises:
         DataError: There is no such module or function.
@@ -81,7 +81,7 @@ class FunctionSource:
         self._function = import_function(text, "--data")
 
     def __iter__(self) -> Iterator[Any]:
-        """Call the function and give what it yields; one dict counts as one batch."""
+        """Call the function and yield its batches; a single dict is one batch."""
         try:
             found = self._function()
             if found is None:
@@ -109,35 +109,35 @@ def open_samples(
     """Open calibration or evaluation data.
 
     Args:
-        source: A ``.npz`` keyed by input name (and ``labels``), a ``.npy`` for a model with one
-            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, an
-            array for a model with one input, any iterable of such dicts, or a folder of images
-            for a model with one input that takes images. Arrays have the samples along axis 0.
-            Beside ``labels`` there may be what a metric needs, under keys that begin with
-            ``labels.`` or ``labels_``: arrays, or lists of one array for each sample.
-        graph: The model that the samples are for.
-        preprocess: Mean and scale; for a folder the steps for images too.
-        limit: Use the first so many samples; of a folder so many at even distances.
-        mask: Name of the mask of padded sequences, ``[N, S]`` and 0 where they are padded: an
-            input of the model, or a further array of the source.
+        source: An ``.npz`` keyed by input name (and ``labels``), an ``.npy`` for a model with one
+            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, an array
+            for a model with one input, any iterable of such dicts, or a folder of images for a
+            model with one image input. Arrays have samples along axis 0. References for a metric
+            may have keys that start with ``labels.`` or ``labels_``: arrays, or lists of one array
+            per sample.
+        graph: The model.
+        preprocess: Mean and scale; for a folder also the image steps.
+        limit: Number of samples to use: the first ones, or of a folder evenly spaced ones.
+        mask: Name of the mask of padded sequences, ``[N, S]`` and 0 where padded: an input of the
+            model, or another array of the source.
         labels: A CSV file of ``file,label``, for a folder whose sub-folders are not the classes.
-        skip_bad: Leave out images that cannot be read, and say which in ``skipped``.
-        unread: Names of further arrays that the source may hold, and that are not needed.
+        skip_bad: Skip unreadable images and list them in ``skipped``.
+        unread: Names of arrays of the source that are not needed.
 
     Raises:
-        DataError: The source is missing, unreadable or holds pickled objects, or the mask is an
-            input of another rank; a folder without images, with labels that do not match it, or
-            for a model that takes no such images.
+        DataError: The source is missing, unreadable or has pickled objects; the mask is an input of
+            another rank; a folder has no images, labels that do not match, or images that do not
+            fit the model.
         UsageError: ``limit`` is not positive.
-        MissingExtraError: A folder of images, and Pillow is not installed.
+        MissingExtraError: The source is a folder of images, and Pillow is not installed.
     """
-    if limit is not None and limit < 1:  # a slice would take a negative one for "all but"
+    if limit is not None and limit < 1:  # a slice would accept a negative number
         raise UsageError(f"samples is {limit}", remedy="give 1 or more, or None for all")
     specs = input_specs(graph)
     refuse_other_rank(mask, specs)
     if is_folder(source):
         if mask is not None:
-            raise DataError(f"{source}: a folder of images has no mask", remedy="leave it out")
+            raise DataError(f"{source}: a folder of images has no mask", remedy="remove the mask")
         from intact.data.images.reader import open_folder
 
         images = open_folder(
@@ -148,12 +148,12 @@ def open_samples(
             labels=None if labels is None else Path(labels),
             skip_bad=skip_bad,
         )
-        # The folder's threads apply mean and scale, so nothing of that is left to do.
+        # The folder's threads apply mean and scale already.
         exact = {images.takes.name: images.takes.spec}
         return Samples(str(source), exact, images, limit=limit, count=len(images))
     if labels is not None or skip_bad:
         raise DataError(
-            "--labels and --skip-bad are for a folder of images",
+            "--labels and --skip-bad need a folder of images",
             remedy="arrays have their labels under the key 'labels'",
         )
     reader, name = _reader(source, specs)
@@ -179,7 +179,7 @@ def is_folder(source: object) -> TypeGuard[str | Path]:
 
 
 def _count(reader: Iterable[Batch]) -> int | None:
-    """Count the samples of a list of batches; None for sources that must be read to know."""
+    """Count the samples of a list of batches; None for sources that must be read."""
     if not isinstance(reader, list):
         return None
     lengths = [
@@ -189,7 +189,7 @@ def _count(reader: Iterable[Batch]) -> int | None:
             if isinstance(array, list | tuple) or np.ndim(array)
         ]
         for batch in reader
-        if isinstance(batch, Mapping)  # what is not is named when it is read
+        if isinstance(batch, Mapping)  # others are reported when read
     ]
     return sum(max(each, default=0) for each in lengths)
 

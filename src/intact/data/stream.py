@@ -1,4 +1,4 @@
-"""Samples: where calibration and evaluation data come from, checked against the model."""
+"""Samples: a stream of calibration or evaluation data, checked against the model."""
 
 from __future__ import annotations
 
@@ -31,18 +31,17 @@ class Samples:
     """Batches of any sizes, checked and preprocessed when they are read.
 
     Attributes:
-        source: What to call it in messages.
-        specs: What the model's inputs accept.
-        reader: Gives fresh iterators of raw batches, arrays by input name.
+        source: Name for messages.
+        specs: The model's inputs.
+        reader: An iterable of raw batches (arrays by input name) that can be iterated again.
         preprocess: Applied to every batch.
         limit: Read at most this many samples; None reads all.
-        count: How many samples there will be, where that is known before reading.
-        progress: Told the samples done and, where known, in all.
-        mask: Name of the array that tells real from padded positions, ``[N, S]``: an input of
-            the model, or an array of the source that the model does not take.
-        unread: Names of arrays of the source that this use of it does not need.
-        keep_references: Keep what comes along with the samples for ``references``, not only the
-            labels; it may be large.
+        count: Number of samples, if known before reading.
+        progress: Called with the number of samples read and, if known, of all samples.
+        mask: Name of the mask of padded positions, ``[N, S]``: an input of the model, or another
+            array of the source.
+        unread: Names of arrays of the source that are not needed.
+        keep_references: Keep all references and not only labels; they may be large.
     """
 
     source: str
@@ -58,22 +57,21 @@ class Samples:
     _seen: list[BatchReferences] = field(default_factory=list, repr=False, compare=False)
 
     def batches(self, size: int) -> Iterator[tuple[Batch, int]]:
-        """Yield batches of exactly ``size`` samples and how many of each are real.
+        """Yield batches of exactly ``size`` samples, each with the number of real ones.
 
-        The last one is filled by repeating its last sample, because a runtime's floats can
-        change with the batch size. The caller's own batch sizes leave no trace.
+        The last batch is padded with its last sample, because a runtime's floats can depend on the
+        batch size. Batch sizes of the source have no effect.
 
         Raises:
-            DataError: No samples, or one with a wrong name, dtype, shape, NaN or infinity; a mask
-                that is none, or that marks everything as padded.
+            DataError: There are no samples, a sample has a wrong name, dtype, shape, NaN or
+                infinity, or the mask is wrong or masks everything.
         """
         for rows, count, _ in self.masked_batches(size):
             yield rows, count
 
     def masked_batches(self, size: int) -> Iterator[tuple[Batch, int, RealPositions | None]]:
-        """Yield the same batches, each with its real positions; None without a mask.
-
-        These are bool ``[size, S]``, all False for a sample that holds nothing.
+        """Yield the same batches, each with its real positions, bool ``[size, S]``; None without
+        mask.
 
         Raises:
             DataError: As for ``batches``.
@@ -103,9 +101,9 @@ class Samples:
         return next((size for size in fixed if size is not None), None)
 
     def batch_size(self, wanted: int) -> int:
-        """Return the batch size: the model's own where it fixes one, else up to ``wanted``.
+        """Choose the batch size: the model's fixed one, else up to ``wanted``.
 
-        One where inputs have other free dimensions, since samples may then differ in shape.
+        It is 1 if inputs have other free dimensions, since samples may then differ in shape.
         """
         if self.fixed_batch is not None:
             return self.fixed_batch
@@ -115,24 +113,24 @@ class Samples:
 
     @property
     def skipped(self) -> tuple[str, ...]:
-        """The files of a folder that the last pass left out: a line for each, its path and why."""
+        """The files of a folder that the last pass skipped: one line each, with the reason."""
         return tuple(self.reader.skipped) if isinstance(self.reader, ImageFolder) else ()
 
     @property
     def classes(self) -> tuple[str, ...]:
-        """The classes that a folder's sub-folders name; empty where there are no such names."""
+        """The class names of a folder's sub-folders; empty if there are none."""
         return self.reader.labels.classes if isinstance(self.reader, ImageFolder) else ()
 
     @property
     def why_no_labels(self) -> str:
-        """Why a folder gives no labels; empty where it does, and for other sources."""
+        """Why a folder has no labels; empty if it has, and for other sources."""
         return self.reader.labels.reason if isinstance(self.reader, ImageFolder) else ""
 
     def labels(self) -> npt.NDArray[np.int64] | None:
-        """Return the labels of the samples, [N]; None where the source has none.
+        """Return the labels of the samples, ``[N]``; None if the source has none.
 
-        They are those of the last pass over the samples: a function may give them in another
-        order each time. Only where there was no pass yet, the source is read for them.
+        They belong to the last pass: a function may yield samples in another order each time. The
+        source is read only if there was no pass yet.
 
         Raises:
             DataError: Some samples have no label, or labels are not class numbers.
@@ -143,7 +141,7 @@ class Samples:
         return joined_labels(self.source, self._seen)
 
     def references(self) -> dict[str, Reference]:
-        """Return the extra arrays of the last pass by key, labels included.
+        """Return the references of the last pass by key, including labels.
 
         Raises:
             DataError: Some samples have no entry, or there are not as many entries as samples.
@@ -190,12 +188,12 @@ class Samples:
             every = len(next(iter(inputs.values())))
             self._seen.append(BatchReferences(references, every, seen - before))
             if self.limit is not None and seen >= self.limit:
-                return  # before reading on: the source may never end
+                return  # stop reading: the source may be endless
         if seen == 0:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
     def _separated(self, raw: Mapping[str, Any]) -> tuple[Batch, dict[str, Reference]]:
-        """Split a sample: arrays for the model or the mask, and extra arrays to keep."""
+        """Split a raw batch into arrays for the model or the mask, and references to keep."""
         along = {n for n in raw if n != self.mask and is_reference(n, self.specs)}
         kept = along if self.keep_references else along & {LABELS}
         inputs = {n: as_array(self.source, n, raw[n]) for n in raw if n not in along | self.unread}
@@ -206,14 +204,11 @@ class Samples:
 
     @property
     def _is_refilled(self) -> bool:
-        """Whether arrays may be filled anew once the next are asked for, as loaders do.
-
-        A list stays as it is.
-        """
+        """Whether the source may reuse its arrays for the next batch, as data loaders do."""
         return not isinstance(self.reader, list | ImageFolder)
 
     def _check(self, batch: Batch, *, first: int) -> Batch:
-        """Return the inputs as the model takes them, and the mask beside them if it is none."""
+        """Check and convert the inputs, and add the mask if it is not an input."""
         refuse_missing(self.source, self.mask, batch)
         inputs = {n: array for n, array in batch.items() if n in self.specs or n != self.mask}
         checked = check_batch(self.source, self.specs, inputs, first=first)
@@ -238,7 +233,7 @@ class Samples:
                 )
             try:
                 arrays = {str(name): item[name] for name in item}
-            except Exception as error:  # whatever reads a file when it is asked for an array
+            except Exception as error:  # reading an array may raise anything
                 raise DataError(f"{self.source}: cannot be read ({describe(error)})") from error
             yield arrays
 
@@ -247,15 +242,15 @@ def as_array(source: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     """Convert an item of a source to an array.
 
     Raises:
-        DataError: It is none, or holds masked values.
+        DataError: It is not an array, or has masked values.
     """
     if np.ma.is_masked(values):
         raise DataError(
-            f"{source}: {name!r} is a masked array", remedy="fill it, or leave the samples out"
+            f"{source}: {name!r} is a masked array", remedy="fill it, or remove the samples"
         )
     try:
         return np.asarray(values)
-    except Exception as error:  # other libraries' arrays raise what they like
+    except Exception as error:  # arrays of other libraries may raise anything
         raise DataError(
-            f"{source}: {name!r} is no array ({error})", remedy="give arrays of numbers"
+            f"{source}: {name!r} is not an array ({error})", remedy="give arrays of numbers"
         ) from error

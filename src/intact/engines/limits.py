@@ -1,4 +1,4 @@
-"""What the float32 simulation does not reproduce of a plan's arithmetic, said and not assumed."""
+"""The limits of the float32 simulation: the arithmetic of a plan that it does not reproduce."""
 
 from __future__ import annotations
 
@@ -30,28 +30,28 @@ from intact.targets import Overflow, Requantize, ScalePrecision, ZeroPointOrder
 
 _ADDS = frozenset({"Add", "Sub", "Sum"})
 
-"""What may be fused behind products so that it adds to them in their accumulator."""
+"""Operators that can be fused behind products and add to their accumulator."""
 
 _FACTORS = (0, 1)
 
-"""The slots of the two factors of every operator that multiplies and sums."""
+"""The input slots of the two factors of multiply-accumulate operators."""
 
 _LONGEST = 1 << 16
 
-"""Products of two activations of a length that the model does not tell are no longer than this."""
+"""Assumed maximum length of products of two activations if the model does not have it."""
 
 
 @dataclass(frozen=True, eq=False)
 class WrappingSums:
-    """Sums of a node that may leave an accumulator that wraps round.
+    """Sums of a node that may overflow an accumulator with wrap-around.
 
     Attributes:
-        node: It multiplies and adds.
+        node: The multiply-accumulate node.
         bits: Width of the accumulator.
-        largest: No sum has a larger magnitude; None where the length of the sums is not known.
-        scale: What the integer 1 stands for, float64, ``[]`` or ``[channels]``; None where the
-            node's result is more than such sums.
-        axis: The axis of the result that the channels lie along, from the end or the front.
+        largest: Upper bound of the magnitude of a sum; None if the length of the sums is unknown.
+        scale: Scale of the sums, float64, ``[]`` or ``[channels]``; None if the node's result is
+            not only such sums.
+        axis: Channel axis of the result; may be negative.
     """
 
     node: ir.Node
@@ -62,10 +62,10 @@ class WrappingSums:
 
 
 def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
-    """Yield the sums that codes of the plan's ranges can make leave their accumulators.
+    """Yield the sums that may overflow their accumulators, for any codes in the plan's ranges.
 
     Args:
-        plan: Has its scales.
+        plan: A plan with scales.
     """
     for node in _products(plan):
         arithmetic = plan.target.arithmetic_of(node)
@@ -79,7 +79,7 @@ def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
 
 
 def pairs_may_saturate(plan: QuantizedGraph) -> bool:
-    """Tell whether the ranges allow two products whose sum does not fit the target's pairs."""
+    """Tell whether the sum of two products may exceed the target's pair width, by the ranges."""
     for node in _products(plan):
         arithmetic = plan.target.arithmetic_of(node)
         if arithmetic.accumulator_overflow is not Overflow.PAIR_SATURATE:
@@ -91,7 +91,7 @@ def pairs_may_saturate(plan: QuantizedGraph) -> bool:
 
 
 def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
-    """Yield the nodes that multiply integers by integers and sum."""
+    """Yield the nodes that multiply and accumulate integers."""
     for node in plan.graph.nodes:
         spec = op_spec(node)
         if spec is None or spec.kind is not OpKind.COMPUTE or not plan.is_quantized(node):
@@ -101,7 +101,7 @@ def _products(plan: QuantizedGraph) -> Iterator[ir.Node]:
 
 
 def _reach(config: TensorQuantConfig) -> int:
-    """Return the largest magnitude of a code less its zero point."""
+    """Compute the largest magnitude of a code minus its zero point."""
     params, grid = config.params, config.grid
     zero = np.zeros((), np.int64) if params is None else params.zero_point
     least, most = (0, 0) if grid.symmetric else (int(zero.min()), int(zero.max()))
@@ -109,7 +109,7 @@ def _reach(config: TensorQuantConfig) -> int:
 
 
 def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
-    """Bound the sums: by the ranges if that is below the limit, else by the weights' integers."""
+    """Bound the sums by the ranges if that is below the limit, else by the weights' integers."""
     reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
     weight = weight_slot(node)
     if weight is None:
@@ -127,19 +127,19 @@ def _largest_sum(plan: QuantizedGraph, node: ir.Node, limit: int) -> int | None:
     steps = _steps(plan, TensorEnd.input(str(node.name), weight), array)
     others = tuple(each for each in range(array.ndim) if each != axis)
     sums = steps.sum(axis=others) * reaches[0]
-    # A bias of ConvTranspose with groups has more channels than its weight: take the worst.
+    # A bias of a grouped ConvTranspose has more channels than its weight: use the largest.
     return int((sums + (bias if bias.shape == sums.shape else bias.max(initial=0))).max())
 
 
 def _summed(node: ir.Node) -> int | None:
-    """Count the added products of two activations; None where the model does not fix it."""
+    """Return the length of products of two activations; None if the model does not fix it."""
     value = input_value(node, 0)
     length = None if value is None or not value.shape else value.shape[-1]
     return length if isinstance(length, int) else None
 
 
 def _largest_bias(plan: QuantizedGraph, node: ir.Node) -> int:
-    """Bound the integers of a bias without quantizing it: this is asked of every plan."""
+    """Bound the integers of a bias without quantizing it, since this runs for every plan."""
     slot = bias_slot(node)
     array = None if slot is None else constant_array(input_value(node, slot))
     config = None if slot is None else plan.input_config(node, slot)
@@ -151,7 +151,7 @@ def _largest_bias(plan: QuantizedGraph, node: ir.Node) -> int:
 
 
 def _bias_codes(plan: QuantizedGraph, node: ir.Node) -> npt.NDArray[np.int64]:
-    """Return the magnitudes of the bias's integers, ``[channels]`` or ``[1]``."""
+    """Compute the magnitudes of the bias's integers, ``[channels]`` or ``[1]``."""
     slot = bias_slot(node)
     array = None if slot is None else constant_array(input_value(node, slot))
     if slot is None or array is None or not quantizes(plan.input_config(node, slot)):
@@ -165,7 +165,7 @@ def _steps(
     array: npt.NDArray[Any],
     shape: tuple[int, ...] | None = None,
 ) -> npt.NDArray[np.int64]:
-    """Return the magnitudes of a constant's integers less their zero points."""
+    """Compute the magnitudes of a constant's integers minus their zero points."""
     config, shaped = plan.configs[end], array if shape is None else array.reshape(shape)
     codes = plan.baked.get(end)
     if codes is None:
@@ -180,7 +180,7 @@ def _steps(
 def _scale(
     plan: QuantizedGraph, node: ir.Node
 ) -> tuple[npt.NDArray[np.float64] | None, int | None]:
-    """Return the scale of the integer sums; None where more than integers is added."""
+    """Compute the scale of the integer sums; None if floats are added to them."""
     weight, bias = weight_slot(node), bias_slot(node)
     extra = [k for k, value in enumerate(node.inputs) if value is not None and k not in _FACTORS]
     codes = {slot for slot in extra if slot == bias and quantizes(plan.input_config(node, slot))}
@@ -200,7 +200,7 @@ def _scale(
 
 
 def _adds_behind(plan: QuantizedGraph, node: ir.Node) -> bool:
-    """Tell whether something is fused behind the node that adds to its sums."""
+    """Tell whether an operator that is fused behind the node adds to its sums."""
     if plan.output_config(node).state is not QuantState.OVERLAPPED:
         return False
     reader = sole_reader(plan.graph, node)
@@ -213,19 +213,20 @@ def _adds_behind(plan: QuantizedGraph, node: ir.Node) -> bool:
 
 EXACT_BELOW = 2**24
 
-"""float32 holds every integer below this, so sums that stay below it are exact."""
+"""float32 represents every integer below this, so sums below it are exact."""
 
 
 def needs_integers(plan: QuantizedGraph) -> bool:
-    """Tell whether float32 cannot say what a plan computes: only the integer engine can.
+    """Tell whether a plan needs the integer engine because float32 cannot simulate its overflows.
 
-    Sums may leave their accumulator and are then too large for float32, or are held with what
-    float32 adds apart from them (a float bias, a fused Add); or pairs of products may saturate.
-    Where it is False, `PiecewiseSimulator` follows every overflow. Bounds are those of the codes,
-    whatever the data: most plans that need integers never overflow.
+    That is so if sums may overflow their accumulator and are too large for float32 or are combined
+    with floats (a float bias, a fused Add), or if pairs of products may saturate. Otherwise
+    `PiecewiseSimulator` reproduces every overflow. The bounds depend on the codes' ranges and not
+    on
+    data: most plans that need integers never overflow.
 
     Args:
-        plan: Has its scales.
+        plan: A plan with scales.
     """
     for sums in wrapping_sums(plan):
         if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
@@ -234,10 +235,10 @@ def needs_integers(plan: QuantizedGraph) -> bool:
 
 
 def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
-    """Return one line for each way in which hardware may differ from the simulation.
+    """Describe each way in which hardware may differ from the simulation, one line each.
 
-    Fields of the target's arithmetic that float32 does not follow, with the operators they hold
-    for, and the layers whose sums may leave the exact integers of float32.
+    These are fields of the target's arithmetic that float32 does not reproduce, with their
+    operators, and layers whose sums may exceed the exact integers of float32.
     """
     fields: dict[str, dict[str, None]] = {}
     for node in plan.graph.nodes:
@@ -253,9 +254,10 @@ def limits_of_simulation(plan: QuantizedGraph) -> tuple[str, ...]:
 
 
 def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
-    """Yield for each layer with a quantized weight the largest ``sum |q_x * q_w|`` possible.
+    """Yield for each layer with a quantized weight the upper bound of ``sum |q_x * q_w|``.
 
-    Bound by the weights' own integers and the range of the input's, worst output channel.
+    The bound follows from the weight's integers and the input's range, for the worst output
+    channel.
     """
     for point in quantization_points(plan):
         if not point.is_constant or not point.readers:

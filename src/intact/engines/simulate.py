@@ -1,11 +1,11 @@
-"""Simulated execution (HAGO's SimQ): quantized arithmetic in float32, in one compiled session.
+"""Simulated execution (SimQ of [tvm]): quantized arithmetic in float32, in one compiled session.
 
-Scales, clips and switches are inputs, so another calibration of the same structure costs a run
-and no compilation. Weights are constants of the session, already on their grid: as inputs they
-would lose ONNX Runtime's blocked layout (18 -> 31 ms, measured).
+Scales, bounds and switches are inputs, so another calibration of the same structure needs no
+compilation. Weights are constants, already fake-quantized: as inputs they would lose ONNX Runtime's
+blocked layout (18 -> 31 ms, measured).
 
-The simulation is exact as long as every sum of ``|q_x * q_w|`` stays below 2**24, where float32
-holds all integers; beyond that it is a close approximation.
+The simulation is exact as long as every sum of ``|q_x * q_w|`` is below 2**24, where float32
+represents all integers; otherwise it is a close approximation.
 """
 
 from __future__ import annotations
@@ -37,11 +37,11 @@ class QuantizerInputs:
     """The names of a quantizer's parameter inputs.
 
     Attributes:
-        scale: Scale, ``[]``, or ``[channels, 1, ...]`` to lie along the channel axis.
-        low: Smallest code relative to the zero point, like the scale.
-        high: Largest code, likewise.
+        scale: Scale, ``[]``, or ``[channels, 1, ...]`` to broadcast along the channel axis.
+        low: Smallest code minus the zero point, shaped like the scale.
+        high: Largest code minus the zero point, shaped like the scale.
         enabled: Whether it quantizes, ``[]``.
-        trailing: Axes behind the channel axis; None for one scale.
+        trailing: Number of axes after the channel axis; None for one scale.
     """
 
     scale: str
@@ -51,9 +51,9 @@ class QuantizerInputs:
     trailing: int | None = None
 
     def feeds(self, config: TensorQuantConfig, *, enabled: bool = True) -> Feeds:
-        """Return the values that make the quantizer compute ``config``.
+        """Compute the parameter inputs for a config.
 
-        ``low`` and ``high`` are codes relative to the zero point, so that 0.0 stays 0.
+        ``low`` and ``high`` are relative to the zero point, so that 0.0 stays 0.
         """
         params = config.params
         scale = np.ones((), np.float32) if params is None else params.scale
@@ -78,14 +78,14 @@ def add_quantizer(
     Args:
         editor: The copy of the model that is edited.
         value: The float32 value to quantize, of any shape.
-        config: Only its structure is compiled in: rounding, spacing and channel axis.
+        config: Only rounding, spacing and channel axis are compiled in.
         name: Prefix of the new names.
 
     Returns:
         The quantized value and the names of the parameter inputs.
 
     Raises:
-        PlanError: There is one scale a channel, and the rank of the value is not known.
+        PlanError: The scale is per channel, and the rank of the value is unknown.
     """
     trailing = _axes_behind(value, config, name)
     shape = [] if trailing is None else [None, *[1] * trailing]
@@ -113,17 +113,17 @@ def add_quantizer(
 
 
 def _axes_behind(value: ir.Value, config: TensorQuantConfig, name: str) -> int | None:
-    """Return the number of axes behind the channel axis, None where there is one scale."""
+    """Count the axes after the channel axis; None for one scale."""
     axis = config.granularity.axis
     if axis is None:
         return None
     if value.shape is None:
-        raise PlanError(f"{name}: one scale a channel for a tensor of unknown rank")
+        raise PlanError(f"{name}: one scale per channel for a tensor of unknown rank")
     return len(value.shape) - 1 - axis
 
 
 class _Chain:
-    """Adds nodes with names of one prefix."""
+    """Adds nodes with a common name prefix."""
 
     def __init__(self, editor: Editor, name: str) -> None:
         self._editor = editor
@@ -179,7 +179,7 @@ def _up(chain: _Chain, steps: ir.Value) -> ir.Value:
 
 
 def _nearest(chain: _Chain, steps: ir.Value) -> tuple[ir.Value, ir.Value]:
-    """Return round-half-even and what it left, which is exact in float32."""
+    """Return round-half-even and the remainder, which is exact in float32."""
     rounded = chain("Round", steps)
     return rounded, chain("Sub", steps, rounded)
 
@@ -198,10 +198,10 @@ ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
 def _logarithmic(
     chain: _Chain, value: ir.Value, scale: ir.Value, low: ir.Value, high: ir.Value
 ) -> ir.Value:
-    """Levels ``scale * 2**(k / STEPS_PER_OCTAVE)`` with k = 1..high, and 0.
+    """Fake-quantize to levels ``scale * 2**(k / STEPS_PER_OCTAVE)`` with k = 1..high, and 0.
 
-    In float64, as ``numerics.logarithmic`` computes it: float32 logarithms would put values near
-    the middle between two levels on the wrong one.
+    In float64, as in ``numerics.logarithmic``: with float32 logarithms, values near the middle
+    between two levels could be rounded to the wrong one.
     """
     steps = chain.constant(float(STEPS_PER_OCTAVE), np.float64)
     per_nat = chain.constant(STEPS_PER_OCTAVE / np.log(2.0), np.float64)
@@ -227,15 +227,15 @@ class Simulator:
     Args:
         plan: A calibrated plan; its weights and its structure are compiled in.
         threads: Threads inside one operator; 0 lets the runtime choose.
-        teacher_forced: Cut the model at every quantized activation: each piece reads its
-            activations from the caller (see ``teacher_inputs``) and returns its own, so that
-            an error in one layer is not seen through the next.
+        teacher_forced: Split the model at every quantized activation: each part reads its
+            activations from the caller (see ``teacher_inputs``), so that an error in one layer does
+            not affect the next.
 
     Raises:
         PlanError: The plan has ends without a scale.
 
     Attributes:
-        points: The quantized activations, by the end that names them.
+        points: The quantized activations, by end.
         teacher_inputs: With ``teacher_forced``, the input name of each point.
         outputs: The graph's own outputs.
     """
@@ -288,18 +288,18 @@ class Simulator:
         """Run one batch.
 
         Args:
-            feeds: The model's inputs (and the teacher's, where forced), by name.
-            observe: Points whose quantized values are wanted.
-            plan: Another calibration of the same structure; None takes the compiled one. Its
-                weights and biases are not used: those stay as they were compiled.
-            disabled: Points that pass their data through as float.
+            feeds: The model's inputs (and the teacher inputs, if forced), by name.
+            observe: Points whose quantized values are returned.
+            plan: Another calibration of the same structure; None for the compiled one. Its weights
+                and biases are not used: the compiled ones are.
+            disabled: Points that do not quantize.
 
         Returns:
-            The graph's outputs by name, and the observed values (float32, on their grid).
+            The graph's outputs by name, and the observed values (float32, fake-quantized).
 
         Raises:
-            PlanError: ``plan`` has no config for a point, none with a scale, or one that rounds
-                or is spaced in another way; or an observed or disabled end is no point.
+            PlanError: ``plan`` has no config or scale for a point, or one with another rounding or
+                spacing; or an observed or disabled end is not a point.
         """
         for end in (*observe, *disabled):
             if end not in self.points:
@@ -324,23 +324,23 @@ class Simulator:
 def _recalibrated(
     plan: QuantizedGraph, end: TensorEnd, compiled: TensorQuantConfig
 ) -> TensorQuantConfig:
-    """Return the config of another calibration, if the compiled nodes can compute it."""
+    """Return the config of another calibration, after checking it against the compiled one."""
     config = plan.configs.get(end)
     if config is None or config.params is None or not quantizes(config):
         raise PlanError(f"{end} has no scale", remedy="calibrate the plan first")
     same_rounding = config.rounding is compiled.rounding
     if not same_rounding or config.grid.exponential != compiled.grid.exponential:
         raise PlanError(
-            f"{end} is rounded or spaced in another way than the compiled plan",
+            f"{end} has another rounding or spacing than the compiled plan",
             remedy="make a new Simulator",
         )
     return config
 
 
 def _bake(editor: Editor, point: QuantPoint) -> None:
-    """Replace a constant by its values on the grid, for the readers that quantize it.
+    """Replace a constant by its fake-quantized values, for the readers that quantize it.
 
-    They are computed when the model is handed to the runtime: one weight at a time is in memory.
+    They are computed when the model is serialized, so only one weight at a time is in memory.
     """
     tensor = ir.LazyTensor(
         lambda: ir.tensor(point.config.dequantize(point.constant_codes())),

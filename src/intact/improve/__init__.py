@@ -1,1 +1,1 @@
-"""Losing less accuracy: passes over float models (`rewrite`) and over plans (`refine`)."""
+"""Passes that improve accuracy: over float models (`rewrite`) and over plans (`refine`)."""

@@ -1,28 +1,61 @@
-"""The improvement passes that a user asks for, by name, each in its place.
+"""The improvement passes by name.
 
-Rewrites change the float model before it is observed, refinements a plan with scales.
+Rewrites change the float model before calibration, refinements a plan with scales.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from types import MappingProxyType
 
 from intact.data.stream import Samples
 from intact.errors import UsageError, nearest
 from intact.graph import Graph
-from intact.improve.refine import REFINEMENTS
-from intact.improve.rewrite import NOTES, REWRITES
 from intact.plan import Note, NoteKind, QuantizedGraph
+
+
+def _equalize(graph: Graph) -> Graph:
+    from intact.improve.rewrite.equalize import equalize
+
+    return equalize(graph)
+
+
+def _equalize_notes(graph: Graph) -> tuple[str, ...]:
+    from intact.improve.rewrite.equalize import notes
+
+    return notes(graph)
+
+
+def _weight_scales(plan: QuantizedGraph, samples: Samples) -> QuantizedGraph:
+    from intact.improve.refine.weight_scales import refine_weight_scales
+
+    return refine_weight_scales(plan, samples)
+
+
+REWRITES: Mapping[str, Callable[[Graph], Graph]] = MappingProxyType({"equalize": _equalize})
+"""Passes over float models, by name. A rewrite returns another graph with the same nodes and does
+not change its input. Its module is imported when it runs: plain quantizing needs none."""
+
+NOTES: Mapping[str, Callable[[Graph], tuple[str, ...]]] = MappingProxyType(
+    {"equalize": _equalize_notes}
+)
+"""For each rewrite a function that lists parts of a graph that it cannot change."""
+
+REFINEMENTS: Mapping[str, Callable[[QuantizedGraph, Samples], QuantizedGraph]] = MappingProxyType(
+    {"weight-scales": _weight_scales}
+)
+"""Passes over plans with scales, by name. A refinement returns another plan and does not change its
+input. Its module is imported when it runs: plain quantizing needs none."""
 
 
 @dataclass(frozen=True)
 class Improvements:
-    """What is done to the weights to lose less.
+    """The passes that a user chose.
 
     Attributes:
-        rewrites: Before the samples are run.
-        refinements: Afterwards; they run some of the samples again.
+        rewrites: Names of passes before calibration.
+        refinements: Names of passes after calibration; they run some of the samples again.
     """
 
     rewrites: tuple[str, ...] = ()
@@ -30,10 +63,10 @@ class Improvements:
 
     @staticmethod
     def of(names: Iterable[str]) -> Improvements:
-        """Return passes by their names; of each kind in the order given.
+        """Make the passes by their names; the order within each kind is kept.
 
         Raises:
-            UsageError: There is no such pass.
+            UsageError: A name is unknown.
         """
         asked = tuple(dict.fromkeys(names))
         for name in asked:
@@ -47,13 +80,13 @@ class Improvements:
         )
 
     def rewrite(self, graph: Graph) -> Graph:
-        """Return a float model that computes the same, ready for being observed."""
+        """Apply the rewrites to a float model; its results do not change."""
         for name in self.rewrites:
             graph = REWRITES[name](graph)
         return graph
 
     def notes(self, graph: Graph) -> tuple[Note, ...]:
-        """List parts of a graph that the rewrites leave alone unexpectedly."""
+        """List parts of a graph that the rewrites cannot change."""
         return tuple(
             Note(NoteKind.REWRITE, "", line)
             for name in self.rewrites
@@ -61,7 +94,7 @@ class Improvements:
         )
 
     def refine(self, plan: QuantizedGraph, samples: Samples) -> QuantizedGraph:
-        """Return a better plan with scales."""
+        """Apply the refinements to a plan with scales."""
         for name in self.refinements:
             plan = REFINEMENTS[name](plan, samples)
         return plan

@@ -24,7 +24,7 @@ from intact.graph import (
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
-from intact.plan.topology import adds_to_products, decide, hands_out_float
+from intact.plan.topology import adds_to_products, decide, outputs_float
 from intact.targets import OpRule, ScaleRule, Target, TensorScheme, Unsigned
 
 
@@ -43,15 +43,15 @@ def unsigned_values(
     signed: frozenset[str] = frozenset()
     while True:
         found = _without_sign(graph, target.unsigned, signed)
-        torn = frozenset(
+        conflicting = frozenset(
             name
             for node in graph.nodes
             if found and decisions[str(node.name)].quantized
-            for name in _torn(node, target, found)
+            for name in _conflicting(node, target, found)
         )
-        if not torn:
+        if not conflicting:
             return found
-        signed |= torn
+        signed |= conflicting
 
 
 def _without_sign(graph: Graph, unsigned: Unsigned, signed: frozenset[str]) -> frozenset[str]:
@@ -90,7 +90,7 @@ def _is_constant_without_sign(value: ir.Value) -> bool:
     return array is not None and bool((array >= 0).all())
 
 
-def _torn(node: ir.Node, target: Target, found: frozenset[str]) -> frozenset[str]:
+def _conflicting(node: ir.Node, target: Target, found: frozenset[str]) -> frozenset[str]:
     """Find the unsigned values that a node ties to a signed one."""
     rule = target.rule_for(node)
     if rule is None or rule.scales is ScaleRule.FREE:
@@ -171,9 +171,7 @@ def _node_configs(
         if str(value.name) in shapes:
             configs[end] = unquantized(QuantState.SOI)
         elif (
-            rule is None
-            or not graph.is_float(value)
-            or hands_out_float(node, graph, rule, decisions)
+            rule is None or not graph.is_float(value) or outputs_float(node, graph, rule, decisions)
         ):
             configs[end] = unquantized(QuantState.FP32)
         else:

@@ -58,14 +58,14 @@ def complete(
     Raises:
         UsageError: An override does not match the graph.
     """
-    ours, read = annotate(plan.graph, target, overrides), plan.copy()
+    fresh, read = annotate(plan.graph, target, overrides), plan.copy()
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     decisions: dict[str, Decision] = {}
     for end, config in read.configs.items():
-        is_said = read.decisions[end.node].quantized or config.state not in _FLOAT
-        configs[end] = config if is_said else ours.configs[end]
+        is_kept = read.decisions[end.node].quantized or config.state not in _FLOAT
+        configs[end] = config if is_kept else fresh.configs[end]
     for name, decision in read.decisions.items():
-        decisions[name] = decision if decision.quantized else ours.decisions[name]
+        decisions[name] = decision if decision.quantized else fresh.decisions[name]
     merged = replace(
         read,
         target=target,
@@ -74,45 +74,45 @@ def complete(
         provenance=read.provenance.completed(),
     )
     for value in plan.graph.values:
-        _keep_moved(merged, value)
-        _join_neighbours(merged, value)
+        _follow_moved_input(merged, value)
+        _share_known_scale(merged, value)
     return tie(fuse(merged.with_notes(width_notes(merged))))
 
 
-def _keep_moved(plan: QuantizedGraph, value: ir.Value) -> None:
+def _follow_moved_input(plan: QuantizedGraph, value: ir.Value) -> None:
     """Give the output of a node that only moves codes the scale of its input."""
     node, slot = value.producer(), value.index() or 0
     if node is None or not moves_values(node):
         return
     source = plan.input_config(node, 0).dominator
-    if plan.output_config(node, slot).state is QuantState.INITIAL and _is_said(source):
+    if plan.output_config(node, slot).state is QuantState.INITIAL and _has_scale(source):
         plan.configs[TensorEnd.output(str(node.name), slot)] = _follower(source)
 
 
-def _join_neighbours(plan: QuantizedGraph, value: ir.Value) -> None:
+def _share_known_scale(plan: QuantizedGraph, value: ir.Value) -> None:
     """Give new ends of a tensor the scale with which the model quantizes it."""
     producer = plan.producer_config(value)
     readers = [config for _, _, config in plan.consumer_configs(value)]
-    said = [config for config in readers if _is_said(config)]
-    if producer is not None and _is_said(producer):
+    known = [config for config in readers if _has_scale(config)]
+    if producer is not None and _has_scale(producer):
         _overlap(producer, [config for config in readers if config.state is QuantState.INITIAL])
         return
-    if not said:
+    if not known:
         return
-    root = said[0].dominator
+    root = known[0].dominator
     node, slot = value.producer(), value.index()
     if node is not None and producer is not None and producer.state is QuantState.INITIAL:
         plan.configs[TensorEnd.output(str(node.name), slot or 0)] = _follower(root)
-        same = [config for config in said if config.dominator is root]
+        same = [config for config in known if config.dominator is root]
         _overlap(root, [*same, *(c for c in readers if c.state is QuantState.INITIAL)])
         return
     for reader, at, config in plan.consumer_configs(value):
         if config.state is QuantState.INITIAL:
-            is_baked = said[0].state is QuantState.BAKED
+            is_baked = known[0].state is QuantState.BAKED
             plan.configs[TensorEnd.input(str(reader.name), at)] = _follower(root, is_baked=is_baked)
 
 
-def _is_said(config: TensorQuantConfig) -> bool:
+def _has_scale(config: TensorQuantConfig) -> bool:
     return quantizes(config) and config.params is not None
 
 

@@ -50,10 +50,10 @@ def factor_slots(node: ir.Node) -> tuple[int, ...]:
     return (*data, *(() if weight is None else (weight,)))
 
 
-def infer_dtype(node: ir.Node, taken: Sequence[DType], accumulator: DType) -> DType:
+def infer_dtype(node: ir.Node, input_types: Sequence[DType], accumulator: DType) -> DType:
     """Infer the type of a node's result before requantization."""
     function = DTYPE_INFERENCES.get(node.op_type) if node.domain == "" else None
-    return DType.FLOAT32 if function is None else function(node, taken, accumulator)
+    return DType.FLOAT32 if function is None else function(node, input_types, accumulator)
 
 
 def infers_dtype(*op_types: str) -> Callable[[DTypeInference], DTypeInference]:
@@ -110,7 +110,7 @@ _COMPUTES = (OpKind.COMPUTE, OpKind.ELEMENTWISE, OpKind.REDUCE, OpKind.POOL)
         if spec.kind in _COMPUTES and not spec.moves_values and op_type not in ("Max", "Min")
     )
 )
-def gathered_dtype(_: ir.Node, _taken: Sequence[DType], accumulator: DType) -> DType:
+def gathered_dtype(_: ir.Node, _input_type: Sequence[DType], accumulator: DType) -> DType:
     """Products and sums have the type of the accumulator."""
     return accumulator
 
@@ -126,9 +126,9 @@ def gathered_dtype(_: ir.Node, _taken: Sequence[DType], accumulator: DType) -> D
         if spec.moves_values or spec.kind in (OpKind.JOIN, OpKind.MOVE)
     ),
 )
-def input_dtype(_: ir.Node, taken: Sequence[DType], accumulator: DType) -> DType:
+def input_dtype(_: ir.Node, input_types: Sequence[DType], accumulator: DType) -> DType:
     """Selected or moved codes have the widest type of the inputs."""
-    return max(taken, key=lambda dtype: dtype.bits, default=accumulator)
+    return max(input_types, key=lambda dtype: dtype.bits, default=accumulator)
 
 
 def _repeated(dtypes: tuple[DType, ...], count: int, has_weight: bool) -> tuple[DType, ...]:
@@ -277,16 +277,16 @@ def infer_edges(plan: QuantizedGraph) -> dict[TensorEnd, EdgeTypes]:
     results: dict[str, _Result] = {}
     for node in plan.graph.nodes:
         results[str(node.name)] = _result(plan, node, results)
-    handed_out: dict[ir.Value, _Result] = {}
+    quantized_outputs: dict[ir.Value, _Result] = {}
     edges = {}
     for point in quantization_points(plan):
         producer = point.value.producer()
-        made = _FLOAT if producer is None else results.get(str(producer.name), _FLOAT)
+        produced = _FLOAT if producer is None else results.get(str(producer.name), _FLOAT)
         # A second quantizer of a value reads the output of the first.
-        arriving = made if point.at_output else handed_out.get(point.value, made)
+        arriving = produced if point.at_output else quantized_outputs.get(point.value, produced)
         out = _code_dtype(plan, point)
         if point.at_output:
-            handed_out[point.value] = _codes(point.config, out)
+            quantized_outputs[point.value] = _codes(point.config, out)
         edges[point.end] = EdgeTypes(arriving.scale, arriving.dtype, out)
     return edges
 
@@ -297,22 +297,24 @@ def _result(plan: QuantizedGraph, node: ir.Node, results: dict[str, _Result]) ->
     slots = factor_slots(node)
     if rule is None or not slots or _adds_floats(plan, node):
         return _FLOAT
-    taken = [_taken(plan, node, slot, results) for slot in slots]
+    input_types = [_input_type(plan, node, slot, results) for slot in slots]
     widths = [plan.input_config(node, slot).bits for slot in slots]
     declared = infer_signature(declared_signatures(node, rule, plan.target), widths)
-    scale = infer_scale(node, [each.scale for each in taken])
+    scale = infer_scale(node, [each.scale for each in input_types])
     if declared is None or scale is None:
         return _FLOAT
     accumulator_bits = plan.target.arithmetic_of(node).accumulator_bits
     accumulator = DType.holding(accumulator_bits, signed=True)
     hidden = [_is_hidden(plan, node, slot) for slot in slots]
-    pairs = zip(taken, hidden, declared.inputs, strict=True)
+    pairs = zip(input_types, hidden, declared.inputs, strict=True)
     dtypes = [each.dtype if is_sum else dtype for each, is_sum, dtype in pairs]
     dtype = infer_dtype(node, dtypes, accumulator)
     return _FLOAT if dtype.is_float else _Result(scale, dtype)
 
 
-def _taken(plan: QuantizedGraph, node: ir.Node, slot: int, results: dict[str, _Result]) -> _Result:
+def _input_type(
+    plan: QuantizedGraph, node: ir.Node, slot: int, results: dict[str, _Result]
+) -> _Result:
     """Infer scale and type at an input slot: sums of a fused producer, codes, or floats."""
     value, config = node.inputs[slot], plan.input_config(node, slot)
     producer = None if value is None else value.producer()

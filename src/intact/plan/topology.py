@@ -42,7 +42,7 @@ def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Deci
     return decisions
 
 
-def hands_out_float(
+def outputs_float(
     node: ir.Node, graph: Graph, rule: OpRule, decisions: dict[str, Decision]
 ) -> bool:
     """Tell whether a quantized node outputs floats.
@@ -54,11 +54,11 @@ def hands_out_float(
     return rule.float_output and not _has_quantized_consumer(node, graph, decisions)
 
 
-def kept_as_asked(decision: Decision) -> str | None:
+def kept_float_entry(decision: Decision) -> str | None:
     """Return the entry of ``Overrides.keep_float`` that keeps a node float; None if another reason
     does.
 
-    >>> kept_as_asked(Decision(False, "kept float as asked (--keep-float conv(1))"))
+    >>> kept_float_entry(Decision(False, "kept float as asked (--keep-float conv(1))"))
     'conv(1)'
     """
     is_asked = not decision.quantized and decision.reason.startswith(_ASKED)

@@ -23,7 +23,7 @@ from intact.graph import Graph, Role, constant_array, input_role
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
-from intact.plan.topology import decide, kept_as_asked
+from intact.plan.topology import decide, kept_float_entry
 from intact.targets import Target
 
 Threshold: TypeAlias = float | list[float]
@@ -308,7 +308,7 @@ def _equal(left: QuantParams, right: QuantParams) -> bool:
 
 
 def _kept_float(plan: QuantizedGraph) -> list[str]:
-    names = (kept_as_asked(decision) for decision in plan.decisions.values())
+    names = (kept_float_entry(decision) for decision in plan.decisions.values())
     return sorted({name for name in names if name is not None})
 
 

@@ -36,7 +36,7 @@ def test_a_folder_without_images_is_named_with_what_was_looked_for(tmp_path: Pat
     touch(tmp_path, "readme.txt", ".hidden.png")
     with pytest.raises(DataError) as caught:
         image_files(tmp_path)
-    assert str(caught.value).startswith(f"{tmp_path}: no image in this folder or below it")
+    assert str(caught.value).startswith(f"{tmp_path}: no image in this folder or below")
     assert ".jpg" in str(caught.value)
 
 

@@ -109,32 +109,32 @@ def test_padding_is_given_in_the_models_order() -> None:
 @pytest.mark.parametrize(
     ("shape", "fields", "message"),
     [
-        ((None, 10), {}, r"input 'x' takes no images, but float32 of shape \[\?, 10\]; images"),
-        ((None, 3, 4), {}, "takes no images"),
+        ((None, 10), {}, r"input 'x' is not an image, but float32 of shape \[\?, 10\]; images"),
+        ((None, 3, 4), {}, "is not an image"),
         ((None, 2, 4, 6), {}, "images need rank 4 and 1 or 3 channels"),
-        ((None, None, None, None), {}, "takes no images"),
+        ((None, None, None, None), {}, "is not an image"),
         ((None, 12, 4, 6), {}, "give focus for 12 channels"),
         ((None, 3, 4, 6), {"focus": True}, "rank 4 and 4 or 12 channels"),
         ((None, 3, None, None), {}, "takes images of any size; give size rows,columns"),
         ((None, 3, 4, None), {}, "takes images of any size; give size"),
-        ((None, 3, 4, 6), {"size": (6, 4)}, "images are made 6x4, input 'x' takes 4x6; leave"),
+        ((None, 3, 4, 6), {"size": (6, 4)}, "images are made 6x4, input 'x' takes 4x6; remove"),
         ((None, 3, 4, 6), {"letterbox": (4, 8)}, "images are made 4x8, input 'x' takes 4x6"),
         (
             (None, 12, 4, None),
             {"size": (4, 6), "focus": True},
             r"images are made 4x6 before focus, input 'x' takes 8x\? before focus",
         ),
-        ((None, 3, 4, 6), {"shorter_side": 3}, "shorter_side 3 leaves less than the 4x6"),
+        ((None, 3, 4, 6), {"shorter_side": 3}, "shorter_side 3 is smaller than the crop of 4x6"),
         ((None, 3, 4, 6), {"mean": (1, 2)}, "mean has 2 numbers, input 'x' takes images with 3"),
         ((None, 1, 4, 6), {"scale": (1, 2, 3)}, "scale has 3 numbers.*with 1 channel; give one"),
         ((None, 1, 4, 6), {"letterbox": (4, 6), "pad": (1, 2, 3)}, "pad has 3 numbers"),
         (
             (None, 1, 4, 6),
             {"order": "bgr"},
-            "order is for colours, input 'x' takes images with 1",
+            "order needs colours, input 'x' takes images with 1",
         ),
         ((None, 12, 4, 6), {"focus": True, "mean": (1.0,) * 12}, "mean has 12 numbers.*with 3"),
-        ((None, 3, 20000, 6), {}, "no numbers of pixels"),
+        ((None, 3, 20000, 6), {}, "not a pair of pixel counts"),
     ],
 )
 def test_what_does_not_fit_the_model_is_refused(
@@ -146,11 +146,11 @@ def test_what_does_not_fit_the_model_is_refused(
 
 
 def test_plain_pixels_take_no_mean_or_scale() -> None:
-    with pytest.raises(DataError, match="mean and scale are for float inputs"):
+    with pytest.raises(DataError, match="mean and scale need float inputs"):
         fit((None, 3, 4, 6), "uint8", mean=(1,))
 
 
 def test_several_inputs_are_refused() -> None:
     spec = InputSpec(np.dtype(np.float32), (None, 3, 4, 6))
-    with pytest.raises(DataError, match=r"is for one input, the model has 2 \(a, b\)"):
+    with pytest.raises(DataError, match=r"needs one input, the model has 2 \(a, b\)"):
         image_input({"a": spec, "b": spec}, Preprocess())

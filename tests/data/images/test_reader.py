@@ -341,7 +341,7 @@ def test_names_stay_printable_and_on_one_line(tmp_path: Path, name: bytes) -> No
 def test_nothing_but_bad_files_is_an_error(tmp_path: Path) -> None:
     (tmp_path / "a.png").write_bytes(b"")
     (tmp_path / "b.png").write_bytes(b"")
-    with pytest.raises(DataError, match=r"no image of 2 can be used; the first: a\.png: not an"):
+    with pytest.raises(DataError, match=r"none of 2 images can be used; the first: a\.png: not an"):
         read(open_samples(tmp_path, GRAPH, skip_bad=True))
 
 
@@ -349,7 +349,7 @@ def test_what_a_folder_cannot_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="no image in this folder"):
         open_samples(tmp_path, GRAPH)
     flat(tmp_path, 1)
-    with pytest.raises(DataError, match="takes no images"):
+    with pytest.raises(DataError, match="is not an image"):
         open_samples(tmp_path, graph_of("n", 7))
     with pytest.raises(DataError, match="mean has 2 numbers, input 'x' takes images with 3"):
         open_samples(tmp_path, GRAPH, preprocess=Preprocess(mean=(1, 2)))
@@ -358,7 +358,7 @@ def test_what_a_folder_cannot_be_is_refused(tmp_path: Path) -> None:
     arrays = {"x": np.zeros((1, 3, 2, 2))}
     options: tuple[dict[str, Any], ...] = ({"labels": tmp_path / "a.csv"}, {"skip_bad": True})
     for option in options:
-        with pytest.raises(DataError, match="are for a folder of images"):
+        with pytest.raises(DataError, match="need a folder of images"):
             open_samples(arrays, GRAPH, **option)
 
 

@@ -1,1 +1,1 @@
-"""Folders of images: which files, which labels, how pixels become what the model takes."""
+"""Folders of images: files, labels, decoding and conversion to the model's input."""

@@ -1,4 +1,4 @@
-"""From a file to pixels of one byte, upright, grey or RGB: the one place that uses Pillow."""
+"""Decoding, orientation and geometry of images; the only module that uses Pillow."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _LARGEST_FILE = 1 << 29
 
 _LARGE_IMAGE = 1 << 25
 
-"""Images of more pixels are decoded one at a time, so that threads do not add up their memory."""
+"""Larger images are decoded one at a time, to limit the memory of all threads."""
 
 _one_large_image = threading.Lock()
 
@@ -42,11 +42,11 @@ _UPRIGHT = {
     8: "ROTATE_90",
 }
 
-"""What undoes each EXIF orientation (Pillow turns counterclockwise)."""
+"""The inverse of each EXIF orientation (Pillow rotates counterclockwise)."""
 
 
 class BadImageError(Exception):
-    """A file that is no image, or one that cannot be used; the text says why."""
+    """A file that is not an image or cannot be used; the message has the reason."""
 
 
 def _pages(path: Path) -> Any:
@@ -58,7 +58,7 @@ def require_pillow() -> None:
     """Load Pillow and its readers, once and not in several threads.
 
     Raises:
-        MissingExtraError: It is not installed.
+        MissingExtraError: Pillow is not installed.
     """
     try:
         from PIL import (  # noqa: F401
@@ -76,19 +76,19 @@ def require_pillow() -> None:
             remedy='pip install "intact[image]"',
         ) from error
     log = logging.getLogger("PIL")
-    if not log.handlers:  # else its warnings about damaged files stand between our lines
+    if not log.handlers:  # otherwise its warnings mix with our output
         log.addHandler(logging.NullHandler())
 
 
 def decode(path: Path, *, gray: bool) -> Image:
-    """Return an image of mode L or RGB, turned upright as EXIF says.
+    """Decode an image to mode L or RGB, rotated by its EXIF orientation.
 
-    Colours become grey by ITU-R BT.601 (0.299 R + 0.587 G + 0.114 B). Transparency is dropped,
-    16 bits keep their upper byte, CMYK is converted without a colour profile, and of several
-    frames the first is taken: what ``Image.convert`` and most training pipelines do.
+    Colours are converted to grey by ITU-R BT.601 (0.299 R + 0.587 G + 0.114 B). Transparency is
+    dropped, 16 bits keep their upper byte, CMYK is converted without a colour profile, and only the
+    first frame is used, as ``Image.convert`` and most training pipelines do.
 
     Raises:
-        BadImageError: It cannot be read or decoded whole, or has more pixels than
+        BadImageError: It cannot be read or decoded completely, or has more pixels than
             ``LARGEST_IMAGE``.
     """
     from PIL import Image, UnidentifiedImageError
@@ -98,10 +98,10 @@ def decode(path: Path, *, gray: bool) -> Image:
         if not stat.S_ISREG(about.st_mode):
             raise BadImageError("not a file")
         if not about.st_size:
-            raise BadImageError("not an image, but empty")
+            raise BadImageError("not an image: the file is empty")
         if about.st_size > _LARGEST_FILE:
             raise BadImageError(f"larger than {_LARGEST_FILE >> 20} MiB")
-        # From pages: a size that lies in the file would otherwise be asked for as memory.
+        # Memory-mapped: otherwise Pillow would allocate as much as a false size in the file.
         with _pages(path) as pages, Image.open(pages, formats=_FORMATS) as image:
             pixels = image.width * image.height
             if pixels > LARGEST_IMAGE:
@@ -116,7 +116,7 @@ def decode(path: Path, *, gray: bool) -> Image:
     except (Image.DecompressionBombError, Image.DecompressionBombWarning):
         raise _too_large("too many") from None
     except OSError as error:
-        if error.errno is not None:  # the file's, all others are Pillow's
+        if error.errno is not None:  # errors of the file system; others are Pillow's
             raise BadImageError(f"cannot be read ({error.strerror})") from error
         raise BadImageError(f"damaged or truncated ({error})") from error
     except Exception as error:  # Pillow's readers raise a dozen unrelated classes
@@ -124,10 +124,10 @@ def decode(path: Path, *, gray: bool) -> Image:
 
 
 def resized(image: Image, size: Size, method: Resampling) -> npt.NDArray[np.uint8]:
-    """Return the pixels of an image of mode L or RGB, [rows, columns, C], after resizing.
+    """Resize an image of mode L or RGB; return its pixels, ``[rows, columns, C]``.
 
     Raises:
-        BadImageError: It would have more than ``LARGEST_IMAGE`` pixels.
+        BadImageError: The size has more than ``LARGEST_IMAGE`` pixels.
     """
     from PIL import Image
 
@@ -141,37 +141,39 @@ def resized(image: Image, size: Size, method: Resampling) -> npt.NDArray[np.uint
 
 
 def _too_large(pixels: str) -> BadImageError:
-    return BadImageError(f"has {pixels} pixels, more than the {LARGEST_IMAGE} that are decoded")
+    return BadImageError(f"has {pixels} pixels, the limit is {LARGEST_IMAGE}")
 
 
 def _converted(image: Image, *, gray: bool) -> Image:
     image = _eight_bit(image)
     if image.mode == "P" and isinstance(image.info.get("transparency"), bytes):
-        image = image.convert("RGBA")  # the same colours; straight to RGB, Pillow warns
+        image = image.convert("RGBA")  # the same colours; Pillow warns for a direct conversion
     if not gray:
         return image.convert("RGB")
     return (image if image.mode in {"1", "L", "LA"} else image.convert("RGB")).convert("L")
 
 
 def _eight_bit(image: Image) -> Image:
-    """Return an image whose samples have at most a byte; the upper one of 16 bits."""
+    """Convert an image to 8 bits; of 16 bits the upper byte is kept."""
     from PIL import Image as Images
 
     if image.mode == "F":
-        raise BadImageError("has floats as pixels, whose range is not known")
+        raise BadImageError("has float pixels of unknown range")
     if not image.mode.startswith("I"):
         return image
     values: npt.NDArray[Any] = np.asarray(image)
     if values.dtype.itemsize > 2 and (values.min() < 0 or values.max() > 0xFFFF):
-        raise BadImageError("has pixels of more than 16 bits, whose range is not known")
+        raise BadImageError("has pixels of more than 16 bits and unknown range")
     return Images.fromarray((values >> 8).astype(np.uint8))
 
 
 def _orientation(image: Image) -> int:
-    """Return the EXIF orientation of a loaded image (Pillow turns TIFF itself, and removes it)."""
+    """Return the EXIF orientation of a loaded image (Pillow rotates TIFF itself and removes the
+    tag).
+    """
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
-    except Exception:  # damaged EXIF says nothing about the pixels
+    except Exception:  # damaged EXIF does not affect the pixels
         return 1
 
 
@@ -183,9 +185,9 @@ def _upright(image: Image, orientation: int) -> Image:
 
 
 class Placement(NamedTuple):
-    """An image is resized to ``resized``, then laid on the canvas at row ``top``, column ``left``.
+    """An image is resized to ``resized`` and copied to row ``top``, column ``left`` of the result.
 
-    Offsets below zero cut the image, those above leave room for padding.
+    Negative offsets crop the image, positive ones leave padding.
     """
 
     resized: Size
@@ -194,12 +196,12 @@ class Placement(NamedTuple):
 
 
 def place(image: Size, canvas: Size, steps: ImageSteps) -> Placement:
-    """Return where an image goes.
+    """Compute size and position of an image.
 
-    What cannot be centred evenly lies half a pixel towards the top and the left.
+    An image that cannot be centred exactly is placed half a pixel towards the top left.
 
     Raises:
-        ValueError: The image is smaller than what is to be cropped.
+        ValueError: The image is smaller than the crop.
     """
     if steps.letterbox is not None:
         resized = fitted(image, canvas)
@@ -219,18 +221,18 @@ def place(image: Size, canvas: Size, steps: ImageSteps) -> Placement:
 
 
 def fitted(image: Size, frame: Size) -> Size:
-    """Return the largest size of the image's proportions inside a frame, to the nearest pixel.
+    """Compute the largest size with the image's proportions inside a frame, to the nearest pixel.
 
     >>> fitted(Size(480, 640), Size(640, 640))
     Size(rows=480, columns=640)
     """
-    if image.rows * frame.columns >= image.columns * frame.rows:  # the rows decide
+    if image.rows * frame.columns >= image.columns * frame.rows:  # limited by rows
         return Size(frame.rows, max(1, _nearest(image.columns * frame.rows, image.rows)))
     return Size(max(1, _nearest(image.rows * frame.columns, image.columns)), frame.columns)
 
 
 def with_shorter_side(image: Size, pixels: int) -> Size:
-    """Return the size of the image's proportions whose shorter side has so many pixels.
+    """Compute the size with the image's proportions and a given shorter side.
 
     The longer side is rounded down, as in torchvision and in Tengine's tool.
 
@@ -245,7 +247,7 @@ def with_shorter_side(image: Size, pixels: int) -> Size:
 def laid(
     pixels: npt.NDArray[np.uint8], placement: Placement, canvas: npt.NDArray[Any]
 ) -> npt.NDArray[Any]:
-    """Copy the resized image, [rows, columns, C], to its place and return the canvas."""
+    """Copy the resized image, ``[rows, columns, C]``, to its position in the result."""
     here, there = zip(
         _overlap(placement.top, placement.resized.rows, canvas.shape[0]),
         _overlap(placement.left, placement.resized.columns, canvas.shape[1]),
@@ -256,7 +258,7 @@ def laid(
 
 
 def _overlap(offset: int, length: int, room: int) -> tuple[slice, slice]:
-    """Return which part of the image is seen along an axis, and where on the canvas."""
+    """Compute the visible part of the image along an axis, and its position in the result."""
     seen = min(length, room)
     return (
         slice(max(-offset, 0), max(-offset, 0) + seen),

@@ -1,4 +1,4 @@
-"""How the steps meet a model: which input takes images, of which size, in which layout."""
+"""Matching image steps to a model: its image input, size, channels and layout."""
 
 from __future__ import annotations
 
@@ -24,11 +24,11 @@ class ImageInput:
 
     Attributes:
         name: Its name.
-        spec: What it takes, with the rows and columns that images have.
+        spec: Its dtype and shape, with the rows and columns of the images.
         channels: 1 (grey) or 3, before focus.
         size: Rows and columns of an image before focus.
         channels_first: Whether the layout is NCHW; else NHWC.
-        preprocess: The steps, which fit this input.
+        preprocess: The steps, checked for this input.
     """
 
     name: str
@@ -40,13 +40,13 @@ class ImageInput:
 
     @property
     def image_bytes(self) -> int:
-        """Memory of one image as the model takes it."""
+        """Memory of one image in the model's input type."""
         each = 1 if self.spec.dtype.kind in "iu" else 4
         return self.size.rows * self.size.columns * self.channels * each
 
     @property
     def padding(self) -> npt.NDArray[np.uint8]:
-        """The pixel beside a letterboxed image, in RGB order: [1] or [C]."""
+        """The padding value of a letterboxed image, in RGB order: ``[1]`` or ``[C]``."""
         return np.array(self._in_order(self.preprocess.image.pad), np.uint8)
 
     def finished(self, images: npt.NDArray[np.uint8]) -> npt.NDArray[Any]:
@@ -67,10 +67,10 @@ class ImageInput:
 
 
 def focused(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
-    """Return YOLOv5's focus of [N, C, H, W] (axis 1) or [N, H, W, C] (axis 3).
+    """Apply YOLOv5's focus to ``[N, C, H, W]`` (axis 1) or ``[N, H, W, C]`` (axis 3).
 
-    C becomes 4C and H and W halve; blocks in the order of the Focus layer of YOLOv5 (Ultralytics):
-    (even row, even column), (odd, even), (even, odd), (odd, odd).
+    C becomes 4C, and H and W are halved. Blocks are in the order of the Focus layer of YOLOv5
+    (Ultralytics): (even row, even column), (odd, even), (even, odd), (odd, odd).
     """
     blocks = []
     for column in (0, 1):
@@ -81,20 +81,20 @@ def focused(values: npt.NDArray[Any], axis: int) -> npt.NDArray[Any]:
 
 
 def image_input(specs: Mapping[str, InputSpec], preprocess: Preprocess) -> ImageInput:
-    """Match the image steps with the model's input.
+    """Match the image steps to the model's input.
 
     Args:
         specs: The model's inputs; one, of rank 4, with 1 or 3 channels (4 or 12 with focus) in
             axis 1 or in the last one.
-        preprocess: What the user asks for.
+        preprocess: The user's preprocessing.
 
     Raises:
-        DataError: The model takes no images, or other ones than the steps make; its size is free
-            and none is given; mean, scale, pad or order do not fit the channels.
+        DataError: The model has no image input, or one that does not match the steps; its size is
+            free and none is given; mean, scale, pad or order do not match the channels.
     """
     if len(specs) != 1:
         raise DataError(
-            f"a folder of images is for one input, the model has {len(specs)} ({', '.join(specs)})",
+            f"a folder of images needs one input, the model has {len(specs)} ({', '.join(specs)})",
             remedy="give an .npz with an array for each",
         )
     steps = preprocess.image
@@ -103,7 +103,7 @@ def image_input(specs: Mapping[str, InputSpec], preprocess: Preprocess) -> Image
     channels = outputs // factor
     rows, columns = (dim for each, dim in enumerate(spec.shape) if each not in (0, axis))
     size = _image_size(name, (rows, columns), steps)
-    preprocess.inputs(specs)  # refuses mean and scale where no input takes floats
+    preprocess.inputs(specs)  # raises if mean or scale is given and no input is float
     _check_channels(name, channels, preprocess)
     seen = size if not steps.focus else Size(size.rows // 2, size.columns // 2)
     shape = (outputs, *seen) if axis == 1 else (*seen, outputs)
@@ -112,7 +112,7 @@ def image_input(specs: Mapping[str, InputSpec], preprocess: Preprocess) -> Image
 
 
 def _channels(name: str, spec: InputSpec, steps: ImageSteps) -> tuple[int, int]:
-    """Return the axis of the channels and how many there are, focus included."""
+    """Return the channel axis and the number of channels, including focus."""
     wanted = [colours * (_FOCUS if steps.focus else 1) for colours in _COLOURS]
     if len(spec.shape) == 4 and spec.dtype.kind in "fiu":
         for axis in (1, 3):
@@ -122,7 +122,7 @@ def _channels(name: str, spec: InputSpec, steps: ImageSteps) -> tuple[int, int]:
     shape = ", ".join("?" if dim is None else str(dim) for dim in spec.shape)
     unfocused = not steps.focus and len(spec.shape) == 4 and 12 in (spec.shape[1], spec.shape[3])
     raise DataError(
-        f"input {name!r} takes no images, but {spec.dtype} of shape [{shape}]",
+        f"input {name!r} is not an image, but {spec.dtype} of shape [{shape}]",
         remedy="give --focus for 12 channels"
         if unfocused
         else f"images need rank 4 and {wanted[0]} or {wanted[1]} channels; give arrays (.npz)",
@@ -130,7 +130,7 @@ def _channels(name: str, spec: InputSpec, steps: ImageSteps) -> tuple[int, int]:
 
 
 def _check_channels(name: str, channels: int, preprocess: Preprocess) -> None:
-    """Refuse what is given for another number of channels, before focus."""
+    """Check that per-channel values match the number of channels before focus."""
     takes = f"input {name!r} takes images with {channels} channel{'s' * (channels > 1)}"
     steps = preprocess.image
     per_channel = {"mean": preprocess.mean, "scale": preprocess.scale, "pad": steps.pad}
@@ -141,11 +141,11 @@ def _check_channels(name: str, channels: int, preprocess: Preprocess) -> None:
                 remedy="give one number, or one a channel",
             )
     if channels == 1 and "order" in steps.given:
-        raise DataError(f"--order is for colours, {takes}", remedy="leave it out")
+        raise DataError(f"--order needs colours, {takes}", remedy="remove it")
 
 
 def _image_size(name: str, model: tuple[int | None, int | None], steps: ImageSteps) -> Size:
-    """Return the size of an image before focus, which is what the steps say or the model's."""
+    """Return the size of an image before focus: the given one, or the model's."""
     factor = 2 if steps.focus else 1
     size = steps.image_size
     if size is None:
@@ -156,7 +156,7 @@ def _image_size(name: str, model: tuple[int | None, int | None], steps: ImageSte
                 remedy="give --size rows,columns (or --letterbox)",
             )
         size = Size(rows * factor, columns * factor)
-        replace(steps, size=size)  # refuses what contradicts it
+        replace(steps, size=size)  # raises if other steps contradict it
         return size
     for have, want in zip(size, model, strict=True):
         if want is not None and have != want * factor:
@@ -164,6 +164,6 @@ def _image_size(name: str, model: tuple[int | None, int | None], steps: ImageSte
             after = " before focus" if steps.focus else ""
             raise DataError(
                 f"images are made {size}{after}, input {name!r} takes {takes}{after}",
-                remedy="leave --size out to take the model's" if steps.size else "change it",
+                remedy="remove --size to use the model's" if steps.size else "change it",
             )
     return size

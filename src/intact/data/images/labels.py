@@ -1,4 +1,4 @@
-"""The class number of each image: from the names of sub-folders, or from a CSV file."""
+"""Class numbers of images, from the names of sub-folders or from a CSV file."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _MOST_DIGITS = 9
 
 
 class FolderLabels(NamedTuple):
-    """What the sub-folders of a folder say.
+    """The labels of a folder.
 
     Attributes:
-        numbers: The label of each file; None where there are none.
-        classes: The names of the classes in their order; empty where the names are numbers.
+        numbers: The label of each file; None if there are none.
+        classes: The class names in order; empty if the names are numbers.
         reason: Why there are no labels.
     """
 
@@ -32,24 +32,25 @@ class FolderLabels(NamedTuple):
 def folder_labels(
     folder: Path, files: Sequence[str], sub_folders: Iterable[str] = ()
 ) -> FolderLabels:
-    """Return the labels that the direct sub-folders' names give, one for each file.
+    """Make the label of each file from the names of direct sub-folders.
 
-    Names that are all numbers are the labels; other names count by their sorted position, those
-    of sub-folders without an image too: a class keeps its number in a part of the data. There are
-    none where an image lies outside of sub-folders, or all lie in one that is no number.
+    If all names are numbers, they are the labels. Otherwise a label is the position of the name in
+    sorted order, counting sub-folders without images too, so that a class keeps its number in a
+    part of the data. There are no labels if an image is outside of sub-folders, or if all are in
+    one whose name is not a number.
 
     Args:
         folder: For messages.
         files: Relative posix paths.
-        sub_folders: Names of all direct sub-folders; those of the files need not be among them.
+        sub_folders: Names of all direct sub-folders.
 
     Raises:
-        DataError: Two sub-folders have names of the same number.
+        DataError: Two sub-folders have the same number as name.
     """
     paths = [file.split("/") for file in files]
     outside = next((file for file, parts in zip(files, paths, strict=True) if not parts[1:]), None)
     if outside is not None:
-        return FolderLabels(None, reason=f"{outside!r} lies in no sub-folder")
+        return FolderLabels(None, reason=f"{outside!r} is not in a sub-folder")
     names = sorted({parts[0] for parts in paths})
     classes: tuple[str, ...] = ()
     if all(_is_number(name) for name in names):
@@ -60,7 +61,7 @@ def folder_labels(
                 remedy="join or rename them",
             )
     elif len(names) == 1:
-        return FolderLabels(None, reason=f"all images lie in one sub-folder, {names[0]!r}")
+        return FolderLabels(None, reason=f"all images are in one sub-folder, {names[0]!r}")
     else:
         classes = tuple(sorted({*names, *sub_folders}))
         numbers = {name: position for position, name in enumerate(classes)}
@@ -68,18 +69,18 @@ def folder_labels(
 
 
 def csv_labels(path: Path, files: Sequence[str]) -> list[int]:
-    """Return the labels that a CSV file of ``file,label`` rows gives, one for each file.
+    """Read the label of each file from a CSV file of ``file,label`` rows.
 
-    A first row whose label is no number and that names no image is a header. Empty lines count
-    for nothing.
+    A first row that does not name an image and whose label is not a number is a header. Empty lines
+    are ignored.
 
     Args:
         path: The CSV file, UTF-8; its paths are relative to the folder, with forward slashes.
         files: Relative posix paths.
 
     Raises:
-        DataError: A row without an image or an image without a row, one that comes twice, a path
-            that leads out of the folder, a bad number, or no such CSV file.
+        DataError: A row has no image, an image has no row, a row is duplicated, a path leads
+            outside the folder, a number is wrong, or the file cannot be read.
     """
     label = str(path)
     known, found = set(files), dict[str, int]()
@@ -91,7 +92,7 @@ def csv_labels(path: Path, files: Sequence[str]) -> list[int]:
                 continue
             file, number = _entry(row, where)
             if file in found:
-                raise DataError(f"{where}: {file!r} comes twice", remedy="keep one row")
+                raise DataError(f"{where}: {file!r} is listed twice", remedy="keep one row")
             if file not in known:
                 raise DataError(
                     f"{where}: the folder has no image {file!r}", remedy="remove the row"
@@ -99,7 +100,7 @@ def csv_labels(path: Path, files: Sequence[str]) -> list[int]:
             found[file] = number
     except csv.Error as error:
         raise DataError(
-            f"{label}: line {rows.line_num}: not CSV ({error})", remedy="mend the line"
+            f"{label}: line {rows.line_num}: not CSV ({error})", remedy="correct the line"
         ) from error
     missing = [file for file in files if file not in found]
     if missing:
@@ -133,12 +134,12 @@ def _entry(row: list[str], where: str) -> tuple[str, int]:
     path = PurePosixPath(text)
     if path.is_absolute() or ".." in path.parts or "\\" in text:
         raise DataError(
-            f"{where}: {text!r} is no path inside the folder",
+            f"{where}: {text!r} is not a path inside the folder",
             remedy="write it relative to the folder, with forward slashes",
         )
     if not _is_number(number):
         raise DataError(
-            f"{where}: label {number!r} is no class number",
+            f"{where}: label {number!r} is not a class number",
             remedy=f"give a whole number of at most {_MOST_DIGITS} digits",
         )
     return str(path), int(number)

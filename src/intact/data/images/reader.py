@@ -1,4 +1,4 @@
-"""A folder of images as batches, decoded in threads ahead of who reads them."""
+"""A folder of images as batches, decoded ahead in threads."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ Item = TypeVar("Item")
 
 
 def image_files(folder: Path) -> list[str]:
-    """Return the images of a folder and of all below it, as sorted relative posix paths.
+    """List the images in a folder and all folders below, as sorted relative posix paths.
 
-    Hidden files and folders are passed over. Links to files count; links to folders do not, since
-    they may lead anywhere or in a circle.
+    Hidden files and folders are ignored. Links to files are followed; links to folders are errors,
+    since they may be circular.
 
     Raises:
-        DataError: There is no image, a folder cannot be read, or is a link.
+        DataError: There is no image, or a folder cannot be read or is a link.
     """
     found: list[tuple[str, ...]] = []
     waiting: list[tuple[str, ...]] = [()]
@@ -47,23 +47,23 @@ def image_files(folder: Path) -> list[str]:
         found += images
     if not found:
         raise DataError(
-            f"{folder}: no image in this folder or below it",
+            f"{folder}: no image in this folder or below",
             remedy=f"looked for {' '.join(sorted(SUFFIXES))}",
         )
     return ["/".join(parts) for parts in sorted(found)]
 
 
 def sub_folders(folder: Path) -> list[str]:
-    """Return the names of the folders that lie directly in one, hidden ones left out.
+    """List the names of direct sub-folders, without hidden ones.
 
     Raises:
-        DataError: The folder cannot be read, or one in it is a link.
+        DataError: The folder cannot be read, or a sub-folder is a link.
     """
     return [name for (name,) in _listed(folder, ())[0]]
 
 
 def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
-    """Return at most ``limit`` items, at even distances and in their order.
+    """Select at most ``limit`` evenly spaced items, in their order.
 
     >>> evenly_spread("aaabbbccc", 3)
     ['a', 'b', 'c']
@@ -76,7 +76,7 @@ def evenly_spread(items: Sequence[Item], limit: int | None) -> list[Item]:
 def _listed(
     folder: Path, parts: tuple[str, ...]
 ) -> tuple[list[tuple[str, ...]], list[tuple[str, ...]]]:
-    """Return the folders and the images that lie directly in one folder."""
+    """List the direct sub-folders and images of a folder."""
     folders, images = [], []
     here = folder.joinpath(*parts)
     try:
@@ -107,13 +107,13 @@ _MOST_THREADS = 16
 
 _AHEAD_BYTES = 1 << 28
 
-"""Memory for batches that are made before they are asked for."""
+"""Memory limit for batches that are decoded ahead, in bytes."""
 
 Batch = dict[str, npt.NDArray[Any]]
 
 
 class _Made(NamedTuple):
-    """One batch: the images that could be made, which ones, and why others could not."""
+    """A decoded batch: pixels, positions of the images, and unreadable files with reasons."""
 
     values: npt.NDArray[Any]
     positions: list[int]
@@ -121,23 +121,23 @@ class _Made(NamedTuple):
 
 
 class ImageFolder:
-    """An iterable of batches, in the order of the files; each pass decodes anew.
+    """An iterable of batches in the order of the files; each pass decodes again.
 
-    A few batches are made ahead, so memory does not grow with the number of images. The threads
-    end with the iterator.
+    Only a few batches are decoded ahead, so memory does not grow with the number of images. The
+    threads end with the iterator.
 
     Args:
         folder: For paths and messages.
         files: Relative posix paths.
-        labels: Their numbers, one for each file, if there are any.
-        takes: How the model takes images.
-        skip_bad: Leave out what cannot be read instead of raising.
-        threads: 0 takes all cores.
+        labels: The label of each file, if there are any.
+        takes: The model's image input.
+        skip_bad: Skip unreadable files instead of raising.
+        threads: Number of threads; 0 uses all cores.
 
     Attributes:
         takes: As given.
         labels: As given.
-        skipped: A line for each file that the last pass left out: its path and why.
+        skipped: One line for each file that the last pass skipped: path and reason.
     """
 
     def __init__(
@@ -164,14 +164,14 @@ class ImageFolder:
         self._ahead = max(1, min(2 * self._threads, room // self._size))
 
     def __len__(self) -> int:
-        """Return the number of files, bad ones included."""
+        """Return the number of files, including unreadable ones."""
         return len(self._files)
 
     def __iter__(self) -> Iterator[Batch]:
-        """Yield batches of a few images and, where there are any, their labels.
+        """Yield batches of a few images with their labels, if any.
 
         Raises:
-            DataError: A file is no image, damaged or too large (with ``skip_bad``: all are).
+            DataError: A file is not an image, damaged or too large (with ``skip_bad``: all are).
         """
         self.skipped = []
         waiting: deque[Future[_Made]] = deque()
@@ -183,11 +183,11 @@ class ImageFolder:
                     yield from self._taken(waiting.popleft().result())
             while waiting:
                 yield from self._taken(waiting.popleft().result())
-        finally:  # the end, an error, or nobody reads on
+        finally:  # at the end, after an error, or if the iterator is dropped
             pool.shutdown(cancel_futures=True)
         if len(self.skipped) == len(self._files) > 0:
             raise DataError(
-                f"{self._folder}: no image of {len(self._files)} can be used; the first: "
+                f"{self._folder}: none of {len(self._files)} images can be used; the first: "
                 f"{self.skipped[0]}",
                 remedy="give other files",
             )
@@ -197,9 +197,9 @@ class ImageFolder:
             if not self._skip_bad:
                 raise DataError(
                     f"{self._folder / file}: {reason}",
-                    remedy="mend or remove it, or leave out such files with --skip-bad",
+                    remedy="repair or remove it, or skip such files with --skip-bad",
                 )
-            self.skipped.append(str(DataError(f"{file}: {reason}")))  # made printable
+            self.skipped.append(str(DataError(f"{file}: {reason}")))  # DataError makes it printable
         if made.positions:
             batch = {self.takes.name: made.values}
             if self._labels is not None and self.takes.name != LABELS:
@@ -207,7 +207,7 @@ class ImageFolder:
             yield batch
 
     def _make(self, start: int) -> _Made:
-        """Return the batch that begins with a file; one thread's work."""
+        """Decode the batch that starts with a file; runs in a thread."""
         files = self._files[start : start + self._size]
         takes = self.takes
         canvas = np.empty((len(files), *takes.size, takes.channels), np.uint8)
@@ -226,7 +226,7 @@ class ImageFolder:
         return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
 
     def _draw(self, file: str, canvas: npt.NDArray[np.uint8]) -> None:
-        """Decode a file, resize it and lay it on the canvas, [rows, columns, C] in RGB order."""
+        """Decode and resize a file into an array, ``[rows, columns, C]`` in RGB order."""
         takes, steps = self.takes, self.takes.preprocess.image
         image = decode(self._folder / file, gray=takes.channels == 1)
         try:
@@ -248,16 +248,16 @@ def open_folder(
     """Open a folder of images for a model; nothing is decoded yet.
 
     Args:
-        folder: Images in it and in all folders below.
+        folder: The folder; images below it are included.
         specs: The model's inputs.
-        preprocess: What is done to each image.
-        limit: Take so many, at even distances over the sorted files: a folder sorted by class
-            gives some of each.
-        labels: A CSV file of ``file,label``; None takes the names of sub-folders.
-        skip_bad: Leave out files that cannot be read, and say so in ``skipped``.
+        preprocess: The preprocessing of each image.
+        limit: Number of images, evenly spaced over the sorted files, so that a folder sorted by
+            class has all classes.
+        labels: A CSV file of ``file,label``; None for the names of sub-folders.
+        skip_bad: Skip unreadable files and list them in ``skipped``.
 
     Raises:
-        DataError: No image, labels that do not match, or a model that does not take such images.
+        DataError: There is no image, labels do not match, or the images do not fit the model.
         MissingExtraError: Pillow is not installed.
     """
     require_pillow()

@@ -1,4 +1,4 @@
-"""What is done to each image, as a checked value."""
+"""The preprocessing steps of images, as a checked value."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 from intact.errors import DataError, nearest
 
 LARGEST_IMAGE = 1 << 27
-"""Pixels of the largest image that is decoded or made: 400 MB as bytes of three colours."""
+"""Limit for the pixels of an image, before and after resizing: 400 MB as bytes of three colours."""
 
 _LONGEST_SIDE = 1 << 14
 _WHOLE = f"whole numbers from 1 to {_LONGEST_SIDE}"
@@ -25,7 +25,7 @@ class Size(NamedTuple):
     columns: int
 
     def __str__(self) -> str:
-        """Return it as messages write it: ``480x640``."""
+        """Format for messages: ``480x640``."""
         return f"{self.rows}x{self.columns}"
 
 
@@ -37,10 +37,9 @@ class ChannelOrder(StrEnum):
 
 
 class Resampling(StrEnum):
-    """How an image is resized: Pillow's filters.
+    """Resampling filters of Pillow.
 
-    All but NEAREST average over every source pixel when an image shrinks (OpenCV's do so only for
-    its "area").
+    When shrinking, all but NEAREST average over every source pixel (in OpenCV only "area" does).
     """
 
     NEAREST = "nearest"
@@ -52,28 +51,27 @@ class Resampling(StrEnum):
 
 @dataclass(frozen=True)
 class ImageSteps:
-    """From the decoded image to pixels of the right number, and to the model's layout.
+    """The steps from a decoded image to the model's size and layout.
 
     One geometry applies: ``letterbox``; or ``shorter_side`` and a centre crop; or a centre crop
-    alone (``center_crop``); or, where none of these is given, stretching to the size.
+    alone (``center_crop``); or, if none of these is given, stretching to the size.
 
     Attributes:
-        size: Rows and columns of the image; None takes those of the model's input, twice as many
-            with ``focus``.
-        order: Order of three channels. Whatever is given per channel (``pad``, mean, scale) is in
-            this order.
-        resize: How to resize; a string of :class:`Resampling` will do.
-        shorter_side: Resize so that the shorter side has so many pixels, the other one in
-            proportion (rounded down), then crop the centre.
+        size: Rows and columns of the image; None for those of the model's input (doubled with
+            ``focus``).
+        order: Order of three channels, also for per-channel values (``pad``, mean, scale).
+        resize: Resampling filter; a string of :class:`Resampling` is allowed.
+        shorter_side: Resize the shorter side to this number of pixels, the other side in proportion
+            (rounded down), then crop the centre.
         center_crop: Crop the centre; without ``shorter_side`` nothing is resized.
-        letterbox: Rows and columns that the image is resized to fit into, in proportion (rounded
-            to the nearest pixel), and centred, with ``pad`` around it.
-        pad: Pixel values beside a letterboxed image, 0 to 255; one, or one per channel.
+        letterbox: Rows and columns of a frame: the image is resized in proportion (rounded to the
+            nearest pixel) to fit into it and centred, with ``pad`` around it.
+        pad: Pixel value around a letterboxed image, 0 to 255; one, or one per channel.
         focus: YOLOv5's space to depth after mean and scale: [C, H, W] becomes [4C, H/2, W/2], in
             blocks of C channels: even rows and columns, odd rows, odd columns, both odd.
 
     Raises:
-        DataError: A value that is impossible, or two that contradict each other.
+        DataError: A value is impossible, or two contradict each other.
     """
 
     size: Size | tuple[int, int] | None = None
@@ -92,7 +90,7 @@ class ImageSteps:
         self._set("letterbox", _size("--letterbox", self.letterbox))
         self._set("pad", _pad(self.pad))
         if self.shorter_side is not None and not _is_whole(self.shorter_side, 1, _LONGEST_SIDE):
-            raise DataError("--shorter-side is no number of pixels", remedy=f"give {_WHOLE}")
+            raise DataError("--shorter-side is not a number of pixels", remedy=f"give {_WHOLE}")
         for option, flag in (("center-crop", self.center_crop), ("focus", self.focus)):
             if not isinstance(flag, bool):
                 raise DataError(f"--{option} is neither true nor false", remedy="give one of them")
@@ -101,7 +99,7 @@ class ImageSteps:
 
     @property
     def given(self) -> tuple[str, ...]:
-        """The names of the fields that say something else than their default."""
+        """The names of the fields that differ from their defaults."""
         return tuple(f.name for f in fields(self) if getattr(self, f.name) != f.default)
 
     @property
@@ -111,7 +109,7 @@ class ImageSteps:
 
     @property
     def image_size(self) -> Size | None:
-        """Rows and columns of the image before ``focus``, where they are given."""
+        """Rows and columns of the image before ``focus``, if given."""
         size = self.letterbox or self.size
         return None if size is None else Size(*size)
 
@@ -125,7 +123,7 @@ class ImageSteps:
             ("--center-crop", self.center_crop),
         ):
             if self.letterbox is not None and also:
-                yield f"--letterbox and {option} are both given", "leave one of them out"
+                yield f"--letterbox and {option} are both given", "remove one of them"
         if self.letterbox is None and "pad" in self.given:
             yield "--pad is given without --letterbox", "give --letterbox rows,columns, or no --pad"
         if self.center_crop and self.shorter_side is None and "resize" in self.given:
@@ -139,7 +137,7 @@ class ImageSteps:
             yield f"--focus halves the image, and {size} is odd", "give even rows and columns"
         if self.shorter_side is not None and self.shorter_side < min(size):
             yield (
-                f"--shorter-side {self.shorter_side} leaves less than the {size} to be cropped",
+                f"--shorter-side {self.shorter_side} is smaller than the crop of {size}",
                 f"give {max(size)} or more",
             )
 
@@ -152,9 +150,9 @@ def _size(option: str, value: Any) -> Size | None:
     if value is None:
         return None
     if not isinstance(value, list | tuple) or len(value) != 2:
-        raise DataError(f"{option} is no pair of numbers", remedy="give rows,columns")
+        raise DataError(f"{option} is not a pair of numbers", remedy="give rows,columns")
     if not all(_is_whole(each, 1, _LONGEST_SIDE) for each in value):
-        raise DataError(f"{option} has no numbers of pixels", remedy=f"give two {_WHOLE}")
+        raise DataError(f"{option} is not a pair of pixel counts", remedy=f"give two {_WHOLE}")
     return Size(*value)
 
 
@@ -165,8 +163,8 @@ def _pad(values: Any) -> tuple[int, ...]:
         or not all(_is_whole(value, 0, 255) for value in values)
     ):
         raise DataError(
-            "--pad is no pixel value",
-            remedy="give one whole number from 0 to 255, or one a channel",
+            "--pad is not a pixel value",
+            remedy="give one whole number from 0 to 255, or one per channel",
         )
     return tuple(values)
 
@@ -176,5 +174,5 @@ def _choice(option: str, value: Any, kind: type[Choice]) -> Choice:
     if isinstance(value, str) and value in names:
         return kind(value)
     if not isinstance(value, str):
-        raise DataError(f"{option} is no text", remedy=f"give one of {', '.join(names)}")
+        raise DataError(f"{option} is not a string", remedy=f"give one of {', '.join(names)}")
     raise DataError(f"{option} is {value!r}", remedy=nearest(value[:60], names))

@@ -1,4 +1,4 @@
-"""Simulation in small pieces that trials of a search share."""
+"""Simulation in pieces that the trials of a search share."""
 
 from intact.engines.piecewise.plan import PiecewisePlan
 from intact.engines.piecewise.simulator import PiecewiseSimulator

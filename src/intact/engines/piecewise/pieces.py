@@ -1,4 +1,4 @@
-"""Cutting a graph into pieces wherever data are quantized between two nodes."""
+"""Splitting a graph into pieces wherever data are quantized between two nodes."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ class Piece:
     """Nodes that run in one session.
 
     Attributes:
-        nodes: In topological order.
-        inputs: What they read of other pieces and of the graph's inputs.
+        nodes: The nodes in topological order.
+        inputs: Their inputs from other pieces and from graph inputs.
         readers: The nodes and slots that read each input.
         outputs: Values that other pieces read, and graph outputs.
-        constants: Who reads constants.
+        constants: The nodes and slots that read constants.
     """
 
     nodes: tuple[ir.Node, ...]
@@ -40,7 +40,7 @@ class Piece:
 
     @cached_property
     def key(self) -> bytes:
-        """Bytes that no other piece of the same graph has."""
+        """Bytes that identify the piece in its graph."""
         names = [node.name for node in self.nodes]
         outputs = [value.name for value in self.outputs]
         return repr((names, self.inputs, self.readers, outputs)).encode()
@@ -48,14 +48,13 @@ class Piece:
 
 @dataclass(frozen=True)
 class Cut:
-    """A graph in pieces.
+    """A graph split into pieces.
 
     Attributes:
         pieces: In topological order.
         outputs: Graph outputs by name.
-        checkpoints: Values from which a run may resume: every path from the inputs to what comes
-            later goes through the one piece that makes them (the graph's articulation points, and
-            where it has none the narrowest places), and the graph's outputs.
+        checkpoints: Values from which a run can resume: the graph's articulation points (or its
+            narrowest places, if it has none) and its outputs.
     """
 
     pieces: tuple[Piece, ...]
@@ -64,22 +63,22 @@ class Cut:
 
 
 def cut(graph: Graph, streams: Streams) -> Cut:
-    """Cut a graph at the quantizers of a plan.
+    """Split a graph at the quantizers of a plan.
 
-    What depends on quantized data comes later than what made them. A node comes as late as its
-    readers allow, so that nodes with no quantizer between them are in one piece, where the
-    runtime can join them, whatever else a common reader waits for.
+    Readers of quantized data are in a later piece than the producer. A node is placed as late as
+    its readers allow, so that nodes without a quantizer between them are in one piece, where the
+    runtime can fuse them.
     """
     nodes = _live(graph)
     levels = _levels(nodes, streams)
     groups = _groups(nodes, levels, streams)
-    handed_out = {str(value.name) for value in graph.outputs}
-    pieces = tuple(_piece(group, graph, streams, handed_out) for group in groups)
-    return Cut(pieces, graph.outputs, _checkpoints(pieces) | handed_out)
+    graph_outputs = {str(value.name) for value in graph.outputs}
+    pieces = tuple(_piece(group, graph, streams, graph_outputs) for group in groups)
+    return Cut(pieces, graph.outputs, _checkpoints(pieces) | graph_outputs)
 
 
 def _live(graph: Graph) -> list[ir.Node]:
-    """Return the nodes that graph outputs depend on, in topological order."""
+    """List the nodes that graph outputs depend on, in topological order."""
     wanted = set(graph.outputs)
     found = []
     for node in reversed(graph.nodes):
@@ -105,7 +104,7 @@ def _levels(nodes: Sequence[ir.Node], streams: Streams) -> dict[ir.Node, int]:
 def _groups(
     nodes: Sequence[ir.Node], levels: Mapping[ir.Node, int], streams: Streams
 ) -> list[tuple[ir.Node, ...]]:
-    """Return the nodes of a level that hang together, by level and then in the graph's order."""
+    """Group connected nodes of a level, ordered by level and then as in the graph."""
     root = {node: node for node in nodes}
 
     def find(node: ir.Node) -> ir.Node:
@@ -129,7 +128,7 @@ def _groups(
 
 
 def _piece(
-    nodes: tuple[ir.Node, ...], graph: Graph, streams: Streams, handed_out: Collection[str]
+    nodes: tuple[ir.Node, ...], graph: Graph, streams: Streams, graph_outputs: Collection[str]
 ) -> Piece:
     inside = set(nodes)
     inputs: dict[Stream, list[Reader]] = defaultdict(list)
@@ -144,7 +143,7 @@ def _piece(
         value
         for node in nodes
         for value in node.outputs
-        if str(value.name) in handed_out
+        if str(value.name) in graph_outputs
         or any(reader not in inside for reader, _ in graph.consumers(value))
     )
     readers = tuple(tuple(each) for each in inputs.values())
@@ -152,10 +151,10 @@ def _piece(
 
 
 def _checkpoints(pieces: Sequence[Piece]) -> frozenset[str]:
-    """Return the values that are alive where they come from the fewest pieces.
+    """Find the values that are live where they come from the fewest pieces.
 
-    From one piece: every path from the inputs goes through it. Integers (lengths, indices, masks)
-    may be alive everywhere and are small: they do not count.
+    If they come from one piece, every path from the inputs goes through it. Integers (lengths,
+    indices, masks) may be live everywhere and are small: they are not counted.
     """
     last_use = {stream.value: at for at, piece in enumerate(pieces) for stream in piece.inputs}
     alive: dict[str, tuple[int, ir.Value]] = {}
@@ -175,15 +174,15 @@ def _checkpoints(pieces: Sequence[Piece]) -> frozenset[str]:
 def piece_model(
     graph: Graph, piece: Piece, constants: Mapping[Reader, npt.NDArray[Any]]
 ) -> tuple[ir.Model, tuple[str, ...]]:
-    """Return a model of a piece; nodes are copies, constants of the graph are shared.
+    """Make the model of a piece; nodes are copied, constants are shared.
 
     Args:
-        graph: Where the piece is from; not changed.
-        piece: The nodes.
-        constants: What some readers read in the place of the model's constants.
+        graph: The graph of the piece; not changed.
+        piece: The piece.
+        constants: Replacements of constants for some readers.
 
     Returns:
-        The model, and its names of the piece's inputs in their order.
+        The model, and the names of its inputs in the order of the piece's inputs.
     """
     copy = _copy(graph, piece)
     nodes = {str(node.name): node for node in copy}

@@ -1,4 +1,4 @@
-"""A plan resolved for its pieces: which variant of each, quantized how in between."""
+"""A plan for piecewise simulation: the variant of each piece and the quantizers between them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from intact.plan import QuantPoint
 FloatArray = npt.NDArray[np.float32]
 
 
-"""A node's name and the slot at which it reads; ``IMPLICIT_SLOT`` for what its bodies read."""
+"""A node's name and input slot; ``IMPLICIT_SLOT`` for values that its bodies read."""
 
 
 @dataclass(frozen=True)
@@ -24,9 +24,9 @@ class Step:
     """A piece with its quantized constants.
 
     Attributes:
-        piece: The nodes.
-        variant: Bytes that are equal where two steps are the same function of their inputs.
-        constants: The points of the constants that readers in the piece quantize.
+        piece: The piece.
+        variant: Bytes that are equal if two steps are the same function of their inputs.
+        constants: The quantization points of constants in the piece.
     """
 
     piece: Piece
@@ -36,15 +36,15 @@ class Step:
 
 @dataclass(frozen=True)
 class PiecewisePlan:
-    """What running a plan takes.
+    """A plan resolved into steps, quantizers and cache keys.
 
     Attributes:
         steps: In topological order.
         outputs: Graph outputs by name.
-        quantizers: What makes streams of others; without an entry a stream is as it was computed.
-        producers: Which step computes a value.
-        keys: By computed value: bytes that are equal where two plans compute the same.
-        checkpoints: Values that a run may resume from.
+        quantizers: The quantizer of each stream; a stream without one is the computed value.
+        producers: The step that computes each value.
+        keys: For each computed value: bytes that are equal if two plans compute the same.
+        checkpoints: Values from which a run can resume.
     """
 
     steps: tuple[Step, ...]
@@ -56,7 +56,7 @@ class PiecewisePlan:
 
     @staticmethod
     def of(cut: Cut, streams: Streams) -> PiecewisePlan:
-        """Resolve a plan, given how it is cut and its quantizers."""
+        """Resolve a plan from the pieces of its graph and its quantizers."""
         resolver = _Resolver(streams)
         steps = tuple(resolver.step(piece) for piece in cut.pieces)
         outputs = {str(value.name): Stream(str(value.name)) for value in cut.outputs}
@@ -71,7 +71,7 @@ class PiecewisePlan:
 
 
 class _Resolver:
-    """Derives keys from the inputs on: what a value's is made of is what it is computed from."""
+    """Computes keys: the key of a value depends on all that it is computed from."""
 
     def __init__(self, streams: Streams) -> None:
         self._streams = streams
@@ -97,7 +97,7 @@ class _Resolver:
         return Step(piece, variant.digest(), constants)
 
     def key(self, stream: Stream) -> bytes:
-        """Return the key of a stream, and note its quantizers."""
+        """Compute the key of a stream, and collect its quantizers."""
         if stream not in self._of_stream:
             source = Stream(stream.value)
             key = self.key(source) if stream.end else self._computed(stream.value)

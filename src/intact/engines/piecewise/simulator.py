@@ -1,4 +1,4 @@
-"""The simulation of many plans of one graph, in pieces that they share."""
+"""Simulation of many plans of one graph, in pieces that they share."""
 
 from __future__ import annotations
 
@@ -26,12 +26,12 @@ Array = npt.NDArray[Any]
 
 
 class Flow:
-    """Hands each step the streams that it reads.
+    """Provides each step with the streams that it reads.
 
     Args:
         prepared: The plan that is run.
-        steps: Those that will run.
-        given: Arrays of values that are not computed; never written to.
+        steps: The steps that will run.
+        given: Arrays of values that are not computed; they are not changed.
     """
 
     def __init__(
@@ -43,21 +43,21 @@ class Flow:
         self._streams: dict[Stream, Array] = {}
         reads = [stream for step in steps for stream in step.piece.inputs]
         self._left = Counter((*reads, *prepared.outputs.values()))
-        self._read = frozenset(self._left)  # a step may hold them while it takes others
+        self._read = frozenset(self._left)  # a step may hold them while it reads others
         for stream in [stream for stream in self._left if stream.end]:
-            self._left[Stream(stream.value)] += 1  # made of what is handed out
+            self._left[Stream(stream.value)] += 1  # computed from the producer's output
 
     def put(self, value: str, array: Array, *, is_ours: bool) -> None:
-        """Give a computed value; the flow may write to it if nobody else has it."""
+        """Store a computed value; it may be overwritten if ``is_ours``."""
         self._computed[value] = array
         if is_ours:
             self._ours.add(value)
 
     def take(self, stream: Stream) -> Array:
-        """Return a stream for one of its readers, not to be written to.
+        """Return a stream for one of its readers, which must not change it.
 
         Raises:
-            DataError: It is an input of the model that was not given.
+            DataError: It is a missing input of the model.
         """
         array = self._streams.get(stream)
         if array is None:
@@ -94,23 +94,22 @@ class Flow:
 
 Key: TypeAlias = tuple[int, bytes]
 
-"""A chunk of the samples, and what computed the data."""
+"""Number of a chunk, and the key of a value."""
 
 _AGEING = 4096
 
-"""Requests after which all counts are halved, so that what a search has left behind goes."""
+"""Requests after which all counts are halved, so that unused entries are evicted."""
 
 
 class Checkpoints:
-    """Activations by key, within a number of bytes.
+    """A cache of activations with a size limit; thread-safe.
 
-    An array is kept from the second time on that its key is asked for, and takes the place of
-    others only if it is asked for more often than they (TinyLFU, Einziger et al. 2017): what one
-    candidate needs once does not evict what all candidates begin with. May be used from several
-    threads.
+    An array is cached from the second request of its key on, and evicts others only if it is
+    requested more often (TinyLFU, Einziger et al. 2017): so the activations of a single candidate
+    do not evict those that all candidates share.
 
     Args:
-        limit: Bytes; 0 keeps nothing.
+        limit: Size limit in bytes; 0 caches nothing.
     """
 
     def __init__(self, limit: int) -> None:
@@ -122,7 +121,7 @@ class Checkpoints:
         self.size = 0
 
     def find(self, key: Key) -> npt.NDArray[Any] | None:
-        """Return an array that is not to be written to, and count that it was asked for."""
+        """Return a cached array, which must not be changed, and count the request."""
         with self._lock:
             self._count(key)
             array = self._arrays.get(key)
@@ -131,7 +130,7 @@ class Checkpoints:
             return array
 
     def offer(self, key: Key, array: npt.NDArray[Any]) -> bool:
-        """Keep an array if it is worth it; tell whether it is kept, and no longer the caller's."""
+        """Cache an array if it is requested often enough; return whether it was cached."""
         with self._lock:
             count = self._counts.get(key, 0)
             if count < 2 or array.nbytes > self._limit or key in self._arrays:
@@ -164,10 +163,10 @@ Made = TypeVar("Made")
 
 
 class Compiled(Generic[Made]):
-    """What was made, by key: the latest used within a number of bytes, or of whatever is counted.
+    """A least-recently-used cache of compiled objects, with a size limit; thread-safe.
 
     Args:
-        limit: Bytes; what was asked for last stays even if it is larger.
+        limit: Limit of the sum of sizes; the last entry stays even if it is larger.
     """
 
     def __init__(self, limit: int) -> None:
@@ -178,7 +177,7 @@ class Compiled(Generic[Made]):
         self.made = 0
 
     def get(self, key: Hashable, make: Callable[[], tuple[Made, int]]) -> Made:
-        """Return the entry, or make it: ``make`` returns it with its size in bytes."""
+        """Return the entry, or make it: ``make`` returns it with its size."""
         with self._lock:
             if key in self._entries:
                 self._entries.move_to_end(key)
@@ -197,34 +196,34 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 _CUTS = 64
 
-"""Topologies whose cut is remembered: those of a search's base and of what is near it."""
+"""Number of splits of the graph in the cache."""
 
 _QUANTIZERS = 4096
 
-"""Quantizers that are remembered: candidates share most of them."""
+"""Number of quantizers in the cache; candidates share most of them."""
 
 _SESSION_BYTES = 1 << 16
 
-"""What a session takes beside its weights, roughly."""
+"""Approximate size of a session without weights, in bytes."""
 
 
 class PiecewiseSimulator:
-    """Simulates plans of one graph; what they have in common is compiled and run once.
+    """Simulates plans of one graph; their common parts are compiled and run once.
 
-    Gives what `Simulator` gives of each plan, and also follows sums that leave an accumulator that
-    wraps round, as far as float32 can (see `intact.engines.limits.needs_integers`).
-    The graph is cut wherever the plan quantizes; SimQ runs between the pieces. Another width costs
-    a few numbers, another width of a weight a small session. Activations at the graph's
-    articulation points are kept, so that a plan that agrees with earlier ones up to there goes on
-    from there. Results depend neither on what is kept nor on threads.
+    It computes the same as `Simulator` for each plan, and also reproduces wrap-around of
+    accumulators as far as float32 can (see `intact.engines.limits.needs_integers`). The graph is
+    split wherever the plan quantizes; SimQ runs between the pieces. Another width of an activation
+    changes only quantizer parameters, another width of a weight compiles a small session.
+    Activations at the graph's articulation points are cached, so that a plan that equals earlier
+    ones up to there resumes from there. Results do not depend on the caches or on threads.
 
     Args:
         graph: The normalized float graph of all plans.
-        cache_bytes: Bound of the activations that are kept.
-        session_bytes: Bound of the compiled pieces that are kept, by their weights.
+        cache_bytes: Size limit of cached activations.
+        session_bytes: Size limit of compiled pieces, by their weights.
 
     Attributes:
-        steps_run: How many pieces were run so far.
+        steps_run: Number of pieces run so far.
     """
 
     def __init__(
@@ -247,33 +246,35 @@ class PiecewiseSimulator:
 
     @property
     def kept_bytes(self) -> int:
-        """Bytes of the activations that are kept."""
+        """Size of the cached activations in bytes."""
         return self._checkpoints.size
 
     @property
     def compiled(self) -> int:
-        """How many pieces were compiled so far."""
+        """Number of pieces compiled so far."""
         return self._sessions.made
 
     def prepare(self, plan: QuantizedGraph) -> PiecewisePlan:
-        """Prepare a plan for running; compiles nothing.
+        """Prepare a plan for running, without compiling.
 
         Args:
-            plan: A calibrated plan of the simulator's graph; not changed, and not to be changed
-                while what is returned is in use.
+            plan: A calibrated plan of the simulator's graph; it must not change while the result is
+                used.
 
         Raises:
-            PlanError: An end has no scale yet, or the plan is of another graph.
+            PlanError: An end has no scale yet, or the plan belongs to another graph.
         """
         if plan.graph is not self.graph and plan.graph.hash != self.graph.hash:
-            raise PlanError("the plan is of another graph", remedy="make a simulator of its graph")
+            raise PlanError(
+                "the plan belongs to another graph", remedy="make a simulator of its graph"
+            )
         refuse_unready(plan)
         streams = Streams.of(plan, self._quantizer)
         found = self._cuts.get(streams.places, lambda: (cut(self.graph, streams), 1))
         return PiecewisePlan.of(found, streams)
 
     def _quantizer(self, config: TensorQuantConfig) -> Quantizer:
-        """Return the quantizer of a config's grid, shared by all plans with that grid."""
+        """Return the quantizer of a config, shared by all plans with equal grid and scale."""
         params = config.params
         if params is None or config.grid.exponential:  # the quantizer holds the plan's own config
             return quantizer_of(config)
@@ -281,21 +282,19 @@ class PiecewiseSimulator:
         return self._quantizers.get((config.grid, *arrays), lambda: (quantizer_of(config), 1))
 
     def run(self, prepared: PiecewisePlan, chunk: int, feeds: Feeds) -> Arrays:
-        """Run one chunk of the samples.
-
-        Chunks may be run side by side, on threads.
+        """Run one chunk of the samples; thread-safe.
 
         Args:
-            prepared: By `prepare` of this simulator.
-            chunk: Names the feeds: the same number must always come with the same data.
+            prepared: A result of `prepare` of this simulator.
+            chunk: Identifies the feeds: one number must always have the same data.
             feeds: The model's inputs by name.
 
         Returns:
-            The model's outputs by name, not to be written to.
+            The model's outputs by name; they must not be changed.
 
         Raises:
-            ModelError: The runtime refuses a piece or fails on these inputs.
-            DataError: A value is NaN where levels are logarithmic.
+            ModelError: The runtime rejects a piece or fails on these inputs.
+            DataError: A value that is quantized logarithmically is NaN.
         """
         found: Arrays = {}
         needed = self._needed(prepared, chunk, feeds, found)
@@ -332,7 +331,7 @@ class PiecewiseSimulator:
     def _needed(
         self, prepared: PiecewisePlan, chunk: int, feeds: Feeds, found: Arrays
     ) -> list[Step]:
-        """Return the steps that have to run, in order; put checkpoints into ``found``."""
+        """List the steps that must run, in order; add cached checkpoints to ``found``."""
         wanted: dict[int, None] = {}
         waiting = [stream.value for stream in prepared.outputs.values()]
         seen = {*feeds, *self._fixed}

@@ -1,4 +1,4 @@
-"""What every reader of a plan reads: which data, and how it is quantized on the way."""
+"""Streams: the data that each reader of a plan gets, and their quantizers."""
 
 from __future__ import annotations
 
@@ -23,21 +23,21 @@ FloatArray = npt.NDArray[np.float32]
 
 @dataclass(frozen=True, eq=False)
 class LogarithmicQuantizer:
-    """A quantizer to levels that are spaced logarithmically.
+    """A quantizer with logarithmic levels.
 
     Attributes:
-        config: Its grid and scale.
+        config: The config with grid and scale.
     """
 
     config: TensorQuantConfig
 
     @cached_property
     def key(self) -> bytes:
-        """Bytes that are equal where two of them do the same to all data."""
+        """Bytes that are equal if two quantizers compute the same."""
         return config_key(self.config)
 
     def __call__(self, data: FloatArray, out: FloatArray | None = None) -> FloatArray:
-        """Return the data on their levels, in ``out`` if given.
+        """Fake-quantize data, into ``out`` if given.
 
         Raises:
             DataError: A value is NaN.
@@ -51,11 +51,11 @@ class LogarithmicQuantizer:
 
 @dataclass(frozen=True, eq=False)
 class OverflowingQuantizer:
-    """Sums that wrap round in their accumulator, and what is then made of them.
+    """Wrap-around of sums in an accumulator, followed by a quantizer.
 
     Attributes:
-        overflow: From integers to floats.
-        then: What quantizes them; None where they stay as they are.
+        overflow: Wraps the sums.
+        then: The quantizer after it; None if they are not quantized.
     """
 
     overflow: SimulatedQuantize
@@ -63,11 +63,11 @@ class OverflowingQuantizer:
 
     @cached_property
     def key(self) -> bytes:
-        """Bytes that are equal where two of them do the same to all data."""
+        """Bytes that are equal if two quantizers compute the same."""
         return self.overflow.key + (b"" if self.then is None else self.then.key)
 
     def __call__(self, data: FloatArray, out: FloatArray | None = None) -> FloatArray:
-        """Return the data wrapped and quantized; see `SimulatedQuantize`."""
+        """Wrap and quantize data; see `SimulatedQuantize`."""
         sums = self.overflow(data, out)
         return sums if self.then is None else self.then(sums, sums)
 
@@ -76,7 +76,7 @@ Quantizer: TypeAlias = SimulatedQuantize | LogarithmicQuantizer | OverflowingQua
 
 
 def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuantizer | None:
-    """Make the quantizer that wraps sums; None where float32 does not hold them."""
+    """Make the quantizer that wraps sums; None if they exceed float32's exact integers."""
     if sums.scale is None or sums.largest is None or sums.largest >= EXACT_BELOW:
         return None
     overflow = SimulatedQuantize(
@@ -86,7 +86,7 @@ def overflowing(sums: WrappingSums, then: Quantizer | None) -> OverflowingQuanti
 
 
 def quantizer_of(config: TensorQuantConfig) -> Quantizer:
-    """Make the quantizer of a config that has its scale."""
+    """Make the quantizer of a config with a scale."""
     params = config.params
     if config.grid.exponential or params is None:
         return LogarithmicQuantizer(config)
@@ -103,7 +103,7 @@ def quantizer_of(config: TensorQuantConfig) -> Quantizer:
 
 
 def config_key(config: TensorQuantConfig) -> bytes:
-    """Return bytes that are equal where two configs quantize alike."""
+    """Compute bytes that are equal if two configs quantize alike."""
     grid, params = config.grid, config.params
     parts: list[Any] = [grid.exponential, grid.rounding.value, grid.axis]
     parts += [grid.quant_min, grid.quant_max]
@@ -117,11 +117,11 @@ Reader: TypeAlias = tuple[str, int]
 
 @dataclass(frozen=True)
 class Stream:
-    """The data of a value as some of its readers get it.
+    """The data of a value for some of its readers.
 
     Attributes:
         value: The value's name.
-        end: The end where readers quantize it; empty for the producer's output.
+        end: The end at which readers quantize it; empty for the producer's output.
     """
 
     value: str
@@ -130,16 +130,16 @@ class Stream:
 
 @dataclass
 class Streams:
-    """The quantizers of a plan, by whom they concern.
+    """The quantizers of a plan, by value and reader.
 
     Attributes:
-        handed_out: By value: what its producer quantizes, for all that read it.
-        at_end: By end: what readers quantize on top of that.
-        ends: Which readers those are.
-        constants: The point that quantizes a constant for a reader.
+        at_output: By value: the quantizer of its producer, for all readers.
+        at_end: By end: the quantizer of readers, after that of the producer.
+        ends: The end of each such reader.
+        constants: The quantization point of a constant, by reader.
     """
 
-    handed_out: dict[str, Quantizer] = field(default_factory=dict)
+    at_output: dict[str, Quantizer] = field(default_factory=dict)
     at_end: dict[str, Quantizer] = field(default_factory=dict)
     ends: dict[Reader, str] = field(default_factory=dict)
     constants: dict[Reader, QuantPoint] = field(default_factory=dict)
@@ -148,11 +148,11 @@ class Streams:
     def of(
         plan: QuantizedGraph, quantizer: Callable[[TensorQuantConfig], Quantizer] = quantizer_of
     ) -> Streams:
-        """Return those of a calibrated plan.
+        """Make the streams of a calibrated plan.
 
         Args:
-            plan: Has its scales.
-            quantizer: Makes those of its configs.
+            plan: A plan with scales.
+            quantizer: Makes the quantizer of a config.
         """
         streams = Streams()
         for point in quantization_points(plan):
@@ -162,41 +162,41 @@ class Streams:
             elif point.is_passed_on:
                 continue
             elif point.at_output:
-                streams.handed_out[str(point.value.name)] = quantizer(point.config)
+                streams.at_output[str(point.value.name)] = quantizer(point.config)
             else:
                 streams.at_end[str(point.end)] = quantizer(point.config)
                 streams.ends |= dict.fromkeys(readers, str(point.end))
         for sums in wrapping_sums(plan):
             value = str(sums.node.outputs[0].name)
-            wrapping = overflowing(sums, streams.handed_out.get(value))
+            wrapping = overflowing(sums, streams.at_output.get(value))
             if wrapping is not None:
-                streams.handed_out[value] = wrapping
+                streams.at_output[value] = wrapping
         return streams
 
     @property
     def places(self) -> tuple[frozenset[str], frozenset[tuple[Reader, str]]]:
-        """Where there are quantizers, whatever they do."""
-        return frozenset(self.handed_out), frozenset(self.ends.items())
+        """The places of all quantizers."""
+        return frozenset(self.at_output), frozenset(self.ends.items())
 
     def read(self, value: ir.Value, reader: Reader) -> Stream:
-        """Return the stream by which a reader gets a value that is not constant."""
+        """Return the stream that a reader gets for a value that is not constant."""
         return Stream(str(value.name), self.ends.get(reader, ""))
 
     def is_cut(self, value: ir.Value, reader: Reader) -> bool:
-        """Tell whether something quantizes between the producer and a reader."""
-        return str(value.name) in self.handed_out or reader in self.ends
+        """Tell whether there is a quantizer between the producer and a reader."""
+        return str(value.name) in self.at_output or reader in self.ends
 
     def quantizer(self, stream: Stream) -> Quantizer | None:
-        """Return the source of a stream: the quantized output, or the producer's own result."""
-        return self.at_end[stream.end] if stream.end else self.handed_out.get(stream.value)
+        """Return the quantizer of a stream; None if it is the producer's own result."""
+        return self.at_end[stream.end] if stream.end else self.at_output.get(stream.value)
 
 
 def reads(node: ir.Node) -> Iterator[tuple[ir.Value, Reader]]:
-    """Yield a node's inputs with their slots, those of its subgraphs included."""
+    """Yield a node's inputs with their slots, including those of its subgraphs."""
     name = str(node.name)
     for slot, value in enumerate(node.inputs):
         if value is not None:
             yield value, (name, slot)
     for value in values_read_inside(node):
-        if value.graph is node.graph:  # not what a body makes itself
+        if value.graph is node.graph:  # not values of the body itself
             yield value, (name, IMPLICIT_SLOT)

@@ -1,7 +1,7 @@
-"""Going through a plan node by node, in float and quantized at the same time.
+"""Node-by-node execution of a plan, in float and quantized at the same time.
 
-What is learnt at a node is at work in all that follow: a refinement that changes a weight's scale
-there lets later layers see the activations that the changed plan gives.
+A refinement may change the plan at each node, for example a weight's scale. Later nodes then run on
+the activations of the changed plan.
 """
 
 from __future__ import annotations
@@ -27,21 +27,21 @@ from intact.program.operations import FloatNodes
 Array: TypeAlias = npt.NDArray[Any]
 Arrays: TypeAlias = dict[ir.Value, Array]
 Run: TypeAlias = Callable[[Arrays], list[Array]]
-"""Computes a node's outputs from all that it reads of others, and its quantized constants."""
+"""Computes a node's outputs from its inputs and its quantized constants."""
 
 _BATCH = 10
 
 
 @dataclass(frozen=True)
 class Stop:
-    """A node, before its quantized results are computed.
+    """A node of the walk, before its quantized results are computed.
 
     Attributes:
         node: The node.
-        run: Computes it.
-        in_float: What it reads in the float model, batch by batch.
-        quantized: The same in the quantized model; its constants are still those of now.
-        results: What it gives in the float model, batch by batch, in the order of its outputs.
+        run: Computes the node.
+        in_float: Its inputs in the float model, for each batch.
+        quantized: Its inputs in the quantized model, with the constants of the current plan.
+        results: Its outputs in the float model, for each batch, in the order of its outputs.
     """
 
     node: ir.Node
@@ -52,12 +52,12 @@ class Stop:
 
 
 class Walk:
-    """Both models over some samples; activations are held as long as a node still reads them.
+    """Runs both models over some samples; activations are kept as long as a node reads them.
 
     Args:
-        plan: With scales; read anew at each node.
-        samples: The data; its first ``most`` samples are taken.
-        most: How many.
+        plan: A plan with scales; read again at each node.
+        samples: The data; the first ``most`` samples are used.
+        most: Maximum number of samples.
         threads: Threads inside one operator; 0 lets the runtime choose.
     """
 
@@ -83,7 +83,7 @@ class Walk:
         )
 
     def __iter__(self) -> Iterator[Stop]:
-        """Yield each node; the quantized model goes on with the plan as it is afterwards."""
+        """Yield each node; the quantized model continues with the plan as changed by the caller."""
         for node in self._plan.graph.nodes:
             constants = self._constants(node)
             run = self._runner(node, constants)
@@ -115,7 +115,7 @@ class Walk:
         return run
 
     def _constants(self, node: ir.Node) -> Arrays:
-        """Return a node's quantized constants as the numbers that their codes stand for."""
+        """Dequantize the quantized constants of a node."""
         found: Arrays = {}
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))
@@ -145,14 +145,14 @@ class Walk:
 
 
 def _read(node: ir.Node) -> list[ir.Value]:
-    """Return the values of its surroundings that a node reads, each once."""
+    """List the values of the graph that a node reads, without duplicates."""
     inside = (value for value in values_read_inside(node) if value.graph is node.graph)
     values = (value for value in (*node.inputs, *inside) if value is not None)
     return list(dict.fromkeys(values))
 
 
 def _chosen(node: ir.Node, values: Arrays) -> Arrays:
-    """Return those of the values that a node reads."""
+    """Select the values that a node reads."""
     return {value: values[value] for value in _read(node) if not is_constant(value)}
 
 

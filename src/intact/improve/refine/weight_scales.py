@@ -1,10 +1,10 @@
-"""Searching a scale for each output channel of a weight: the best cosine of the layer's result.
+"""Search of the weight scale of each output channel, for the best cosine of the layer's result.
 
 Source: Tengine's EQ (``tools/quantize/algorithm/quant_eq.cpp``): the min-max scale of each channel
-is zoomed by ``1.3 / 200 * (s + 1)`` for s = 0, 20 ... 180 and the best cosine between the float
-and the quantized result over at most 50 images is kept, layer by layer, on the activations that
-the layers before give with their new scales. Tengine never tries the scale as it was; here it is
-the first candidate, so that no channel gets worse.
+is multiplied by ``1.3 / 200 * (s + 1)`` for s = 0, 20 ... 180, and the one with the best cosine
+between the float and the quantized result over at most 50 images is kept. Layers are processed in
+order, on the activations of the earlier layers with their new scales. Tengine does not try the
+original scale; here it is the first candidate, so that no channel gets worse.
 """
 
 from __future__ import annotations
@@ -33,22 +33,22 @@ from intact.program.operations import Bounds
 
 MOST_SAMPLES = 50
 ZOOMS = (1.0, *(1.3 / 200 * (step + 1) for step in range(0, 200, 20)))
-"""What a scale is multiplied by; the first is the scale as it is."""
+"""Factors of the scale; the first keeps the scale."""
 _CHANNEL_AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1}
 
 
 def refine_weight_scales(
     plan: QuantizedGraph, samples: Samples, *, most: int = MOST_SAMPLES, threads: int = 0
 ) -> QuantizedGraph:
-    """Return a plan in which weights have the scales of the best cosine.
+    """Set the weight scales to those with the best cosine.
 
-    A weight with one scale for all channels gets one. Weights whose scale or codes came from
-    outside stay, as do logarithmic ones. Bias scales follow.
+    A weight with one scale for all channels keeps one scale. Weights with given scales or codes,
+    and logarithmic ones, are not changed. Bias scales follow.
 
     Args:
         plan: With scales; not changed.
-        samples: The data; its first ``most`` samples are run.
-        most: How many. Their activations are held while they are needed, in both models.
+        samples: The data; the first ``most`` samples are run.
+        most: Maximum number of samples. Their activations are kept while needed, for both models.
         threads: Threads inside one operator; 0 lets the runtime choose.
 
     Raises:
@@ -72,11 +72,11 @@ class _Layer:
     """A layer whose weight scale is searched.
 
     Attributes:
-        node: Its node.
-        weight: The point of its weight.
-        axis: The channel axis of its result; None where the weight has one scale.
-        bounds: Of what is fused to it.
-        output: How its result is quantized; None where something else is computed first.
+        node: The node.
+        weight: The quantization point of its weight.
+        axis: Channel axis of its result; None if the weight has one scale.
+        bounds: Bounds of the fused activation.
+        output: Quantization of its result; None if another operator is fused before it.
     """
 
     node: ir.Node
@@ -86,7 +86,7 @@ class _Layer:
     output: TensorQuantConfig | None
 
     def result(self, array: Array, *, quantized: bool) -> Array:
-        """Return the layer's result behind its activation."""
+        """Compute the layer's result after its activation."""
         clipped = array
         if self.bounds != Bounds():
             clipped = np.clip(array, np.float32(self.bounds.low), np.float32(self.bounds.high))
@@ -118,7 +118,7 @@ def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
 
 
 def _is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -> bool:
-    """Tell whether a weight's scale is this layer's to choose."""
+    """Tell whether the scale of a weight may be changed for this layer alone."""
     config = point.config
     ends = [TensorEnd.input(str(node.name), each) for each in (slot, bias_slot(node) or slot)]
     return (
@@ -136,7 +136,9 @@ def _is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) 
 
 
 def _fused(chain: tuple[ir.Node, ...]) -> Bounds | None:
-    """Return the clamp of a chain behind its first node; None if it computes something else."""
+    """Return the bounds of the nodes fused behind the first one; None if they compute more than
+    bounds.
+    """
     bounds = Bounds()
     try:
         for node in chain[1:]:
@@ -150,7 +152,7 @@ def _fused(chain: tuple[ir.Node, ...]) -> Bounds | None:
 
 
 def _best(layer: _Layer, stop: Stop) -> QuantParams:
-    """Return the parameters of each channel's best zoom; of equal ones the first."""
+    """Find the best factor of each channel; of equal ones the first."""
     config, value = layer.weight.config, layer.weight.value
     params, tensor = config.params, value.const_value
     if params is None or tensor is None:
@@ -181,7 +183,7 @@ def _zoomed(
 def _cosines(
     layer: _Layer, stop: Stop, references: list[Array], weight: Array
 ) -> npt.NDArray[np.float64]:
-    """Return the cosine of each channel, or one in an array of no axes."""
+    """Compute the cosine of each channel, or of the tensor as a 0-d array."""
     sums = ChannelErrorSums(layer.axis)
     for arrays, reference in zip(stop.quantized, references, strict=True):
         (result, *_) = stop.run({**arrays, layer.weight.value: weight})

@@ -1,14 +1,14 @@
-"""Equalizing the weights of layers that follow each other, without data.
+"""Cross-layer equalization of weights, without data.
 
-A channel that one layer makes large and the next one reads with small weights can be made smaller
-there and larger here by one positive factor: what the two compute together stays. Where all
-operators between them keep positive factors, each channel gets the factor for which its weights
-reach equally far in all layers: the square root of the product of two reaches, the cube root of
-three with a depthwise layer between them, and so on.
+If a channel has large weights in one layer and small ones in the next, a positive factor moves
+magnitude from one to the other; the result of both together does not change. If all operators
+between them commute with positive factors, the factor of each channel makes its largest weight
+equal in all layers: the geometric mean of two layers, of three with a depthwise layer between, and
+so on.
 
-No channel's bias grows beyond the largest of its layer. The source leaves that open, and absorbs
-large biases afterwards, where a BatchNormalization tells what can be; of channels that training
-left without weights it would make constants larger by orders of magnitude than all other numbers.
+No channel's bias may exceed the largest of its layer. The source has no such limit and absorbs
+large biases afterwards, using BatchNormalization. Without the limit, a channel with almost no
+weights would get a constant that is larger by orders of magnitude than all other values.
 
 Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias
 Correction", equation 11; Tengine's DFQ (``tools/quantize/algorithm/quant_dfq.cpp``) for three.
@@ -38,13 +38,13 @@ _TYPES = ("Conv", "ConvTranspose", "Gemm", "MatMul")
 
 @dataclass(frozen=True, eq=False)
 class Layer:
-    """A layer whose input and output channels can be scaled.
+    """A layer with a constant weight whose input and output channels can be scaled.
 
     Attributes:
-        node: The node; its weight is input 1 and nobody else's.
-        weight: As it is stored.
-        bias: Of one number or one a channel; None without one.
-        groups: 1 but for convolutions.
+        node: The node; its weight is input 1, and no other node reads it.
+        weight: The weight as stored.
+        bias: One number, or one per channel; None without bias.
+        groups: Number of groups; 1 except for convolutions.
     """
 
     node: ir.Node
@@ -54,7 +54,7 @@ class Layer:
 
     @staticmethod
     def of(graph: Graph, node: ir.Node) -> Layer | None:
-        """Return a node as a layer; None if its channels cannot be scaled by its constants."""
+        """Make the layer of a node; None if its channels cannot be scaled by its constants."""
         if node.domain or node.op_type not in _TYPES or weight_slot(node) != _WEIGHT:
             return None
         weight = _own(graph, node, _WEIGHT)
@@ -73,7 +73,7 @@ class Layer:
 
     @property
     def is_dense(self) -> bool:
-        """Whether its channels lie along the last axis of what it reads and gives."""
+        """Whether its channels are the last axis of input and output."""
         return self.node.op_type in ("Gemm", "MatMul")
 
     @property
@@ -90,7 +90,7 @@ class Layer:
 
     @property
     def is_depthwise(self) -> bool:
-        """Whether each output channel is made of the input channel in its place."""
+        """Whether each output channel depends only on the input channel of the same index."""
         _, outputs, inputs, _ = self._shape
         return outputs == inputs == 1
 
@@ -99,7 +99,7 @@ class Layer:
         return tuple(self.view(self.weight).shape)
 
     def view(self, weight: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        """Return a weight as ``[groups, outputs, inputs, taps]``."""
+        """Reshape a weight to ``[groups, outputs, inputs, taps]``."""
         groups = self.groups
         match self.node.op_type:
             case "Conv":
@@ -114,7 +114,7 @@ class Layer:
         return rows[None, :, :, None]
 
     def scaled(self, into: Doubles, out: Doubles) -> npt.NDArray[Any]:
-        """Return the weight with its input and output channels multiplied, in its own type."""
+        """Scale the weight by factors of input and output channels, in its own type."""
         wide = self.view(self.weight.astype(np.float64))
         wide = wide * _by_input(into, self.groups) * _by_output(out, self.groups)
         if self.node.op_type == "ConvTranspose":
@@ -124,19 +124,19 @@ class Layer:
         return np.ascontiguousarray(wide.reshape(self.weight.shape).astype(self.weight.dtype))
 
     def scaled_bias(self, out: Doubles) -> npt.NDArray[Any] | None:
-        """Return the bias for scaled output channels; None without one."""
+        """Scale the bias by factors of output channels; None without bias."""
         if self.bias is None:
             return None
         shape = (*self.bias.shape[:-1], self.outputs)
         return (self.bias.astype(np.float64) * out).reshape(shape).astype(self.bias.dtype)
 
     def reach_of_inputs(self, into: Doubles, out: Doubles) -> Doubles:
-        """Return the largest magnitude of each input channel's weights, once these are scaled."""
+        """Compute the largest magnitude of each input channel's scaled weights."""
         magnitudes = np.abs(self.view(self.weight)) * _by_output(out, self.groups)
         return np.asarray(magnitudes.max(axis=(1, 3)).reshape(-1) * into)
 
     def reach_of_outputs(self, into: Doubles, out: Doubles) -> Doubles:
-        """Return the largest magnitude of each output channel's weights, once these are scaled."""
+        """Compute the largest magnitude of each output channel's scaled weights."""
         magnitudes = np.abs(self.view(self.weight)) * _by_input(into, self.groups)
         return np.asarray(magnitudes.max(axis=(2, 3)).reshape(-1) * out)
 
@@ -150,7 +150,7 @@ def _by_output(factors: Doubles, groups: int) -> Doubles:
 
 
 def _own(graph: Graph, node: ir.Node, slot: int) -> npt.NDArray[Any] | None:
-    """Return a float32 constant that the node reads, and only there; None otherwise."""
+    """Return a float32 constant that only this input reads; None otherwise."""
     value = node.inputs[slot] if slot < len(node.inputs) else None
     array = graph.constant(value)
     if value is None or array is None or array.dtype != np.float32:
@@ -160,24 +160,23 @@ def _own(graph: Graph, node: ir.Node, slot: int) -> npt.NDArray[Any] | None:
 
 _ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
 
-"""``f(c * x) = c * f(x)`` for every positive c, element by element, of input 0."""
+"""Element-wise operators with ``f(c * x) = c * f(x)`` for every positive c, for input 0."""
 
 _POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
 
-"""The same within a channel of images."""
+"""Pools with the same property for each channel."""
 
 _RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
 @dataclass(frozen=True)
 class Links:
-    """Layers that follow each other.
+    """Pairs of consecutive layers.
 
     Attributes:
-        layers: By node, in topological order.
-        behind: The only reader of a layer's channels.
-        stopped: Names of the Clip nodes, such as Relu6, at which a search ended: a bound does not
-            scale with what it bounds.
+        layers: Layers by node, in topological order.
+        behind: The next layer of each layer, if it is the only reader.
+        stopped: Names of Clip nodes (Relu6) that end a search: an upper bound does not scale.
     """
 
     layers: Mapping[ir.Node, Layer]
@@ -186,7 +185,7 @@ class Links:
 
     @staticmethod
     def of(graph: Graph) -> Links:
-        """Return those of a graph."""
+        """Find the pairs of a graph."""
         found = ((node, Layer.of(graph, node)) for node in graph.nodes)
         layers = {node: layer for node, layer in found if layer is not None}
         behind: dict[ir.Node, Layer] = {}
@@ -200,7 +199,7 @@ class Links:
         return Links(layers, behind, tuple(stopped))
 
     def chains(self) -> Iterator[tuple[Layer, ...]]:
-        """Yield layers that are equalized together: two, with depthwise ones between them."""
+        """Yield layers that are equalized together: two, with any depthwise ones between them."""
         inside = {layer.node for layer in self.behind.values() if layer.is_depthwise}
         for node, first in self.layers.items():
             if node not in self.behind or (node in inside and first.is_depthwise):
@@ -212,7 +211,7 @@ class Links:
 
 
 def _search(graph: Graph, layer: Layer, layers: Mapping[ir.Node, Layer]) -> Layer | str | None:
-    """Return the layer behind, the name of a Clip in the way, or None."""
+    """Find the next layer, or the name of a Clip that ends the search, or None."""
     value, is_flat = layer.node.outputs[0], layer.is_dense
     while True:
         readers = graph.consumers(value)
@@ -263,27 +262,27 @@ def _drops_ones(before: ir.Value, after: ir.Value, channels: int) -> bool:
 
 _SWEEPS = 20
 
-"""Chains that share a layer disturb each other: they are gone through until nothing moves."""
+"""Maximum number of sweeps. Chains that share a layer affect each other, so they are repeated."""
 
 _STILL = 1e-3
 
-"""Logarithm of a factor that is no move."""
+"""Sweeps end when the logarithms of all factors are below this."""
 
 _LARGEST = 2.0**16
 
-"""Factors are kept within this and its inverse."""
+"""Factors are limited to this and its inverse."""
 
 
 def equalize(graph: Graph) -> Graph:
-    """Return a graph that computes the same from weights whose channels reach equally far.
+    """Equalize the weights of consecutive layers.
 
-    Convolutions (grouped and transposed ones too), Gemm and MatMul with constant weights take
-    part, through Relu, LeakyRelu, PRelu, pools, and a Flatten of single pixels. A Clip with an
-    upper bound (Relu6) ends a chain. Shapes, names and order of the nodes stay; a weight or
-    bias that is scaled keeps its name. Results differ by float32 rounding only.
+    This applies to convolutions (also grouped and transposed), Gemm and MatMul with constant
+    weights, through Relu, LeakyRelu, PRelu, pools, and Flatten of single pixels. A Clip with an
+    upper bound (Relu6) ends a chain. Shapes, names and order of the nodes do not change; a scaled
+    weight or bias keeps its name. Results differ only by float32 rounding.
 
     Args:
-        graph: Is not changed.
+        graph: The graph; not changed.
     """
     model = graph.clone().model
     twin = Graph(model)
@@ -300,7 +299,7 @@ def equalize(graph: Graph) -> Graph:
 
 
 def notes(graph: Graph) -> tuple[str, ...]:
-    """List parts of a graph that `equalize` leaves alone unexpectedly."""
+    """List parts of a graph that `equalize` cannot change."""
     links = Links.of(graph)
     lines = []
     if not links.behind:
@@ -314,7 +313,7 @@ def notes(graph: Graph) -> tuple[str, ...]:
 
 
 class _Scales:
-    """The factors of input and output channels of each layer, collected until they are written."""
+    """The factors of input and output channels of each layer, until they are written."""
 
     def __init__(self, links: Links) -> None:
         self._into = {node: np.ones(layer.inputs) for node, layer in links.layers.items()}
@@ -343,7 +342,7 @@ class _Scales:
         return moved
 
     def write(self, graph: ir.Graph, layer: Layer) -> None:
-        """Put the factors of a layer into its constants."""
+        """Multiply the constants of a layer by its factors."""
         into, out = self._of(layer)
         if (into == 1.0).all() and (out == 1.0).all():
             return
@@ -361,10 +360,10 @@ class _Scales:
 
 
 def _largest_factors(layer: Layer) -> Doubles:
-    """Compute the factor of each output channel at which its bias is the layer's largest.
+    """Compute the factor of each output channel for which its bias is the layer's largest.
 
-    A channel of next to no weights gives its bias alone. Its factor would be large, and with it
-    that constant: one scale for all channels would then be spent on it.
+    A channel with almost no weights outputs its bias only. A large factor would make this constant
+    large, and it would dominate a scale common to all channels.
     """
     if layer.bias is None:
         return np.full(layer.outputs, _LARGEST)
@@ -375,6 +374,6 @@ def _largest_factors(layer: Layer) -> Doubles:
 
 
 def _scaled(norm: BatchNorm, factors: Doubles) -> BatchNorm:
-    """Scale the memory of a folded BatchNormalization with its outputs."""
+    """Scale the stored parameters of a folded BatchNormalization."""
     gamma, beta = norm.gamma * factors, norm.beta * factors
     return replace(norm, gamma=gamma.astype(np.float32), beta=beta.astype(np.float32))
