@@ -98,9 +98,9 @@ def test_nan_is_a_figure() -> None:
         (np.ones(2), "returns ndarray"),
         ([0.5], "returns list"),
         ({}, "returns no figures"),
-        ({1: 0.5}, "returns names that are no texts"),
+        ({1: 0.5}, "returns names that are not strings"),
         ({"ap": "high"}, "returns str for 'ap'"),
-        (10**400, "returns a number beyond float64"),
+        (10**400, "returns a number that exceeds float64"),
     ],
 )
 def test_other_results_are_refused(value: Any, message: str) -> None:
