@@ -1,6 +1,6 @@
-"""``plan.json``: the plan as text that can be read, compared and loaded again bit for bit.
+"""``plan.json``: the plan as text to read and compare; loading it gives the same bits.
 
-One line a config, in the order of the graph, so that two plans can be compared with ``diff``.
+Each config is one line, in graph order, so that ``diff`` can compare two plans.
 Scales are float32; JSON carries their shortest decimal form, which reads back to the same bits.
 """
 
@@ -43,7 +43,7 @@ from intact.targets import (
 
 PLAN_VERSION = 4
 
-"""The version that is written."""
+"""The version of written files."""
 
 Document: TypeAlias = dict[str, Any]
 
@@ -74,24 +74,27 @@ def migrate(document: Document, version: int) -> Document:
 
 
 def _without_weights(document: Document) -> Document:
-    """Version 1 had no integers beside the plan."""
+    """Convert version 1, which had no file of integers beside the plan."""
     return {**document, "weights": ""}
 
 
 def _with_typed_provenance(document: Document) -> Document:
-    """Convert version 2, whose provenance was texts."""
+    """Convert version 2, which stored provenance as strings."""
     return {**document, "provenance": provenance_of_texts(document.get("provenance", {}))}
 
 
 def _with_named_kernels(document: Document) -> Document:
-    """Convert version 3, where the order of zero points said how float kernels add and average."""
+    """Convert version 3.
+
+    It encoded in ``zero_point`` how kernels in floats add and average.
+    """
     try:
         arithmetic = document["target"]["arithmetic"]
         entries = [arithmetic, *arithmetic["overrides"]]
         kinds = [entry["requantize"] or arithmetic["requantize"] for entry in entries]
         by_ends = arithmetic["scale_precision"] == ScalePrecision.FLOAT32_ENDS
     except (KeyError, TypeError):
-        return document  # what is wrong with it is said when it is read
+        return document  # reading it reports the error
     if by_ends:
         return document
     for entry, kind in zip(entries, kinds, strict=True):
@@ -108,7 +111,7 @@ _TO_THE_NEXT: Mapping[int, Callable[[Document], Document]] = MappingProxyType(
 
 WEIGHTS = "weights.npz"
 
-"""The file beside the plan with the integers that it keeps; only where there are any."""
+"""The file beside the plan for the integers of constants; written only if there are any."""
 
 _MAX_BYTES = 1 << 30
 
@@ -116,7 +119,7 @@ _UNQUANTIZED = (QuantState.FP32, QuantState.SOI)
 
 
 class _Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_defaults=True):
-    """One config as it stands in the file; ends that are never quantized have only a state.
+    """One config as written to the file; ends that are never quantized have only a state.
 
     ``before`` is the state that a DEQUANTIZED config goes back to.
     """
@@ -168,7 +171,7 @@ class _Head(msgspec.Struct):
 
 
 def plan_to_json(plan: QuantizedGraph) -> bytes:
-    """Return the plan as UTF-8 JSON; the same plan gives the same bytes."""
+    """Encode the plan as UTF-8 JSON; equal plans give equal bytes."""
     file = _PlanFile(
         format="intact-plan",
         version=PLAN_VERSION,
@@ -184,14 +187,14 @@ def plan_to_json(plan: QuantizedGraph) -> bytes:
 
 
 def save_plan(plan: QuantizedGraph, path: Path) -> None:
-    """Write ``plan.json``, and ``weights.npz`` beside it where the plan keeps integers."""
+    """Write ``plan.json``, and ``weights.npz`` beside it if the plan holds integers."""
     path.write_bytes(plan_to_json(plan))
     if plan.baked:
         path.with_name(WEIGHTS).write_bytes(baked_to_bytes(plan.baked))
 
 
 def load_plan(path: Path, graph: Graph) -> QuantizedGraph:
-    """Read a plan of any version and hold it against its model.
+    """Read a plan of any version and check it against its model.
 
     Args:
         path: The file; integers that the plan keeps are read from ``weights.npz`` beside it.
@@ -279,7 +282,7 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
 
 
 def _is_plain(config: TensorQuantConfig) -> bool:
-    """Tell whether a config says nothing but that its end is not quantized."""
+    """Tell whether a config only states that its end is not quantized."""
     return (
         config.state in _UNQUANTIZED
         and config.same_grid(unquantized(config.state))
@@ -320,7 +323,7 @@ def _configs(records: list[_Record]) -> dict[TensorEnd, TensorQuantConfig]:
 
 
 def _master(record: _Record, by_end: dict[str, _Record]) -> _Record:
-    """Return the record whose scale holds for another."""
+    """Return the record that owns the scale of another."""
     if not record.follows:
         return record
     master = by_end.get(record.follows)

@@ -1,8 +1,8 @@
-"""Where a plan comes from: one struct, whose fields only the functions here fill.
+"""Provenance of a plan: the methods, files and passes that gave its scales and integers.
 
-Each stage (reading, calibrating, improving, searching, writing) returns the provenance with what it
-adds. It says what the scales and integers of a plan follow from; every option that was given stands
-in the result's ``recipe.toml``.
+Each stage (reading, calibrating, improving, searching, writing) returns the provenance with its own
+fields filled in; only the methods here fill them. The given options are in the result's
+``recipe.toml``.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ COMPLETED = "quantized model, completed"
 class Provenance(
     msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, forbid_unknown_fields=True
 ):
-    """Where a plan comes from; what does not apply is empty.
+    """Where a plan comes from. Fields that do not apply are empty.
 
     Attributes:
         formats: Names of the formats that were written, the best first.
         improve: The passes over weights, in the order in which they were run.
-        io: What the ends of the written files hold, by the name of an ``Io``.
+        io: Name of the ``Io`` of the written files: the types of their inputs and outputs.
         mask: The array that is 0 where samples are padded.
-        mean: Of plans of version 1, which had no preprocessing file.
-        method: Threshold method of activations; ``given`` where every scale was given.
-        method_options: Its options, where some were given.
+        mean: The preprocessing's ``mean``; only in plans of version 1, which had no file for it.
+        method: Threshold method of activations; ``given`` if every scale was given.
+        method_options: Options given for ``method``.
         preprocess: SHA-256 of the preprocessing file beside the plan.
-        producer: Who quantized the model that was read.
+        producer: The tool that quantized the model that was read.
         read_from: The format of the file that was read, if it has a layout of its own.
-        scale: As ``mean``.
+        scale: The preprocessing's ``scale``, like ``mean``.
         scales: Name of the table of given scales.
-        scales_hash: SHA-256 of these.
-        search: The search, trial, score and cost that the plan is the result of.
-        source: ``quantized model`` of one that was read and not changed since; ``quantized model,
-            completed`` of one that was calibrated further.
+        scales_hash: SHA-256 of that table.
+        search: The search, trial, score and cost that gave the plan.
+        source: ``quantized model`` if one was read and not changed since; ``quantized model,
+            completed`` if it was calibrated further.
         statistics: SHA-256 of the statistics beside the plan.
         weight_method: Threshold method of weights.
     """
@@ -61,11 +61,11 @@ class Provenance(
     weight_method: str = ""
 
     def read(self, producer: str, file_format: str = "") -> Provenance:
-        """Add who quantized the model, and the format of a file with a layout of its own."""
+        """Add the tool that quantized the model, and the format of a file with its own layout."""
         return msgspec.structs.replace(self, source=READ, producer=producer, read_from=file_format)
 
     def completed(self) -> Provenance:
-        """Add that what was read is calibrated further."""
+        """Add that the model that was read is calibrated further."""
         return msgspec.structs.replace(self, source=COMPLETED)
 
     def calibrated(self, method: str, weight_method: str, statistics: str = "") -> Provenance:
@@ -75,13 +75,13 @@ class Provenance(
         )
 
     def given(self, scales: str, scales_hash: str) -> Provenance:
-        """Add the table of scales that were taken as they are."""
+        """Add the table of given scales."""
         return msgspec.structs.replace(self, scales=scales, scales_hash=scales_hash)
 
     def observed(
         self, mask: str | None, method_options: Mapping[str, float] | None = None
     ) -> Provenance:
-        """Add how samples were observed."""
+        """Add the mask and the method's options."""
         options = dict(sorted((method_options or {}).items()))
         return msgspec.structs.replace(self, mask=mask or "", method_options=options)
 
@@ -90,11 +90,11 @@ class Provenance(
         return msgspec.structs.replace(self, improve=tuple(names))
 
     def searched(self, search: str) -> Provenance:
-        """Add what found the plan."""
+        """Add the search that found the plan."""
         return msgspec.structs.replace(self, search=search)
 
     def written(self, formats: Iterable[str], io: str) -> Provenance:
-        """Add the formats."""
+        """Add the formats and the ``Io`` of the written files."""
         return msgspec.structs.replace(self, formats=tuple(formats), io=io)
 
     def preprocessed(self, file_hash: str) -> Provenance:
@@ -103,20 +103,20 @@ class Provenance(
 
     @property
     def is_read(self) -> bool:
-        """Whether the plan is of a model that was quantized already, and not changed since."""
+        """Whether the plan was read from a quantized model and not changed since."""
         return self.source == READ
 
     def to_json(self) -> dict[str, Any]:
-        """The fields that are not empty, as JSON values."""
+        """Return the fields that are not empty, as JSON values."""
         found: dict[str, Any] = msgspec.to_builtins(self)
         return found
 
 
 def provenance_of_texts(texts: Mapping[str, str]) -> dict[str, Any]:
-    """Convert the provenance of plans up to version 2, which was texts, to JSON values.
+    """Convert the provenance of plans up to version 2, which was strings, to JSON values.
 
     Raises:
-        ValueError: A text is not what the field holds; with the field and the text.
+        ValueError: A string cannot be converted to its field's type; names field and string.
     """
     known = set(Provenance.__struct_fields__)
     return {name: _value(name, text) for name, text in texts.items() if name in known}

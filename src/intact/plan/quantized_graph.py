@@ -73,12 +73,12 @@ class TensorEnd:
 
 Codes: TypeAlias = npt.NDArray[np.integer[Any]]
 
-"""Integers of a constant; those of 4 bits in an 8-bit type."""
+"""Integers of a constant; 4-bit integers in an 8-bit type."""
 
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether a node computes with integers, and why (not)."""
+    """Whether a node computes with integers, and the reason."""
 
     quantized: bool
     reason: str
@@ -112,7 +112,7 @@ class Note:
 
 @dataclass
 class QuantizedGraph:
-    """The plan: every executor, format and report reads it, none changes it.
+    """The plan. Engines, formats and reports read it; none of them changes it.
 
     Passes take a ``QuantizedGraph`` and return a new one; ``copy`` keeps the sharing of scales
     between configs. The float graph is never modified.
@@ -122,11 +122,11 @@ class QuantizedGraph:
         target: The hardware described.
         configs: The config of every tensor end of every node.
         decisions: For each node name, whether it is quantized and the reason.
-        notes: What happened on the way that a user should know.
+        notes: Events of quantization that a user should know about.
         provenance: Where the plan comes from.
         baked: The integers of constants whose ends are BAKED or PASSIVE_BAKED, by the end that
-            names their quantization point. They hold as they are, whatever quantizing the float
-            constant would give. Arrays are shared between copies and never written.
+            names their quantization point. They are used as they are, even if quantizing the
+            float constant gives other integers. Copies share the arrays; nothing writes to them.
     """
 
     graph: Graph
@@ -138,7 +138,7 @@ class QuantizedGraph:
     baked: dict[TensorEnd, Codes] = field(default_factory=dict)
 
     def __repr__(self) -> str:
-        """Count what is decided."""
+        """Count quantized nodes, configs and other figures of the plan."""
         quantized = sum(decision.quantized for decision in self.decisions.values())
         return (
             f"QuantizedGraph({self.target.name}: {quantized} of {len(self.decisions)} nodes "
@@ -147,7 +147,7 @@ class QuantizedGraph:
 
     @property
     def keeps_runtime(self) -> bool:
-        """Whether a runtime shall make of this plan what it made of the model that was read."""
+        """Whether the plan was read from a quantized model, so runtimes must compute as on it."""
         return self.provenance.is_read
 
     def is_quantized(self, node: ir.Node) -> bool:
@@ -171,11 +171,11 @@ class QuantizedGraph:
     def consumer_configs(self, value: ir.Value) -> Iterator[tuple[ir.Node, int, TensorQuantConfig]]:
         """Yield node, slot and config of every end that reads ``value``, in topological order."""
         for node, slot in self.graph.consumers(value):
-            if slot != IMPLICIT_SLOT:  # a body reads what its surroundings hand it
+            if slot != IMPLICIT_SLOT:  # a value that a body reads from outside it
                 yield node, slot, self.input_config(node, slot)
 
     def copy(self) -> QuantizedGraph:
-        """Return an independent plan whose configs share scales among themselves as here."""
+        """Copy the plan; configs that share a scale here share one in the copy."""
         return replace(
             self,
             configs=copy_configs(self.configs),
@@ -189,7 +189,7 @@ class QuantizedGraph:
 
 
 def quantizes(config: TensorQuantConfig) -> bool:
-    """Tell whether data are integers from this end on: now, once it has its scale, or already."""
+    """Tell whether an end's data are integers: quantized here, now or later, or already before."""
     return MEANING[config.state] in _INTEGERS or config.state in (
         QuantState.INITIAL,
         QuantState.PASSIVE_INIT,
