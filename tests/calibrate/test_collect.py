@@ -93,7 +93,7 @@ def transposed_batch() -> onnx.ModelProto:
     return b.build()
 
 
-def test_samples_along_another_axis_and_padding_are_told_apart() -> None:
+def test_samples_along_another_axis_differ_from_padding() -> None:
     graph = normalize(transposed_batch())
     data = np.random.default_rng(1).normal(size=(37, 3, 4)).astype(np.float32)
     samples = open_samples({"x": data}, graph)
@@ -135,11 +135,11 @@ def test_memory_is_bounded_by_one_batch_a_thread(monkeypatch: pytest.MonkeyPatch
 
 def test_progress_ends_at_the_number_of_samples() -> None:
     graph = normalize(residual_net())
-    told: list[tuple[int, int | None]] = []
+    reported: list[tuple[int, int | None]] = []
     samples = open_samples({"image": np.zeros((70, 3, 8, 8), np.float32)}, graph)
-    collect(graph, samples, needed(graph), progress=lambda *at: told.append(at))
-    assert told[-1] == (70, 70)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    collect(graph, samples, needed(graph), progress=lambda *at: reported.append(at))
+    assert reported[-1] == (70, 70)
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
 
 
 def test_an_unknown_tensor_is_named() -> None:

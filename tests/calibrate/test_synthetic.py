@@ -47,12 +47,12 @@ def test_inputs_follow_their_distribution_and_stay_in_range() -> None:
 
 
 def test_what_cannot_be_drawn_is_named() -> None:
-    with pytest.raises(DataError, match="'ids' cannot be drawn"):
+    with pytest.raises(DataError, match="'ids' cannot be generated"):
         synthetic_samples(model(), Statistics("0"), 3)
     graph = model("length")
     seen: dict[str, Any] = {"ids": np.ones((2, 6), np.int64), "shift": np.ones((2, 6, 8))}
     statistics = collect(graph, open_samples(seen, graph), ("ids", "shift"))
-    with pytest.raises(DataError, match="'ids' cannot be drawn"):
+    with pytest.raises(DataError, match="'ids' cannot be generated"):
         synthetic_samples(graph, statistics, 3)
 
 
@@ -82,7 +82,7 @@ def test_an_input_without_a_range_needs_samples(length: int | str, reason: str) 
     x = b.input("x", ["n", length])
     b.pair(b.node("Exp", x if length == 6 else b.pair(x)), out="y")
     b.output("y")
-    with pytest.raises(DataError, match=f"'x' cannot be drawn: .*{reason}"):
+    with pytest.raises(DataError, match=f"'x' cannot be generated: .*{reason}"):
         evenly_drawn_samples(read(b.build()), 3)
 
 

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from intact.errors import DataError
-from intact.numerics.channel_errors import ChannelErrorSums
-from intact.numerics.metrics import cosine, mse, sqnr_db
+from intact.numerics.metrics import ChannelErrorSums, cosine, mse, sqnr_db
 
 
 @pytest.mark.parametrize("axis", [1, -1, None])

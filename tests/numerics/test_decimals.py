@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.numerics.decimals import SMALLEST, six_decimals
+from intact.numerics.conversion import SMALLEST, six_decimals
 
 
 @pytest.mark.parametrize(

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from intact.errors import CalibrationError
-from intact.numerics.bins import Bins
-from intact.numerics.distribution import Distribution
+from intact.numerics.distribution import Bins, Distribution
 from tests.numerics.arrays import float32, float32_of
 
 VALUES = st.lists(

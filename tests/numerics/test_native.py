@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -100,8 +101,17 @@ class Compiler(Kernels):
         return b"machine code"
 
 
-def test_damaged_file_is_compiled_again(cache: Path) -> None:
-    kernels = Compiler("intact.numerics.histogram_kernel")
+@pytest.fixture
+def kernels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Compiler:
+    """Make the loops of a module that nobody else has compiled."""
+    (tmp_path / "own.py").write_text("")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "own", raising=False)
+    importlib.import_module("own")
+    return Compiler("own")
+
+
+def test_damaged_file_is_compiled_again(kernels: Compiler, cache: Path) -> None:
     assert kernels.object_file() == kernels.object_file() == b"machine code"
     assert kernels.compiled == 1
     (file,) = cache.iterdir()
@@ -111,15 +121,13 @@ def test_damaged_file_is_compiled_again(cache: Path) -> None:
 
 
 def test_other_folder_is_taken_where_the_first_cannot_be_written(
-    tmp_path: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, cache: Path, kernels: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache.write_text("a file, and no folder")
-    (tmp_path / "own.py").write_text("")
+    if (tmp_path / "__pycache__").is_dir():
+        shutil.rmtree(tmp_path / "__pycache__")
     (tmp_path / "__pycache__").write_text("a file, and no folder")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "home"))
-    monkeypatch.syspath_prepend(tmp_path)
-    importlib.import_module("own")
-    kernels = Compiler("own")
     assert kernels.object_file() == kernels.object_file() == b"machine code"
     assert kernels.compiled == 1
     assert len(list((tmp_path / "home" / "intact").iterdir())) == 1

@@ -19,8 +19,7 @@ import numpy as np
 from intact.analyze.side_by_side import ComparedPoint, SideBySide
 from intact.data.stream import Samples
 from intact.graph import weight_slot
-from intact.numerics.channel_errors import ChannelErrorSums
-from intact.numerics.moments import Moments
+from intact.numerics.metrics import ChannelErrorSums, Moments
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points, quantizes
 from intact.plan.inference import EdgeTypes, infer_edges
 from intact.program.lower.chains import Points, chains

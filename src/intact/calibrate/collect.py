@@ -1,11 +1,13 @@
-"""Over the samples: stream, observe, count. One pass, or one for each group of tensors."""
+"""Collect statistics: stream samples, observe tensors, count. In one pass, or several."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
+
+import numpy as np
 
 from intact.calibrate.observe.budget import (
     known_sizes,
@@ -14,19 +16,79 @@ from intact.calibrate.observe.budget import (
     seen_sizes,
     worker_count,
 )
-from intact.calibrate.observe.counter import Counter
-from intact.calibrate.observe.observer import Observer
-from intact.calibrate.statistics import Statistics
+from intact.calibrate.observe.observer import Observed, Observer
+from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import Batch
 from intact.data.mask import RealPositions
 from intact.data.stream import Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
+from intact.numerics.histogram import Accumulator, SampleStatistics
 
 if TYPE_CHECKING:
     from intact.calibrate.observe.padding import Padding
 
+
+_GATHERED = 64
+
+"""Batches gathered by a thread before they are folded in."""
+
+_NO_COUNTS = np.zeros(0, np.int64)
+
+"""Stands in for a tensor's counts while they are in the accumulator."""
+
+
+class Counter:
+    """What one thread has counted: merged exactly with the others at the end."""
+
+    def __init__(self, observer: Observer, padding: Padding | None) -> None:
+        self._observer = observer
+        self._padding = padding
+        self._accumulator = Accumulator(len(observer.tensors))
+        self._gathered: list[SampleStatistics] = []
+        self._tensors = [TensorStatistics(counts=_NO_COUNTS) for _ in observer.tensors]
+
+    def add(self, batch: Batch, count: int, real: RealPositions | None) -> None:
+        """Run and count one batch."""
+        seen = self._observer.run(batch, count)
+        parts: Iterable[Observed] = (seen,)
+        if self._padding is not None and real is not None:
+            parts = self._padding.real_parts(seen, real)
+        for each in parts:
+            rows = self._accumulator.add(each.values, each.starts, each.elements, each.samples)
+            self._gathered.append(rows)
+        if len(self._gathered) >= _GATHERED:
+            self._settle()
+
+    def absorb(self, other: Counter) -> None:
+        """Take over what another thread has counted, exactly."""
+        self._settle()
+        other._settle()
+        for mine, theirs in zip(self._tensors, other._tensors, strict=True):
+            mine.merge(theirs)
+        self._accumulator.absorb(other._accumulator)
+
+    def statistics(self, model_hash: str) -> Statistics:
+        """Make the statistics of all samples counted so far."""
+        self._settle()
+        for tensor, row in zip(self._tensors, self._accumulator.counts(), strict=True):
+            tensor.counts = row
+        return Statistics(model_hash, dict(zip(self._observer.tensors, self._tensors, strict=True)))
+
+    def _settle(self) -> None:
+        """Fold the gathered samples in, many at a time, since each fold costs some array calls."""
+        if not self._gathered:
+            return
+        joined = SampleStatistics(
+            *(np.concatenate(parts, axis=1) for parts in zip(*self._gathered, strict=True))
+        )
+        self._gathered.clear()
+        for position, tensor in enumerate(self._tensors):
+            tensor.add(SampleStatistics(*(part[position] for part in joined)))
+
+
 Progress = Callable[[int, int | None], None]
+
 """Called with the samples done and, where known, the samples in all."""
 
 
@@ -42,7 +104,7 @@ def collect(
     """Observe tensors of the float model over all samples.
 
     Memory does not grow with the number of samples: each thread has one batch of activations in
-    flight and 512 KiB of counts a tensor. What is padded, as the samples' mask tells, is left out
+    flight and 512 KiB of counts a tensor. Padding, by the samples' mask, is left out
     (see :class:`intact.calibrate.observe.padding.Padding`).
 
     Where that would be more than ``max_memory``, fewer threads are used; then the tensors are
@@ -58,7 +120,7 @@ def collect(
         tensors: Names of the values to observe; a plan's ``required_tensors``.
         threads: Batches that run side by side; 0 takes all cores. The floats are the same for
             any number.
-        progress: Told after every batch; a sample counts once, when its last group is done.
+        progress: Called after every batch; a sample counts once, when its last group is done.
         max_memory: Bytes for observed activations and counts; None for no limit. The weights and
             the runtime's own working memory come on top. Where the sizes of tensors depend on the
             samples, those of the first are taken.
@@ -86,7 +148,7 @@ def collect(
     statistics = Statistics(graph.hash)
     passes = _Passes(progress, len(plan.groups))
     for part in part_observers(graph, tensors, layout, plan.groups):
-        statistics.tensors |= _observe(graph, samples, part, plan.workers, passes.told).tensors
+        statistics.tensors |= _observe(graph, samples, part, plan.workers, passes.report).tensors
         passes.end(samples.source)
         del part  # before the next one's session is made
     return statistics
@@ -127,7 +189,7 @@ def _count_all(observer: Observer, feed: _Feed, padding: Padding | None) -> Coun
 
 
 def _sizes_of_first(observer: Observer, samples: Samples) -> dict[str, int]:
-    """Return what the tensors take in the first batch."""
+    """Measure the bytes of each tensor in the first batch."""
     _refuse_single_pass(samples, 2)
     batch, count = next(samples.batches(observer.batch_size))
     return seen_sizes(observer.run(batch, count), observer.tensors)
@@ -152,8 +214,8 @@ class _Passes:
         self._samples = 0
         self._before: int | None = None
 
-    def told(self, done: int, total: int | None) -> None:
-        """Take the progress of one pass and tell that of all."""
+    def report(self, done: int, total: int | None) -> None:
+        """Report the progress of one pass as that of all passes."""
         self._samples = done
         if self._progress is not None:
             before = self._before or 0
@@ -203,5 +265,5 @@ class _Feed:
             return batch, count, None if real is None else real[:count]
 
     def stop(self) -> None:
-        """Give out no more."""
+        """Yield no more batches."""
         self._stopped = True

@@ -26,7 +26,7 @@ class Memo:
         return self(("memo", name), lambda: Memo(most))
 
     def __call__(self, key: Hashable, compute: Callable[[], Found]) -> Found:
-        """Return what a key stands for, computed the first time."""
+        """Look up the value of a key; compute it the first time."""
         try:
             found: Found = self._known[key]
         except KeyError:
@@ -44,5 +44,5 @@ class Forgetful(Memo):
         return self
 
     def __call__(self, key: Hashable, compute: Callable[[], Found]) -> Found:  # noqa: ARG002
-        """Return what is computed."""
+        """Compute the value."""
         return compute()

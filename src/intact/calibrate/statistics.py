@@ -77,7 +77,7 @@ class TensorStatistics:
             getattr(self, moment).merge(getattr(other, moment))
 
     def distribution(self) -> Distribution:
-        """Return what the threshold methods read."""
+        """Make the distribution for the threshold methods."""
         finite = max(finite_count(self.counts), 1)
         samples = max(self.samples, 1)
         return Distribution.from_counts(

@@ -1,4 +1,4 @@
-"""Inputs drawn from what calibration saw, or from a plan, for checks that need no real data."""
+"""Random inputs from the observed distributions, or from a plan, for checks without real data."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ from intact.plan import QuantizedGraph, quantizes
 
 _SEED = 20240229
 _PIECE = 64
-"""Samples that are drawn at a time."""
+"""Samples generated at a time."""
 _Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
-"""Draws so many samples of one input."""
+"""Generates so many samples of one input."""
 
 
 @dataclass(frozen=True)
 class _Drawn:
-    """Samples that are drawn as they are read, so that memory does not grow with their number."""
+    """Samples generated as they are read, so that memory does not grow with their number."""
 
     count: int
     inputs: dict[str, _Draw]
@@ -63,8 +63,8 @@ def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Sampl
 def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
     """Draw each element of each input evenly from the range that the plan's quantizer of it has.
 
-    For plans that were not calibrated: a quantized model that was read says nothing about its
-    inputs but what their codes can hold. Integer inputs that a DequantizeLinear reads are drawn
+    For plans that were not calibrated: of the inputs of a quantized model that was read, only the
+    range of their codes is known. Integer inputs that a DequantizeLinear reads are drawn
     from the range of their type. Always the same for the same plan.
 
     Raises:
@@ -105,7 +105,7 @@ def _sizes(name: str, spec: InputSpec) -> tuple[int, ...]:
 
 def _cannot_draw(name: str, reason: str) -> DataError:
     return DataError(
-        f"inputs like {name!r} cannot be drawn: {reason}", remedy="give samples with --data"
+        f"inputs like {name!r} cannot be generated: {reason}", remedy="give samples with --data"
     )
 
 

@@ -28,7 +28,7 @@ _WEIGHT_FOLDER = "session.model_external_initializers_file_folder_path"
 
 _NEWEST_OPSET = re.compile(r"support for domain (\S+) is till opset (\d+)")
 
-"""What the runtime says of a model that is newer than itself."""
+"""The runtime's error for a model that is newer than itself."""
 
 MOST_THREADS = 1024
 

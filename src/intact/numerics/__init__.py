@@ -2,10 +2,11 @@
 
 ``rounding``, ``affine``, ``logarithmic``  what an integer code means and how a float becomes one
 ``histogram``, ``exact_sum``               what one pass over a tensor collects, merging exactly
-``bins``, ``distribution``                 what is read from that
-``levels``, ``thresholds``                 the ranges derived from it, one file a heavy method
-``metrics``                                how far two results are apart
+``distribution``                           bins, extremes and moments read from it
+``levels``, ``thresholds``                 the ranges derived from them, one file a heavy method
+``metrics``                                errors between two results
+``native``                                 compiled loops, loaded without numba
 
-Nothing is imported here: ``rounding`` and ``affine`` need numpy only, while ``histogram`` and the
-search kernels bring numba with them.
+Nothing is imported here: most modules need NumPy only; ``fixed_point_kernel``, ``fused`` and
+``simulated_quantize`` load numba.
 """

@@ -172,11 +172,11 @@ def _clipped_steps(
 
 
 def _refuse_nan(values: npt.NDArray[np.floating[Any]]) -> None:
-    # min() hands a NaN on and, unlike isnan(), needs no temporary array.
+    # min() passes a NaN on and, unlike isnan(), needs no temporary array.
     if values.size and np.isnan(values.min()):
         index = tuple(int(i) for i in np.argwhere(np.isnan(values))[0])
         raise DataError(
-            f"the value at index {index} is NaN, which no integer code stands for",
+            f"the value at index {index} is NaN, which no integer code represents",
             remedy="find the layer or sample that produces it",
         )
 

@@ -1,4 +1,4 @@
-"""Scale and zero point as the range that they hold, and back: two ways to say one thing."""
+"""Scales in other forms: as the ends of a range, and as text of six decimals."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ class Quantization:
     Attributes:
         scale: float32.
         zero_point: The code of 0.
-        low: What the smallest code stands for, computed in float64.
-        high: What the largest code stands for.
+        low: Value of the smallest code, computed in float64.
+        high: Value of the largest code.
         quant_min: Smallest code.
         quant_max: Largest code.
     """
@@ -72,7 +72,7 @@ Ends = npt.NDArray[np.float32]
 
 
 def ends_of_codes(params: QuantParams, quant_min: int, quant_max: int) -> tuple[Ends, Ends]:
-    """Return what the outermost codes stand for, as float32: ``low`` and ``high`` of FakeQuantize.
+    """Compute the values of the outermost codes, as float32: ``low`` and ``high`` of FakeQuantize.
 
     The products are exact in float64 and rounded once; an end beyond float32 is infinite.
 
@@ -120,6 +120,24 @@ def params_of_ends(low: Ends, high: Ends, quant_min: int, quant_max: int) -> Qua
 def _gives(
     params: QuantParams, low: Ends, high: Ends, quant_min: int, quant_max: int
 ) -> npt.NDArray[np.bool_]:
-    """Tell which scales give the ends."""
+    """Find the scales that give the ends."""
     made_low, made_high = ends_of_codes(params, quant_min, quant_max)
     return np.asarray((made_low == low) & (made_high == high))
+
+
+_DECIMALS = 6
+
+SMALLEST = np.float32(10.0**-_DECIMALS)
+
+"""The smallest positive number that six decimals can hold."""
+
+
+def six_decimals(scale: npt.ArrayLike) -> npt.NDArray[np.float32]:
+    """Return the float32 numbers that are read from the text ``"%f"`` of others.
+
+    >>> f"{six_decimals(np.float32(1 / 127)):.9f}"
+    '0.007874000'
+    """
+    values = np.asarray(scale, np.float32)
+    texts = [f"{float(value):.{_DECIMALS}f}" for value in values.reshape(-1)]
+    return np.array([float(text) for text in texts], np.float32).reshape(values.shape)

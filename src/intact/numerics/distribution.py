@@ -1,14 +1,124 @@
-"""What a threshold method reads about one tensor."""
+"""The distribution of one tensor's values: bins, exact extremes and moments."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
 from intact.errors import CalibrationError
-from intact.numerics.bins import Bins
+
+
+@dataclass(frozen=True, eq=False)
+class Bins:
+    """Non-empty intervals in ascending order that do not overlap, and how many values each holds.
+
+    An interval of zero width is a point that holds its values exactly. Everything read from here
+    assumes the mass of an interval spread evenly over it; with the float histogram, whose intervals
+    have a relative width of at most 2**-7, a position is off by less than that.
+    """
+
+    low: npt.NDArray[np.float64]
+    """Lower ends, ``[n]``."""
+    high: npt.NDArray[np.float64]
+    """Upper ends, ``[n]``."""
+    count: npt.NDArray[np.int64]
+    """Values in each interval, ``[n]``, all positive."""
+
+    @cached_property
+    def total(self) -> int:
+        """Number of values."""
+        return int(self.count.sum())
+
+    @cached_property
+    def cumulative(self) -> npt.NDArray[np.int64]:
+        """Number of values up to the upper end of each interval, ``[n]``."""
+        return np.cumsum(self.count)
+
+    def refuse_empty(self) -> None:
+        """Raise CalibrationError if there is no value at all."""
+        if self.total == 0:
+            raise CalibrationError(
+                "no finite value was observed",
+                remedy="check the samples, or leave the tensor float",
+            )
+
+    def mass_between(self, start: float, stop: float) -> float:
+        """Return how many values lie in ``start..stop``, both ends included."""
+        width = self.high - self.low
+        point = width == 0.0
+        overlap = np.minimum(self.high, stop) - np.maximum(self.low, start)
+        share = np.clip(overlap / np.where(point, 1.0, width), 0.0, 1.0)
+        share[point] = overlap[point] >= 0.0
+        return float(np.dot(self.count, share))
+
+    def quantile(self, fraction: float) -> float:
+        """Return the value that the given fraction of all values does not exceed.
+
+        With n values, that is the ``ceil(fraction * n)``-th smallest to the width of its interval;
+        0 and 1 give the lowest and the highest end.
+
+        Raises:
+            CalibrationError: If there is no value, or the fraction is not in 0..1.
+        """
+        self.refuse_empty()
+        if not 0.0 <= fraction <= 1.0:
+            raise CalibrationError(f"a quantile of {fraction}", remedy="use a fraction in 0..1")
+        rank = fraction * self.total
+        index = int(np.searchsorted(self.cumulative, rank, side="left"))
+        index = min(index, self.count.size - 1)
+        below = int(self.cumulative[index] - self.count[index])
+        share = (rank - below) / int(self.count[index])
+        low, high = float(self.low[index]), float(self.high[index])
+        return min(low + share * (high - low), high)
+
+    def absolute(self) -> Bins:
+        """Return the bins of the absolute values: the negative side is folded onto the positive.
+
+        Intervals that overlap after folding are those of one histogram bin (they differ only where
+        an end was cut to the exact extreme); they become one.
+        """
+        negative = self.high <= 0.0
+        low = np.where(negative, -self.high, np.maximum(self.low, 0.0))
+        high = np.where(negative, -self.low, self.high)
+        order = np.lexsort((high, low))
+        low, high = low[order] + 0.0, high[order] + 0.0  # no negative zero
+        count = self.count[order]
+        if not count.size:
+            return Bins(low, high, count)
+        starts = np.flatnonzero(np.r_[True, low[1:] >= np.maximum.accumulate(high)[:-1]])
+        return Bins(low[starts], np.maximum.reduceat(high, starts), np.add.reduceat(count, starts))
+
+    def positive(self) -> Bins:
+        """Return the bins above zero."""
+        keep = self.low >= 0.0
+        keep &= self.high > 0.0
+        return Bins(self.low[keep], self.high[keep], self.count[keep])
+
+    def linear_bins(self, number: int, threshold: float) -> npt.NDArray[np.float64]:
+        """Return the mass in each of ``number`` equal intervals of ``0..threshold``.
+
+        The mass of an interval is spread evenly, so that each result is off by at most the counts
+        of the two intervals that its ends cut. Mass outside ``0..threshold`` is left out; a point
+        on an inner edge belongs to the interval above, one at the threshold to the last.
+        """
+        edges = np.linspace(0.0, threshold, number + 1)
+        point = self.low == self.high
+        wide = ~point
+        knots = np.column_stack([self.low[wide], self.high[wide]]).ravel()
+        mass = np.zeros(number)
+        if knots.size:
+            after = np.cumsum(self.count[wide]).astype(np.float64)
+            before = after - self.count[wide]
+            mass += np.diff(np.interp(edges, knots, np.column_stack([before, after]).ravel()))
+        if point.any() and threshold > 0.0:
+            at = self.low[point]
+            inside = (at >= 0.0) & (at <= threshold)
+            index = np.searchsorted(edges, at[inside], side="right") - 1
+            np.add.at(mass, np.minimum(index, number - 1), self.count[point][inside])
+        return mass
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -16,7 +126,7 @@ class Distribution(Bins):
     """The finite values of one tensor over all samples: bins, exact extremes and moments.
 
     The outermost bins end at the exact extremes. The two zero bins are one point at 0, which also
-    stands for the denormals below 2**-133. Nonfinite values are in none of the numbers.
+    holds the denormals below 2**-133. Nonfinite values are in none of the numbers.
     """
 
     minimum: float
@@ -117,8 +227,11 @@ class Distribution(Bins):
 
 
 _NEGATIVE = 0x8000
+
 """Bin of -0 and the first of the negative side."""
+
 _NONFINITE = 0x7F80
+
 """Bins of one side below this hold finite values."""
 
 

@@ -1,6 +1,6 @@
 """Curved functions in fixed point, bit for bit as hardware without floats computes them.
 
-``Qm`` is an int32 with ``m`` integer bits: it stands for ``raw * 2**(m - 31)``. Arrays are int64
+``Qm`` is an int32 with ``m`` integer bits: its value is ``raw * 2**(m - 31)``. Arrays are int64
 that hold such values. One in Q0 is its largest number, ``1 - 2**-31``.
 
 Sources: gemmlowp's ``fixedpoint.h`` (exponential, division, logistic, tanh) and TFLite's

@@ -38,7 +38,7 @@ DOUBLE_HALF_AWAY, DOUBLE_HALF_UP, SINGLE = 0, 1, 2
 
 @register_jitable
 def wrap_int32(value: Any) -> Any:
-    """Return what two's complement leaves of an integer in 32 bits.
+    """Wrap an integer to 32 bits, as two's complement does.
 
     >>> int(wrap_int32(np.int64(2**31)))
     -2147483648

@@ -15,7 +15,8 @@ def fused_float32(factor: Any, other: Any, addend: Any) -> Any:
 
     The product of two float32 is exact in float64. Their sum with the addend is not always, and
     where rounding it to float64 gives a tie of float32, which it was not, rounding again goes wrong
-    half the time: what the sum left out says then to which side it lies (Boldo and Melquiond 2008).
+    half the time: the rest that the sum left out decides to which side it lies (Boldo and
+    Melquiond 2008).
     Sums within a float64's rounding of where float32 overflows become infinite.
     """
     product = np.float64(factor) * np.float64(other)
@@ -43,7 +44,7 @@ def _each(factor: Any, other: Any, addend: Any) -> Any:
 def fused_multiply_add(
     factor: npt.ArrayLike, other: npt.ArrayLike, addend: npt.ArrayLike
 ) -> npt.NDArray[np.float32]:
-    """Return what `fused_float32` does of arrays.
+    """Apply `fused_float32` to arrays.
 
     Args:
         factor: float32, of any shape.

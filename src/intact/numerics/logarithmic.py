@@ -1,6 +1,6 @@
 """Logarithmic quantization, as NNIE and MQBench define it: the codes are exponents.
 
-Code 0 stands for 0; code ``k`` of ``1..quant_max`` for ``scale * 2**(k / 16)``, and ``-k`` for its
+Code 0 is 0; code ``k`` of ``1..quant_max`` for ``scale * 2**(k / 16)``, and ``-k`` for its
 negative. Neighbouring levels differ by 2**(1/16), about 4.4 %, at every magnitude.
 """
 
@@ -68,7 +68,7 @@ def quantize_logarithmic(
     values = np.asarray(values)
     if np.isnan(values).any():
         raise DataError(
-            "a value is NaN, which no code stands for",
+            "a value is NaN, which no code represents",
             remedy="find the layer or sample that produces it",
         )
     with np.errstate(divide="ignore"):

@@ -1,4 +1,4 @@
-"""How far two results are apart, and whether a difference in accuracy means anything."""
+"""Metrics: errors between two results, by channel too; accuracy; moments of a tensor."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from intact.errors import DataError
 FloatArray = npt.NDArray[np.floating[Any]]
 
 _NORMAL_95 = 1.959963984540054
+
 """The 97.5 % quantile of the normal distribution."""
 
 
@@ -215,3 +216,164 @@ def _pair(
             remedy="pass two non-empty arrays of one shape",
         )
     return first.astype(np.float64), second.astype(np.float64)
+
+
+_Doubles = npt.NDArray[np.float64]
+
+
+class ChannelErrorSums:
+    """Cosine, SQNR and mean squared error of two tensors whose samples arrive piece by piece.
+
+    Sums are taken in float64. Two zero vectors are equal, their cosine is 1; that of a zero and
+    another vector is 0.
+
+    Args:
+        axis: The channel axis; None for one channel, the whole tensor.
+    """
+
+    def __init__(self, axis: int | None = None) -> None:
+        self._axis = axis
+        self._reference: _Doubles = np.zeros(0)
+        self._actual: _Doubles = np.zeros(0)
+        self._product: _Doubles = np.zeros(0)
+        self._noise: _Doubles = np.zeros(0)
+        self._elements = 0
+
+    def add(self, reference: npt.NDArray[Any], actual: npt.NDArray[Any]) -> None:
+        """Add some samples of both.
+
+        Raises:
+            DataError: Their shapes differ, or the channels are not as many as before.
+        """
+        first, second = self._rows(reference), self._rows(actual)
+        channels = self._reference.size or first.shape[0]
+        if reference.shape != actual.shape or first.shape[0] != channels:
+            raise DataError(
+                f"cannot compare shapes {list(reference.shape)} and {list(actual.shape)}",
+                remedy="give both tensors of the same samples",
+            )
+        if not self._reference.size:
+            sums = np.zeros((4, channels))
+            self._reference, self._actual, self._product, self._noise = sums
+        self._reference += np.einsum("ij,ij->i", first, first)
+        self._actual += np.einsum("ij,ij->i", second, second)
+        self._product += np.einsum("ij,ij->i", first, second)
+        with np.errstate(invalid="ignore"):  # of infinities
+            self._noise += np.einsum("ij,ij->i", first - second, first - second)
+        self._elements += first.size
+
+    @property
+    def cosines(self) -> _Doubles:
+        """The cosine of each channel, ``[channels]``."""
+        return _cosine(self._product, self._reference, self._actual)
+
+    @property
+    def cosine(self) -> float:
+        """The cosine of the whole tensors; NaN before anything was added."""
+        if not self._elements:
+            return math.nan
+        sums = (part.sum(keepdims=True) for part in (self._product, self._reference, self._actual))
+        return float(_cosine(*sums)[0])
+
+    @property
+    def mse(self) -> float:
+        """The mean squared difference; NaN before anything was added."""
+        return float(self._noise.sum()) / self._elements if self._elements else math.nan
+
+    @property
+    def sqnr_db(self) -> float:
+        """Signal to quantization noise in dB; infinite without noise.
+
+        NaN before anything was added, and where a value is NaN or infinite.
+        """
+        signal, noise = float(self._reference.sum()), float(self._noise.sum())
+        if not self._elements or not (math.isfinite(signal) and math.isfinite(noise)):
+            return math.nan
+        if noise == 0.0:
+            return math.inf
+        return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
+
+    def _rows(self, values: npt.NDArray[Any]) -> _Doubles:
+        """Return values as float64 ``[channels, elements]``."""
+        wide = np.asarray(values, np.float64)
+        if self._axis is None:
+            return wide.reshape(1, -1)
+        moved = np.moveaxis(wide, self._axis, 0)
+        return moved.reshape(moved.shape[0], -1)
+
+
+def _cosine(product: _Doubles, first: _Doubles, second: _Doubles) -> _Doubles:
+    is_zero = (first == 0.0) | (second == 0.0)
+    lengths = np.sqrt(np.where(is_zero, 1.0, first)) * np.sqrt(np.where(is_zero, 1.0, second))
+    of_zeros = np.where(first == second, 1.0, 0.0)
+    with np.errstate(invalid="ignore"):
+        return np.asarray(np.where(is_zero, of_zeros, np.clip(product / lengths, -1.0, 1.0)))
+
+
+class Moments:
+    """What is known of all values so far; none is kept.
+
+    Means and squared deviations of pieces are put together as Chan, Golub and LeVeque do
+    (Technical Report 222, Stanford, 1979), in float64 and relative to the first value: a large
+    mean costs no digits of a small deviation, and that of equal values is exactly 0.
+
+    NaN and infinity count as in numpy: the mean of a tensor that holds infinity is infinite or
+    NaN, its deviation NaN.
+    """
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._origin = 0.0
+        self._mean = 0.0  # relative to the origin
+        self._squares = 0.0  # of deviations from the mean
+        self._minimum = math.inf
+        self._maximum = -math.inf
+
+    def add(self, values: npt.NDArray[Any]) -> None:
+        """Add some values, of any real type and shape."""
+        wide = np.asarray(values, np.float64).reshape(-1)
+        if not wide.size:
+            return
+        if not self._count and math.isfinite(wide[0]):
+            self._origin = float(wide[0])
+        with np.errstate(invalid="ignore", over="ignore"):
+            shifted = wide - self._origin
+            mean = float(shifted.mean())
+            squares = float(np.square(shifted - mean).sum())
+            self._minimum = float(np.minimum(self._minimum, wide.min()))
+            self._maximum = float(np.maximum(self._maximum, wide.max()))
+        count = self._count + wide.size
+        share = wide.size / count
+        if math.isfinite(self._mean) and math.isfinite(mean):
+            gap = mean - self._mean
+            self._squares += squares + gap * gap * self._count * share
+            self._mean += gap * share
+        else:
+            self._squares = math.nan
+            self._mean += mean  # of different infinities NaN
+        self._count = count
+
+    @property
+    def count(self) -> int:
+        """How many values there were."""
+        return self._count
+
+    @property
+    def mean(self) -> float:
+        """The mean; NaN before anything was added."""
+        return self._origin + self._mean if self._count else math.nan
+
+    @property
+    def std(self) -> float:
+        """The standard deviation of the values as a population; NaN before anything was added."""
+        return math.sqrt(self._squares / self._count) if self._count else math.nan
+
+    @property
+    def minimum(self) -> float:
+        """The smallest value; NaN if one is NaN or none was added."""
+        return self._minimum if self._count else math.nan
+
+    @property
+    def maximum(self) -> float:
+        """The largest value; NaN if one is NaN or none was added."""
+        return self._maximum if self._count else math.nan

@@ -19,8 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import CalibrationError
-from intact.numerics.bins import Bins
-from intact.numerics.distribution import Distribution
+from intact.numerics.distribution import Bins, Distribution
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.native import Kernels
 
@@ -195,7 +194,7 @@ def kl_stepwise_range(
 def least_divergent(shares: npt.NDArray[np.float64], groups: int) -> int:
     """Return how many bins, at least ``groups`` and not all, are best kept.
 
-    Where each try costs an empty bin, as for a tensor of one value, they tell nothing apart (the
+    Where each try costs an empty bin, as for a tensor of one value, they are all equal (the
     tools keep the fewest then, and clip all there is): as many as can be are kept.
 
     Args:

@@ -133,12 +133,12 @@ def test_bodies_read_what_is_around_them() -> None:
 def test_progress_over_several_passes_ends_at_the_number_of_samples() -> None:
     graph = normalize(residual_net())
     tensors = needed(graph)
-    told: list[tuple[int, int | None]] = []
+    reported: list[tuple[int, int | None]] = []
     samples = open_samples({"image": np.zeros((70, 3, 8, 8), np.float32)}, graph)
     memory = memory_for(graph, tensors, 3)
-    collect(graph, samples, tensors, progress=lambda *at: told.append(at), max_memory=memory)
-    assert told[-1] == (70, 70)
-    assert [done for done, _ in told] == sorted(done for done, _ in told)
+    collect(graph, samples, tensors, progress=lambda *at: reported.append(at), max_memory=memory)
+    assert reported[-1] == (70, 70)
+    assert [done for done, _ in reported] == sorted(done for done, _ in reported)
 
 
 def test_samples_that_come_once_or_differ_are_refused() -> None:

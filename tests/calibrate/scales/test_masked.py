@@ -47,7 +47,7 @@ scales = "output_follows_input"
 
 
 def attention_block(mask: str, constant: float = -1e9) -> onnx.ModelProto:
-    """Attention over padded sequences; how the mask is made is told by a word."""
+    """Attention over padded sequences; a word names how the mask is made."""
     b = ModelBuilder(seed=3)
     x = b.input("tokens", ["batch", LENGTH, WIDTH])
     parts = []
@@ -189,7 +189,7 @@ def test_what_leads_to_a_softmax_is_known_with_its_factor() -> None:
     }
 
 
-def test_scores_are_told_from_other_softmaxes() -> None:
+def test_scores_differ_from_other_softmaxes() -> None:
     found = attention_values(normalize(attention_block("product")))
     assert {"sum", "probabilities", "mask"} <= found
     assert not found & {"tokens", "y"}

@@ -11,7 +11,7 @@ import pytest
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.data.sources import open_samples
-from intact.numerics.decimals import six_decimals
+from intact.numerics.conversion import six_decimals
 from intact.plan import NoteKind, QuantizedGraph, quantization_points
 from intact.plan.given_scales import GivenScale, ScaleTable
 from tests.models import ModelBuilder, residual_net

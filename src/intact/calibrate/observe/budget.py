@@ -13,8 +13,13 @@ import onnx
 import onnx_ir as ir
 import onnxruntime as ort
 
-from intact.calibrate.observe.layout import BatchLayout, Observed, Shape
-from intact.calibrate.observe.observer import Observer, model_of_outputs
+from intact.calibrate.observe.observer import (
+    BatchLayout,
+    Observed,
+    Observer,
+    Shape,
+    model_of_outputs,
+)
 from intact.engines.session import Optimization, refuse_threads
 from intact.errors import CalibrationError, ModelError, UsageError
 from intact.graph import Graph, save_model
@@ -194,7 +199,7 @@ def _session(
 
 
 def _part(whole: onnx.ModelProto, tensors: Sequence[str]) -> onnx.ModelProto:
-    """Return what computes some tensors. Inputs stay, read or not."""
+    """Cut out the part that computes some tensors. Inputs stay, read or not."""
     part = onnx.ModelProto()
     part.CopyFrom(whole)
     needed, nodes = set(tensors), []

@@ -8,13 +8,13 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from intact.calibrate.observe.layout import BatchLayout, Observed, Shape
+from intact.calibrate.observe.observer import BatchLayout, Observed, Shape
 from intact.calibrate.scales.masked import MASKED_BEYOND, attention_values, softmax_factors
 from intact.data.mask import RealPositions
 from intact.graph import Graph, OpKind, Role, input_role, op_spec
 
 _Dim = int | str | None
-"""A declared size: a number, the name of a free one, or not told."""
+"""A declared size: a number, the name of a free one, or unknown."""
 
 
 class SequenceAxes(NamedTuple):
@@ -34,7 +34,7 @@ class Padding:
     """Leaves the padded positions out of observed tensors.
 
     A tensor has the sequence along the axes whose free dimension has the name of the mask's second
-    one. Where the model does not tell (dimensions that are numbers, or have other names), an axis
+    one. Where the model does not say (dimensions that are numbers, or have other names), an axis
     as long as the mask's counts. Attention scores, ``[..., queries, keys]``, have two: a value is
     left out where either is padded. Lengths can agree by chance, so that in doubt nothing real is
     lost: with several such axes elsewhere, only values that are padded on all of them are left
@@ -86,7 +86,7 @@ class Padding:
             length: Positions of the mask.
         """
         together = self._layout.batch_size > 1 and self._layout.axes.get(name) is None
-        if name in self._whole or together:  # one mask does not tell of a whole batch
+        if name in self._whole or together:  # one mask does not cover a whole batch
             return SequenceAxes(())
         declared = self._declared(name, shape)
         fitting = [axis for axis, size in enumerate(shape) if size == length]

@@ -104,7 +104,7 @@ def _moved(point: QuantPoint, table: ScaleTable) -> QuantParams:
 
 
 def _prescribes(root: TensorQuantConfig, point: QuantPoint, table: ScaleTable) -> bool:
-    """Tell whether what the target prescribes is what the table says."""
+    """Check whether the scale that the target prescribes is the one of the table."""
     try:
         return root.params is not None and _equal(root.params, _moved(point, table))
     except ConfigError:

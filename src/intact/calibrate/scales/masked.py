@@ -124,7 +124,7 @@ def _read_by_products(graph: Graph) -> set[ir.Value]:
 MASKED_BEYOND = 4096.0
 
 """Magnitude from which values may be mask constants. The smallest in use is 10000 (BERT), to which
-the score is added; nothing that a Softmax tells apart is so large. An edge of the histogram."""
+the score is added; no score that matters to a Softmax is so large. An edge of the histogram."""
 
 _NEAREST = MASKED_BEYOND / 2
 
@@ -184,7 +184,7 @@ class MaskConstants:
 
     @classmethod
     def of(cls, graph: Graph) -> MaskConstants:
-        """Return what a graph tells."""
+        """Find the masked tensors of a graph."""
         return cls(softmax_factors(graph))
 
     def of_values(self, name: str, values: npt.NDArray[np.float32], key: int) -> Trimmed:
@@ -233,7 +233,7 @@ class MaskConstants:
         return (min(low, -high - margin), high) if factor > 0 else (low, max(high, margin - low))
 
     def note(self) -> str:
-        """Return what a user should know; empty if there is nothing."""
+        """Make the notes for the user; none if there is nothing to say."""
         if not self.found:
             return ""
         name, value = next(iter(self.found.items()))

@@ -15,7 +15,7 @@ from intact.calibrate.scales.roles import is_parameter, refuse_not_finite
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, TensorQuantConfig
 from intact.numerics.affine_params import PowerOfTwo, QuantParams, params_from_range
-from intact.numerics.decimals import SMALLEST, six_decimals
+from intact.numerics.conversion import SMALLEST, six_decimals
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.logarithmic import scale_from_threshold

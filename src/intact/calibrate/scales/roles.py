@@ -39,7 +39,7 @@ def needs_range(config: TensorQuantConfig) -> bool:
 
 
 def refuse_not_finite(values: npt.NDArray[np.floating], what: str, node: str) -> None:
-    """Refuse a constant that no integers can stand for.
+    """Refuse a constant that no integers can represent.
 
     Args:
         values: Of the constant.

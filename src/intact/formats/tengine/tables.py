@@ -25,7 +25,7 @@ import onnx_ir as ir
 from intact.config import TensorQuantConfig
 from intact.errors import DataError, IntactError
 from intact.graph import Role, input_role, is_constant
-from intact.numerics.decimals import six_decimals
+from intact.numerics.conversion import six_decimals
 from intact.plan import (
     Note,
     NoteKind,
