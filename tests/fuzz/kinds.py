@@ -194,7 +194,8 @@ def _verify(path: Path) -> None:
 def _plans(folder: Path) -> list[bytes]:
     """Return a plan of this version, and what an older one made of the same."""
     (now,) = _result_file("plan.json")(folder)
-    old = json.loads(now) | {"version": 1}
+    texts = {"method": "percentile", "method_options": "percentile=99.5", "mean": "1.0,2.0"}
+    old = json.loads(now) | {"version": 1, "provenance": texts}
     del old["weights"]
     return [now, json.dumps(old).encode()]
 
@@ -358,6 +359,22 @@ def _read_preprocessing(path: Path) -> None:
     preprocess_to_toml(read_preprocess(path))
 
 
+def _recipes(_folder: Path) -> list[bytes]:
+    return [
+        b'command = "quantize"\nmodel = "m.onnx"\ntarget = ["tflite", "c"]\nsamples = "all"\n'
+        b'max_memory = "2G"\nmean = [1.0, 2]\n[bits]\n"a.b" = 4\n[method_options]\nx = 1e-3\n',
+        b'model = "m"\ndata = "d"\nscales = []\nsize = 8\nin_place = false\nio = "INT8"\n',
+    ]
+
+
+def _read_recipe(path: Path) -> None:
+    from intact.recipe.file import read_recipe, write_recipe
+    from intact.recipe.options import QuantizeCommand
+
+    values = {"model": "m", "output": "o", **read_recipe(path, "quantize", QuantizeCommand)}
+    write_recipe("quantize", QuantizeCommand, QuantizeCommand(**values), {})
+
+
 def _labels(_folder: Path) -> list[bytes]:
     return [
         b"file,label\na.png,0\nb/c.png,12\n",
@@ -471,6 +488,7 @@ KINDS: Mapping[str, Kind] = {
     "image": Kind("images/0.png", _images, mutate_bytes, _read_images),
     "labels": Kind("labels.csv", _labels, mutate_text, _read_labels),
     "preprocess": Kind("preprocess.toml", _preprocessing, mutate_toml, _read_preprocessing),
+    "recipe": Kind("recipe.toml", _recipes, mutate_toml, _read_recipe),
     "scales": Kind("table.scale", _tables, _mutate_table, _read_table),
     "toml": Kind("target.toml", _targets, mutate_toml, _read_target),
     "plan": Kind("plan.json", _plans, mutate_json, _read_plan),

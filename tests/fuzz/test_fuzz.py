@@ -26,6 +26,7 @@ CASES = {
     "search_log": 500,
     "toml": 800,
     "preprocess": 500,
+    "recipe": 500,
     "labels": 500,
     "scales": 200,
     "image": 600,

@@ -73,6 +73,14 @@ def test_a_damaged_plan_of_version_1_is_one_line(tmp_path: Path) -> None:
         load_plan(tmp_path / "plan.json", graph)
 
 
+@pytest.mark.parametrize("provenance", [3, [], {"method": 1}, {"mean": "a"}, None])
+def test_damaged_provenance_of_version_2_is_an_error(tmp_path: Path, provenance: object) -> None:
+    document = json.loads(_text(2)) | {"provenance": provenance}
+    (tmp_path / "plan.json").write_text(json.dumps(document))
+    with pytest.raises(PlanError, match="provenance"):
+        load_plan(tmp_path / "plan.json", Graph.load(released(2) / "model.onnx"))
+
+
 @pytest.mark.parametrize(
     ("version", "reason"),
     [

@@ -112,12 +112,15 @@ class Provenance(
         return found
 
 
-def provenance_of_texts(texts: Mapping[str, str]) -> dict[str, Any]:
+def provenance_of_texts(texts: object) -> dict[str, Any]:
     """Convert the provenance of plans up to version 2, which was strings, to JSON values.
 
     Raises:
-        ValueError: A string cannot be converted to its field's type; names field and string.
+        ValueError: It is no table of strings, or one cannot be converted to its field's type.
     """
+    if not isinstance(texts, Mapping) or not all(isinstance(each, str) for each in texts.values()):
+        message = "the provenance of the plan is no table of strings"
+        raise ValueError(message)
     known = set(Provenance.__struct_fields__)
     return {name: _value(name, text) for name, text in texts.items() if name in known}
 
