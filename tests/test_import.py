@@ -13,7 +13,7 @@ import pytest
 import intact
 
 REPOSITORY = Path(__file__).resolve().parent.parent
-HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "numba", "scipy", "typer", "rich")
+HEAVY = ("numpy", "onnx", "onnx_ir", "onnxruntime", "onnxscript", "numba", "scipy", "click", "rich")
 SECONDS = 0.5
 
 MEASURE = """

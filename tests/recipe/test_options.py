@@ -17,6 +17,7 @@ from intact.cli.application import app
 from intact.cli.parameters import Command
 from intact.errors import IntactError, UsageError
 from intact.recipe import options as declared
+from intact.recipe import reports
 from intact.recipe.declare import Option, options_of
 
 PUBLIC = {
@@ -26,14 +27,14 @@ PUBLIC = {
     "export": declared.ExportOptions,
     "search_strategy": declared.SearchOptions,
     "replay_strategy": declared.ReplayOptions,
-    "inspect": declared.InspectOptions,
-    "evaluate": declared.EvaluateOptions,
-    "quant_loss": declared.LayerOptions,
-    "inspect_graph_statistic": declared.EdgeOptions,
-    "execute": declared.ExecuteOptions,
-    "verify": declared.VerifyOptions,
-    "verify_all": declared.VerifyAllOptions,
-    "convert_ranges": declared.ConvertRangesOptions,
+    "inspect": reports.InspectOptions,
+    "evaluate": reports.EvaluateOptions,
+    "quant_loss": reports.LayerOptions,
+    "inspect_graph_statistic": reports.EdgeOptions,
+    "execute": reports.ExecuteOptions,
+    "verify": reports.VerifyOptions,
+    "verify_all": reports.VerifyAllOptions,
+    "convert_ranges": reports.ConvertRangesOptions,
 }
 
 

@@ -14,7 +14,7 @@ from intact.flow.quantize import preprocess_of
 from intact.flow.result import Result
 from intact.flow.sources import load_result
 from intact.recipe.declare import public
-from intact.recipe.options import EdgeOptions, EvaluateOptions, LayerOptions
+from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
 
 
 @public(EvaluateOptions)

@@ -14,7 +14,7 @@ from intact.flow.sources import FloatSource, load_result, names_result, open_sou
 from intact.graph import Graph, normalize
 from intact.plan import QuantizedGraph
 from intact.recipe.declare import public
-from intact.recipe.options import ExecuteOptions
+from intact.recipe.reports import ExecuteOptions
 
 
 @public(ExecuteOptions)

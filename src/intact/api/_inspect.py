@@ -10,7 +10,7 @@ from intact.numerics.conversion import Quantization
 from intact.plan import build_plan
 from intact.plan.inspection import Inspection, inspect_plan
 from intact.recipe.declare import public
-from intact.recipe.options import ConvertRangesOptions, InspectOptions
+from intact.recipe.reports import ConvertRangesOptions, InspectOptions
 from intact.targets import full_range
 
 

@@ -24,7 +24,7 @@ from intact.flow.verification import (
 )
 from intact.formats.base.report import Verification
 from intact.program.lower import lower
-from intact.recipe.options import VerifyAllOptions, VerifyOptions
+from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 
 if TYPE_CHECKING:
     from intact.recipe.groups import TargetSource

@@ -9,20 +9,17 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
 from intact.recipe.declare import Options, option, options_of, required
 from intact.recipe.kinds import (
-    Count,
     File,
     Flag,
+    Given,
     Instance,
-    Memory,
     Name,
     Names,
-    Numbers,
-    Pairs,
     Text,
-    Whole,
     overrides,
     path_or_preprocess,
 )
+from intact.recipe.numbers import Count, Memory, Numbers, Pairs, Whole
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -45,8 +42,26 @@ if TYPE_CHECKING:
     TargetSource: TypeAlias = str | Path | Target
     ScaleSource: TypeAlias = str | Path | ScaleTable
 
+MODEL = Given(
+    "the path of a model, an onnx.ModelProto or an onnx_ir.Model",
+    ["onnx.ModelProto", "onnx.onnx_ml_pb2.ModelProto", "onnx_ir.Model", "onnx_ir._core.Model"],
+    "MODEL",
+)
+RESULT = Given("a result, or the folder of one", ["intact.flow.result.Result"], "FOLDER")
+RUNNABLE = Given("a result or its folder, or a model", (), "FOLDER|MODEL")
+DATA = Given(
+    "a folder of images, an .npz or .npy file, MODULE:FUNCTION, or arrays",
+    (),
+    "FOLDER|FILE|MODULE:FUNCTION",
+)
+LOADED = "A loaded model will do too; it is not changed."
+ARRAYS = "An array, a dict of arrays or an iterable of such dicts will do too."
+SAMPLES = (
+    "Samples: a folder of images, an .npz keyed by input name (and `labels`), an .npy, or "
+    "MODULE:FUNCTION that yields dicts of arrays."
+)
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
-_IMAGES = "Images (where the data is a folder)"
+IMAGE_SECTION = "Images (where the data is a folder)"
 _EXPANSIONS = ("LayerNormalization",)
 
 
@@ -196,7 +211,7 @@ class SampleOptions(Options):
 class SkipOptions(Options):
     """What is done with files that are no images."""
 
-    section: ClassVar[str] = _IMAGES
+    section: ClassVar[str] = IMAGE_SECTION
 
     skip_bad: bool = option(
         Flag(), False, "Leave out images that cannot be read; the result lists them."
@@ -283,7 +298,7 @@ class GraphOptions(Options):
 class ImageStepOptions(Options):
     """What is done to images."""
 
-    section: ClassVar[str] = _IMAGES
+    section: ClassVar[str] = IMAGE_SECTION
 
     size: Sequence[int] | None = option(
         Numbers("rows and columns, in pixels", "ROWS[,COLUMNS]", whole=True, square=True),
@@ -319,7 +334,7 @@ class ImageStepOptions(Options):
 class LabelOptions(Options):
     """Where labels come from."""
 
-    section: ClassVar[str] = _IMAGES
+    section: ClassVar[str] = IMAGE_SECTION
 
     labels: str | Path | None = option(
         File("FILE.csv"), None, "Lines of file,label; left out, sub-folders are the classes."

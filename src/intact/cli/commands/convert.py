@@ -5,12 +5,8 @@ from __future__ import annotations
 import time
 
 from intact.cli.parameters import Command, Given
-from intact.recipe.options import (
-    ConvertRangesCommand,
-    ConvertRangesOptions,
-    ExportCommand,
-    ExportOptions,
-)
+from intact.recipe.options import ExportCommand, ExportOptions
+from intact.recipe.reports import ConvertRangesCommand, ConvertRangesOptions
 
 
 def _export(given: Given[ExportCommand]) -> None:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from intact.cli.parameters import Command, Given
 from intact.errors import UsageError
-from intact.recipe.options import (
+from intact.recipe.reports import (
     EvaluateCommand,
     EvaluateOptions,
     InspectCommand,

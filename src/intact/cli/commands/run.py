@@ -9,7 +9,7 @@ import click
 
 from intact.cli.parameters import Command, Given
 from intact.errors import ModelError, OutputError, UsageError
-from intact.recipe.options import (
+from intact.recipe.reports import (
     ExecuteOptions,
     RunCommand,
     VerifyAllOptions,

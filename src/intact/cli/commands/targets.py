@@ -6,7 +6,7 @@ import click
 
 from intact.cli.parameters import Command, Given
 from intact.recipe.declare import options_of
-from intact.recipe.options import DemoCommand, ShowTargetCommand
+from intact.recipe.reports import DemoCommand, ShowTargetCommand
 
 JSON_HELP = options_of(ShowTargetCommand)["as_json"].help
 

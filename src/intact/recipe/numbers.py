@@ -1,0 +1,223 @@
+"""The kinds of options that are numbers."""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from intact.recipe.kinds import Kind, TomlValue, Unfit, is_instance
+
+
+class Whole(Kind[int]):
+    """A whole number within bounds.
+
+    Args:
+        least: The smallest.
+        most: The largest; None for no end.
+    """
+
+    metavar = "N"
+
+    def __init__(self, least: int | None = None, most: int | None = None) -> None:
+        self.least, self.most = least, most
+        if least is not None and most is not None:
+            self.expects = f"a whole number from {least} to {most}"
+        elif least is not None:
+            self.expects = f"{least} or more"
+        else:
+            self.expects = "a whole number"
+
+    def parse(self, text: str) -> int:
+        """Read decimal digits."""
+        try:
+            return self.check(int(text))
+        except Unfit:
+            raise
+        except ValueError:
+            raise Unfit(f"give a whole number, {self.expects}") from None
+
+    def check(self, value: Any) -> int:
+        """Take any integer type, but no bool."""
+        try:
+            number = operator.index(value)
+        except TypeError:
+            raise Unfit(f"give a whole number, {self.expects}") from None
+        too_small = self.least is not None and number < self.least
+        if isinstance(value, bool) or too_small or (self.most is not None and number > self.most):
+            raise self.wrong()
+        return number
+
+
+class Count(Whole):
+    """How many samples: 1 or more, or ``all``, which is None."""
+
+    metavar = "N|all"
+
+    def __init__(self) -> None:
+        super().__init__(least=1)
+
+    def parse(self, text: str) -> int | None:  # type: ignore[override]
+        """Read digits or ``all``."""
+        return None if text.lower() == "all" else super().parse(text)
+
+    def check(self, value: Any) -> int | None:  # type: ignore[override]
+        """Take a number, None or ``all``."""
+        if value is None or (isinstance(value, str) and value.lower() == "all"):
+            return None
+        return super().check(value)
+
+    def to_toml(self, value: Any) -> TomlValue:
+        """Write None as ``all``."""
+        return "all" if value is None else value
+
+
+class Number(Kind[float]):
+    """A finite number."""
+
+    expects = "a number"
+    metavar = "NUMBER"
+
+    def parse(self, text: str) -> float:
+        """Read a decimal number."""
+        try:
+            return float(text)
+        except ValueError:
+            raise self.wrong() from None
+
+    def check(self, value: Any) -> float:
+        """Take any real number type, but no bool and no text."""
+        if isinstance(value, bool | str | bytes) or not hasattr(value, "__float__"):
+            raise self.wrong()
+        try:
+            return float(value)
+        except (TypeError, ValueError, OverflowError):
+            raise self.wrong() from None
+
+
+class Numbers(Kind[tuple[Any, ...]]):
+    """Numbers with commas between them, or a list of them.
+
+    Args:
+        what: Completes "give ...".
+        metavar: What the help writes behind the flag.
+        whole: Take whole numbers only.
+        square: A single number stands for two: rows and columns.
+    """
+
+    def __init__(
+        self, what: str, metavar: str, *, whole: bool = False, square: bool = False
+    ) -> None:
+        self.expects, self.metavar, self.whole, self.square = what, metavar, whole, square
+
+    def parse(self, text: str) -> tuple[Any, ...]:
+        """Read ``1,2,3``."""
+        try:
+            return self.check([(int if self.whole else float)(part) for part in text.split(",")])
+        except Unfit:
+            raise
+        except ValueError:
+            kind = "whole numbers" if self.whole else "numbers"
+            raise Unfit(f"give {kind} separated by commas") from None
+
+    def check(self, value: Any) -> tuple[Any, ...]:
+        """Take numbers, or one of them."""
+        one: Kind[Any] = Whole() if self.whole else Number()
+        values = value if isinstance(value, list | tuple) else [value]
+        try:
+            numbers = tuple(one.check(each) for each in values)
+        except Unfit:
+            raise self.wrong() from None
+        return numbers * 2 if self.square and len(numbers) == 1 else numbers
+
+    def to_toml(self, value: Any) -> TomlValue | None:
+        """Write a list."""
+        return list(value)
+
+
+class Pairs(Kind[Mapping[str, Any]]):
+    """Numbers by name: ``NAME=NUMBER``; the flag is repeated.
+
+    Args:
+        example: Of such a pair.
+        metavar: What the help writes behind the flag.
+        whole: Take whole numbers only.
+    """
+
+    repeated = True
+
+    def __init__(self, example: str, metavar: str, *, whole: bool = False) -> None:
+        self.example, self.metavar, self.whole = example, metavar, whole
+        name, _, number = example.rpartition("=")
+        self.expects = f"numbers by name, for instance {{{name!r}: {number}}}"
+
+    def parse_all(self, texts: Sequence[str]) -> Mapping[str, Any]:
+        """Read each text as a name and a number."""
+        found: dict[str, Any] = {}
+        for text in texts:
+            name, mark, number = text.rpartition("=")
+            try:
+                value = int(number) if self.whole else float(number)
+            except ValueError:
+                mark = ""
+            if not mark or not name:
+                raise Unfit(f"write {self.metavar}, for instance {self.example}")
+            if name in found:
+                raise Unfit(f"give {name} once")
+            found[name] = value
+        return found
+
+    def check(self, value: Any) -> Mapping[str, Any]:
+        """Take a mapping from texts to numbers."""
+        one: Kind[Any] = Whole() if self.whole else Number()
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
+            raise self.wrong()
+        try:
+            return {name: one.check(number) for name, number in value.items()}
+        except Unfit:
+            raise self.wrong() from None
+
+    def to_toml(self, value: Any) -> TomlValue:
+        """Write a table."""
+        return dict(value)
+
+
+_UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+class Memory(Kind[int]):
+    """Bytes: a whole number, or a text like ``500M``."""
+
+    expects = "bytes, for instance 500M or 4G"
+    metavar = "SIZE"
+
+    def check(self, value: Any) -> int:
+        """Take bytes, or a text with a unit."""
+        if not isinstance(value, str):
+            return Whole(least=1).check(value)
+        number, unit = (value[:-1], value[-1].upper()) if value[-1:].isalpha() else (value, "")
+        if unit not in _UNITS or not number.isdecimal() or not int(number):
+            raise self.wrong()
+        return int(number) * _UNITS[unit]
+
+
+class TextOrNumber(Kind[Any]):
+    """A number, or a text that whoever takes it reads.
+
+    Args:
+        what: Completes "give ...".
+        metavar: What the help writes behind the flag.
+        types: Objects to take too, each as ``module.Class``.
+    """
+
+    def __init__(self, what: str, metavar: str, types: Sequence[str] = ()) -> None:
+        self.expects, self.metavar, self.types = what, metavar, types
+
+    def check(self, value: Any) -> Any:
+        """Take a number, a text or one of the objects."""
+        is_object = any(is_instance(value, each) for each in self.types)
+        is_plain = isinstance(value, str | int | float) and not isinstance(value, bool)
+        if not is_object and not (is_plain and (isinstance(value, str) or math.isfinite(value))):
+            raise self.wrong()
+        return value

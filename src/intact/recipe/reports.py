@@ -1,0 +1,293 @@
+"""The options of the commands that report on models and run them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+from intact.recipe.declare import Options, option, required
+from intact.recipe.groups import (
+    ARRAYS,
+    DATA,
+    RESULT,
+    RUNNABLE,
+    SAMPLES,
+    ComparisonOptions,
+    LabelOptions,
+    RecipeOptions,
+    TerminalOptions,
+    ThreadOptions,
+    WidthOptions,
+)
+from intact.recipe.kinds import (
+    File,
+    Flag,
+    Given,
+    Name,
+    NamesOrAll,
+    Text,
+    target,
+)
+from intact.recipe.numbers import Count, Number, Whole
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from intact.data.metric import Metric, MetricFunction
+    from intact.recipe.groups import DataSource, ModelSource, TargetSource
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InspectOptions(WidthOptions):
+    """The options of `inspect`."""
+
+    model: ModelSource = field(
+        metadata=required(
+            RUNNABLE, "A folder that intact wrote, or an .onnx, .tflite or .tmfile file."
+        )
+    )
+    _: KW_ONLY
+    target: TargetSource | None = option(
+        target(),
+        None,
+        "The hardware; left out, what the file is for, else onnxruntime.",
+        short="-t",
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class InspectCommand(TerminalOptions, InspectOptions):
+    """The command `inspect`."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluateOptions(LabelOptions, ComparisonOptions):
+    """The options of `evaluate`."""
+
+    result: Any = field(
+        metadata=required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
+    )
+    data: DataSource = field(
+        metadata=required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
+    )
+    _: KW_ONLY
+    metric: str | MetricFunction | Metric | None = option(
+        Given("MODULE:FUNCTION, or a function", (), "MODULE:FUNCTION"),
+        None,
+        "Scores a model: function(outputs, references) -> number, or numbers by name.",
+    )
+    samples: int | None = option(Count(), None, "Use at most so many samples; left out, all.")
+    top_k: int = option(
+        Whole(least=1), 5, "Also count how often the right class is among so many best ones."
+    )
+    batch: int = option(Whole(least=1), 100, "Samples in one run, also for the latency.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class LayerOptions(ComparisonOptions):
+    """The options of `quant_loss`."""
+
+    result: Any = field(metadata=required(RESULT, "A result, or its folder."))
+    data: DataSource = field(
+        metadata=required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
+    )
+    _: KW_ONLY
+    integers: bool = option(Flag(), False, "Run the integer engine instead of the simulation.")
+    samples: int = option(Whole(least=1), 50, "Use at most so many samples.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EdgeOptions(LayerOptions):
+    """The options of `inspect_graph_statistic`."""
+
+    _: KW_ONLY
+    topological: bool = option(
+        Flag(), False, "Leave the edges in the order of the graph, not the most damaged first."
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class EvaluateCommand(RecipeOptions, EvaluateOptions):
+    """The command `evaluate`."""
+
+    section: ClassVar[str] = "Layers instead of outputs"
+
+    _: KW_ONLY
+    quant_loss: bool = option(
+        Flag(),
+        False,
+        "Compare each layer with the float model's, by channel for convolutions and dense layers; "
+        "50 samples unless --samples is given.",
+    )
+    graph_statistic: bool = option(
+        Flag(),
+        False,
+        "Compare mean, deviation and extremes of each edge before and after quantizing, the most "
+        "damaged first; 50 samples unless --samples is given.",
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunOptions(ComparisonOptions):
+    """What `execute` and the command `run` share."""
+
+    model: Any = field(
+        metadata=required(
+            RUNNABLE,
+            "A folder that intact wrote, or an .onnx, .tflite or .tmfile file. A float model can "
+            "be run in float only.",
+        )
+    )
+    data: DataSource = field(
+        metadata=required(
+            DATA,
+            f"{SAMPLES} What is in the integer type of an input is taken as its codes; then "
+            "outputs are codes too.",
+            flag="--data",
+            short="-d",
+            in_python=ARRAYS,
+        )
+    )
+    _: KW_ONLY
+    target: TargetSource | None = option(
+        target(), None, "The hardware of a quantized model that is no result.", short="-t"
+    )
+    samples: int | None = option(Count(), None, "Use at most so many samples; left out, all.")
+    batch: int = option(Whole(least=1), 16, "Samples in one run.")
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ExecuteOptions(RunOptions):
+    """The options of `execute`."""
+
+    _: KW_ONLY
+    executor: str = option(
+        Name("integer, simulate or float", ("integer", "simulate", "float")),
+        "integer",
+        "What computes: integer (the bits of the target), simulate (quantized values in float32) "
+        "or float.",
+    )
+    observe: Sequence[str] | None = option(
+        NamesOrAll("tensors", str),
+        (),
+        "Tensors between to return too, from the integer engine; None for all.",
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class RunCommand(TerminalOptions, RunOptions):
+    """The command `run`."""
+
+    section: ClassVar[str] = "What computes"
+
+    _: KW_ONLY
+    output: str | Path = field(
+        metadata=required(File("FILE.npz"), "Where the outputs go.", flag="--output", short="-o")
+    )
+    integer: bool = option(Flag(), False, "The integers of the target, bit for bit (the default).")
+    simulate: bool = option(Flag(), False, "Quantized values in float32.")
+    in_float: bool = option(Flag(), False, "The float model.", flag="--float")
+    every: bool = option(
+        Flag(), False, "Write every tensor between, too (integers only).", flag="--all"
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VerifyAllOptions(LabelOptions, ComparisonOptions):
+    """The options of `verify_all`."""
+
+    section: ClassVar[str] = "What is compared"
+
+    result: Any = field(
+        metadata=required(
+            Given("a result or its folder", ["intact.flow.result.Result"], "FOLDER|FILE.tflite"),
+            "A folder that intact wrote, or one with a result for each target.",
+            in_python="A result will do too.",
+        )
+    )
+    data: DataSource | None = option(
+        DATA,
+        None,
+        f"{SAMPLES} Left out, inputs are drawn from the distribution that calibration observed.",
+        short="-d",
+        in_python=ARRAYS,
+    )
+    _: KW_ONLY
+    kernels: str | None = option(
+        Name("ref, optimized, xnnpack or micro"),
+        None,
+        "The kernels that run a .tflite: ref, optimized or xnnpack of LiteRT, or micro for "
+        "TensorFlow Lite Micro; left out, the target's.",
+    )
+    samples: int | None = option(
+        Count(),
+        None,
+        "Use at most so many samples; left out, 64, or all that were recorded on a device.",
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VerifyOptions(VerifyAllOptions):
+    """The options of `verify`."""
+
+    section: ClassVar[str] = "What is compared"
+
+    _: KW_ONLY
+    deployed: str | None = option(
+        Name("the name of a format"),
+        None,
+        "The format of the result to verify; left out, the first that can be run here (on the "
+        "command line, all).",
+        flag="--format",
+    )
+    observed: str | Path | Mapping[str, npt.ArrayLike] | None = option(
+        Given("an .npz file, or arrays by name", (), "FILE.npz"),
+        None,
+        "Tensors recorded on a device, by name, which are compared instead of a runtime here; the "
+        "data are its inputs, as many samples as were recorded.",
+    )
+    target: TargetSource | None = option(
+        target(), None, "The hardware of a .tflite that is no result; left out, tflite.", short="-t"
+    )
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class VerifyCommand(TerminalOptions, VerifyOptions):
+    """The command `verify`."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ConvertRangesOptions(Options):
+    """The options of `convert_ranges`."""
+
+    scale: float | None = option(Number(), None, "Difference of the values of adjacent codes.")
+    zero_point: int = option(Whole(), 0, "The code of 0.")
+    low: float | None = option(Number(), None, "The value of the smallest code.")
+    high: float | None = option(Number(), None, "The value of the largest code.")
+    bits: int = option(Whole(2, 16), 8, "Width of the codes.")
+    signed: bool = option(
+        Flag(), True, "Codes of both signs; else from 0.", flag="--signed/--unsigned"
+    )
+    narrow: bool = option(Flag(), False, "Leave out the lowest signed code: -127 to 127.")
+    symmetric: bool = option(Flag(), False, "The zero point is 0.")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class ConvertRangesCommand(TerminalOptions, ConvertRangesOptions):
+    """The command `convert-ranges`."""
+
+
+@dataclass(frozen=True, eq=False, repr=False)
+class ShowTargetCommand(TerminalOptions):
+    """The command `targets show`."""
+
+    name: str = field(
+        metadata=required(Text("the name of a target", "NAME|FILE.toml"), "The target.")
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class DemoCommand(TerminalOptions, ThreadOptions):
+    """The command `demo`."""
