@@ -36,6 +36,8 @@ from pathlib import Path
 from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeVar, cast
 
+import numpy as np
+
 if TYPE_CHECKING:
     import llvmlite.binding as llvm
 
@@ -160,6 +162,10 @@ class _Entry:
         self.function = function
         self._result = result
         self._types = [part.strip() for part in re.split(r",(?![^\[]*\])", parts)]
+        self._arrays = [
+            (np.dtype(kind.partition("[")[0]), kind.count(":")) if "[" in kind else None
+            for kind in self._types
+        ]
         self._call: Callable[..., Any] | None = None
         self.__doc__ = function.__doc__
         self.__name__ = function.__name__
@@ -175,14 +181,16 @@ class _Entry:
             prototype = ctypes.CFUNCTYPE(result, *self._c_types())
             self._call = prototype(self._kernels.address(self.__name__))
         flat: list[Any] = []
-        for kind, value in zip(self._types, arguments, strict=True):
-            if "[" not in kind:
+        for array, value in zip(self._arrays, arguments, strict=True):
+            if array is None:
                 flat.append(value)
                 continue
-            element, rank = kind.partition("[")[0], kind.count(":")
-            if value.dtype != element or value.ndim != rank or not value.flags.c_contiguous:
-                raise TypeError(f"{self.__name__} takes {kind}, not {value.dtype} {value.shape}")
-            flat += [value.ctypes.data, *value.shape]
+            if (value.dtype, value.ndim) != array or not value.flags.c_contiguous:
+                raise TypeError(
+                    f"{self.__name__} takes {array[0]} of {array[1]} dimensions, C-contiguous, "
+                    f"not {value.dtype} {value.shape}"
+                )
+            flat += (value.__array_interface__["data"][0], *value.shape)
         return self._call(*flat)
 
     def _c_types(self) -> Iterator[Any]:

@@ -38,10 +38,10 @@ def mse_range(distribution: Distribution, levels: Levels) -> tuple[float, float]
     """
     low, high = distribution.low, distribution.high
     count = distribution.count.astype(np.float64)
+    moments = np.empty((3, count.size + 1))
     if levels.scheme is Scheme.ASYMMETRIC:
         ends = np.empty(2, dtype=np.float64)
-        moments, density = _prefix_moments(low, high, count), _densities(low, high, count)
-        search_range(low, high, density, moments, levels.quant_min, levels.quant_max, ends)
+        search_range(low, high, count, moments, levels.quant_min, levels.quant_max, ends)
         return float(ends[0]), float(ends[1])
     # One-sided codes cannot hold negative values: no threshold changes what they lose.
     largest = distribution.maximum
@@ -49,32 +49,30 @@ def mse_range(distribution: Distribution, levels: Levels) -> tuple[float, float]
         largest = max(-distribution.minimum, largest)
     if largest <= 0.0:
         return 0.0, 0.0
-    threshold = search_threshold(
-        low,
-        high,
-        _densities(low, high, count),
-        _prefix_moments(low, high, count),
-        levels.quant_min,
-        levels.quant_max,
-        levels.steps,
-        largest,
-    )
+    codes = (levels.quant_min, levels.quant_max, levels.steps)
+    threshold = search_threshold(low, high, count, moments, *codes, largest)
     return levels.range_of_threshold(float(threshold))
 
 
-def _prefix_moments(low: Floats, high: Floats, count: Floats) -> Floats:
-    """Compute the sums of 1, x and x^2 over all bins before each, ``[3, n + 1]``."""
-    sums = np.zeros((3, low.size + 1))
-    np.cumsum(count, out=sums[0, 1:])
-    np.cumsum(count * (0.5 * low + 0.5 * high), out=sums[1, 1:])
-    np.cumsum(count * ((low * low + low * high + high * high) / 3.0), out=sums[2, 1:])
-    return sums
+@_KERNELS.inner
+def _write_moments(low: Floats, high: Floats, count: Floats, sums: Floats) -> None:
+    """Write the sums of 1, x and x^2 over all bins before each, ``[3, n + 1]``."""
+    for moment in range(3):
+        sums[moment, 0] = 0.0
+    for index in range(low.shape[0]):
+        a, b = low[index], high[index]
+        sums[0, index + 1] = sums[0, index] + count[index]
+        sums[1, index + 1] = sums[1, index] + count[index] * (0.5 * a + 0.5 * b)
+        sums[2, index + 1] = sums[2, index] + count[index] * ((a * a + a * b + b * b) / 3.0)
 
 
-def _densities(low: Floats, high: Floats, count: Floats) -> Floats:
-    """Divide each bin's count by its width; of a point, the count itself."""
-    width = high - low
-    return np.divide(count, width, out=count.copy(), where=width > 0.0)
+@_KERNELS.inner
+def _divide_by_width(low: Floats, high: Floats, count: Floats) -> None:
+    """Turn each bin's count into its density, in place; a point keeps its count."""
+    for index in range(low.shape[0]):
+        width = high[index] - low[index]
+        if width > 0.0:
+            count[index] /= width
 
 
 @_KERNELS.inner
@@ -199,7 +197,7 @@ def _expected_error(
 def search_threshold(
     low: Floats,
     high: Floats,
-    density: Floats,
+    count: Floats,
     moments: Floats,
     quant_min: int,
     quant_max: int,
@@ -211,13 +209,15 @@ def search_threshold(
     Args:
         low: Lower ends of the bins, float64 ``[n]``, ascending.
         high: Upper ends.
-        density: See `_densities`.
-        moments: See `_prefix_moments`.
+        count: Values in each bin; overwritten.
+        moments: float64 ``[3, n + 1]``, scratch.
         quant_min: Smallest code.
         quant_max: Largest code.
         steps: Steps from 0 to the threshold.
         largest: Largest candidate, above 0.
     """
+    _write_moments(low, high, count, moments)
+    _divide_by_width(low, high, count)
     first, last = float(quant_min), float(quant_max)
     best, best_error, spacing = largest, np.inf, _COARSE_SPACING
     # One loop over all stages: every place that calls the error function compiles it again.
@@ -229,7 +229,7 @@ def search_threshold(
             offset = highest - index
             threshold = min(centre * 2.0 ** (offset * spacing), largest)
             error = _expected_error(
-                low, high, density, moments, threshold / steps, first, last, best_error
+                low, high, count, moments, threshold / steps, first, last, best_error
             )
             if error < best_error:
                 best, best_error = threshold, error
@@ -265,7 +265,7 @@ def _range_error(
 def search_range(
     low: Floats,
     high: Floats,
-    density: Floats,
+    count: Floats,
     moments: Floats,
     quant_min: int,
     quant_max: int,
@@ -276,12 +276,14 @@ def search_range(
     Args:
         low: Lower ends of the bins, float64 ``[n]``, ascending.
         high: Upper ends.
-        density: See `_densities`.
-        moments: See `_prefix_moments`.
+        count: Values in each bin; overwritten.
+        moments: float64 ``[3, n + 1]``, scratch.
         quant_min: Smallest code.
         quant_max: Largest code.
         ends: float64 ``[2]``; the lower and the upper end are written.
     """
+    _write_moments(low, high, count, moments)
+    _divide_by_width(low, high, count)
     lowest, highest = min(low[0], 0.0), max(high[-1], 0.0)
     start, stop, best, spacing = lowest, highest, np.inf, _COARSE_SPACING
     # Stage 0 moves both ends together; then each in turn, over 4 octaves first, then ever finer.
@@ -297,7 +299,7 @@ def search_range(
             new_start = centre_start if stage % 2 == 1 else max(centre_start * factor, lowest)
             new_stop = centre_stop if stage > 0 and stage % 2 == 0 else centre_stop * factor
             new_stop = min(new_stop, highest)
-            error = _range_error(low, high, density, moments, quant_min, quant_max,
+            error = _range_error(low, high, count, moments, quant_min, quant_max,
                                  new_start, new_stop, best)  # fmt: skip
             if error < best:
                 start, stop, best = new_start, new_stop, error
