@@ -71,7 +71,7 @@ def test_quantize_loads_few_modules(quantize_modules: frozenset[str]) -> None:
 def test_quantize_loads_no_other_heavy_package(quantize_modules: frozenset[str]) -> None:
     loaded = packages(quantize_modules)
     assert loaded >= LOADED_BY_QUANTIZE - {"google", "ml_dtypes"}
-    assert loaded.isdisjoint(LOADED_BY_NO_COMMAND)
+    assert loaded.isdisjoint(LOADED_BY_NO_COMMAND | {"rich"})  # nothing goes to a terminal
 
 
 def test_quantize_loads_no_other_format_nor_verifier(quantize_modules: frozenset[str]) -> None:
@@ -120,3 +120,16 @@ def test_defer_leaves_a_loaded_package_alone() -> None:
     before = list(sys.meta_path)
     _lazy.defer("pytest", ["sympy"])
     assert sys.meta_path == before
+
+
+@pytest.mark.parametrize(
+    "text", ["a", "[dim]", "\\[bold]x", "a[0]", "end\\", "[/]", "\\\\[red]", "[x [#] @", "[yellow"]
+)
+def test_lines_without_colours_are_those_of_rich(text: str) -> None:
+    from rich import markup
+
+    from intact.cli.printing import _without_tags, escape
+
+    assert escape(text) == markup.escape(text)
+    line = f"[bold]{escape(text)}[/] and {escape(text)}"
+    assert _without_tags(line) == markup.render(line, emoji=False).plain

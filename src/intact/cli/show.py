@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import msgspec
-from rich.markup import escape
 
-from intact.cli.printing import console, new_table, print_json, say
+from intact.cli.printing import console, escape, new_table, print_json, say
 from intact.flow.text import kilobytes
 from intact.targets import target_to_json
 

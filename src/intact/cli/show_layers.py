@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import math
 
-from rich.markup import escape
-
 from intact.analyze.errors import GraphStatistic, QuantLoss, TensorMoments
-from intact.cli.printing import console, new_table, print_json
+from intact.cli.printing import console, escape, new_table, print_json
 
 
 def layers(found: QuantLoss | GraphStatistic, *, as_json: bool) -> None:

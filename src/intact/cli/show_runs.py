@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from rich.markup import escape
-
-from intact.cli.printing import print_json, say
+from intact.cli.printing import escape, print_json, say
 from intact.flow.execution import Run
 
 

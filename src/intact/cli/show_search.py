@@ -11,12 +11,11 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from intact.cli import show
-from intact.cli.printing import console, new_table, observing, print_json, say
+from intact.cli.printing import console, escape, new_table, observing, print_json, say
 
 if TYPE_CHECKING:
     from intact.calibrate.collect import Progress

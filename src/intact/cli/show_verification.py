@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from rich.markup import escape
 from rich.table import Table
 
-from intact.cli.printing import console, new_table, print_json, say
+from intact.cli.printing import console, escape, new_table, print_json, say
 from intact.cli.show_runs import overflows
 from intact.flow.text import decibels
 from intact.formats.base.comparison import LayerComparison, OutputComparison
