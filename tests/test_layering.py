@@ -234,3 +234,15 @@ def test_late_and_typing_imports_of_optional_packages_pass() -> None:
     assert heavy_imports(late, "m") == []
     early = "try:\n    import torch.nn as nn\nexcept ImportError:\n    from tvm import relax\n"
     assert len(heavy_imports(early, "m")) == 2
+
+
+def test_passes_over_programs_do_not_import_the_lowering() -> None:
+    """The lowering runs passes: the other way round it would be a cycle."""
+    folder = PACKAGE / "program" / "passes"
+    wrong = [
+        f"{path.name}:{line} imports {name}"
+        for path in folder.glob("*.py")
+        for line, name in imported_modules(ast.parse(path.read_text()), module_name(path))
+        if name.startswith("intact.program.lower")
+    ]
+    assert wrong == []

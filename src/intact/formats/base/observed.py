@@ -16,8 +16,8 @@ from intact.formats.base.report import Verification, overflow_reports
 from intact.formats.base.verification import EngineBeside
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Shape, Tensor
+from intact.program.forms import moved_last
 from intact.program.lower import lower
-from intact.program.lower.forms import moved_last
 from intact.program.passes.reordering import inverse
 
 _FAR = 2.0**40

@@ -12,8 +12,7 @@ from intact.errors import PlanError, Unsupported
 from intact.graph import constant_array, input_value, is_constant
 from intact.graph.names import Names
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
-from intact.program.lower.chains import Points
-from intact.program.lower.forms import (
+from intact.program.forms import (
     dequantized_constant,
     encoding_of,
     moved_last,
@@ -21,6 +20,7 @@ from intact.program.lower.forms import (
     plain_type,
     shape_of,
 )
+from intact.program.lower.chains import Points
 from intact.program.operations import (
     Dequantize,
     Operation,

@@ -9,10 +9,10 @@ from typing import TypeAlias
 import onnx_ir as ir
 
 from intact.errors import Unsupported
+from intact.program.forms import has_rank, moved_last, permuted
 from intact.program.handlers import NamedHandlers
 from intact.program.lower.attributes import bounds_of, joined
 from intact.program.lower.builder import ProgramBuilder
-from intact.program.lower.forms import has_rank, moved_last, permuted
 from intact.program.operations import (
     RESIDUAL_SLOT,
     BatchMatMul,

@@ -7,9 +7,9 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value, is_constant, moves_values
+from intact.program.forms import shape_of
 from intact.program.lower.attributes import axis_of, constant_input, integers
 from intact.program.lower.builder import ProgramBuilder
-from intact.program.lower.forms import shape_of
 from intact.program.lower.lowerings import LOWERINGS, finish_move
 from intact.program.operations import (
     Concat,

@@ -9,9 +9,9 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import constant_array, input_value, is_constant
+from intact.program.forms import permuted, reshaped, shape_of
 from intact.program.lower.attributes import constant_input, integers, window_pads
 from intact.program.lower.builder import ProgramBuilder
-from intact.program.lower.forms import permuted, reshaped, shape_of
 from intact.program.lower.lowerings import LOWERINGS, finish, fused_bounds
 from intact.program.operations import (
     BatchMatMul,

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from intact.graph.names import Names
-from intact.program.lower.forms import moved_last, permuted
+from intact.program.forms import moved_last, permuted
 from intact.program.operations import (
     ELEMENTWISE,
     Dequantize,

@@ -8,8 +8,8 @@ from typing import TypeAlias
 
 import numpy as np
 
+from intact.program.forms import permuted
 from intact.program.handlers import Handlers
-from intact.program.lower.forms import permuted
 from intact.program.operations import (
     ELEMENTWISE,
     Concat,

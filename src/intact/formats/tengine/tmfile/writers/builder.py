@@ -21,8 +21,8 @@ from intact.formats.tengine.tmfile.writers.scales import Array, Constant, Scales
 from intact.graph.names import Names
 from intact.plan import QuantizedGraph, quantization_points
 from intact.program import Program, Step, Tensor
+from intact.program.forms import encoding_of
 from intact.program.handlers import Handlers
-from intact.program.lower.forms import encoding_of
 from intact.program.operations import Bounds
 from intact.program.unsupported import UnsupportedNodes
 
