@@ -13,6 +13,7 @@ import pytest
 import intact
 from intact.data.metric import Metric, MetricFunction
 from intact.data.sources import open_samples
+from intact.engines.exact_sums import EXACT
 from intact.errors import DataError, UsageError
 from intact.flow.evaluation import Evaluation, evaluate_result
 from intact.flow.result import Result
@@ -303,3 +304,14 @@ def test_the_right_class_among_the_k_best(digits: Result, digits_test: Images) -
     assert all_of_them.top_k is None  # of ten classes
     with pytest.raises(UsageError, match="top_k is 0"):
         intact.evaluate(digits, data, top_k=0)
+
+
+@pytest.mark.parametrize("runtime", ["ONNX Runtime", f"ONNX Runtime, {EXACT}"])
+def test_the_option_for_exact_sums_is_explained(runtime: str) -> None:
+    found = Evaluation(
+        1, "y", accuracy=None, agreement=None, sqnr_db=30.0, cosine=1.0, bytes=(4, 1),
+        latency_ms=None, latency_batch=1, speedup=None, runtime=runtime,
+    )  # fmt: skip
+    explained = [line for line in found.figures().lines if "slower" in line]
+    assert len(explained) == (EXACT in runtime)
+    assert all("--target onnxruntime-avx2" in line for line in explained)

@@ -21,6 +21,9 @@ OPTION = "session.x64quantprecision"
 EXACT = f"{OPTION}=1"
 """As it is printed beside the runtime's name."""
 
+SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
+FOR_SUCH_PROCESSORS = "quantize for such processors (--target onnxruntime-avx2)"
+
 _LENGTH = 8
 
 

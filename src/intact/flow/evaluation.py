@@ -14,6 +14,7 @@ import numpy.typing as npt
 from intact.data.batching import Batch
 from intact.data.metric import Metric, OutputRecord
 from intact.data.stream import Samples
+from intact.engines.exact_sums import EXACT, FOR_SUCH_PROCESSORS, SATURATES
 from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.errors import DataError, UsageError
@@ -154,6 +155,8 @@ class Evaluation:
         others = {name: error for name, error in self.outputs.items() if name != self.output}
         lines = [f"output {self.output}: {_error(first)}{agree}"]
         lines += [f"output {name}: {_error(error)}" for name, error in others.items()]
+        if EXACT in self.runtime:
+            lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower: {FOR_SUCH_PROCESSORS}")
         return Figures(title, ("", "float", "quantized", "change"), list(self._rows()), lines)
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:

@@ -9,15 +9,13 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.engines.exact_sums import EXACT, shares_weights
+from intact.engines.exact_sums import EXACT, FOR_SUCH_PROCESSORS, SATURATES, shares_weights
 from intact.engines.integer.engine import IntegerEngine
 from intact.formats.base.comparison import OutputComparer, OutputComparison
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
 from intact.program.lower import lower
 from intact.targets import InstructionSet
-
-SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
 
 
 @dataclass
@@ -44,15 +42,14 @@ def saturation(model: ir.Model, by_default: list[OutputComparison]) -> Processor
         model: What ONNX Runtime runs.
         by_default: Its outputs with default options, against what the target describes.
     """
-    quantize = "quantize for such processors (--target onnxruntime-avx2)"
     refused = "ONNX Runtime refuses the option for weights that nodes share"
     return ProcessorFinding(
         cause=SATURATES,
         compared=f"with {EXACT}",
         outputs=by_default,
-        remedy=f"{quantize}; {refused}"
+        remedy=f"{FOR_SUCH_PROCESSORS}; {refused}"
         if shares_weights(model)
-        else f"set that session option in your app, or {quantize}",
+        else f"set that session option in your app, or {FOR_SUCH_PROCESSORS}",
     )
 
 
