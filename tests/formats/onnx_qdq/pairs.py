@@ -14,7 +14,7 @@ import onnxruntime as ort
 
 from intact.engines.exact_sums import exact_sums
 from intact.formats.onnx_qdq.read import read_qdq
-from intact.formats.onnx_qdq.reading.parameters import is_dequantize, is_quantize, read_parameters
+from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize, read_parameters
 from intact.formats.onnx_qdq.write import QdqModel, write_qdq
 from intact.plan import QuantizedGraph
 from intact.targets import load_target

@@ -12,8 +12,8 @@ import pytest
 
 from intact.errors import ModelError
 from intact.formats.tflite.read import read_tflite
-from intact.formats.tflite.reading.decode import Wire
-from intact.formats.tflite.reading.file import Parameters
+from intact.formats.tflite.reader.decode import Wire
+from intact.formats.tflite.reader.file import Parameters
 from intact.targets import load_target
 from tests.formats.tflite.read_cases import build
 from tests.formats.tflite.small_files import FileBuilder

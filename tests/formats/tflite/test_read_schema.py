@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from ai_edge_litert import schema_py_generated as schema
 
-from intact.formats.tflite.reading.common import READERS
-from intact.formats.tflite.reading.schema import OPERATORS, OPTIONS, Element, Fused, Padding
+from intact.formats.tflite.reader.common import READERS
+from intact.formats.tflite.reader.schema import OPERATORS, OPTIONS, Element, Fused, Padding
 
 SOURCE = Path(str(schema.__file__)).read_text(encoding="utf-8")
 
@@ -75,7 +75,7 @@ def test_operator_codes_are_those_of_the_schema() -> None:
         code: name for name, code in vars(schema.BuiltinOperator).items() if isinstance(code, int)
     }
     assert {code: theirs[code] for code in OPERATORS} == dict(OPERATORS)
-    import_module("intact.formats.tflite.reading.operators")  # registers the readers
+    import_module("intact.formats.tflite.reader.operators")  # registers the readers
     assert len(READERS) > 50
     assert set(READERS) <= set(OPERATORS.values())
 

@@ -13,9 +13,9 @@ import onnx
 import onnx_ir as ir
 
 from intact.formats.base.read_points import plan_of
-from intact.formats.onnx_qdq.reading.expand import DYNAMIC, QOPERATORS, expand_qoperators
-from intact.formats.onnx_qdq.reading.parameters import is_dequantize, is_quantize
-from intact.formats.onnx_qdq.reading.strip import strip_pairs
+from intact.formats.onnx_qdq.reader.expand import DYNAMIC, QOPERATORS, expand_qoperators
+from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
+from intact.formats.onnx_qdq.reader.strip import strip_pairs
 from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique

@@ -24,7 +24,7 @@ from intact.formats.base.format import (
     WrittenFiles,
     read_files,
 )
-from intact.formats.tflite.reading.decode import open_tflite
+from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program.deployed import deployed_program

@@ -15,12 +15,12 @@ from onnx_ir.passes import common
 from intact.config import QuantState, TensorQuantConfig
 from intact.errors import ConfigError, ModelError
 from intact.formats.base.binary import clipped
-from intact.formats.tflite.reading.builder import BATCH, DATA_TYPES, ModelBuilder
-from intact.formats.tflite.reading.decode import is_tflite, open_tflite
-from intact.formats.tflite.reading.file import Parameters, Signature
-from intact.formats.tflite.reading.operators import build_model
-from intact.formats.tflite.reading.schema import Element
-from intact.formats.tflite.reading.tensors import ChannelLayout, Operand, channels_first, inverse
+from intact.formats.tflite.reader.builder import BATCH, DATA_TYPES, ModelBuilder
+from intact.formats.tflite.reader.decode import is_tflite, open_tflite
+from intact.formats.tflite.reader.file import Parameters, Signature
+from intact.formats.tflite.reader.operators import build_model
+from intact.formats.tflite.reader.schema import Element
+from intact.formats.tflite.reader.tensors import ChannelLayout, Operand, channels_first, inverse
 from intact.graph import (
     Graph,
     Role,

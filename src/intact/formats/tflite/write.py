@@ -6,10 +6,10 @@ from dataclasses import replace
 
 from intact.errors import ExportError, Unsupported
 from intact.formats.base.format import Io
-from intact.formats.tflite.writing import moves, operators, spatial
-from intact.formats.tflite.writing.builder import WRITERS, FileBuilder, add_rescaled
-from intact.formats.tflite.writing.flatbuffer import serialize
-from intact.formats.tflite.writing.rules import moves_codes, shape_text, unsupported_of
+from intact.formats.tflite.writer import moves, operators, spatial
+from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, add_rescaled
+from intact.formats.tflite.writer.flatbuffer import serialize
+from intact.formats.tflite.writer.rules import moves_codes, shape_text, unsupported_of
 from intact.program import Program, Step, Tensor
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.file import TfliteFile
-from intact.formats.tflite.reading.schema import Element
-from intact.formats.tflite.reading.tensors import (
+from intact.formats.tflite.reader.file import TfliteFile
+from intact.formats.tflite.reader.schema import Element
+from intact.formats.tflite.reader.tensors import (
     Activation,
     ChannelLayout,
     Operand,

@@ -9,10 +9,10 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.builder import FixesBatch, ModelBuilder
-from intact.formats.tflite.reading.file import FileTensor, Operator
-from intact.formats.tflite.reading.schema import Element, Fused, Padding
-from intact.formats.tflite.reading.tensors import ChannelLayout, Operand
+from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder
+from intact.formats.tflite.reader.file import FileTensor, Operator
+from intact.formats.tflite.reader.schema import Element, Fused, Padding
+from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
 from intact.program.handlers import NamedHandlers
 
 Reader: TypeAlias = Callable[[ModelBuilder, Operator], None]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from intact.errors import ExportError, MissingExtraError
-from intact.formats.tflite.writing.builder import FileBuilder, Operator, Options
+from intact.formats.tflite.writer.builder import FileBuilder, Operator, Options
 from intact.program import Array, Encoding, Tensor
 
 SCHEMA_VERSION = 3

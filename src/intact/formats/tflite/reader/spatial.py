@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.builder import ModelBuilder
-from intact.formats.tflite.reading.common import (
+from intact.formats.tflite.reader.builder import ModelBuilder
+from intact.formats.tflite.reader.common import (
     READERS,
     finish,
     keeps_scale,
@@ -15,8 +15,8 @@ from intact.formats.tflite.reading.common import (
     slot,
     window_pads,
 )
-from intact.formats.tflite.reading.file import FileTensor, Operator
-from intact.formats.tflite.reading.tensors import ChannelLayout, Input, arranged
+from intact.formats.tflite.reader.file import FileTensor, Operator
+from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged
 from intact.graph.builder import Attribute
 
 _POOLS = {"AVERAGE_POOL_2D": "AveragePool", "MAX_POOL_2D": "MaxPool"}

@@ -14,7 +14,7 @@ import onnx_ir as ir
 
 from intact.errors import ConfigError, DataError
 from intact.formats.base.read_points import GraphEdits, ReadPoint
-from intact.formats.onnx_qdq.reading.parameters import (
+from intact.formats.onnx_qdq.reader.parameters import (
     ONLY_KNOWN,
     Parameters,
     is_dequantize,

@@ -8,7 +8,7 @@ from typing import TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writing.builder import WRITERS, FileBuilder, Options, data_of
+from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, Options, data_of
 from intact.program import Shape, Step, Tensor
 from intact.program.operations import (
     Concat,

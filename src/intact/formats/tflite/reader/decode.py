@@ -12,14 +12,14 @@ import numpy.typing as npt
 
 from intact.errors import ModelError
 from intact.formats.base.binary import BinaryFile
-from intact.formats.tflite.reading.file import (
+from intact.formats.tflite.reader.file import (
     FileTensor,
     Operator,
     Quantization,
     Signature,
     TfliteFile,
 )
-from intact.formats.tflite.reading.schema import IDENTIFIER, OPERATORS, OPTIONS, VERSION, Element
+from intact.formats.tflite.reader.schema import IDENTIFIER, OPERATORS, OPTIONS, VERSION, Element
 
 _TABLE = 32
 

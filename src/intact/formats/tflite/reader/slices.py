@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.builder import ModelBuilder
-from intact.formats.tflite.reading.common import (
+from intact.formats.tflite.reader.builder import ModelBuilder
+from intact.formats.tflite.reader.common import (
     READERS,
     axis_in,
     finish,
@@ -19,9 +19,9 @@ from intact.formats.tflite.reading.common import (
     needs_shape,
     slot,
 )
-from intact.formats.tflite.reading.file import Operator
-from intact.formats.tflite.reading.schema import Element
-from intact.formats.tflite.reading.tensors import Array, ChannelLayout, Input, arranged
+from intact.formats.tflite.reader.file import Operator
+from intact.formats.tflite.reader.schema import Element
+from intact.formats.tflite.reader.tensors import Array, ChannelLayout, Input, arranged
 
 _LOWEST = -(2**31)
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writing.builder import (
+from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
     Options,
@@ -24,7 +24,7 @@ from intact.formats.tflite.writing.builder import (
     last_axis,
     weighted_inputs,
 )
-from intact.formats.tflite.writing.moves import add_reshape, version_of
+from intact.formats.tflite.writer.moves import add_reshape, version_of
 from intact.program import Encoding, Shape, Step, Tensor
 from intact.program.operations import (
     Convolution,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.builder import DATA_TYPES, ModelBuilder
-from intact.formats.tflite.reading.common import (
+from intact.formats.tflite.reader.builder import DATA_TYPES, ModelBuilder
+from intact.formats.tflite.reader.common import (
     READERS,
     axis_in,
     broadcast,
@@ -17,9 +17,9 @@ from intact.formats.tflite.reading.common import (
     needs_shape,
     slot,
 )
-from intact.formats.tflite.reading.file import Operator
-from intact.formats.tflite.reading.schema import Fused
-from intact.formats.tflite.reading.tensors import (
+from intact.formats.tflite.reader.file import Operator
+from intact.formats.tflite.reader.schema import Fused
+from intact.formats.tflite.reader.tensors import (
     ChannelLayout,
     Input,
     Operand,

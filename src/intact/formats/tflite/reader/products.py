@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.builder import ModelBuilder
-from intact.formats.tflite.reading.common import (
+from intact.formats.tflite.reader.builder import ModelBuilder
+from intact.formats.tflite.reader.common import (
     READERS,
     clamped,
     finish,
@@ -18,9 +18,9 @@ from intact.formats.tflite.reading.common import (
     slot,
     window_pads,
 )
-from intact.formats.tflite.reading.file import Operator, Parameters, parameters_of
-from intact.formats.tflite.reading.schema import Element, Padding
-from intact.formats.tflite.reading.tensors import ChannelLayout, Operand
+from intact.formats.tflite.reader.file import Operator, Parameters, parameters_of
+from intact.formats.tflite.reader.schema import Element, Padding
+from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
 from intact.graph.builder import Attribute
 
 _WINDOW = ("stride_h", "stride_w")

@@ -7,10 +7,10 @@ from collections import Counter, defaultdict
 
 from intact.errors import ModelError, Unsupported
 from intact.formats.base.binary import clipped
-from intact.formats.tflite.reading import moves, pointwise, products, slices, spatial
-from intact.formats.tflite.reading.builder import FixesBatch, ModelBuilder
-from intact.formats.tflite.reading.common import READERS, mixes_batch, one_kind
-from intact.formats.tflite.reading.file import Operator, TfliteFile
+from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
+from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder
+from intact.formats.tflite.reader.common import READERS, mixes_batch, one_kind
+from intact.formats.tflite.reader.file import Operator, TfliteFile
 
 _MODULES = (moves, pointwise, products, slices, spatial)
 """Their readers are registered when they are imported."""

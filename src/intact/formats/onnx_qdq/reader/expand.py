@@ -9,7 +9,7 @@ from types import MappingProxyType
 import numpy as np
 import onnx_ir as ir
 
-from intact.formats.onnx_qdq.reading.parameters import (
+from intact.formats.onnx_qdq.reader.parameters import (
     ONLY_KNOWN,
     integer_attribute,
     is_dequantize,

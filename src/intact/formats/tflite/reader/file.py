@@ -23,7 +23,7 @@ from intact.config import (
     make_policy,
 )
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.schema import Element
+from intact.formats.tflite.reader.schema import Element
 from intact.numerics.affine import dequantize
 
 

@@ -16,14 +16,14 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.file import (
+from intact.formats.tflite.reader.file import (
     FileTensor,
     Parameters,
     TfliteFile,
     constant_of,
     parameters_of,
 )
-from intact.formats.tflite.reading.schema import Element
+from intact.formats.tflite.reader.schema import Element
 from intact.graph.builder import Attribute, GraphBuilder, typed_value
 from intact.graph.names import Names
 

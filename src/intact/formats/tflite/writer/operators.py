@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from intact.errors import Unsupported
-from intact.formats.tflite.writing.builder import (
+from intact.formats.tflite.writer.builder import (
     WRITERS,
     FileBuilder,
     Options,
@@ -18,7 +18,7 @@ from intact.formats.tflite.writing.builder import (
     data_of,
     weighted_inputs,
 )
-from intact.formats.tflite.writing.moves import add_transpose, version_of
+from intact.formats.tflite.writer.moves import add_transpose, version_of
 from intact.program import Step
 from intact.program.operations import (
     BatchMatMul,

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import onnx_ir as ir
 
 from intact.errors import Unsupported
-from intact.formats.tflite.reading.builder import ModelBuilder
-from intact.formats.tflite.reading.common import (
+from intact.formats.tflite.reader.builder import ModelBuilder
+from intact.formats.tflite.reader.common import (
     READERS,
     axis_in,
     keeps_scale,
@@ -17,8 +17,8 @@ from intact.formats.tflite.reading.common import (
     optional,
     slot,
 )
-from intact.formats.tflite.reading.file import Operator
-from intact.formats.tflite.reading.tensors import ChannelLayout, Input, arranged, channels_first
+from intact.formats.tflite.reader.file import Operator
+from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged, channels_first
 
 _MOST_GATHERED = 1 << 16
 """Elements of an axis that is mirrored."""
