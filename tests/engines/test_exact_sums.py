@@ -77,3 +77,31 @@ def test_no_weights_are_copied_that_one_node_reads(monkeypatch: pytest.MonkeyPat
     options = ort.SessionOptions()
     assert exact_sums(model, options) is model
     assert options.get_session_config_entry(OPTION) == "1"
+
+
+def test_factors_that_nodes_share_are_copied_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intact.engines.exact_sums.saturates_pairs", lambda: True)
+    b = PairBuilder()
+    factor = b.dequantize(b.constant(np.array(64, np.int8)), np.float32(0.5), np.int8(0))
+    x = b.pair(b.input("x", ["n", 4]), 1.0, np.int8(0))
+    for _ in range(2):
+        x = b.pair(b.node("Mul", x, factor), 32.0, np.int8(0))
+    b.output(x)
+    model = ir.from_proto(b.build())
+    assert shares_weights(model)
+    codes = np.array([[-128, -1, 0, 3]], np.float32)
+    found = run(exact_sums(model, ort.SessionOptions()), ort.SessionOptions(), codes)
+    options = ort.SessionOptions()
+    np.testing.assert_array_equal(run(exact_sums(model, options), options, codes), found)
+    np.testing.assert_array_equal(found, [[-4096, -1024, 0, 3072]])
+
+
+def test_a_zero_point_that_nodes_share_is_no_weight() -> None:
+    b = PairBuilder()
+    zero, scale = b.constant(np.array(0, np.int8)), b.constant(np.float32(1.0))
+    x = b.input("x", ["n", 4])
+    for _ in range(2):
+        x = b.node("DequantizeLinear", b.node("QuantizeLinear", x, scale, zero), scale, zero)
+        x = b.node("Relu", x)
+    b.output(x)
+    assert not shares_weights(ir.from_proto(b.build()))

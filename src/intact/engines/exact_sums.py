@@ -25,6 +25,7 @@ SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
 FOR_SUCH_PROCESSORS = "quantize for such processors (--target onnxruntime-avx2)"
 
 _LENGTH = 8
+_QUANTIZED = 0
 
 
 @cache
@@ -84,12 +85,14 @@ def _without_shared_weights(model: ir.Model) -> ir.Model:
 
 def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
     """Return the nodes and slots that read an int8 constant, or what dequantizes it."""
-    if value.dtype is not ir.DataType.INT8 or value.shape is None or len(value.shape) < 2:
+    if value.dtype is not ir.DataType.INT8:
         return []
     found: list[tuple[ir.Node, int]] = []
     for node, slot in value.uses():
-        dequantizes = node.op_type == "DequantizeLinear"
-        found += list(node.outputs[0].uses()) if dequantizes else [(node, slot)]
+        if node.op_type == "DequantizeLinear" and slot == _QUANTIZED:
+            found += list(node.outputs[0].uses())
+        elif node.op_type not in ("QuantizeLinear", "DequantizeLinear"):  # no zero point
+            found.append((node, slot))
     return found
 
 
