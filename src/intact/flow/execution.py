@@ -224,7 +224,7 @@ def _output_codes(program: Program) -> dict[str, Tensor]:
 
 
 def _observed(program: Program, observe: Iterable[str] | None) -> dict[str, Tensor]:
-    """Return the tensors to hand out, by the names of the model's: codes before floats."""
+    """Return the tensors to return, by the names of the model's: codes before floats."""
     by_value: dict[str, Tensor] = {}
     for tensor in program.tensors():
         if tensor.is_constant:

@@ -8,6 +8,7 @@ instead. Values that stand for names are read without regard to case.
 from __future__ import annotations
 
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
@@ -33,7 +34,7 @@ class Unfit(ValueError):  # noqa: N818 - a reason, which the option turns into a
         self.remedy = remedy
 
 
-class Kind(Generic[T_co]):
+class Kind(ABC, Generic[T_co]):
     """What an option takes.
 
     Attributes:
@@ -54,13 +55,13 @@ class Kind(Generic[T_co]):
         """Read the texts behind a flag that may be repeated."""
         return self.parse(texts[0])
 
+    @abstractmethod
     def check(self, value: Any) -> T_co:
         """Return the value in its one form.
 
         Raises:
             Unfit: It is of another type, or out of range.
         """
-        raise NotImplementedError
 
     def to_toml(self, value: Any) -> TomlValue | None:
         """Return what a recipe writes; None for what only Python can give."""

@@ -1,8 +1,8 @@
 """A written ncnn model in ncnn against the integer engine.
 
-ncnn's int8 layers take floats and hand out floats. Of each layer two things are compared, both
+ncnn's int8 layers take floats and return floats. Of each layer two things are compared, both
 computed by the engine from the runtime's own floats in front of the layer: the codes of its input,
-as ncnn's ``Quantize`` layer makes them, and what the layer hands out, bit for bit. For that ncnn
+as ncnn's ``Quantize`` layer makes them, and what the layer returns, bit for bit. For that ncnn
 runs with the options under which a layer is its integers (`NcnnRuntime`, ``plain``); final outputs
 and decisions are those of its default options, as users run it. What is between int8 layers is
 float on both sides, and differs in last bits.

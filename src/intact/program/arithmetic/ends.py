@@ -1,4 +1,4 @@
-"""Grids that hardware is told by the ends of their range: FakeQuantize, as OpenVINO computes it.
+"""Grids given to hardware by the ends of their range: FakeQuantize, as OpenVINO computes it.
 
 A number becomes ``round(number * codes / (high - low) - low * codes / (high - low))`` codes above
 the lowest, with the multiplication and the addition fused, in float32 throughout. The offset need
@@ -83,7 +83,7 @@ class EndsGrid:
 
 
 def has_ends(arithmetic: Arithmetic) -> bool:
-    """Tell whether a target is told ranges, and not scales and zero points."""
+    """Tell whether a target takes ranges, not scales and zero points."""
     return arithmetic.scale_precision is ScalePrecision.FLOAT32_ENDS
 
 
