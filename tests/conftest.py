@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -21,6 +22,11 @@ REPOSITORY = Path(__file__).resolve().parent.parent
 # The first example compiles what numba has not cached, and a busy machine takes long for any.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
+
+# A shell starts what it runs in the background with SIGINT ignored, and processes inherit that:
+# tests that press Ctrl-C would wait for ever.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.hookimpl(wrapper=True)
