@@ -100,6 +100,8 @@ class Convolution:
 
     A fourth input, of the output's shape, is added as a real number before the result is clamped
     and rounded to codes: a residual, whose sum with the convolution exists nowhere else.
+    ``keeps_residual``: it is needed afterwards, so that it cannot be added in place. Its sum is
+    multiplied by the output's factor then, which in place is the reciprocal of a stored scale.
     """
 
     strides: tuple[int, ...]
@@ -107,6 +109,7 @@ class Convolution:
     dilations: tuple[int, ...]
     groups: int = 1
     bounds: Bounds = Bounds()
+    keeps_residual: bool = False
 
 
 @dataclass(frozen=True)

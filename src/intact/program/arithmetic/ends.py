@@ -111,6 +111,18 @@ def effective_weight(arithmetic: Arithmetic, encoding: Encoding) -> Encoding:
     return replace(encoding, scale=effective(arithmetic, stored).scale)
 
 
+def effective_zero(encoding: Encoding) -> np.float32:
+    """Return the zero point that a target makes of the ends of one range, which need not be whole.
+
+    Measured with openvino 2026.4.1 under ONEDNN_MAX_CPU_ISA=AVX2, on residuals of convolutions: 35
+    of 12 million codes differ where it is rounded, none where it is not.
+    """
+    low, high = (np.float32(end.item()) for end in _ends(encoding))
+    unit = np.float32((high - low) / np.float32(encoding.quant_max - encoding.quant_min))
+    zero = np.float32(-low / unit + np.float32(encoding.quant_min))
+    return zero if abs(zero) >= _NEGLIGIBLE else np.float32(0)
+
+
 def ends_codes(
     numbers: Floats32,
     arithmetic: Arithmetic,

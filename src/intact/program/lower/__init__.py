@@ -22,6 +22,7 @@ from intact.program.operations import FloatNodes
 from intact.program.passes.encodings import unsigned_inputs, with_prescribed_outputs
 from intact.program.passes.islands import join_islands, without_unused
 from intact.program.passes.layout import IoLayout, cancel_transposes
+from intact.program.passes.residuals import kept_residuals
 from intact.program.program import Program, Tensor
 
 _MODULES = (floats, moves, pointwise, products, windows)
@@ -48,7 +49,8 @@ def lower(
     floats = LOWERINGS if float_operations else None
     program = without_unused(translated(plan, floats))
     moved = without_unused(cancel_transposes(program, layout))
-    return unsigned_inputs(with_prescribed_outputs(join_islands(moved), plan))
+    joined = kept_residuals(join_islands(moved))
+    return unsigned_inputs(with_prescribed_outputs(joined, plan))
 
 
 def lower_nodes(plan: QuantizedGraph) -> Program:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -17,10 +18,10 @@ from intact.errors import ConfigError, PlanError
 from intact.numerics.fixed_point_kernel import ROUNDING_CODES, round_float
 from intact.numerics.fused import fused_float32, fused_multiply_add
 from intact.program import Array, Encoding, Step
-from intact.program.arithmetic.ends import EndsGrid, effective, has_ends
+from intact.program.arithmetic.ends import EndsGrid, effective, effective_zero, has_ends
 from intact.program.arithmetic.in_turn import requantizer
 from intact.program.arithmetic.requantize import code_bounds
-from intact.program.operations import Bounds
+from intact.program.operations import Bounds, Convolution
 from intact.targets import Arithmetic, ZeroPointOrder
 from intact.targets.arithmetic import Overflow as OverflowKind
 
@@ -58,6 +59,7 @@ class RealRequantizer:
         constant: Integers that are added to the sums first, ``[channels]``; None adds nothing.
         bias: Floats, ``[channels]``; None adds nothing.
         residual: What the codes of the residual stand for; None where there is none.
+        keeps_residual: It is not added in place, see `Convolution`.
 
     Raises:
         ConfigError: A scale is not finite.
@@ -73,13 +75,15 @@ class RealRequantizer:
         constant: npt.NDArray[np.int64] | None = None,
         bias: Array | None = None,
         residual: Encoding | None = None,
+        keeps_residual: bool = False,
     ) -> None:
         self._dtype = output.dtype
         low, high = code_bounds(arithmetic, output, bounds)
         biases: Array = np.zeros(1, np.float32) if bias is None else np.asarray(bias, np.float32)
         added = np.zeros(1, np.int64) if constant is None else constant
         channels = np.broadcast_shapes((1,), scale.shape, biases.shape, added.shape)
-        prepare = _by_ends if has_ends(arithmetic) else _by_scale
+        by_ends = partial(_by_ends, in_place=not keeps_residual)
+        prepare = by_ends if has_ends(arithmetic) else _by_scale
         with np.errstate(over="ignore", invalid="ignore"):
             real, units, last = prepare(arithmetic, (scale, biases), output, residual)
         if not all(np.isfinite(each).all() for each in (*real, *last[:2])):
@@ -121,7 +125,12 @@ _Steps = tuple[Floats32, Floats32, int, int]
 
 
 def _by_ends(
-    arithmetic: Arithmetic, real: _Real, output: Encoding, residual: Encoding | None
+    arithmetic: Arithmetic,
+    real: _Real,
+    output: Encoding,
+    residual: Encoding | None,
+    *,
+    in_place: bool = True,
 ) -> tuple[_Real, _Units, _Steps]:
     """Count in the residual's steps, whose zero point is taken off beforehand (OpenVINO).
 
@@ -130,7 +139,7 @@ def _by_ends(
     unit, zero = _ONE, _NONE
     if residual is not None:
         unit = np.float32(effective(arithmetic, residual).scale.item())
-        zero = np.float32(residual.zero_point.item())
+        zero = effective_zero(residual)
     units = -(zero * unit), _ONE / unit, np.int64(0), _ONE
     if arithmetic.folded_factor and residual is None:
         after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
@@ -138,7 +147,8 @@ def _by_ends(
         offset = real[1] * grid.factor + grid.offset + np.float32(grid.first)
         one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
         return (real[0] * grid.factor, offset), units, (one, none, 0, _Last.FUSED)
-    grid = EndsGrid.of(arithmetic, output, float(unit)).as_stored_scale()
+    grid = EndsGrid.of(arithmetic, output, float(unit))
+    grid = grid.as_stored_scale() if in_place else grid
     return real, units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
 
 
@@ -299,6 +309,8 @@ def _output(
             constant=constant,
             bias=float_bias,
             residual=residual,
+            keeps_residual=isinstance(step.operation, Convolution)
+            and step.operation.keeps_residual,
         )
     return requantizer(arithmetic, scales, output.encoding, bounds, bias=constant)
 
