@@ -26,7 +26,7 @@ def kept_residuals(program: Program) -> Program:
     for place, step in enumerate(program.steps):
         for tensor in step.activations:
             readers[tensor.name].append(place)
-    handed_out = {tensor.name for tensor in program.outputs.values()}
+    outputs = {tensor.name for tensor in program.outputs.values()}
 
     def marked(place: int, step: Step) -> Step:
         residual, operation = _residual(step), step.operation
@@ -34,7 +34,7 @@ def kept_residuals(program: Program) -> Program:
             return step
         others = set(readers[residual.name]) - {place}
         kept = (
-            residual.name in handed_out
+            residual.name in outputs
             or any(each is not None and each.name == residual.name for each in step.inputs[:1])
             or bool(others - _ancestors(program, place, min(others, default=place)))
         )
