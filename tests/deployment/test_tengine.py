@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
 import onnx
 import pytest
 
+import intact
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.base.report import Verification
 from intact.formats.tengine.format import MODEL_FILE, TENGINE, plan_of_tmfile
 from intact.formats.tengine.verify import verify_tengine
-from intact.plan import QuantizedGraph, quantization_points
+from intact.plan import NoteKind, QuantizedGraph, quantization_points
 from intact.targets import load_target
 from intact.targets.schema import without_in_place
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
@@ -93,3 +95,25 @@ def test_tables_alone() -> None:
     found = verified(model, plan, written(plan))
     assert (found.samples, found.layers) == (0, [])
     assert not any(found.rules.values())
+
+
+# ---- reading what was written --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("in_place", [True, False])
+@pytest.mark.parametrize("target", ["tengine", "tengine-u8"])
+@pytest.mark.parametrize("make", [residual_net, depthwise_net])
+def test_an_own_file_with_other_samples_keeps_its_codes(
+    tmp_path: Path, make: Callable[[], onnx.ModelProto], target: str, in_place: bool
+) -> None:
+    model = make()
+    feeds, others = random_inputs(model, batch=8), random_inputs(model, batch=9, seed=4)
+    first = intact.quantize(model, feeds, target=target, in_place=in_place)
+    first.save(tmp_path)
+    wanted = first.exports["tengine"].files[MODEL_FILE]
+    for data in (None, others):
+        read = intact.read_quantized(tmp_path / MODEL_FILE, data)
+        assert read.exports["tengine"].files[MODEL_FILE] == wanted
+        assert not [note for note in read.plan.notes if note.kind is not NoteKind.CALIBRATION]
+        # No scale gives way, and none is noted to be another than the file's.
+        assert not [note for note in read.plan.notes if "give way" in note.message]

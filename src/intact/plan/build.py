@@ -11,7 +11,13 @@ from intact.graph import Graph, moves_values
 from intact.plan.annotate import annotate
 from intact.plan.fuse import fuse
 from intact.plan.overrides import Overrides
-from intact.plan.quantized_graph import Decision, QuantizedGraph, TensorEnd, quantizes
+from intact.plan.quantized_graph import (
+    Decision,
+    NoteKind,
+    QuantizedGraph,
+    TensorEnd,
+    quantizes,
+)
 from intact.plan.tie import tie
 from intact.plan.widths import width_notes
 from intact.targets import Target
@@ -44,8 +50,9 @@ def complete(
 ) -> QuantizedGraph:
     """Quantize the float nodes of an imported quantized model for a target.
 
-    The nodes that the model quantizes and all its scales are kept. A new quantized end of a tensor
-    that has a scale gets that scale.
+    The nodes that the model quantizes and all its scales are kept: they are prescribed from here on,
+    so that neither statistics nor a tie replaces them. A new quantized end of a tensor that has a
+    scale gets that scale.
 
     Args:
         plan: An imported plan; not changed.
@@ -73,10 +80,16 @@ def complete(
         decisions=decisions,
         provenance=read.provenance.completed(),
     )
+    for config in configs.values():
+        if config.dominator is config and _has_scale(config):
+            config.detail["fixed"] = True
     for value in plan.graph.values:
         _follow_moved_input(merged, value)
         _share_known_scale(merged, value)
-    return tie(fuse(merged.with_notes(width_notes(merged))))
+    tied = tie(fuse(merged.with_notes(width_notes(merged))))
+    kept = {name for name, decision in read.decisions.items() if decision.quantized}
+    notes = (note for note in tied.notes if note.kind is not NoteKind.TIE or note.node not in kept)
+    return replace(tied, notes=tuple(notes))
 
 
 def _follow_moved_input(plan: QuantizedGraph, value: ir.Value) -> None:

@@ -27,9 +27,10 @@ from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE, table_name,
 from intact.formats.tengine.tmfile.write import write_int8
 from intact.graph import normalize
 from intact.numerics.thresholds import METHODS
-from intact.plan import Note, NoteKind, QuantizedGraph, build_plan
-from intact.plan.given_scales import GIVEN
+from intact.plan import Note, NoteKind, QuantizedGraph, build_plan, quantization_points
+from intact.plan.given_scales import GIVEN, ScaleTable
 from intact.targets import Target
+from intact.targets.schema import without_in_place
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
@@ -87,6 +88,9 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
 def plan_of_tmfile(source: str | Path | bytes, target: Target) -> QuantizedGraph:
     """Read the plan of a quantized ``.tmfile``, with its scales and its integers.
 
+    Scales that operators passed to their inputs are tied; in a file that was made without that
+    pass each tensor keeps its own.
+
     Args:
         source: A path, or the content.
         target: The hardware that computes it.
@@ -99,8 +103,20 @@ def plan_of_tmfile(source: str | Path | bytes, target: Target) -> QuantizedGraph
     from intact.formats.tengine.tmfile.read import read_int8
 
     read = read_int8(source)
-    graph = normalize(read.model)
-    return assign(build_plan(graph, target), None, Method.of(target), read.scales)
+    graph, method = normalize(read.model), Method.of(target)
+    plan = assign(build_plan(graph, target), None, method, read.scales)
+    if not target.topology.in_place or _has_the_scales(plan, read.scales):
+        return plan
+    return assign(build_plan(graph, without_in_place(target)), None, method, read.scales)
+
+
+def _has_the_scales(plan: QuantizedGraph, table: ScaleTable) -> bool:
+    """Tell whether no activation's scale gave way to another's."""
+    return all(
+        point.config.scale is not None and point.config.scale == table[name].scale
+        for point in quantization_points(plan)
+        if not point.is_constant and (name := str(point.value.name)) in table
+    )
 
 
 def _open(path: Path) -> FloatSource | QuantizedSource:
