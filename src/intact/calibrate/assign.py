@@ -41,6 +41,8 @@ __all__ = ["Method", "Points", "activate", "assign", "assign_own", "required_ten
 def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> tuple[str, ...]:
     """Return the names of the activations whose statistics the plan needs, in graph order.
 
+    Those of tensors whose own scale is only kept beside the one in effect are among them.
+
     Args:
         plan: A plan; it may still lack scales.
         given: Scales that need no statistics.
@@ -49,7 +51,12 @@ def required_tensors(plan: QuantizedGraph, given: ScaleTable | None = None) -> t
         CalibrationError: A given scale does not fit (see `assign`): said before samples are run.
     """
     points = list(quantization_points(plan))
-    return _observed(points, settle(points, given))
+    own = [str(point.value.name) for point in _shared(plan)]
+    observed = _observed(points, settle(points, given, own))
+    if not own:
+        return observed
+    needed = {*observed, *(name for name in own if given is None or name not in given)}
+    return tuple(str(v.name) for v in plan.graph.values if str(v.name) in needed)
 
 
 def assign(
@@ -125,7 +132,8 @@ def assign_own(
         given: As for `assign`.
         memo: Of former calls with the same graph, target, statistics and method.
     """
-    settled = settle(points.all, given)
+    shared = _shared(plan)
+    settled = settle(points.all, given, (str(point.value.name) for point in shared))
     observed = _observed(points.all, settled)
     if statistics is None and observed:
         raise _unknown_ranges(observed, given)
@@ -139,6 +147,10 @@ def assign_own(
         *_assign_activations(activations, known, method, masks, memo, truncates=truncates),
         *store_scales(points.all, plan.target.arithmetic.scale_precision),
     ]
+    if shared:
+        from intact.calibrate.scales.own import keep_own_scales
+
+        keep_own_scales(plan, shared, given, known, method, masks.factors, memo)
     truncates = plan.target.weight.truncated_zero_point
     for point in points.weights:
         if point.config not in settled and not is_fixed(point.config):
@@ -153,6 +165,15 @@ def assign_own(
     if given is not None:
         plan.provenance = plan.provenance.given(given.name, given.hash())
     return plan.with_notes(tuple(notes))
+
+
+def _shared(plan: QuantizedGraph) -> tuple[QuantPoint, ...]:
+    """Return the points whose own scales the target keeps beside those in effect."""
+    if not plan.target.calibration.own_scales:
+        return ()
+    from intact.plan.own_scales import shared_points
+
+    return tuple(shared_points(plan))
 
 
 def _observed(points: Iterable[QuantPoint], settled: Settled) -> tuple[str, ...]:

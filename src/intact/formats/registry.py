@@ -46,6 +46,7 @@ _HOMES: Mapping[str, str] = {
     "openvino": "intact.formats.openvino.format:OPENVINO",
     "tensorrt": "intact.formats.tensorrt.format:TENSORRT",
     "tengine": "intact.formats.tengine.format:TENGINE",
+    "tengine_effective": "intact.formats.tengine.format:TENGINE_EFFECTIVE",
     "onnx_integer": "intact.formats.onnx_integer.format:ONNX_INTEGER",
     "tvm": "intact.formats.tvm.format:TVM",
 }

@@ -50,9 +50,9 @@ def complete(
 ) -> QuantizedGraph:
     """Quantize the float nodes of an imported quantized model for a target.
 
-    The nodes that the model quantizes and all its scales are kept: they are prescribed from here on,
-    so that neither statistics nor a tie replaces them. A new quantized end of a tensor that has a
-    scale gets that scale.
+    The nodes that the model quantizes and all its scales are kept: they are prescribed from here
+    on, so that neither statistics nor a tie replaces them. A new quantized end of a tensor that has
+    a scale gets that scale.
 
     Args:
         plan: An imported plan; not changed.

@@ -134,7 +134,8 @@ class FormatOptions(Options):
         Names("formats"),
         None,
         "A format to write: onnx_qdq, onnx_integer, openvino, tensorrt, tflite, c, ncnn, tengine, "
-        "tvm or encodings; left out, the best of the target. Several may be given.",
+        "tengine_effective, tvm or encodings; left out, the best of the target. Several may be "
+        "given.",
         flag="--format",
     )
     io: str = option(

@@ -58,6 +58,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         options: Numbers passed to ``method``.
         variants: Replacements of methods, where the target's own tools use the same name for
             another computation.
+        own_scales: Each activation's own scale is kept in the plan too where another's is in
+            effect, for tables that hold scales as they were before they were shared.
     """
 
     method: str = "minmax"
@@ -65,6 +67,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     weight_method: str = "minmax"
     options: dict[str, float] = {}
     variants: dict[str, str] = {}
+    own_scales: bool = False
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -41,13 +41,20 @@ class Settled:
             self.roots[key].observer = GIVEN
 
 
-def settle(points: Iterable[QuantPoint], table: ScaleTable | None) -> Settled:
+def settle(
+    points: Iterable[QuantPoint], table: ScaleTable | None, kept: Iterable[str] = ()
+) -> Settled:
     """Hold a table against the quantization points of a plan; nothing is written yet.
 
     Ends that share a scale take that of the tensor that owns it. Where the owner has none, or
     several tensors own it together (the inputs of a Concat, say), the largest one given holds:
     then nothing saturates that the table did not mean to. Biases are never given: their scale is
     the product of those of input and weight.
+
+    Args:
+        points: Those of the plan.
+        table: The table.
+        kept: Tensors whose own scale the plan keeps, also where another's is in effect.
 
     Returns:
         What is given, with notes that count the tensors whose scale gave way to another, the
@@ -62,19 +69,21 @@ def settle(points: Iterable[QuantPoint], table: ScaleTable | None) -> Settled:
     params: dict[int, QuantParams] = {}
     roots: dict[int, TensorQuantConfig] = {}
     gave_way: list[str] = []
-    used: set[str] = set()
+    used: set[str] = set(kept)
+    known = frozenset(used)
     for members in _groups(points, table):
         root = members[0].config.dominator
         used.update(str(point.value.name) for point in members)
         if is_fixed(root):
             gave_way += [str(p.value.name) for p in members if not _prescribes(root, p, table)]
             continue
-        given = [(point, _on_grid(point, table)) for point in members]
+        given = [(point, given_params(point, table)) for point in members]
         owners = [each for point, each in given if needs_range(point.config)]
         chosen = max(owners or [each for _, each in given], key=lambda each: each.scale.max())
         gave_way += [str(point.value.name) for point, each in given if not _equal(each, chosen)]
         params[id(root)], roots[id(root)] = chosen, root
-    return Settled(params, roots, tuple(_notes(table, used, list(dict.fromkeys(gave_way)))))
+    gave_way = [name for name in dict.fromkeys(gave_way) if name not in known]
+    return Settled(params, roots, tuple(_notes(table, used, gave_way)))
 
 
 def _groups(points: Iterable[QuantPoint], table: ScaleTable) -> Iterable[list[QuantPoint]]:
@@ -87,7 +96,12 @@ def _groups(points: Iterable[QuantPoint], table: ScaleTable) -> Iterable[list[Qu
     return groups.values()
 
 
-def _on_grid(point: QuantPoint, table: ScaleTable) -> QuantParams:
+def given_params(point: QuantPoint, table: ScaleTable) -> QuantParams:
+    """Return what a table gives a point, on the point's grid.
+
+    Raises:
+        CalibrationError: It does not fit; tensor and table are named.
+    """
     name = str(point.value.name)
     try:
         return _moved(point, table)

@@ -193,12 +193,17 @@ def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> lis
     ]
 
 
+def stored(params: QuantParams, precision: ScalePrecision) -> QuantParams:
+    """Return the scale as a target stores it, see `store_scales`."""
+    if precision is not ScalePrecision.DECIMAL6:
+        return params
+    return QuantParams(np.maximum(six_decimals(params.scale), SMALLEST), params.zero_point)
+
+
 def _store(config: TensorQuantConfig) -> bool:
     """Round one scale; return whether it had to be raised."""
     params = config.params
     if params is None:
         return False
-    stored = six_decimals(params.scale)
-    is_raised = bool((stored == 0).any())
-    config.set_params(np.maximum(stored, SMALLEST), params.zero_point)
-    return is_raised
+    config.set_params(*stored(params, ScalePrecision.DECIMAL6))
+    return bool((six_decimals(params.scale) == 0).any())

@@ -23,7 +23,13 @@ from intact.formats.base.format import (
     WrittenFiles,
     read_files,
 )
-from intact.formats.tengine.tables import BIASES_FILE, WEIGHTS_FILE, table_name, write_tables
+from intact.formats.tengine.tables import (
+    BIASES_FILE,
+    WEIGHTS_FILE,
+    table_name,
+    write_effective_table,
+    write_tables,
+)
 from intact.formats.tengine.tmfile.write import write_int8
 from intact.graph import normalize
 from intact.numerics.thresholds import METHODS
@@ -36,6 +42,7 @@ if TYPE_CHECKING:
     from intact.formats.base.report import Verification
 
 MODEL_FILE = "model.int8.tmfile"
+EFFECTIVE_FILE = "table_effective.scale"
 _NAME = "tengine"
 _OTHERWISE = (
     "the plan computes as target {} does; Tengine requantizes in float32, rounds half away from "
@@ -65,6 +72,15 @@ def _read(folder: Path, plan: QuantizedGraph) -> Exported:
     files = read_files(folder, tables, optional=(MODEL_FILE,))
     model = files.get(MODEL_FILE)
     return WrittenFiles(files, deployed=None if model is None else len(model))
+
+
+def _write_effective(plan: QuantizedGraph, _io: Io) -> Exported:
+    table, notes = write_effective_table(plan)
+    return WrittenFiles({EFFECTIVE_FILE: table}, notes=notes)
+
+
+def _read_effective(folder: Path, _plan: QuantizedGraph) -> Exported:
+    return WrittenFiles(read_files(folder, (EFFECTIVE_FILE,)))
 
 
 def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
@@ -162,3 +178,7 @@ TENGINE = Format(
     scales=_scales,
     models=_models,
 )
+
+
+TENGINE_EFFECTIVE = Format((EFFECTIVE_FILE,), _write_effective, _read_effective)
+"""The scales with which the model computes, where `TENGINE`'s table has each tensor's own."""

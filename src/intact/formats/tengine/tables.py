@@ -2,7 +2,8 @@ r"""Tengine's tables of scales, which its quantization tool writes and reads [te
 
 ``table_<method>.scale`` has a line ``"%s %f %d\n"`` for each activation: name, scale, zero point.
 ``scale_weight.txt`` and ``scale_bias.txt`` have for each weight and bias its name, a space, and
-``"%8.8f "`` for each channel. A zero point has no decimal point, the scale of a channel has one;
+``"%8.8f "`` for each channel. The scales of the first are those of each tensor's own range: who
+reads the table passes them from operators that work in place to their inputs. A zero point has no decimal point, the scale of a channel has one;
 by that a reader knows the lines apart. Tengine computes with the float32 numbers nearest to these
 decimals: a target with ``scale_precision = "decimal6"`` has just them, for others a note names the
 loss.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,16 +26,17 @@ import onnx_ir as ir
 from intact.config import TensorQuantConfig
 from intact.errors import DataError, IntactError
 from intact.graph import Role, input_role, is_constant
+from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import six_decimals
 from intact.plan import (
     Note,
     NoteKind,
     QuantizedGraph,
     quantization_points,
-    quantizes,
     refuse_unready,
 )
 from intact.plan.given_scales import GivenScale, ScaleTable, refuse_too_many
+from intact.plan.own_scales import own_params, scales_of
 from intact.program.unsupported import UnsupportedNodes
 
 WEIGHTS_FILE, BIASES_FILE = "scale_weight.txt", "scale_bias.txt"
@@ -55,11 +57,42 @@ def table_name(plan: QuantizedGraph) -> str:
 def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ...]]:
     """Return the three tables by file name; equal plans give equal bytes.
 
+    The table of activations holds each tensor's own scale, as the plan keeps it.
+
     Raises:
         PlanError: An end has no scale yet.
         ExportError: What the tables cannot hold: tensors that are quantized in several ways, by
             channel, on other than 8 linear bits, or whose name has a space; all are listed.
     """
+    activations, constants = _writable(plan)
+    own = {name: own_params(plan, value) for name, value in _values(plan)}
+    lines = [_Row(name, each[0], own[name]) for name, each in activations.items() if each]
+    notes = tuple(_notes(activations, lines))
+    tables = {table_name(plan): _table(lines)}
+    for file, role in ((WEIGHTS_FILE, Role.WEIGHT), (BIASES_FILE, Role.BIAS)):
+        rows = {name: config for name, its_role, config in constants if its_role is role}
+        tables[file] = "".join(_channels(name, config) for name, config in rows.items())
+    return {name: text.encode() for name, text in tables.items()}, notes
+
+
+def write_effective_table(plan: QuantizedGraph) -> tuple[bytes, tuple[Note, ...]]:
+    """Return a table of the activations' scales with which the plan computes.
+
+    Raises:
+        PlanError: As of `write_tables`.
+        ExportError: As of `write_tables`.
+    """
+    activations, _ = _writable(plan)
+    lines = [_Row(name, each[0], each[0].params) for name, each in activations.items() if each]
+    return _table(lines).encode(), tuple(_notes(activations, lines))
+
+
+_Activations: TypeAlias = dict[str, list[TensorQuantConfig]]
+_Constants: TypeAlias = list[tuple[str, Role, TensorQuantConfig]]
+
+
+def _writable(plan: QuantizedGraph) -> tuple[_Activations, _Constants]:
+    """Return what the tables hold, if they can."""
     refuse_unready(plan)
     activations = _activations(plan)
     constants = list(_constants(plan))
@@ -70,40 +103,45 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
     for name, reason in _unsupported(activations, constants):
         unsupported.add(repr(name), reason)
     unsupported.raise_any()
-    scales = [config for configs in activations.values() for config in configs[:1]]
-    notes = tuple(_notes(activations, scales))
-    shift = _LOWEST if any(map(_is_unsigned, scales)) else 0
-    lines = [_line(name, configs[0], shift) for name, configs in activations.items() if configs]
-    tables = {table_name(plan): "".join(lines)}
-    for file, role in ((WEIGHTS_FILE, Role.WEIGHT), (BIASES_FILE, Role.BIAS)):
-        rows = {name: config for name, its_role, config in constants if its_role is role}
-        tables[file] = "".join(_channels(name, config) for name, config in rows.items())
-    return {name: text.encode() for name, text in tables.items()}, notes
+    return activations, constants
 
 
-def _activations(plan: QuantizedGraph) -> dict[str, list[TensorQuantConfig]]:
-    """Return how each float activation is quantized, in the graph's order.
+class _Row(NamedTuple):
+    """A line of a table of activations: a scale, on the grid of a config."""
 
-    A tensor inside a fusion has the scale of the fusion's result.
-    """
-    found: dict[str, list[TensorQuantConfig]] = {}
+    name: str
+    config: TensorQuantConfig
+    params: QuantParams | None
+
+    @property
+    def zero_point(self) -> int:
+        return 0 if self.params is None else int(self.params.zero_point)
+
+    @property
+    def is_unsigned(self) -> bool:
+        """Whether the tensor has other codes than int8 without a zero point."""
+        return self.config.quant_min >= 0 or self.zero_point != 0
+
+    def text(self, shift: int) -> str:
+        scale = 1.0 if self.params is None else float(self.params.scale)
+        moved = shift if self.config.quant_min < 0 else 0
+        return f"{self.name} {scale:f} {self.zero_point + moved}\n"
+
+
+def _table(rows: list[_Row]) -> str:
+    shift = _LOWEST if any(row.is_unsigned for row in rows) else 0
+    return "".join(row.text(shift) for row in rows)
+
+
+def _activations(plan: QuantizedGraph) -> _Activations:
+    """Return the scales in effect of each float activation, in the graph's order."""
+    return {name: scales_of(plan, value) for name, value in _values(plan)}
+
+
+def _values(plan: QuantizedGraph) -> Iterator[tuple[str, ir.Value]]:
     for value in plan.graph.values:
         if value.dtype is ir.DataType.FLOAT and not is_constant(value) and value.name:
-            found[str(value.name)] = _configs(plan, value)
-    return found
-
-
-def _configs(plan: QuantizedGraph, value: ir.Value) -> list[TensorQuantConfig]:
-    """Return the scales under which codes of a value exist, each once."""
-    producer = plan.producer_config(value)
-    ends = [] if producer is None else [producer]
-    ends += [config for _, _, config in plan.consumer_configs(value)]
-    roots = {id(c.dominator): c.dominator for c in ends if quantizes(c) or _is_governed(c)}
-    return list(roots.values())
-
-
-def _is_governed(config: TensorQuantConfig) -> bool:
-    return config.dominator is not config
+            yield str(value.name), value
 
 
 def _constants(plan: QuantizedGraph) -> Iterator[tuple[str, Role, TensorQuantConfig]]:
@@ -115,8 +153,8 @@ def _constants(plan: QuantizedGraph) -> Iterator[tuple[str, Role, TensorQuantCon
 
 
 def _unsupported(
-    activations: dict[str, list[TensorQuantConfig]],
-    constants: list[tuple[str, Role, TensorQuantConfig]],
+    activations: _Activations,
+    constants: _Constants,
 ) -> Iterator[tuple[str, str]]:
     """Yield names of tensors that the tables cannot hold, and the reason."""
     for name, configs in activations.items():
@@ -149,22 +187,16 @@ def _scales(config: TensorQuantConfig) -> npt.NDArray[np.float64]:
     return np.atleast_1d(np.asarray(config.scale, np.float64))
 
 
-def _notes(
-    activations: dict[str, list[TensorQuantConfig]],
-    scales: list[TensorQuantConfig],
-) -> Iterator[Note]:
-    rounded = [
-        config
-        for config in scales
-        if config.scale is not None and not np.array_equal(six_decimals(config.scale), config.scale)
-    ]
+def _notes(activations: _Activations, rows: list[_Row]) -> Iterator[Note]:
+    scales = [row.params.scale for row in rows if row.params is not None]
+    rounded = [scale for scale in scales if not np.array_equal(six_decimals(scale), scale)]
     if rounded:
         yield _note(
             f"{len(rounded)} scale(s) are other numbers in the table's six decimals, with which "
             "Tengine computes",
             "use target tengine, which calibrates with these",
         )
-    if any(map(_is_unsigned, scales)) and not any(_zero_point(config) for config in scales):
+    if any(row.is_unsigned for row in rows) and not any(row.zero_point for row in rows):
         yield _note(
             "all zero points are 0, so that the table does not show that its codes are uint8: "
             "read as calibration it is a table of int8",
@@ -180,22 +212,6 @@ def _notes(
 
 def _note(message: str, remedy: str = "") -> Note:
     return Note(NoteKind.EXPORT, "", message, remedy)
-
-
-def _line(name: str, config: TensorQuantConfig, shift: int) -> str:
-    params = config.params
-    scale = 1.0 if params is None else float(params.scale)
-    moved = shift if config.quant_min < 0 else 0
-    return f"{name} {scale:f} {_zero_point(config) + moved}\n"
-
-
-def _is_unsigned(config: TensorQuantConfig) -> bool:
-    """Whether a tensor has other codes than int8 without a zero point."""
-    return config.quant_min >= 0 or _zero_point(config) != 0
-
-
-def _zero_point(config: TensorQuantConfig) -> int:
-    return 0 if config.params is None else int(config.params.zero_point)
 
 
 def _channels(name: str, config: TensorQuantConfig) -> str:
