@@ -17,6 +17,7 @@ from intact.formats.tengine.verify import verify_tengine
 from intact.plan import NoteKind, QuantizedGraph, quantization_points
 from intact.targets import load_target
 from intact.targets.schema import without_in_place
+from tests.formats.tengine.exported import files_of
 from tests.models import ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.plans import calibrated
 
@@ -110,10 +111,10 @@ def test_an_own_file_with_other_samples_keeps_its_codes(
     feeds, others = random_inputs(model, batch=8), random_inputs(model, batch=9, seed=4)
     first = intact.quantize(model, feeds, target=target, in_place=in_place)
     first.save(tmp_path)
-    wanted = first.exports["tengine"].files[MODEL_FILE]
+    wanted = files_of(first, "tengine")[MODEL_FILE]
     for data in (None, others):
         read = intact.read_quantized(tmp_path / MODEL_FILE, data)
-        assert read.exports["tengine"].files[MODEL_FILE] == wanted
+        assert files_of(read, "tengine")[MODEL_FILE] == wanted
         assert not [note for note in read.plan.notes if note.kind is not NoteKind.CALIBRATION]
         # No scale gives way, and none is noted to be another than the file's.
         assert not [note for note in read.plan.notes if "give way" in note.message]

@@ -32,6 +32,7 @@ SHIPPED = (
     "openvino",
     "openvino-avx2",
     "tengine",
+    "tengine-tool",
     "tengine-u8",
     "tensorrt",
     "tflite",

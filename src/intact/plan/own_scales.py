@@ -13,9 +13,11 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
-from intact.config import TensorQuantConfig
+from intact.config import JsonValue, TensorQuantConfig
+from intact.errors import DataError, PlanError
 from intact.graph import is_constant
 from intact.numerics.affine_params import QuantParams
+from intact.plan.given_scales import GivenScale
 from intact.plan.points import QuantPoint
 from intact.plan.quantized_graph import QuantizedGraph, TensorEnd, quantizes
 
@@ -58,17 +60,36 @@ def keep_own(plan: QuantizedGraph, point: QuantPoint, params: QuantParams) -> No
     effective = point.config.params
     if effective is not None and all(a == b for a, b in zip(params, effective, strict=True)):
         return
-    numbers = [float(str(np.float32(params.scale))), int(params.zero_point)]
+    numbers: list[JsonValue] = [float(str(np.float32(params.scale))), int(params.zero_point)]
     plan.configs[point.end].detail[_OWN] = numbers
 
 
 def own_params(plan: QuantizedGraph, value: ir.Value) -> QuantParams | None:
-    """Return the scale that a tensor has by itself; the one in effect where none was kept."""
-    for _, config in _ends(plan, value):
-        kept = config.detail.get(_OWN)
-        if isinstance(kept, list):
-            return QuantParams(np.array(kept[0], np.float32), np.array(kept[1], np.int64))
+    """Return the scale that a tensor has by itself; the one in effect where none was kept.
+
+    Raises:
+        PlanError: What a plan's file has there is no scale and zero point.
+    """
+    for end, config in _ends(plan, value):
+        match config.detail.get(_OWN):
+            case None:
+                continue
+            case [float(scale), int(zero_point)]:
+                kept = _checked(end, config, scale, zero_point)
+                return QuantParams(kept.scale, kept.zero_point)
+            case _:
+                raise PlanError(f"{end}: 'own' is no scale and zero point", remedy="quantize again")
     return next((root.params for root in scales_of(plan, value)), None)
+
+
+def _checked(
+    end: TensorEnd, config: TensorQuantConfig, scale: float, zero_point: int
+) -> GivenScale:
+    grid = config.dominator.grid
+    try:
+        return GivenScale.of(scale, zero_point, bits=grid.bits, signed=grid.quant_min < 0)
+    except DataError as error:
+        raise PlanError(f"{end}: {error}", remedy="quantize again") from error
 
 
 def _ends(plan: QuantizedGraph, value: ir.Value) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:

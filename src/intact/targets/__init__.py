@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from intact.targets.schema import Topology as Topology
     from intact.targets.schema import Unsigned as Unsigned
     from intact.targets.scheme import BiasScheme as BiasScheme
+    from intact.targets.scheme import DeadChannels as DeadChannels
     from intact.targets.scheme import DType as DType
     from intact.targets.scheme import Granularity as Granularity
     from intact.targets.scheme import SchemeOverride as SchemeOverride
@@ -58,7 +59,8 @@ else:
             "rules": "Condition FixedOutput Fusion Groups OpRule ScaleRule Signature",
             "schema": "Calibration Target Topology Unsigned",
             "scheme": (
-                "BiasScheme DType Granularity SchemeOverride Spacing TensorScheme full_range"
+                "BiasScheme DeadChannels DType Granularity SchemeOverride Spacing TensorScheme "
+                "full_range"
             ),
         },
     )

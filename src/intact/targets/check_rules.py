@@ -22,6 +22,7 @@ from intact.targets.rules import IN_PLACE, Fusion, OpRule, ScaleRule
 from intact.targets.schema import Target
 from intact.targets.scheme import (
     BiasScheme,
+    DeadChannels,
     DType,
     Granularity,
     SchemeOverride,
@@ -95,6 +96,11 @@ def check_bias(bias: BiasScheme, file: str) -> None:
             raise TargetError(
                 f"{file}: [bias] {given[0]} is given, but dtype is float32",
                 remedy=f"remove {given[0]} or use int32",
+            )
+        if bias.dead_channels is not DeadChannels.KEEP:
+            raise TargetError(
+                f"{file}: [bias] dead_channels is {bias.dead_channels.value}, but dtype is float32",
+                remedy="remove dead_channels or use int32",
             )
         return
     if bias.dtype not in {DType.INT32, DType.INT16, DType.INT8}:

@@ -58,6 +58,15 @@ class Spacing(enum.StrEnum):
     EXPONENTIAL = "exponential"
 
 
+class DeadChannels(enum.StrEnum):
+    """What becomes of the bias of output channels whose weights are all 0."""
+
+    KEEP = "keep"
+    """It is added: any weight scale serves."""
+    ZERO = "zero"
+    """It is lost: their scales are 0 on the hardware, and so are their codes."""
+
+
 class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The part of a :class:`TensorScheme` that an ``[[op]]`` rule replaces."""
 
@@ -155,12 +164,14 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 class BiasScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How biases are added: as integers of scale ``s_x * s_w`` and offset 0, or as floats.
 
-    The range is that of the dtype unless the accumulator is narrower (30 bits on a DSP).
+    The range is that of the dtype unless the accumulator is narrower (30 bits on a DSP). With
+    ``dead_channels = "zero"`` channels without weights have no bias either (Tengine's tool).
     """
 
     dtype: DType = DType.INT32
     quant_min: int | None = None
     quant_max: int | None = None
+    dead_channels: DeadChannels = DeadChannels.KEEP
 
     def range(self) -> tuple[int, int]:
         """Return (quant_min, quant_max) of an integer bias."""

@@ -9,18 +9,28 @@ import onnx
 import pytest
 
 import intact
-from intact.config import QuantState
-from intact.errors import ExportError
+from intact.config import JsonValue, QuantState
+from intact.errors import ExportError, PlanError
 from intact.formats.base.format import Io, WrittenFiles
-from intact.formats.tengine.format import MODEL_FILE, TENGINE
+from intact.formats.tengine.format import EFFECTIVE_FILE, MODEL_FILE, TENGINE
 from intact.formats.tengine.tables import (
     BIASES_FILE,
     WEIGHTS_FILE,
     parse_table,
     table_name,
+    write_effective_table,
     write_tables,
 )
-from intact.plan import Overrides, QuantizedGraph, quantization_points
+from intact.plan import (
+    Overrides,
+    QuantizedGraph,
+    TensorEnd,
+    load_plan,
+    quantization_points,
+    save_plan,
+)
+from intact.plan.own_scales import own_params
+from tests.formats.tengine.exported import files_of
 from tests.models import MODELS, ModelBuilder, depthwise_net, random_inputs, residual_net
 from tests.plans import calibrate, calibrated, planned
 
@@ -47,22 +57,28 @@ def two_channel_plan(target: str = "tengine", method: str = "minmax") -> Quantiz
 
 def test_byte_for_byte() -> None:
     tables, notes = write_tables(two_channel_plan())
-    # 0.5 / 127 = 0.00393700..., the largest result 0.25 * 127 + 1 = 32.75 by 127 is 0.25787401...;
-    # Softmax 1 / 127. The convolution's and Relu's tensors have the scale that Flatten passes back.
+    # 0.5 / 127 = 0.00393700..., the convolution's extremes -0.5 * 127 + 1 = -62.5 and 32.75 by 127
+    # are 0.49212598... and 0.25787401...; Softmax 1 / 127.
     assert tables["table_minmax.scale"] == (
-        b"data 0.003937 0\nconv1 0.257874 0\nrelu1 0.257874 0\nflat 0.257874 0\nprob 0.007874 0\n"
+        b"data 0.003937 0\nconv1 0.492126 0\nrelu1 0.257874 0\nflat 0.257874 0\nprob 0.007874 0\n"
     )
     # 127 / 127 and 0.762 / 127, then times 0.003937.
     assert tables[WEIGHTS_FILE] == b"weight1 1.00000000 0.00600000 \n"
     assert tables[BIASES_FILE] == b"bias1 0.00393700 0.00002362 \n"
     assert notes == ()
+    # What the convolution computes with is the scale that Flatten passes back through Relu.
+    effective, notes = write_effective_table(two_channel_plan())
+    assert effective == tables["table_minmax.scale"].replace(b"conv1 0.492126", b"conv1 0.257874")
+    assert notes == ()
 
 
 def test_byte_for_byte_in_uint8() -> None:
     tables, _ = write_tables(two_channel_plan("tengine-u8"))
-    # 0.75 / 255 and int(0.5 / 0.0029411765) = 170 (of 170.0); 32.75 / 255.
+    # 0.75 / 255 and int(0.5 / 0.0029411765) = 170 (of 170.0); 95.25 / 255 and
+    # int(62.5 / 0.37352943) = 167 (of 167.3); 32.75 / 255.
     assert tables["table_minmax.scale"] == (
-        b"data 0.002941 170\nconv1 0.128431 0\nrelu1 0.128431 0\nflat 0.128431 0\nprob 0.003922 0\n"
+        b"data 0.002941 170\nconv1 0.373529 167\nrelu1 0.128431 0\nflat 0.128431 0\n"
+        b"prob 0.003922 0\n"
     )
     assert tables[WEIGHTS_FILE] == b"weight1 0.50102746 \n"
 
@@ -82,7 +98,13 @@ def test_what_is_written_is_read_back(name: str, target: str) -> None:
     written = tables[table_name(plan)]
     if not written:
         return
-    table = parse_table(written, "table")
+    own = parse_table(written, "table")
+    for value in plan.graph.values:
+        if str(value.name) in own:
+            params = own_params(plan, value)
+            assert params is not None
+            assert own[str(value.name)].scale == params.scale
+    table = parse_table(write_effective_table(plan)[0], "table")
     seen = 0
     for point in quantization_points(plan):
         params, tensor = point.config.params, str(point.value.name)
@@ -130,6 +152,30 @@ def test_a_table_as_calibration_gives_the_same_plan(tmp_path: Path) -> None:
     assert written == table.read_bytes()
     for name in (WEIGHTS_FILE, BIASES_FILE, MODEL_FILE):
         assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "first" / name).read_bytes()
+    assert again.plan.notes == first.plan.notes == ()  # what is only kept is not noted as unused
+
+
+def test_both_tables_as_calibration_give_the_same_model(tmp_path: Path) -> None:
+    model = residual_net()
+    formats, feeds = ("tengine", "tengine_effective"), random_inputs(model, batch=16)
+    first = intact.quantize(model, feeds, target="tengine", formats=formats)
+    first.save(tmp_path / "first")
+    loaded = intact.load_result(tmp_path / "first")
+    assert files_of(loaded, "tengine_effective") == files_of(first, "tengine_effective")
+    tables = [tmp_path / "first" / name for name in ("table_minmax.scale", EFFECTIVE_FILE)]
+    assert tables[0].read_bytes() != tables[1].read_bytes()
+    for table in tables:
+        again = intact.quantize(model, target="tengine", scales=table, formats=formats)
+        assert files_of(again, "tengine")[MODEL_FILE] == files_of(first, "tengine")[MODEL_FILE]
+        assert files_of(again, "tengine_effective") == files_of(first, "tengine_effective")
+        assert files_of(again, "tengine")["table_given.scale"] == table.read_bytes()
+
+
+def test_a_plan_that_is_saved_keeps_own_scales(tmp_path: Path) -> None:
+    plan = two_channel_plan()
+    save_plan(plan, tmp_path / "plan.json")
+    again = load_plan(tmp_path / "plan.json", plan.graph)
+    assert write_tables(again) == write_tables(plan)
 
 
 def test_a_result_is_read_back(tmp_path: Path) -> None:
@@ -216,8 +262,10 @@ def test_int8_with_zero_points_and_mixed_signs_are_a_table_of_uint8(target: str)
 
 
 def test_a_table_of_uint8_without_zero_points_is_noted() -> None:
-    tables, notes = write_tables(plan_of_signs("tengine-u8", negative=False))
-    assert tables["table_minmax.scale"].count(b" 0\n") == 5
+    tables, _ = write_tables(plan_of_signs("tengine-u8", negative=False))
+    assert tables["table_minmax.scale"].count(b" 0\n") == 3  # and before Relu
+    effective, notes = write_effective_table(plan_of_signs("tengine-u8", negative=False))
+    assert effective.count(b" 0\n") == 5
     assert any("all zero points are 0" in note.message for note in notes)
     for target, negative in (("tengine-u8", True), ("tengine", False)):
         assert write_tables(plan_of_signs(target, negative=negative))[1] == ()
@@ -230,3 +278,11 @@ def test_a_model_of_another_target_is_noted() -> None:
 
 
 TWO = ("tengine", "integer-pow2")
+
+
+@pytest.mark.parametrize("kept", ["a", [1.0], [-1.0, 0], [0.5, 1 << 80], [0.5, "0"], {}])
+def test_an_own_scale_that_is_none_is_refused(kept: JsonValue) -> None:
+    plan = two_channel_plan()
+    plan.configs[TensorEnd.output("c")].detail["own"] = kept
+    with pytest.raises(PlanError, match=r"^c\.output\[0\]: .*quantize again$"):
+        write_tables(plan)

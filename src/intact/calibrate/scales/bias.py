@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -18,9 +18,15 @@ from intact.graph import bias_slot, data_slots, weight_slot
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import GIVEN
+from intact.targets import DeadChannels
+
+if TYPE_CHECKING:
+    from intact.plan.dead_channels import Mask
 
 _ROOM = 2
 """A repaired bias takes at most 1/2 of the accumulator and leaves the rest to the products."""
+_BEYOND_HALF = 4
+"""A bias that is to be lost is a quarter of a step, which every rounding makes 0."""
 
 
 def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
@@ -28,14 +34,15 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
 
     A bias that does not fit its integers at s_w * s_x (a tiny weight or input scale) is given
     room by a larger weight scale of its channel, instead of saturating. Only a weight scale that
-    was given stays as it is.
+    was given stays as it is. Where the target loses the bias of channels without weights, their
+    weight scale, which nothing else depends on, becomes so large that the bias is 0.
 
     Args:
         plan: Inputs and weights have their scales.
         memo: Of former calls with plans of the same graph and target.
 
     Returns:
-        A note for each node whose bias does not fit.
+        A note for each node whose bias does not fit, or is lost.
     """
     notes = []
     memo = Forgetful() if memo is None else memo
@@ -58,12 +65,14 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
         weight_config, config = plan.input_config(node, weight), plan.input_config(node, slot)
         fitted = memo(
             _key(node, weight_config, data),
-            partial(_fitted, node, value, weight_config, data, config),
+            partial(_fitted, node, value, weight_config, data, config, _lost(plan, node)),
         )
         if fitted.is_raised and fitted.weight is not None:
             weight_config.set_checked(fitted.weight)
         if fitted.overflows:
             notes.append(_note(node, fitted.overflows, is_given=_is_settled(weight_config)))
+        if fitted.lost:
+            notes.append(_note_of_lost(plan, node, fitted.lost))
         config.set_checked(fitted.bias)
     return notes
 
@@ -76,12 +85,14 @@ class _Fitted(NamedTuple):
         weight: That of the weight.
         is_raised: The weight's had to be raised for it.
         overflows: In how many channels it did not fit.
+        lost: In how many channels the hardware does not add it.
     """
 
     bias: QuantParams
     weight: QuantParams | None
     is_raised: bool
     overflows: int
+    lost: int
 
 
 def _key(node: ir.Node, weight: TensorQuantConfig, data: TensorQuantConfig) -> Hashable:
@@ -96,18 +107,20 @@ def _fitted(
     weight: TensorQuantConfig,
     data: TensorQuantConfig,
     config: TensorQuantConfig,
+    dead: Mask | None,
 ) -> _Fitted:
     """Choose the scale of a bias, and raise that of the weight where it has to be."""
     tensor = value.const_value
     bias = np.zeros(0) if tensor is None else tensor.numpy().astype(np.float64)
     refuse_not_finite(bias, f"bias {value.name!r}", str(node.name))
     before = weight.params
+    lost = _lose(weight, np.float64(data.scale), bias, dead)
     overflows = _make_room(weight, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight, data, bias)
     scale = config.params
     if scale is None:
         raise CalibrationError(f"{node.name}: its bias has no scale")
-    return _Fitted(scale, weight.params, weight.params is not before, overflows)
+    return _Fitted(scale, weight.params, weight.params is not before, overflows, lost)
 
 
 def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:
@@ -126,6 +139,7 @@ def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:
         return
     bias = value.const_value.numpy().astype(np.float64)
     weight_config = plan.input_config(node, weight)
+    _lose(weight_config, np.float64(data.scale), bias, _lost(plan, node))
     _make_room(weight_config, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight_config, data, bias)
 
@@ -140,17 +154,59 @@ def _make_room(
     if weight.scale is None or weight.offset is None:
         return 0
     scales = weight.scale.astype(np.float64)
-    # A Gemm may add a bias for each row too: what counts is the largest of a channel.
-    rows = np.abs(bias).reshape(-1, scales.size) if scales.ndim else np.abs(bias).reshape(-1)
-    per_channel = rows.max(axis=0, initial=0.0)
+    per_channel = _largest(bias, scales)
     overflows = per_channel > config.quant_max * scales * input_scale
     if not np.any(overflows) or _is_settled(weight):
         return int(np.count_nonzero(overflows))
     needed = per_channel * _ROOM / (config.quant_max * input_scale)
+    _raise(weight, overflows, needed)
+    return int(np.count_nonzero(overflows))
+
+
+def _lost(plan: QuantizedGraph, node: ir.Node) -> Mask | None:
+    """Return the channels whose bias the target does not add."""
+    if plan.target.bias.dead_channels is DeadChannels.KEEP:
+        return None
+    from intact.plan.dead_channels import dead_channels
+
+    return dead_channels(plan, node)
+
+
+def _lose(
+    weight: TensorQuantConfig,
+    input_scale: np.float64,
+    bias: npt.NDArray[np.float64],
+    dead: Mask | None,
+) -> int:
+    """Raise the weight scales of dead channels until their bias is 0; return how many had one."""
+    if dead is None or weight.scale is None:
+        return 0
+    per_channel = _largest(bias, weight.scale)
+    lost = dead & (per_channel > 0)
+    if lost.any():
+        needed = np.maximum(per_channel * _BEYOND_HALF / input_scale, weight.scale)
+        _raise(weight, lost, needed)
+    return int(np.count_nonzero(lost))
+
+
+def _largest(
+    bias: npt.NDArray[np.float64], scales: npt.NDArray[np.floating]
+) -> npt.NDArray[np.float64]:
+    """Return the largest magnitude for each scale of the weight.
+
+    A Gemm may add a bias for each row too: what counts is the largest of a channel.
+    """
+    rows = np.abs(bias).reshape(-1, scales.size) if scales.ndim else np.abs(bias).reshape(-1)
+    found: npt.NDArray[np.float64] = rows.max(axis=0, initial=0.0)
+    return found
+
+
+def _raise(weight: TensorQuantConfig, where: Mask, needed: npt.NDArray[np.float64]) -> None:
     if weight.grid.power_of_two:
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))
-    weight.set_params(np.where(overflows, needed, scales).astype(np.float32), weight.offset)
-    return int(np.count_nonzero(overflows))
+    if weight.scale is not None:
+        scales = np.where(where, needed, weight.scale).astype(np.float32)
+        weight.set_params(scales, weight.offset)
 
 
 def _is_settled(weight: TensorQuantConfig) -> bool:
@@ -185,4 +241,14 @@ def _note(node: ir.Node, channels: int, *, is_given: bool) -> Note:
         str(node.name),
         overflow + "their weight scale was raised",
         "equalize the layer or keep it float if its accuracy matters",
+    )
+
+
+def _note_of_lost(plan: QuantizedGraph, node: ir.Node, channels: int) -> Note:
+    return Note(
+        NoteKind.CALIBRATION,
+        str(node.name),
+        f"{channels} output channel(s) have weights of 0 only, and target {plan.target.name} does "
+        "not add their bias",
+        'quantize for a target with dead_channels = "keep" in [bias]',
     )

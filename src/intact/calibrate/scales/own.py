@@ -1,4 +1,4 @@
-"""The scale of a tensor's own range, where another's is in effect: for tables, not for computing."""
+"""The scale of a tensor's own range, where another's is in effect; only tables hold it."""
 
 from __future__ import annotations
 

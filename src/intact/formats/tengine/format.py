@@ -144,7 +144,9 @@ def _open(path: Path) -> FloatSource | QuantizedSource:
     if not file.is_quantized:
         return FloatSource(_NAME, read_tmfile(path))
     signed = all(scale.signed for scale in read_int8(path).scales.scales.values())
-    return QuantizedSource(_NAME if signed else "tengine-u8", partial(plan_of_tmfile, path))
+    scales = [each.quantization.scale for each in file.tensors if each.quantization is not None]
+    name = _NAME if all(scale.all() for scale in scales) else "tengine-tool"
+    return QuantizedSource(name if signed else "tengine-u8", partial(plan_of_tmfile, path))
 
 
 def _models() -> ModelReader:

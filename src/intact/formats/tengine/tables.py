@@ -2,11 +2,11 @@ r"""Tengine's tables of scales, which its quantization tool writes and reads [te
 
 ``table_<method>.scale`` has a line ``"%s %f %d\n"`` for each activation: name, scale, zero point.
 ``scale_weight.txt`` and ``scale_bias.txt`` have for each weight and bias its name, a space, and
-``"%8.8f "`` for each channel. The scales of the first are those of each tensor's own range: who
-reads the table passes them from operators that work in place to their inputs. A zero point has no decimal point, the scale of a channel has one;
-by that a reader knows the lines apart. Tengine computes with the float32 numbers nearest to these
-decimals: a target with ``scale_precision = "decimal6"`` has just them, for others a note names the
-loss.
+``"%8.8f "`` for each channel. The scales of activations are those of each tensor's own range: who
+reads the table passes them from operators that work in place to their inputs. A zero point has no
+decimal point, the scale of a channel has one; by that a reader knows the lines apart. Tengine
+computes with the float32 numbers nearest to these decimals: a target with ``scale_precision =
+"decimal6"`` has just them, for others a note names the loss.
 
 A table is one of int8, with zero points 0, or one of uint8, whose zero points are not all 0. Codes
 of both kinds, and int8 codes with zero points, are written as the uint8 codes of the same numbers.
@@ -25,6 +25,7 @@ import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
 from intact.errors import DataError, IntactError
+from intact.formats.tengine.dead_channels import dead_channel_notes, zero_scales
 from intact.graph import Role, input_role, is_constant
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import six_decimals
@@ -67,11 +68,11 @@ def write_tables(plan: QuantizedGraph) -> tuple[dict[str, bytes], tuple[Note, ..
     activations, constants = _writable(plan)
     own = {name: own_params(plan, value) for name, value in _values(plan)}
     lines = [_Row(name, each[0], own[name]) for name, each in activations.items() if each]
-    notes = tuple(_notes(activations, lines))
+    notes = (*_notes(activations, lines), *dead_channel_notes(plan))
     tables = {table_name(plan): _table(lines)}
     for file, role in ((WEIGHTS_FILE, Role.WEIGHT), (BIASES_FILE, Role.BIAS)):
-        rows = {name: config for name, its_role, config in constants if its_role is role}
-        tables[file] = "".join(_channels(name, config) for name, config in rows.items())
+        rows = {constant.name: constant for constant in constants if constant.role is role}
+        tables[file] = "".join(constant.text() for constant in rows.values())
     return {name: text.encode() for name, text in tables.items()}, notes
 
 
@@ -88,10 +89,21 @@ def write_effective_table(plan: QuantizedGraph) -> tuple[bytes, tuple[Note, ...]
 
 
 _Activations: TypeAlias = dict[str, list[TensorQuantConfig]]
-_Constants: TypeAlias = list[tuple[str, Role, TensorQuantConfig]]
 
 
-def _writable(plan: QuantizedGraph) -> tuple[_Activations, _Constants]:
+class _Constant(NamedTuple):
+    """A weight or a bias, with the scales that are written: float64 ``[channels]``."""
+
+    name: str
+    role: Role
+    config: TensorQuantConfig
+    scales: npt.NDArray[np.float64]
+
+    def text(self) -> str:
+        return f"{self.name} " + "".join(f"{scale:8.8f} " for scale in self.scales) + "\n"
+
+
+def _writable(plan: QuantizedGraph) -> tuple[_Activations, list[_Constant]]:
     """Return what the tables hold, if they can."""
     refuse_unready(plan)
     activations = _activations(plan)
@@ -144,17 +156,21 @@ def _values(plan: QuantizedGraph) -> Iterator[tuple[str, ir.Value]]:
             yield str(value.name), value
 
 
-def _constants(plan: QuantizedGraph) -> Iterator[tuple[str, Role, TensorQuantConfig]]:
+def _constants(plan: QuantizedGraph) -> Iterator[_Constant]:
+    zeros = zero_scales(plan)
     for point in quantization_points(plan):
         if point.is_constant and point.readers:
-            role = input_role(*point.readers[0])
+            node, slot = point.readers[0]
+            role = input_role(node, slot)
             if role in (Role.WEIGHT, Role.BIAS):
-                yield str(point.value.name), role, point.config
+                scales = np.atleast_1d(np.asarray(point.config.scale, np.float64))
+                scales = np.where(zeros.get(str(node.name), False), 0.0, scales)
+                yield _Constant(str(point.value.name), role, point.config, scales)
 
 
 def _unsupported(
     activations: _Activations,
-    constants: _Constants,
+    constants: list[_Constant],
 ) -> Iterator[tuple[str, str]]:
     """Yield names of tensors that the tables cannot hold, and the reason."""
     for name, configs in activations.items():
@@ -164,13 +180,13 @@ def _unsupported(
             if config.granularity.axis is not None:
                 yield name, "it has a scale for each channel"
             yield from _unsupported_grid(name, config)
-    first: dict[str, TensorQuantConfig] = {}
-    for name, role, config in constants:
-        if role is Role.WEIGHT:
-            yield from _unsupported_grid(name, config)
-        other = first.setdefault(name, config)
-        if other is not config and not np.array_equal(_scales(other), _scales(config)):
-            yield name, "it is quantized in several ways"
+    first: dict[str, _Constant] = {}
+    for constant in constants:
+        if constant.role is Role.WEIGHT:
+            yield from _unsupported_grid(constant.name, constant.config)
+        other = first.setdefault(constant.name, constant)
+        if not np.array_equal(other.scales, constant.scales):
+            yield constant.name, "it is quantized in several ways"
     for name in (*activations, *first):
         if any(character.isspace() for character in name):
             yield name, "its name has a space, up to which Tengine reads it"
@@ -181,10 +197,6 @@ def _unsupported_grid(name: str, config: TensorQuantConfig) -> Iterator[tuple[st
         yield name, "its levels are logarithmic"
     elif config.bits != _BITS:
         yield name, f"it has {config.bits} bits"
-
-
-def _scales(config: TensorQuantConfig) -> npt.NDArray[np.float64]:
-    return np.atleast_1d(np.asarray(config.scale, np.float64))
 
 
 def _notes(activations: _Activations, rows: list[_Row]) -> Iterator[Note]:
@@ -214,10 +226,6 @@ def _note(message: str, remedy: str = "") -> Note:
     return Note(NoteKind.EXPORT, "", message, remedy)
 
 
-def _channels(name: str, config: TensorQuantConfig) -> str:
-    return f"{name} " + "".join(f"{scale:8.8f} " for scale in _scales(config)) + "\n"
-
-
 _SCALE = re.compile(r"[-+]?(?:\d+(?:\.\d*)?(?:[eE][-+]?\d+)?|nan|inf)")
 
 _CHANNEL = re.compile(r"[-+]?(?:\d+\.\d*(?:[eE][-+]?\d+)?|nan|inf)")
@@ -235,6 +243,8 @@ class _Line(NamedTuple):
 
 def parse_table(data: bytes, source: str) -> ScaleTable:
     """Read a table of activations, of weights, or both in one file.
+
+    Channels whose scale is 0 hold zeros alone, which any scale holds: they get 1.
 
     Args:
         data: The file's bytes.
@@ -283,7 +293,7 @@ def _parsed(line: str, place: str, source: str) -> _Line:
 def _entry(line: _Line, source: str, *, unsigned: bool) -> tuple[str, str, GivenScale]:
     try:
         if line.zero_point is None:
-            return line.place, line.name, GivenScale.of(line.scales)
+            return line.place, line.name, GivenScale.of([scale or 1.0 for scale in line.scales])
         scale = GivenScale.of(line.scales[0], line.zero_point, signed=not unsigned)
         return line.place, line.name, scale
     except IntactError as error:

@@ -15,6 +15,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tengine.dead_channels import zero_scales
 from intact.formats.tengine.tmfile.file import FileNode, FileTensor, TmFile
 from intact.formats.tengine.tmfile.layout import Element, Kind, Layout
 from intact.formats.tengine.tmfile.writers.scales import Array, Constant, Scales
@@ -72,6 +73,7 @@ class TmFileBuilder:
         self._nodes = {str(node.name): node for node in plan.graph.nodes}
         self._positions = {name: position for position, name in enumerate(self._nodes)}
         self._points = {p.end: p for p in quantization_points(plan) if p.is_constant}
+        self._dead = zero_scales(plan)
         self._shapes = _shapes(program)
         self.scales = Scales(program, quantized=quantized)
         self._entries: list[_Entry] = []
@@ -172,7 +174,8 @@ class TmFileBuilder:
             codes = tensor.as_stored(point.constant_codes())
             if codes.shape == data.shape:
                 data, encoding = codes, encoding_of(point)
-        return Constant(tensor.value, slot, data, tensor.as_in_model(data), encoding)
+        dead = self._dead.get(step.nodes[0])
+        return Constant(tensor.value, slot, data, tensor.as_in_model(data), encoding, dead)
 
     def stored(self, constant: Constant, array: Array, *, by_channel: bool = False) -> FileTensor:
         """Return the file's tensor for a constant; steps that store it alike share one.

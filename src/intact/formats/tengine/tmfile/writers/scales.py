@@ -30,6 +30,8 @@ class Constant:
         data: Codes or floats as the program stores them.
         in_model: The same with the axes in the model's order.
         encoding: What codes stand for; None for floats.
+        dead: bool, ``[channels]`` or ``[]``: channels of weights 0, whose scale is written as 0;
+            None where scales are written as they are.
     """
 
     name: str
@@ -37,6 +39,7 @@ class Constant:
     data: Array
     in_model: Array
     encoding: Encoding | None = None
+    dead: npt.NDArray[np.bool_] | None = None
 
 
 class Scales:
@@ -118,6 +121,8 @@ class Scales:
         if by_channel and self.element is Element.INT8:
             # Kernels of int8 read a scale for each channel, even where the plan has one.
             scale = np.broadcast_to(scale, array.shape[:1])
+        if constant.dead is not None:
+            scale = np.where(constant.dead, np.float32(0), scale)
         zero_point = np.broadcast_to(encoding.zero_point.astype(np.int32), scale.shape)
         if self.element is Element.UINT8 and scale.size > 1:
             raise Unsupported(f"input {slot} has {scale.size} scales; Tengine's uint8 has one")
