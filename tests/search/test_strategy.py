@@ -33,6 +33,10 @@ def content(plan: QuantizedGraph) -> dict[str, Any]:
     document: dict[str, Any] = json.loads(plan_to_json(plan))
     del document["notes"]
     document["provenance"].pop("statistics", None)
+    for config in document["configs"]:  # own scales of tensors that share one: not in the log
+        config.get("detail", {}).pop("own", None)
+        if config.get("detail") == {}:
+            del config["detail"]
     return document
 
 

@@ -104,6 +104,7 @@ BAD = [
         "[[op]]\nops = ['Relu']\n[[op]]\nops = ['Conv']\nweight = { bit = 6 }",
         "unknown key 'bit' in [[op]] for Conv, weight; did you mean 'bits'?",
     ),
+    ("[bias]\ndead_channels = 'zeros'", "[bias] dead_channels is 'zeros'; did you mean 'zero'?"),
     ("[bias]\ndtype = 'int23'", "[bias] dtype is 'int23'; did you mean 'int32'?"),
     ("[[op]]\nops = ['Conv']\nscales = 'unify'", "scales is 'unify'; did you mean 'unify_all'?"),
     (

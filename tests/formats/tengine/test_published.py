@@ -153,9 +153,14 @@ def test_a_file_with_scales_of_0_is_read_and_written_again(tmp_path_factory: obj
     assert tensors(again)["b1"].data.tolist()[2] == 0  # type: ignore[union-attr]
 
 
-def test_what_is_lost_is_simulated() -> None:
+@pytest.mark.parametrize("improve", [[], ["weight-scales"]])
+def test_what_is_lost_is_simulated(improve: list[str]) -> None:
     """The engine adds no bias where the file has none."""
-    result = quantized("tengine-tool")
+    result = quantized("tengine-tool", improve=improve)
+    assert tensors(result)["b1"].data.tolist()[2] == 0  # type: ignore[union-attr]
+    weight = result.plan.input_config(result.plan.graph.node("conv1"), 1)
+    assert weight.scale is not None
+    assert (weight.scale > 0).all()
     verification = intact.verify(result, DATA)
     assert verification.layers
     assert not any(layer.mismatches for layer in verification.layers)
