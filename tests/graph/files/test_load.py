@@ -174,8 +174,8 @@ def with_entry(path: Path, key: str, text: str, *, position: int = 0) -> Path:
         ("offset", "99999999999999999999", "too short"),
         ("length", "99999999999", "too short"),
         ("length", "4", "has offset .* and length 4"),
-        ("location", "", "does not exist"),
-        ("location", ".", "does not exist"),
+        ("location", "", "is a folder"),
+        ("location", ".", "is a folder"),
         ("location", "sub/../../weights.bin", "outside the model's folder"),
         ("location", "we\0ights.bin", "is not a path"),
         ("location", "weights.bin/x", "does not exist"),
@@ -210,7 +210,7 @@ def test_external_data_of_an_attribute_is_checked_too(tmp_path: Path) -> None:
         load_model(path)
     wrong = onnx.load(path, load_external_data=False)
     wrong.graph.node[0].attribute[0].t.external_data.add(key="offset", value="-8")
-    with pytest.raises(ModelError, match="of tensor 't' has offset '-8'"):
+    with pytest.raises(ModelError, match="tensor 't' has offset '-8'"):
         load_model(written(folder / "wrong.onnx", wrong.SerializeToString()))
     tensor.external_data[0].value = "own.bin"
     (folder / "own.bin").write_bytes(np.array([3, 4], np.float32).tobytes())
@@ -274,7 +274,7 @@ def test_bad_sparse_initializers_are_refused(dims: list[int], indices: list[int]
     del sparse.dims[:]
     sparse.dims.extend(dims)
     sparse.indices.CopyFrom(onnx.numpy_helper.from_array(np.array(indices), "i"))
-    with pytest.raises(ModelError, match="sparse initializer 'rows'") as caught:
+    with pytest.raises(ModelError, match=r"sparse initializers? .*'rows'") as caught:
         load_model(model)
     assert "\n" not in str(caught.value)
 

@@ -9,14 +9,16 @@ from __future__ import annotations
 import mmap
 import os
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
 import numpy.typing as npt
 import onnx
 import onnx_ir as ir
+from onnx import numpy_helper
 
 from intact.errors import ModelError
+from intact.graph.files.regular import open_file
 from intact.graph.files.tensors import change_tensors
 
 _Identity = tuple[int, int, int, int]
@@ -46,7 +48,7 @@ class MappedFile:
             OSError: The file cannot be read.
             ValueError: The file is empty.
         """
-        with path.open("rb") as file:
+        with open_file(path) as file:
             pages = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
             return MappedFile(path.resolve(), pages, _identity(os.fstat(file.fileno())))
 
@@ -105,32 +107,65 @@ def _identity(found: os.stat_result) -> _Identity:
 _NUMBERS = ("offset", "length")
 
 
-def refuse_bad_places(proto: onnx.ModelProto, where: str) -> None:
-    """Check that offset and length of external data are numbers.
+def refuse_bad_place(tensor: onnx.TensorProto, folder: Path | None, where: str) -> None:
+    """Check where a tensor says that its external data are, without opening anything.
+
+    Args:
+        tensor: The tensor, of whatever part of the model.
+        folder: The model's folder; None for a model that is not of a file.
+        where: Name of the model for messages.
 
     Raises:
-        ModelError: One is not; the message names the tensor.
+        ModelError: Offset or length is no number, or the file is outside the model's folder, or is
+            no file; the message names the tensor.
     """
-    graphs = [proto.graph]
-    nodes = [node for function in proto.functions for node in function.node]
-    tensors: list[onnx.TensorProto] = []
-    while graphs or nodes:
-        if graphs:
-            graph = graphs.pop()
-            tensors += graph.initializer
-            nodes += graph.node
-            continue
-        for attribute in nodes.pop().attribute:
-            graphs += [attribute.g, *attribute.graphs]
-            tensors += [attribute.t, *attribute.tensors]
-    for tensor in tensors:
-        for entry in tensor.external_data:
-            if entry.key in _NUMBERS and not (entry.value.isascii() and entry.value.isdecimal()):
-                raise ModelError(
-                    f"{where}: external data of tensor {tensor.name!r} has {entry.key} "
-                    f"{entry.value!r}",
-                    remedy="export the model again",
-                )
+    for entry in tensor.external_data:
+        if entry.key in _NUMBERS and not (entry.value.isascii() and entry.value.isdecimal()):
+            raise ModelError(
+                f"{where}: external data of tensor {tensor.name!r} has {entry.key} {entry.value!r}",
+                remedy="export the model again",
+            )
+    for entry in tensor.external_data:
+        if entry.key == "location" and tensor.data_location == onnx.TensorProto.EXTERNAL:
+            what = f"{where}: external data {entry.value!r} of tensor {tensor.name!r}"
+            _place(entry.value, folder, what)
+
+
+def _place(location: str, folder: Path | None, what: str) -> Path:
+    """Return the path of a file that a model names.
+
+    Raises:
+        ModelError: It leads out of the folder, by its text or by links, or to no regular file.
+    """
+    kinds = (PurePosixPath(location), PureWindowsPath(location))
+    try:
+        root = None if folder is None else folder.resolve()
+        path = Path(location) if root is None else (root / location).resolve()
+        is_other = root is not None and path.exists() and not path.is_file()
+    except (OSError, ValueError, RuntimeError) as error:  # too long, a null byte, a loop of links
+        raise ModelError(f"{what} is not a path: {error}") from error
+    if any(each.is_absolute() or each.drive or ".." in each.parts for each in kinds) or (
+        root is not None and not path.is_relative_to(root)
+    ):
+        raise ModelError(f"{what} is outside the model's folder", remedy="move it beside the model")
+    if is_other:
+        raise ModelError(f"{what} is a folder, a pipe or a device", remedy="put its weights there")
+    return path
+
+
+def read_tensor(
+    tensor: onnx.TensorProto, folder: Path | None, where: str
+) -> npt.NDArray[np.generic]:
+    """Return the values of a tensor, which may be in an external file.
+
+    Raises:
+        ModelError: As of `map_external`.
+        ValueError, TypeError: Data do not fit type and shape.
+    """
+    if tensor.data_location != onnx.TensorProto.EXTERNAL:
+        return numpy_helper.to_array(tensor)
+    found = _mapped(ir.from_proto(tensor), {}, folder, where)
+    return np.array(found.numpy())
 
 
 def map_external(model: ir.Model, folder: Path | None, where: str) -> None:
@@ -145,26 +180,29 @@ def map_external(model: ir.Model, folder: Path | None, where: str) -> None:
         ModelError: A file is missing, too short, unusable or outside the model's folder.
     """
     files: dict[Path, MappedFile] = {}
+    change_tensors(model, lambda tensor: _mapped(tensor, files, folder, where))
 
-    def mapped(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
-        if not isinstance(tensor, ir.ExternalTensor):
-            return tensor
-        if folder is None and not tensor.base_dir:
-            raise ModelError(
-                f"{where}: the weights of tensor {tensor.name!r} are in an external file",
-                remedy="load the model by its path",
-            )
-        path = _checked(tensor, folder or Path(tensor.base_dir), where)
-        try:
-            if path not in files and tensor.size:
-                files[path] = MappedFile.open(path)
-            return _read(tensor, files[path]) if tensor.size else _empty(tensor)
-        except (OSError, ValueError) as error:
-            raise ModelError(
-                f"{where}: external data {str(tensor.location)!r} cannot be read: {error}"
-            ) from error
 
-    change_tensors(model, mapped)
+def _mapped(
+    tensor: ir.TensorProtocol, files: dict[Path, MappedFile], folder: Path | None, where: str
+) -> ir.TensorProtocol:
+    """Map the data of an external tensor; return another as it is."""
+    if not isinstance(tensor, ir.ExternalTensor):
+        return tensor
+    if folder is None and not tensor.base_dir:
+        raise ModelError(
+            f"{where}: the weights of tensor {tensor.name!r} are in an external file",
+            remedy="load the model by its path",
+        )
+    path = _checked(tensor, folder or Path(tensor.base_dir), where)
+    try:
+        if path not in files and tensor.size:
+            files[path] = MappedFile.open(path)
+        return _read(tensor, files[path]) if tensor.size else _empty(tensor)
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"{where}: external data {str(tensor.location)!r} cannot be read: {error}"
+        ) from error
 
 
 def _read(tensor: ir.ExternalTensor, file: MappedFile) -> ir.TensorProtocol:
@@ -188,20 +226,8 @@ def _empty(tensor: ir.ExternalTensor) -> ir.TensorProtocol:
 def _checked(tensor: ir.ExternalTensor, folder: Path, where: str) -> Path:
     """Return the path of a tensor's file, after checking path, offset and length."""
     what = f"{where}: external data {str(tensor.location)!r} of tensor {tensor.name!r}"
-    root = folder.resolve()
-    location = str(tensor.location)
-    try:
-        path = (root / location).resolve()
-        is_file = path.is_file()
-    except (
-        OSError,
-        ValueError,
-        RuntimeError,
-    ) as error:  # too long, a null byte, or a loop of links
-        raise ModelError(f"{what} is not a path: {error}") from error
-    if PurePosixPath(location).is_absolute() or not path.is_relative_to(root):
-        raise ModelError(f"{what} is outside the model's folder", remedy="move it beside the model")
-    if not is_file:
+    path = _place(str(tensor.location), folder, what)
+    if not path.is_file():
         raise ModelError(f"{what} does not exist", remedy="copy it beside the model")
     sizes = tensor.shape.numpy()
     if tensor.dtype is ir.DataType.STRING or any(size < 0 for size in sizes):

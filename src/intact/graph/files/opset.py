@@ -16,6 +16,7 @@ from onnx import version_converter
 from intact.errors import ModelError
 from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import all_nodes, own_tensors
+from intact.graph.files.trial import survives
 from intact.graph.ops import input_value
 
 OLDEST_OPSET = 7
@@ -75,6 +76,11 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     functions = _functions_at(model, opset)
     proto, absent = weights_as_inputs(model, larger_than=_READ_BY_CONVERTER)
     ports = {value.name for value in model.graph.inputs}
+    if not survives(lambda: _attempt(proto, opset)):
+        raise ModelError(
+            f"cannot be converted to opset {opset}: ONNX's converter crashes on it, which it does "
+            "on impossible sizes"
+        )
     try:
         converted = version_converter.convert_version(proto, opset)
         _restore_names(proto, converted)
@@ -93,6 +99,14 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     )
     result.ir_version = max(model.ir_version, needed)
     return result
+
+
+def _attempt(proto: onnx.ModelProto, opset: int) -> None:
+    """Call all that `convert_opset` does of ONNX's compiled code."""
+    try:
+        onnx.shape_inference.infer_shapes(version_converter.convert_version(proto, opset))
+    except Exception:  # as there
+        _culprit(proto, opset)
 
 
 def _attach(result: ir.Model, weights: list[ir.Value], ports: set[str | None]) -> None:
@@ -214,7 +228,10 @@ def _is_flat_hardmax(node: ir.Node) -> bool:
 
 def _culprit(proto: onnx.ModelProto, opset: int) -> str:
     """Find the node that cannot be converted, by converting each alone, and the reason."""
-    inferred = onnx.shape_inference.infer_shapes(proto).graph
+    try:
+        inferred = onnx.shape_inference.infer_shapes(proto).graph
+    except Exception as error:  # as of the converter
+        return _reason(error)
     known = {each.name: each for each in (*inferred.value_info, *inferred.input)}
     constants = {tensor.name: tensor for tensor in inferred.initializer}
     for node in inferred.node:

@@ -6,14 +6,15 @@ onnxscript is imported inside functions: importing it takes about 0.2 s.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.errors import ModelError
 from intact.graph.files.quiet import quiet
-from intact.graph.files.tensors import own_tensors
+from intact.graph.files.tensors import all_nodes, own_tensors
+from intact.graph.files.trial import survives
 
 _LARGEST_GROWTH = 1 << 20
 """Limit for the elements that folding one node may add (for example an expanded constant)."""
@@ -68,9 +69,29 @@ def sort_nodes(model: ir.Model) -> bool:
 
 
 def infer_shapes(model: ir.Model) -> bool:
-    """Infer the types and shapes of values with ONNX shape inference."""
+    """Infer the types and shapes of values with ONNX shape inference.
+
+    Raises:
+        ModelError: It would end the process: a Slice reads a tensor of a negative size.
+    """
+    infer = common.ShapeInferencePass(check_type=False, strict_mode=False)
+    if _has_slice(model):
+        _try_first(lambda: infer(model))
     with quiet():
-        return common.ShapeInferencePass(check_type=False, strict_mode=False)(model).modified
+        return infer(model).modified
+
+
+def _has_slice(model: ir.Model) -> bool:
+    return any(node.op_type == "Slice" for node in all_nodes(model))
+
+
+def _try_first(work: Callable[[], object]) -> None:
+    if not survives(work):
+        raise ModelError(
+            "the model makes a tensor of a negative size, which a Slice reads: a window or a "
+            "negative pad is larger than what it is applied to, or a size below 0 is declared",
+            remedy="export the model again, with the size of its real input",
+        )
 
 
 def remove_unused(model: ir.Model) -> bool:
@@ -118,7 +139,7 @@ def fold_constants(model: ir.Model) -> bool:
     """Fold constant expressions, including known shapes."""
     from onnxscript.optimizer import fold_constants as fold
 
-    with _without_functions(model), quiet():
+    def work() -> bool:
         result = fold(
             model,
             onnx_shape_inference=True,
@@ -126,7 +147,16 @@ def fold_constants(model: ir.Model) -> bool:
             output_size_limit=_LARGEST_GROWTH,
             should_fold=_may_fold,
         )
-    return bool(result.modified)
+        return bool(result.modified)
+
+    with _without_functions(model), quiet():
+        if _has_slice(model) and _has_unknown_shape(model):  # that folding may compute
+            _try_first(work)
+        return work()
+
+
+def _has_unknown_shape(model: ir.Model) -> bool:
+    return any(value.shape is None for node in model.graph for value in node.outputs)
 
 
 def apply_rules(model: ir.Model) -> bool:

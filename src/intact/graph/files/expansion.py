@@ -1,0 +1,162 @@
+"""How long a model is when its functions are written out and its loops are run.
+
+Thirty functions that call one another ten times each are 2 kB, and 10^30 nodes for whoever writes
+them out: ONNX's shape inference and ONNX Runtime do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple
+
+import onnx
+from onnx import numpy_helper
+
+from intact.errors import ModelError
+from intact.graph.files.limits import NODE_RUNS, NODES, limit_of, remedy
+
+_STANDARD = ("", "ai.onnx")
+_FunctionKey = tuple[str, str, str]
+
+
+class _Length(NamedTuple):
+    """How many nodes there are, and how many are run."""
+
+    nodes: int
+    runs: int
+
+
+def refuse_endless(proto: onnx.ModelProto, where: str) -> None:
+    """Check how many nodes a model has with its functions written out, and how many it runs.
+
+    A loop counts with its number of turns where that is constant and nothing in it ends it before.
+
+    Args:
+        proto: The parsed model.
+        where: Name of the model for messages.
+
+    Raises:
+        ModelError: There are too many, or a function calls itself.
+    """
+    lengths = _Lengths(proto, where)
+    found = lengths.of(proto.graph.node, _constants(proto.graph))
+    for count, usual, what, mend in (
+        (found.nodes, NODES, "nodes where its functions are written out", "export it without"),
+        (found.runs, NODE_RUNS, "nodes to run, as often as its loops turn", "shorten its loops"),
+    ):
+        if count > limit_of(usual):
+            shown = str(count) if count < 10**15 else f"about 10^{len(str(count)) - 1}"
+            raise ModelError(
+                f"{where} has {shown} {what}, {limit_of(usual)} are allowed",
+                remedy=remedy(count, limit_of(usual), mend),
+            )
+
+
+class _Lengths:
+    """The lengths of a model's functions, each computed once."""
+
+    def __init__(self, proto: onnx.ModelProto, where: str) -> None:
+        self._functions = {_key(each): each for each in proto.functions}
+        self._known: dict[_FunctionKey, _Length | None] = {}
+        self._where = where
+
+    def of(self, nodes: Iterable[onnx.NodeProto], constants: Mapping[str, int]) -> _Length:
+        """Add up nodes, their bodies and the functions that they call."""
+        nodes = list(nodes)
+        if not self._functions and not any(_bodies(node) for node in nodes):
+            return _Length(len(nodes), len(nodes))
+        constants = {**constants, **dict(_single_integers(nodes))}
+        count = runs = 0
+        for node in nodes:
+            called = self._called(node)
+            inside = [
+                self.of(body.node, {**constants, **_constants(body)}) for body in _bodies(node)
+            ]
+            turns = _turns(node, constants)
+            count += 1 + called.nodes + sum(each.nodes for each in inside)
+            runs += 1 + called.runs + turns * sum(each.runs for each in inside)
+        return _Length(count, runs)
+
+    def _called(self, node: onnx.NodeProto) -> _Length:
+        key = (node.domain, node.op_type, node.overload)
+        function = self._functions.get(key)
+        if function is None:
+            return _Length(0, 0)
+        if key not in self._known:
+            self._known[key] = None  # begun
+            self._known[key] = self.of(function.node, {})
+        found = self._known[key]
+        if found is None:
+            raise ModelError(
+                f"{self._where}: function {node.op_type!r} calls itself",
+                remedy="export the model again",
+            )
+        return found
+
+
+def _key(function: onnx.FunctionProto) -> _FunctionKey:
+    return function.domain, function.name, function.overload
+
+
+def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
+    return [
+        body
+        for attribute in node.attribute
+        for body in (*([attribute.g] if attribute.HasField("g") else ()), *attribute.graphs)
+    ]
+
+
+def _turns(node: onnx.NodeProto, constants: Mapping[str, int]) -> int:
+    """How often the bodies of a node run for certain; 1 where that is not known."""
+    if node.op_type != "Loop" or node.domain not in _STANDARD or not node.input:
+        return 1
+    if any(_may_end(body) for body in _bodies(node)):
+        return 1
+    return max(1, constants.get(node.input[0], 1))
+
+
+def _may_end(body: onnx.GraphProto) -> bool:
+    """Tell whether a condition that is computed may end the loop."""
+    producers = {name: each for each in body.node for name in each.output}
+    condition = body.output[0].name if body.output else ""
+    while condition in producers and producers[condition].op_type in ("Identity", "Cast"):
+        condition = next(iter(producers[condition].input), "")
+    node = producers.get(condition)
+    return node is not None and node.op_type != "Constant"
+
+
+def _constants(graph: onnx.GraphProto) -> dict[str, int]:
+    """The initializers that are one integer, by name."""
+    found = {each.name: _integer(each) for each in graph.initializer if _is_single(each)}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _single_integers(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, int]]:
+    for node in nodes:
+        if node.op_type != "Constant" or len(node.output) != 1:
+            continue
+        for attribute in node.attribute:
+            value = _VALUES.get(attribute.name, lambda _: None)(attribute)
+            if value is not None:
+                yield node.output[0], value
+
+
+def _is_single(tensor: onnx.TensorProto) -> bool:
+    sizes = list(tensor.dims)
+    return tensor.data_type == onnx.TensorProto.INT64 and sizes in ([], [1])
+
+
+def _integer(tensor: onnx.TensorProto) -> int | None:
+    if not _is_single(tensor) or tensor.data_location == onnx.TensorProto.EXTERNAL:
+        return None
+    try:
+        return int(numpy_helper.to_array(tensor).reshape(-1)[0])
+    except (ValueError, IndexError):  # data do not fit the type: reported elsewhere
+        return None
+
+
+_VALUES: Mapping[str, Callable[[onnx.AttributeProto], int | None]] = {
+    "value": lambda each: _integer(each.t),
+    "value_int": lambda each: each.i,
+    "value_ints": lambda each: each.ints[0] if len(each.ints) == 1 else None,
+}
