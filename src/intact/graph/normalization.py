@@ -114,6 +114,8 @@ def _try(library_pass: Callable[[ir.Model], bool], model: ir.Model) -> bool:
     """
     try:
         return library_pass(model)
+    except ModelError:
+        raise
     except Exception as error:  # the library raises whatever its rules and evaluators raise
         reason = " ".join(str(error).split())[:_LONGEST_REASON]
         _log.warning("the model is simplified only in part: %s", reason)

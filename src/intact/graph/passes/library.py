@@ -150,13 +150,19 @@ def fold_constants(model: ir.Model) -> bool:
         return bool(result.modified)
 
     with _without_functions(model), quiet():
-        if _has_slice(model) and _has_unknown_shape(model):  # that folding may compute
+        if _has_slice(model) and _may_learn_sizes(model):
             _try_first(work)
         return work()
 
 
-def _has_unknown_shape(model: ir.Model) -> bool:
-    return any(value.shape is None for node in model.graph for value in node.outputs)
+def _may_learn_sizes(model: ir.Model) -> bool:
+    """Tell whether a size is unknown that is none of the inputs' own: folding may compute it."""
+    given = {dim for value in model.graph.inputs for dim in value.shape or ()}
+    shapes = [value.shape for node in model.graph for value in node.outputs]
+    return any(
+        shape is None or any(not isinstance(dim, int) and dim not in given for dim in shape)
+        for shape in shapes
+    )
 
 
 def apply_rules(model: ir.Model) -> bool:
