@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -15,7 +17,8 @@ import pytest
 from onnx import TensorProto, helper
 
 from intact import quantize, verify
-from intact.calibrate.statistics import Statistics
+from intact.calibrate.observe.observer import find_layout
+from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.images.labels import csv_labels
 from intact.data.preprocess import read_preprocess
 from intact.data.signature import input_specs
@@ -24,8 +27,13 @@ from intact.errors import CalibrationError, IntactError, ModelError, PlanError
 from intact.flow.result import Result, check_output
 from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.scales import read_scales
+from intact.formats.tengine.tmfile.read import read_tmfile
+from intact.formats.tflite.reader.decode import open_tflite as read_tflite
 from intact.graph import normalize
 from intact.plan import load_plan, save_plan
+from intact.recipe.file import read_recipe
+from intact.recipe.options import QuantizeCommand
+from intact.search.logs.log import read_log
 from intact.targets import load_target
 from tests.fuzz.seeds import convolution, quantized_pairs
 from tests.models import ModelBuilder, control_flow, random_inputs
@@ -330,3 +338,89 @@ def test_a_deployed_model_whose_nodes_are_in_another_order_is_verified(folder: P
     model.graph.node.extend(nodes)
     onnx.save(model, path)
     assert verify(folder, samples=2).outputs_sqnr_db["logits"] > 0
+
+
+def test_one_long_name_does_not_lengthen_the_others(tmp_path: Path) -> None:
+    names = ["x" * (1 << 20), *(f"tensor{number}" for number in range(400))]
+    statistics = Statistics("hash", {name: TensorStatistics() for name in names})
+    tracemalloc.start()
+    path = tmp_path / "statistics.npz"
+    path.write_bytes(statistics.to_bytes())
+    found = Statistics.load(path)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert list(found.tensors) == sorted(names)
+    assert found.hash() == statistics.hash()
+    assert peak < 500 << 20  # padded, the names alone are 1.6 GiB
+
+
+@pytest.mark.parametrize("name", ["pipe", "/dev/zero"])
+@pytest.mark.parametrize(
+    "read",
+    [
+        normalize,
+        lambda name: open_samples(name, normalize(convolution())),
+        load_target,
+        lambda name: Statistics.load(Path(name)),
+        lambda name: load_plan(Path(name), normalize(convolution())),
+        read_preprocess,
+        read_scales,
+        read_tflite,
+        lambda name: read_tmfile(Path(name)),
+        lambda name: list(read_log(name)),
+        lambda name: csv_labels(Path(name), []),
+        lambda name: read_recipe(name, "quantize", QuantizeCommand),
+    ],
+)
+def test_files_that_never_end(
+    read: Callable[[str], object], name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    os.mkfifo("pipe")
+    with pytest.raises(IntactError):
+        read(name)
+
+
+@pytest.mark.parametrize(
+    "attributes", [{"pads": [1]}, {"pads": [1, 1, 1]}, {"strides": [1, 1, 1]}, {"dilations": [1]}]
+)
+def test_windows_of_several_ranks(attributes: dict[str, Any]) -> None:
+    b = ModelBuilder()
+    b.node("MaxPool", b.input("x", ["n", 2, 4, 4]), out="y", kernel_shape=[2, 2], **attributes)
+    b.output("y")
+    with pytest.raises(ModelError, match="attributes for different numbers of axes: "):
+        normalize(b.build())
+
+
+@pytest.mark.parametrize("attributes", [{"dilations": [7, 7]}, {"dilations": [1, 2**23]}])
+def test_windows_larger_than_what_they_read(attributes: dict[str, Any]) -> None:
+    b = ModelBuilder()
+    b.node("Conv", b.input("x", ["n", 2, 4, 4]), b.weight(2, 2, 3, 3), out="y", **attributes)
+    b.output("y")
+    with pytest.raises(ModelError, match="its window or its pads do not fit"):
+        normalize(b.build())
+
+
+def test_a_size_that_is_declared_as_minus_one_is_unknown() -> None:
+    b = ModelBuilder()
+    b.node("Other", b.input("x", ["n", 2]), out="between", domain="own")
+    b.domains["own"] = 1
+    b.node("Relu", "between", out="y")
+    b.output("y", [-1, 2])
+    model = b.build()
+    model.graph.value_info.append(helper.make_tensor_value_info("between", 1, [-1, 2]))
+    assert normalize(model).value("between").shape is None
+
+
+def test_a_tensor_with_more_axes_for_two_samples_than_for_one() -> None:
+    b = ModelBuilder()
+    b.node("Squeeze", b.input("x", ["n", 2, 1]), out="y")
+    b.output("y")
+
+    def run(feeds: dict[str, Any], _: object) -> list[Any]:
+        return [np.squeeze(feeds["x"])]
+
+    with pytest.raises(
+        CalibrationError, match=r"'y' has the shape \[2\] for one sample and \[2, 2"
+    ):
+        find_layout(normalize(b.build()), ["y"], run)

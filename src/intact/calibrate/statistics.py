@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import io
+import json
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -159,7 +160,7 @@ class Statistics:
         arrays: dict[str, npt.NDArray[Any]] = {
             "version": np.array(STATISTICS_VERSION),
             "model_hash": np.array(self.model_hash),
-            "names": np.array(names, dtype=np.str_),
+            "names": _packed_names(names),
             "bin_ends": np.cumsum([len(found) for found in bins], dtype=np.int64),
             "bins": _joined(bins).astype(np.uint16),
             "counts": counts.astype(np.uint32 if fits else np.int64),
@@ -192,6 +193,27 @@ class Statistics:
             ) from error
 
 
+_MOST_PADDING = 1 << 20
+"""Bytes by which names may be padded to the longest of them."""
+
+
+def _packed_names(names: list[str]) -> npt.NDArray[Any]:
+    """Return names as an array of text, or as JSON where one is much longer than the others."""
+    padded = 4 * len(names) * max(map(len, names), default=0)
+    if padded > _MOST_PADDING + 16 * sum(map(len, names)):
+        return np.frombuffer(json.dumps(names).encode(), np.uint8)
+    return np.array(names, dtype=np.str_)
+
+
+def _unpacked_names(array: npt.NDArray[Any]) -> list[str]:
+    if array.dtype != np.uint8:
+        return [str(name) for name in array.tolist()]
+    names = json.loads(array.tobytes())
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ValueError("names is no list of texts")
+    return names
+
+
 def _joined(arrays: list[npt.NDArray[np.int64]]) -> npt.NDArray[np.int64]:
     return np.concatenate(arrays) if arrays else np.zeros(0, np.int64)
 
@@ -200,10 +222,12 @@ def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
     """Refuse arrays of other kinds or sizes than ``_arrays`` gives."""
     if int(arrays["version"]) != STATISTICS_VERSION:
         raise ValueError(f"version {arrays['version']}, this intact reads {STATISTICS_VERSION}")
-    tensors, bins = arrays["names"].size, arrays["bins"].size
+    names = arrays["names"]
+    if names.ndim != 1 or (names.dtype.kind != "U" and names.dtype != np.uint8):
+        raise ValueError(f"names is {names.dtype} of shape {list(names.shape)}")
+    tensors, bins = len(_unpacked_names(names)), arrays["bins"].size
     for name, (kind, shape) in {
         "model_hash": ("U", ()),
-        "names": ("U", (tensors,)),
         "bin_ends": ("i", (tensors,)),
         "bins": ("u", (bins,)),
         "counts": ("iu", (bins,)),
@@ -216,7 +240,7 @@ def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
         if array.dtype.kind not in kind or array.shape != shape:
             raise ValueError(f"{name} is {array.dtype} of shape {list(array.shape)}")
     ends = [0, *arrays["bin_ends"].tolist(), bins]
-    if ends != sorted(ends) or len(set(arrays["names"].tolist())) < tensors:
+    if ends != sorted(ends) or len(set(_unpacked_names(names))) < tensors:
         raise ValueError("its tensors overlap")
     for name in ("counts", "zeros", "samples"):
         if (arrays[name] < 0).any():
@@ -228,7 +252,7 @@ def _check(arrays: dict[str, npt.NDArray[Any]]) -> None:
 def _from_arrays(arrays: dict[str, npt.NDArray[Any]]) -> Statistics:
     statistics = Statistics(str(arrays["model_hash"]))
     start = 0
-    for index, name in enumerate(arrays["names"].tolist()):
+    for index, name in enumerate(_unpacked_names(arrays["names"])):
         end = int(arrays["bin_ends"][index])
         tensor = TensorStatistics(
             zeros=int(arrays["zeros"][index]),

@@ -8,13 +8,16 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
+from pathlib import Path
 
 import click
 
+from intact import __version__
 from intact.cli.application import WRONG_USE, app
 from intact.errors import ExportError, IntactError, UsageError
 
-_WRONG, _STOPPED = 1, 130
+_WRONG, _INTERNAL, _STOPPED = 1, 70, 130
+_LONGEST_REASON = 200
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -24,13 +27,21 @@ def run(arguments: Sequence[str] | None = None) -> int:
         arguments: What stands behind ``intact``; None takes the process's own.
 
     Returns:
-        The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 130
-        stopped by Ctrl-C.
+        The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 70
+        intact itself is wrong, and a file named in the line says where; 130 stopped by Ctrl-C.
     """
     warnings.filterwarnings("ignore", module="PIL")  # an image that is too large is an error
+    given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        given = sys.argv[1:] if arguments is None else list(arguments)
-        with app.make_context("intact", given) as context:
+        return _run(given)
+    except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
+        return _internal(error, given)
+
+
+def _run(given: Sequence[str]) -> int:
+    """Run a command line; raise only what nobody foresaw."""
+    try:
+        with app.make_context("intact", list(given)) as context:
             app.invoke(context)
         sys.stdout.flush()
         return 0
@@ -50,6 +61,31 @@ def run(arguments: Sequence[str] | None = None) -> int:
         where: click.Context | None = getattr(error, "ctx", None)
         command = where.command_path if where else "intact"
         return _complain(f"{error.format_message().rstrip('.')}; see `{command} --help`", WRONG_USE)
+
+
+def _internal(error: Exception, given: Sequence[str]) -> int:
+    """Say that intact has a mistake, where the traceback is, and what to send."""
+    import platform
+    import tempfile
+    import traceback
+
+    reason = IntactError(f"{type(error).__name__}: {error}"[:_LONGEST_REASON]).with_flags
+    frames = traceback.extract_tb(error.__traceback__)
+    place = f" ({Path(frames[-1].filename).name}:{frames[-1].lineno})" if frames else ""
+    log = [
+        f"intact {__version__}, Python {platform.python_version()}, {platform.platform()}",
+        f"arguments: {list(given)}",
+        *traceback.format_exception(error),
+    ]
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="intact-", suffix=".log", encoding="utf-8", errors="replace", delete=False
+        ) as file:
+            file.write("\n".join(log))
+        attached = f"report it with {file.name} and, if you can, the files that you gave"
+    except OSError as failure:  # a full disk
+        attached = f"report it with this line; no log could be written ({failure.strerror})"
+    return _complain(f"internal error: {reason}{place}; nothing is finished; {attached}", _INTERNAL)
 
 
 def _not_written(error: OSError) -> int:

@@ -22,6 +22,8 @@ import numpy.lib.format as npy
 import numpy.typing as npt
 
 from intact.errors import DataError
+from intact.graph.files.limits import remedy, unpacked_limit
+from intact.graph.files.regular import open_file
 
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _LOCAL_SIGNATURE = b"PK\x03\x04"
@@ -64,7 +66,7 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
         DamagedError: The file is shorter than its header says, or the header cannot be read.
         PickledError: The file holds Python objects.
     """
-    with path.open("rb") as file:
+    with open_file(path) as file:
         header = _read_header(file)
     if header.length + header.data_bytes > path.stat().st_size:
         raise DamagedError(f"{list(header.shape)} of {header.dtype} do not fit into the file")
@@ -77,18 +79,19 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
     Raises:
         DamagedError: Members overlap, exceed the file or do not have the size in their headers.
         PickledError: A member holds Python objects.
-        DataError: The compressed members exceed the free memory, or a member is encrypted or
+        DataError: The compressed members exceed the free memory, or unpack to far more than the
+            file (`intact.graph.files.limits`), or a member is encrypted or
             compressed by a method that numpy does not use.
     """
     size = path.stat().st_size
-    with path.open("rb") as file, zipfile.ZipFile(file) as archive:
+    with open_file(path) as file, zipfile.ZipFile(file) as archive:
         members = archive.infolist()
         names = [member.filename.removesuffix(".npy") for member in members]
         if len(set(names)) < len(names):
             raise DamagedError("two members have one name")
         for member in members:
             _refuse_foreign(path, member)
-        _refuse_too_large(path, [m for m in members if m.compress_type == zipfile.ZIP_DEFLATED])
+        _refuse_too_large(path, size, [m for m in members if m.compress_type])
         starts = {m.filename: _data_start(file, m, size) for m in members}
         _refuse_overlaps(members, starts)
         arrays = {}
@@ -113,8 +116,9 @@ def _refuse_foreign(path: Path, member: zipfile.ZipInfo) -> None:
         )
 
 
-def _refuse_too_large(path: Path, members: list[zipfile.ZipInfo]) -> None:
+def _refuse_too_large(path: Path, size: int, members: list[zipfile.ZipInfo]) -> None:
     """Check the size of compressed members before memory is allocated."""
+    mend = "write it with numpy.savez (uncompressed), which is read in parts"
     for member in members:
         if member.file_size > _LARGEST_RATIO * member.compress_size + _CHUNK:
             raise DamagedError(
@@ -126,7 +130,13 @@ def _refuse_too_large(path: Path, members: list[zipfile.ZipInfo]) -> None:
         raise DataError(
             f"{path}: its compressed arrays need {needed / 2**30:.1f} GiB of memory, "
             f"{free / 2**30:.1f} are free",
-            remedy="write it with numpy.savez (uncompressed), which is read in parts",
+            remedy=mend,
+        )
+    allowed = unpacked_limit(size)
+    if needed > allowed:
+        raise DataError(
+            f"{path}: its {size} bytes unpack to {needed}, {allowed} are allowed",
+            remedy=remedy(needed, allowed, mend),
         )
 
 

@@ -20,6 +20,7 @@ from intact.data.signature import InputSpec, input_specs
 from intact.data.stream import Samples, as_array
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
+from intact.graph.files.regular import open_file
 
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
 
@@ -35,7 +36,7 @@ def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
             objects or compressed arrays that do not fit into memory.
     """
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             start = file.read(len(_NPY))
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file", remedy="check --data") from error

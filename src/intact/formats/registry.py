@@ -25,6 +25,7 @@ from intact.formats.base.format import (
     require_packages,
 )
 from intact.graph import load_model
+from intact.graph.files.regular import open_file
 from intact.plan import QuantizedGraph
 from intact.targets import Target
 
@@ -226,7 +227,7 @@ def _is_quantized(model: ir.Model) -> bool:
 def _head(path: Path) -> bytes:
     """The first 8 bytes of a file; none where there is no such file."""
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(8)
     except (OSError, ValueError):  # ValueError: a null byte in the path
         return b""

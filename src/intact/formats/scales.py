@@ -9,6 +9,7 @@ from intact.errors import DataError
 from intact.formats.base.format import ScaleReader
 from intact.formats.registry import described
 from intact.graph import Graph
+from intact.graph.files.regular import open_file
 from intact.plan.given_scales import ScaleTable
 
 _MOST_BYTES = 1 << 26
@@ -28,7 +29,7 @@ def read_scales(path: str | Path, graph: Graph | None = None) -> ScaleTable:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(_MOST_BYTES + 1)
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file", remedy="check --scales") from error

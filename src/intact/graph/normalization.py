@@ -61,6 +61,7 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     """
     model = load_model(source)
     library.sort_nodes(model)
+    _forget_negative_sizes(model)
     make_names_unique(model)
     widen_floats(model)
     library.lift_constants(model)
@@ -77,6 +78,7 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     make_names_unique(model)
     if ask_runtime(model):
         library.infer_shapes(model)
+    _refuse_negative_sizes(model)
     graph = Graph(model)
     if not graph.inputs:
         raise ModelError(
@@ -84,6 +86,32 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
             remedy="export it with its input",
         )
     return graph
+
+
+def _forget_negative_sizes(model: ir.Model) -> None:
+    """Some exporters declare -1 where they do not know a size."""
+    for node in model.graph:
+        for value in node.outputs:
+            if _is_negative(value):
+                value.shape = None
+
+
+def _is_negative(value: ir.Value | None) -> bool:
+    shape = None if value is None else value.shape
+    return any(isinstance(dim, int) and dim < 0 for dim in shape or ())
+
+
+def _refuse_negative_sizes(model: ir.Model) -> None:
+    for node in model.graph:
+        if any(map(_is_negative, node.inputs)):
+            continue  # that is said elsewhere
+        for value in node.outputs:
+            if _is_negative(value):
+                raise ModelError(
+                    f"node {node.name!r} ({node.op_type}) makes a tensor of the shape "
+                    f"{value.shape}: its window or its pads do not fit what it reads",
+                    remedy="export the model again, with the size of its real input",
+                )
 
 
 def _simplify(model: ir.Model) -> None:

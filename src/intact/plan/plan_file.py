@@ -28,6 +28,7 @@ from intact.config import (
 )
 from intact.errors import IntactError, PlanError
 from intact.graph import Graph
+from intact.graph.files.regular import read_file
 from intact.plan.baked_file import baked_hash, baked_to_bytes, load_baked
 from intact.plan.provenance import Provenance, provenance_of_texts
 from intact.plan.quantized_graph import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
@@ -235,7 +236,7 @@ def _read(path: Path) -> _PlanFile:
     try:
         if path.stat().st_size > _MAX_BYTES:
             raise PlanError(f"{path}: larger than {_MAX_BYTES >> 20} MiB", remedy="this is no plan")
-        data = path.read_bytes()
+        data = read_file(path)
         head = msgspec.json.decode(data, type=_Head)
         if head.format != "intact-plan":
             raise PlanError(f"{path}: not a plan of intact", remedy="give a plan.json")

@@ -12,6 +12,7 @@ import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, ParamSpec, TypeVar
 
@@ -21,7 +22,7 @@ from intact.recipe.kinds import Flag, Kind, Unfit
 P = ParamSpec("P")
 T = TypeVar("T")
 D = TypeVar("D")
-O = TypeVar("O")  # noqa: E741
+O = TypeVar("O", bound="Options")  # noqa: E741
 R = TypeVar("R")
 
 _KEY = "option"
@@ -170,6 +171,10 @@ class Options:
 
     section: ClassVar[str] = ""
 
+    def in_force(self) -> AbstractContextManager[None]:
+        """Return a context in which what the options change for a whole call holds."""
+        return nullcontext()
+
     def __post_init__(self) -> None:
         """Bring every value into its one form.
 
@@ -241,7 +246,9 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             _refuse_unknown(function.__name__, recipe, kwargs)
-            return function(recipe(*args, **kwargs))
+            options = recipe(*args, **kwargs)
+            with options.in_force():
+                return function(options)
 
         signature = inspect.signature(recipe)
         answer = inspect.signature(function).return_annotation

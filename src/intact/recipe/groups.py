@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
@@ -118,7 +119,27 @@ class ProgressOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class FormatOptions(Options):
+class LimitOptions(Options):
+    """What small files may unpack to."""
+
+    raise_limits: int = option(
+        Whole(least=1),
+        1,
+        "Let files that you trust unpack to so many times what is usual: 256 MiB and 64 times the "
+        "file for sparse or compressed arrays, 250,000 nodes of functions, 10 million nodes run "
+        "by loops.",
+        recorded=False,
+    )
+
+    def in_force(self) -> AbstractContextManager[None]:
+        """Raise the limits."""
+        from intact.graph.files.limits import raised_limits
+
+        return raised_limits(self.raise_limits)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FormatOptions(LimitOptions):
     """What is written, and where."""
 
     section: ClassVar[str] = "Output"
@@ -343,7 +364,9 @@ class LabelOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ComparisonOptions(ThreadOptions, SkipOptions, ArrayStepOptions, ProgressOptions):
+class ComparisonOptions(
+    ThreadOptions, SkipOptions, ArrayStepOptions, LimitOptions, ProgressOptions
+):
     """What the commands share that run a result on samples."""
 
     section: ClassVar[str] = "Preprocessing (left out, as for the calibration)"

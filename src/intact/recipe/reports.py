@@ -16,6 +16,7 @@ from intact.recipe.groups import (
     SAMPLES,
     ComparisonOptions,
     LabelOptions,
+    LimitOptions,
     RecipeOptions,
     TerminalOptions,
     ThreadOptions,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InspectOptions(WidthOptions):
+class InspectOptions(WidthOptions, LimitOptions):
     """The options of `inspect`."""
 
     model: ModelSource = field(

@@ -21,7 +21,7 @@ Place = Callable[[onnx.ModelProto, TensorProto], object]
 def branch(tensor: TensorProto | None = None) -> onnx.GraphProto:
     """The body of an If."""
     node = helper.make_node(
-        "Constant", [], ["inside"], value=numpy_helper.from_array(np.float32(0))
+        "Constant", [], ["inside"], value=numpy_helper.from_array(np.zeros((), np.float32))
     )
     output = helper.make_tensor_value_info("inside", TensorProto.FLOAT, [])
     return helper.make_graph([node], "branch", [], [output], [tensor] if tensor else [])
@@ -55,7 +55,7 @@ def sparse_indices(model: onnx.ModelProto, tensor: TensorProto) -> None:
 
 
 def sparse_in_branch(model: onnx.ModelProto, tensor: TensorProto) -> None:
-    in_branch(model, numpy_helper.from_array(np.float32(0), "harmless"))
+    in_branch(model, numpy_helper.from_array(np.zeros((), np.float32), "harmless"))
     sparse = model.graph.node[-1].attribute[0].g.sparse_initializer.add(dims=[8])
     sparse.values.CopyFrom(tensor)
     sparse.indices.CopyFrom(numpy_helper.from_array(np.arange(4)))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def test_a_slice_behind_sizes_that_folding_computes() -> None:
     ],
 )
 def test_numbers_that_no_tensor_has(
-    op_type: str, opset: int, attributes: dict[str, object], says: str
+    op_type: str, opset: int, attributes: dict[str, Any], says: str
 ) -> None:
     b = ModelBuilder(opset)
     b.node(op_type, b.input("x", ["n", 2, 4, 4]), out="y", name="node", **attributes)

@@ -76,7 +76,7 @@ class BatchLayout:
         for the whole batch, so that nothing of it is lost.
         """
         axis = self.axes[name]
-        if axis is None or not shape or shape[axis] % self.batch_size:
+        if axis is None or axis >= len(shape) or shape[axis] % self.batch_size:
             return None
         return axis
 
@@ -149,6 +149,13 @@ def _measured(
 ) -> dict[str, tuple[Shape, int | None]]:
     """Return the same by running the model on one and on two samples of zeros."""
     one, two = (_shapes_at(size, specs, computed, run) for size in (1, 2))
+    for name in computed:
+        if len(one[name]) != len(two[name]):
+            raise CalibrationError(
+                f"tensor {name!r} has the shape {list(one[name])} for one sample and "
+                f"{list(two[name])} for two",
+                remedy="name the axes of the Squeeze before it, and export the model again",
+            )
     return {name: (one[name], _changed_axis(one[name], two[name])) for name in computed}
 
 
@@ -225,6 +232,13 @@ class Observer:
                     self._local.arena = _Arena(
                         self._session, self._computed, self.tensors, self.layout, self.layout.shapes
                     )
+                except (
+                    ValueError
+                ) as error:  # more than there are addresses, or not what is computed
+                    raise CalibrationError(
+                        f"the sizes of the model's tensors contradict each other: {error}",
+                        remedy="export the model again, with the size of its real input",
+                    ) from error
                 except MemoryError as error:
                     raise CalibrationError(
                         f"the activations of one batch do not fit into memory: {error}"

@@ -9,6 +9,7 @@ from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
 from intact.errors import DataError
+from intact.graph.files.regular import open_file
 
 _LARGEST_FILE = 1 << 26
 _MOST_DIGITS = 9
@@ -114,7 +115,7 @@ def csv_labels(path: Path, files: Sequence[str]) -> list[int]:
 
 def _text(path: Path, label: str) -> str:
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(_LARGEST_FILE + 1)
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error

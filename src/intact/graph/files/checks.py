@@ -34,10 +34,18 @@ _COUNTS = frozenset({"group", "offset_group"})
 
 """Attributes that are divisors: ONNX Runtime 1.31 crashes on a ConvTranspose with group 0."""
 
+_WINDOWED = ("Conv", "Pool")
+
+_WINDOW = {"kernel_shape": 1, "strides": 1, "dilations": 1, "output_padding": 1, "pads": 2}
+"""Numbers an axis of the attributes of a sliding window."""
+
 _AXES = frozenset({"axis", "axes", "batch_axis", "time_axis", "batch_dims", "perm"})
 
 _MOST_AXES = 64
 """NumPy's limit. onnx 1.22 reads outside its memory for a GatherND with batch_dims -2^31."""
+
+_MOST = {"blocksize": 1 << 15, "kernel_shape": 1 << 24, "dilations": 1 << 24}
+"""Limits of attributes that are multiplied with others."""
 
 _LARGEST = 1 << 31
 """Limit of other numbers in attributes: products of larger ones overflow where they are used."""
@@ -143,12 +151,10 @@ def _problem(node: onnx.NodeProto, opset: int) -> str:
     ):
         if not least <= count <= most:
             return f"has {count} {what}, ONNX opset {opset} requires {least} to {most}"
-    for attribute in node.attribute:
-        problem = _attribute_problem(attribute, schema)
-        if problem:
-            return problem
-    if _outputs_of_split(node) not in (None, len(node.output)):
-        return f"has num_outputs {_outputs_of_split(node)}, but {len(node.output)} outputs"
+    problems = (_attribute_problem(attribute, schema) for attribute in node.attribute)
+    found = next(filter(None, problems), "") or _contradiction(node)
+    if found:
+        return found
     present = {attribute.name for attribute in node.attribute}
     for name, defined in schema.attributes.items():
         if defined.required and name not in present:
@@ -168,11 +174,29 @@ def _attribute_problem(attribute: onnx.AttributeProto, schema: onnx.defs.OpSchem
         return ""
     if attribute.name in _COUNTS and attribute.i < 1:
         return f"has {attribute.name} {attribute.i}, which must be 1 or more"
-    most = _MOST_AXES if attribute.name in _AXES else _LARGEST
+    most = _MOST_AXES if attribute.name in _AXES else _MOST.get(attribute.name, _LARGEST)
     for number in (attribute.i, *attribute.ints):
         if not -most <= number < most:
             return f"has {attribute.name} {number}, which must be from {-most} to {most - 1}"
     return ""
+
+
+def _contradiction(node: onnx.NodeProto) -> str:
+    """Tell what of a node does not fit the rest of it; empty where all fits."""
+    if _outputs_of_split(node) not in (None, len(node.output)):
+        return f"has num_outputs {_outputs_of_split(node)}, but {len(node.output)} outputs"
+    axes = {len(each.ints) // _WINDOW[each.name] for each in _window(node)}
+    if len(axes) > 1 or any(len(each.ints) % _WINDOW[each.name] for each in _window(node)):
+        counts = ", ".join(f"{len(each.ints)} {each.name}" for each in _window(node))
+        return f"has attributes for different numbers of axes: {counts}"
+    return ""
+
+
+def _window(node: onnx.NodeProto) -> list[onnx.AttributeProto]:
+    """List the attributes of a sliding window, which have one or two numbers an axis."""
+    if not any(part in node.op_type for part in _WINDOWED):
+        return []
+    return [each for each in node.attribute if each.name in _WINDOW and not each.ref_attr_name]
 
 
 def _outputs_of_split(node: onnx.NodeProto) -> int | None:

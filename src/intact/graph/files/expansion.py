@@ -136,7 +136,8 @@ def _single_integers(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, int
         if node.op_type != "Constant" or len(node.output) != 1:
             continue
         for attribute in node.attribute:
-            value = _VALUES.get(attribute.name, lambda _: None)(attribute)
+            read = _VALUES.get(attribute.name)
+            value = None if read is None else read(attribute)
             if value is not None:
                 yield node.output[0], value
 

@@ -10,6 +10,7 @@ import mmap
 import os
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -153,9 +154,7 @@ def _place(location: str, folder: Path | None, what: str) -> Path:
     return path
 
 
-def read_tensor(
-    tensor: onnx.TensorProto, folder: Path | None, where: str
-) -> npt.NDArray[np.generic]:
+def read_tensor(tensor: onnx.TensorProto, folder: Path | None, where: str) -> npt.NDArray[Any]:
     """Return the values of a tensor, which may be in an external file.
 
     Raises:
@@ -164,7 +163,7 @@ def read_tensor(
     """
     if tensor.data_location != onnx.TensorProto.EXTERNAL:
         return numpy_helper.to_array(tensor)
-    found = _mapped(ir.from_proto(tensor), {}, folder, where)
+    found = _mapped(ir.serde.deserialize_tensor(tensor), {}, folder, where)
     return np.array(found.numpy())
 
 

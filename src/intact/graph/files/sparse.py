@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -15,7 +16,7 @@ from intact.graph.files.limits import remedy, unpacked_limit
 
 _MEND = "export the model with dense weights"
 
-Reader = Callable[[onnx.TensorProto], npt.NDArray[np.generic]]
+Reader = Callable[[onnx.TensorProto], npt.NDArray[Any]]
 """Reads a tensor, wherever its data are."""
 
 

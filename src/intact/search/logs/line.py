@@ -14,6 +14,7 @@ from typing import Annotated, BinaryIO, Literal, TypeAlias, TypeVar
 import msgspec
 
 from intact.errors import DataError, SearchError, UsageError
+from intact.graph.files.regular import open_file
 from intact.search.logs.settings import Count, LogSettings
 from intact.search.strategy import Strategy
 from intact.search.trial import Executor, Measured, State, Trial
@@ -176,7 +177,7 @@ def read_log(path: str | Path) -> Iterator[Entry]:
     """
     path = Path(path)
     try:
-        with path.open("rb") as file:
+        with open_file(path) as file:
             for entry, _ in whole_lines(file, path, Entry):
                 yield entry
     except OSError as error:

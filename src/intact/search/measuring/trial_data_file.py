@@ -23,6 +23,7 @@ from intact.data.labels import Reference
 from intact.data.metric import Metric
 from intact.errors import DataError, IntactError, UsageError
 from intact.graph import Graph
+from intact.graph.files.regular import read_file
 from intact.plan import Overrides, TensorEnd, build_plan
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import Chunk, TrialData
@@ -161,7 +162,7 @@ def load_trial_data(folder: Path) -> TrialData:
         DataError: A file is missing or damaged, or has another version.
     """
     try:
-        document = msgspec.json.decode((folder / _REST).read_bytes(), type=_Document)
+        document = msgspec.json.decode(read_file(folder / _REST), type=_Document)
         if document.version != VERSION:
             raise DataError(f"version {document.version}, this intact reads {VERSION}")
         return _decoded(document, folder)

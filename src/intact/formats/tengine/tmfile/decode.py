@@ -34,6 +34,7 @@ from intact.formats.tengine.tmfile.layout import (
     Record,
 )
 from intact.formats.tengine.tmfile.operators import OPERATORS, operator_name
+from intact.graph.files.regular import open_file, read_file
 
 _LIST = 16
 """Bytes that each list and text counts for beside its content."""
@@ -129,7 +130,7 @@ def is_tmfile(source: str | Path | bytes) -> bool:
         if isinstance(source, bytes):
             head, length = source[:size], len(source)
         else:
-            with Path(source).open("rb") as file:
+            with open_file(Path(source)) as file:
                 head = file.read(size)
                 length = file.seek(0, 2)
     except (OSError, ValueError):
@@ -154,7 +155,7 @@ def open_tmfile(source: str | Path | bytes) -> TmFile:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
             raise ModelError(f"{str(path)!r} has {size} bytes", remedy="4 GiB at most are read")
-        data = path.read_bytes()
+        data = read_file(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {str(path)!r}: {error}") from error
     return _decode(Wire(data, path.name))

@@ -20,6 +20,7 @@ from intact.formats.tflite.reader.file import (
     TfliteFile,
 )
 from intact.formats.tflite.reader.schema import IDENTIFIER, OPERATORS, OPTIONS, VERSION, Element
+from intact.graph.files.regular import open_file, read_file
 
 _TABLE = 32
 
@@ -167,7 +168,7 @@ _NEWEST_CODES = 127
 def is_tflite(path: str | Path) -> bool:
     """Tell whether a file says that it is a TFLite model; False where there is none."""
     try:
-        with Path(path).open("rb") as file:
+        with open_file(Path(path)) as file:
             return file.read(8)[4:] == IDENTIFIER
     except (OSError, ValueError):
         return False
@@ -186,7 +187,7 @@ def open_tflite(source: str | Path | bytes) -> TfliteFile:
         size = path.stat().st_size
         if size > _LARGEST_FILE:
             raise ModelError(f"{str(path)!r} has {size} bytes", remedy="2 GiB at most are read")
-        data = path.read_bytes()
+        data = read_file(path)
     except (OSError, ValueError) as error:
         raise ModelError(f"cannot read {str(path)!r}: {error}") from error
     return _decode(Wire(data, path.name))

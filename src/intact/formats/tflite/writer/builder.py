@@ -107,7 +107,14 @@ class FileBuilder:
         return Tensor(self._fresh(name), array.shape, encoding, data=array)
 
     def integers(self, name: str, values: Sequence[int] | int) -> Tensor:
-        """Return a new constant of int32: axes, lengths and the like."""
+        """Return a new constant of int32: axes, lengths and the like.
+
+        Raises:
+            Unsupported: A number is larger.
+        """
+        largest = max(map(abs, np.ravel(np.asarray(values, object))), default=0)
+        if largest >= 2**31:
+            raise Unsupported(f"it has the number {largest}, TFLite stores int32")
         return self.constant(name, np.asarray(values, np.int32))
 
     def intermediate(
