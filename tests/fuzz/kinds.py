@@ -11,18 +11,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
-import numpy as np
-
+from tests.fuzz import model_files as models
 from tests.fuzz.mutate.archive import mutate_archive
-from tests.fuzz.mutate.proto import mutate_model
 from tests.fuzz.mutate.raw import mutate_bytes
 from tests.fuzz.mutate.text import mutate_text
 from tests.fuzz.mutate.tree import mutate_json, mutate_toml
 from tests.fuzz.mutate.words import mutate_words
 
 Mutate = Callable[[bytes, bytes, Random], bytes]
-_LARGEST_SAMPLE = 10_000
-"""Elements; models that ask for larger samples are not calibrated."""
 
 
 @dataclass(frozen=True)
@@ -47,59 +43,6 @@ class Kind:
         """Return one damaged file: the same for the same arguments, on every machine."""
         random = Random(f"{name} {seed} {index}")
         return self.mutate(random.choice(seeds), random.choice(seeds), random)
-
-
-def _models(_folder: Path) -> list[bytes]:
-    from tests.fuzz.seeds import small_models
-
-    return [model.SerializeToString() for model in small_models()]
-
-
-def _quantizable_models(_folder: Path) -> list[bytes]:
-    from tests.fuzz.seeds import quantizable_models
-
-    return [model.SerializeToString() for model in quantizable_models()]
-
-
-def _mutate_onnx(data: bytes, other: bytes, random: Random) -> bytes:
-    return (mutate_bytes if random.random() < 0.1 else mutate_model)(data, other, random)
-
-
-def _read_model(path: Path) -> None:
-    from intact.errors import IntactError
-    from intact.graph import Graph, normalize
-    from intact.plan import build_plan
-    from intact.plan.inspection import inspect_plan
-
-    with contextlib.suppress(IntactError):
-        Graph.load(path).hash  # noqa: B018 - computed when it is asked for
-    graph = normalize(path)
-    for target in _all_targets():
-        inspect_plan(build_plan(graph, target))
-    graph.hash  # noqa: B018
-
-
-@cache
-def _all_targets() -> Any:
-    from intact.targets import load_target, target_names
-
-    return [load_target(name) for name in target_names()]
-
-
-def _quantize(path: Path) -> None:
-    from intact import quantize
-    from intact.data.signature import input_specs
-    from intact.errors import ModelError
-    from intact.graph import normalize
-
-    random = np.random.default_rng(0)
-    feeds = {}
-    for name, spec in input_specs(normalize(path)).items():
-        shape = [2 if size is None else size for size in spec.shape]
-        if np.prod([size or 1 for size in shape], dtype=float) > _LARGEST_SAMPLE:
-            raise ModelError("no samples for this model")
-        feeds[name] = random.integers(0, 2, shape).astype(spec.dtype)
-    quantize(path, feeds, output=path.parent / "out", threads=1)
 
 
 def _samples(_folder: Path) -> list[bytes]:
@@ -137,26 +80,8 @@ def _read_target(path: Path) -> None:
     target_from_json(target_to_json(load_target(path)))
 
 
-def _result_file(name: str) -> Callable[[Path], list[bytes]]:
-    def seeds(folder: Path) -> list[bytes]:
-        from intact import quantize
-        from tests.fuzz.seeds import convolution
-        from tests.models import random_inputs
-
-        quantize(convolution(), random_inputs(convolution(), batch=4), output=folder, threads=1)
-        return [(folder / name).read_bytes()]
-
-    return seeds
-
-
-def _for_tensorrt(folder: Path) -> list[bytes]:
-    from intact import quantize
-    from tests.fuzz.seeds import convolution
-    from tests.models import random_inputs
-
-    samples = random_inputs(convolution(), batch=4)
-    quantize(convolution(), samples, target="tensorrt", output=folder, threads=1)
-    return [(folder / "model.tensorrt.onnx").read_bytes()]
+def _result_file(name: str, target: str = "onnxruntime") -> Callable[[Path], list[bytes]]:
+    return lambda folder: models.deployed(folder, name, target)
 
 
 def _read_plan(path: Path) -> None:
@@ -216,105 +141,6 @@ def _integers(folder: Path) -> list[bytes]:
 
 def _read_integers(path: Path) -> None:
     _read_plan(path.with_name("plan.json"))
-
-
-def _quantized_models(folder: Path) -> list[bytes]:
-    from tests.fuzz.seeds import quantized_pairs
-
-    return [quantized_pairs().SerializeToString(), *_result_file("model.int8.onnx")(folder)]
-
-
-def _read_quantized(path: Path) -> None:
-    from intact.formats.onnx_qdq.read import read_qdq
-    from intact.formats.onnx_qdq.write import write_qdq
-    from intact.plan import plan_to_json
-    from intact.targets import load_target
-
-    plan = read_qdq(path, load_target("onnxruntime"))
-    plan_to_json(plan)
-    write_qdq(plan)
-
-
-def _fake_quantized_models(_folder: Path) -> list[bytes]:
-    import onnx_ir as ir
-
-    from intact.formats.openvino.write import write_openvino
-    from tests.fuzz.seeds import fake_quantized
-    from tests.models import residual_net
-    from tests.plans import calibrated
-
-    written = write_openvino(calibrated(residual_net(), "openvino"))
-    return [
-        fake_quantized().SerializeToString(),
-        ir.to_proto(written.model).SerializeToString(deterministic=True),
-    ]
-
-
-def _read_fake_quantized(path: Path) -> None:
-    from intact.formats.openvino.read import read_fake_quantize
-    from intact.formats.openvino.write import write_openvino
-    from intact.plan import plan_to_json
-    from intact.targets import load_target
-
-    plan = read_fake_quantize(path, load_target("openvino"))
-    plan_to_json(plan)
-    write_openvino(plan)
-
-
-def _tflite_models(_folder: Path) -> list[bytes]:
-    from tests.formats.tflite.read_cases import CASES, build
-
-    return [build(name) for name in CASES]
-
-
-def _mutate_tflite(data: bytes, other: bytes, random: Random) -> bytes:
-    from tests.fuzz.mutate.flatbuffer import mutate_flatbuffer
-
-    return mutate_flatbuffer(data, other, random)
-
-
-def _read_tflite(path: Path) -> None:
-    from intact.engines.integer import IntegerEngine
-    from intact.formats.tflite.read import read_tflite
-    from intact.plan import plan_to_json
-    from intact.program.lower import lower
-    from intact.targets import load_target
-
-    plan = read_tflite(path, load_target("tflite"))
-    plan_to_json(plan)
-    program = lower(plan)
-    shapes = {
-        name: [1 if size is None else size for size in tensor.shape]
-        for name, tensor in program.inputs.items()
-    }
-    if sum(float(np.prod(shape, dtype=float)) for shape in shapes.values()) > _LARGEST_SAMPLE:
-        return
-    feeds = {name: np.zeros(shape, program.inputs[name].plain) for name, shape in shapes.items()}
-    IntegerEngine(program).run(feeds)
-
-
-def _tengine_models(_folder: Path) -> list[bytes]:
-    from intact.formats.tengine.tmfile.write import write_float, write_int8
-    from intact.graph import normalize
-    from tests.formats.tengine.tmfile.networks import FLOAT, INTEGER
-    from tests.plans import calibrated
-
-    floats = [write_float(normalize(build(17))) for build in FLOAT.values()]
-    return floats + [write_int8(calibrated(FLOAT[name](17), "tengine")) for name in INTEGER]
-
-
-def _read_tengine(path: Path) -> None:
-    from intact.errors import IntactError
-    from intact.formats.tengine.tmfile.decode import open_tmfile
-    from intact.formats.tengine.tmfile.read import read_int8, read_tmfile
-    from intact.formats.tengine.tmfile.write import write_float
-    from intact.graph import normalize
-
-    graph = normalize(read_tmfile(path))
-    with contextlib.suppress(IntactError):  # what is read need not be what is written
-        write_float(graph)
-    if open_tmfile(path).is_quantized:
-        read_int8(path)
 
 
 def _tables(_folder: Path) -> list[bytes]:
@@ -476,14 +302,16 @@ def _read_search_log(path: Path) -> None:
 
 
 KINDS: Mapping[str, Kind] = {
-    "onnx": Kind("model.onnx", _models, _mutate_onnx, _read_model),
-    "quantize": Kind("model.onnx", _quantizable_models, _mutate_onnx, _quantize),
-    "quantized": Kind("model.onnx", _quantized_models, _mutate_onnx, _read_quantized),
-    "fake_quantized": Kind(
-        "model.onnx", _fake_quantized_models, _mutate_onnx, _read_fake_quantized
+    "onnx": Kind("model.onnx", models.models, models.mutate_onnx, models.read_model),
+    "quantize": Kind("model.onnx", models.quantizable_models, models.mutate_onnx, models.quantize),
+    "quantized": Kind(
+        "model.onnx", models.quantized_models, models.mutate_onnx, models.read_quantized
     ),
-    "tflite": Kind("model.tflite", _tflite_models, _mutate_tflite, _read_tflite),
-    "tmfile": Kind("model.tmfile", _tengine_models, mutate_words, _read_tengine),
+    "fake_quantized": Kind(
+        "model.onnx", models.fake_quantized_models, models.mutate_onnx, models.read_fake_quantized
+    ),
+    "tflite": Kind("model.tflite", models.tflite_models, models.mutate_tflite, models.read_tflite),
+    "tmfile": Kind("model.tmfile", models.tengine_models, mutate_words, models.read_tengine),
     "npz": Kind("samples.npz", _samples, mutate_archive, _read_samples),
     "image": Kind("images/0.png", _images, mutate_bytes, _read_images),
     "labels": Kind("labels.csv", _labels, mutate_text, _read_labels),
@@ -497,8 +325,15 @@ KINDS: Mapping[str, Kind] = {
     "statistics": Kind(
         "statistics.npz", _result_file("statistics.npz"), mutate_archive, _read_statistics
     ),
-    "deployed": Kind("model.int8.onnx", _result_file("model.int8.onnx"), _mutate_onnx, _verify),
-    "tensorrt": Kind("model.tensorrt.onnx", _for_tensorrt, _mutate_onnx, _verify),
+    "deployed": Kind(
+        "model.int8.onnx", _result_file("model.int8.onnx"), models.mutate_onnx, _verify
+    ),
+    "tensorrt": Kind(
+        "model.tensorrt.onnx",
+        _result_file("model.tensorrt.onnx", "tensorrt"),
+        models.mutate_onnx,
+        _verify,
+    ),
 }
 """By the name that ``tools/fuzz.py --kind`` takes."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import struct
 from collections import defaultdict
 from collections.abc import Callable, Iterator
@@ -162,6 +163,56 @@ def _call_itself(model: onnx.ModelProto, _donor: onnx.ModelProto, random: Random
     model.graph.node.append(node)
 
 
+def _call_many(model: onnx.ModelProto, _donor: onnx.ModelProto, random: Random) -> None:
+    """Add functions that each call the one before several times, and a call of the last."""
+    opset = [helper.make_opsetid("", 17), helper.make_opsetid("own", 1)]
+    depth, calls = random.choice(((2, 2), (5, 30), (40, 10)))
+    for level in range(depth):
+        op_type = f"Level{level - 1}" if level else "Relu"
+        names = ["x", *(f"t{call}" for call in range(calls - 1)), "y"]
+        body = [
+            helper.make_node(op_type, [a], [b], domain="own" if level else "")
+            for a, b in itertools.pairwise(names)
+        ]
+        function = helper.make_function("own", f"Level{level}", ["x"], ["y"], body, opset)
+        model.functions.append(function)
+    model.opset_import.add(domain="own", version=1)
+    node = helper.make_node(f"Level{depth - 1}", [_name(model, random)], ["many"], domain="own")
+    model.graph.node.append(node)
+    model.graph.output.add(name="many")
+
+
+def _make_sparse(model: onnx.ModelProto, _donor: onnx.ModelProto, random: Random) -> None:
+    """Make an initializer sparse; what is left out, and where it is stored, may be anything."""
+    if not model.graph.initializer:
+        return
+    at = random.randrange(len(model.graph.initializer))
+    dense = _copied(model.graph.initializer[at])
+    del model.graph.initializer[at]
+    sparse = model.graph.sparse_initializer.add()
+    one = onnx.TensorProto(name=dense.name, data_type=onnx.TensorProto.FLOAT, float_data=[1])
+    one.dims[:] = [1]
+    sparse.values.CopyFrom(one)
+    sparse.indices.CopyFrom(helper.make_tensor("", onnx.TensorProto.INT64, [1], [0]))
+    sparse.dims.extend(dense.dims if random.random() < 0.5 else random.choices(INTEGERS, k=2))
+    if random.random() < 0.5:
+        _make_external(random.choice((sparse.values, sparse.indices)), random)
+
+
+def _turn_long(model: onnx.ModelProto, _donor: onnx.ModelProto, random: Random) -> None:
+    """Add a loop of some or of very many turns."""
+    number = onnx.TensorProto.INT64
+    ports = [helper.make_tensor_value_info("i", number, [])]
+    ports += [onnx.ValueInfoProto(name=name) for name in "cvdw"]
+    nodes = [helper.make_node("Identity", ["c"], ["d"]), helper.make_node("Neg", ["v"], ["w"])]
+    body = helper.make_graph(nodes, "body", ports[:3], ports[3:])
+    turns = helper.make_tensor("turns", number, [], [random.choice((3, 10**8, 2**62))])
+    model.graph.initializer.append(turns)
+    node = helper.make_node("Loop", ["turns", "", _name(model, random)], ["turned"], body=body)
+    model.graph.node.append(node)
+    model.graph.output.add(name="turned")
+
+
 def _change_shape(model: onnx.ModelProto, _donor: onnx.ModelProto, random: Random) -> None:
     """Give an input or output a shape or an element type that nothing expects."""
     values = [*model.graph.input, *model.graph.output]
@@ -231,5 +282,8 @@ _MUTATIONS: tuple[Callable[[onnx.ModelProto, onnx.ModelProto, Random], None], ..
     _nest,
     _prolong,
     _call_itself,
+    _call_many,
+    _make_sparse,
+    _turn_long,
     _change_shape,
 )

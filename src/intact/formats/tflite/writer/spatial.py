@@ -5,6 +5,7 @@ TFLite has them for two spatial axes. Data of one spatial axis gets a row axis o
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -226,6 +227,10 @@ def _write_convolution(operation: Convolution, step: Step, builder: FileBuilder)
     )
 
 
+_LARGEST_WINDOW = 1 << 16
+"""Elements of a window with what its dilations leave out: one such plane for each weight."""
+
+
 @WRITERS.register(TransposedConvolution)
 @_in_plane
 def _write_transposed(operation: TransposedConvolution, step: Step, builder: FileBuilder) -> None:
@@ -237,6 +242,9 @@ def _write_transposed(operation: TransposedConvolution, step: Step, builder: Fil
     data, weight, bias = weighted_inputs(step)
     output = step.outputs[0]
     if operation.groups != 1 or any(each != 1 for each in operation.dilations):
+        extents = zip(constant_data(weight).shape[1:3], operation.dilations, strict=True)
+        if math.prod((size - 1) * dilation + 1 for size, dilation in extents) > _LARGEST_WINDOW:
+            raise Unsupported(f"its dilations {operation.dilations} make a window of zeros")
         dense = dense_kernel(constant_data(weight), operation.groups, operation.dilations)
         weight = builder.constant(f"{weight.name}_dense", dense, weight.encoding)
     bias = bias_or_zeros(builder, step, data, weight, bias)
