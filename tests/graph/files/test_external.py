@@ -12,6 +12,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from intact.errors import ModelError
+from intact.formats.onnx_integer.run import OnnxIntegerRuntime
 from intact.graph import load_model
 from tests.models import ModelBuilder
 
@@ -169,3 +170,9 @@ def test_a_sparse_tensor_reads_the_folder_of_its_model(folder: Path) -> None:
 def test_a_model_that_never_ends(folder: Path, name: str) -> None:
     with pytest.raises(ModelError, match=r"it is a (pipe|device)"):
         load_model(folder / name)
+
+
+def test_a_deployed_integer_model_reads_no_other_file(folder: Path) -> None:
+    content = written(folder, PLACES[0], "secret.bin").read_bytes()
+    with pytest.raises(ModelError, match="tensor 'far' is in an external file"):
+        OnnxIntegerRuntime(content)

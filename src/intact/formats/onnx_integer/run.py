@@ -10,6 +10,7 @@ import onnxruntime as ort
 
 from intact.engines.exact_sums import EXACT, exact_sums, saturates_pairs
 from intact.errors import ExportError
+from intact.graph.files.checks import refuse_other_files
 from intact.program import Array
 
 RUNTIME = f"ONNX Runtime {ort.__version__}"
@@ -29,9 +30,11 @@ class OnnxIntegerRuntime:
 
     Raises:
         ExportError: The runtime refuses the model.
+        ModelError: It has weights in another file.
     """
 
     def __init__(self, content: bytes, *, threads: int = 0, exact: bool = True) -> None:
+        refuse_other_files(content, "the integer model")
         exact = exact and saturates_pairs()
         self.name = f"{RUNTIME}, {EXACT}" if exact else RUNTIME
         options = ort.SessionOptions()

@@ -91,6 +91,29 @@ def refuse_unsound(proto: onnx.ModelProto, folder: Path | None, where: str) -> N
         _check(part, opset, where)
 
 
+def refuse_other_files(content: bytes, where: str) -> None:
+    """Check that a model's bytes name no file: a runtime would look in the working directory.
+
+    Args:
+        content: Of an ``.onnx`` file.
+        where: Name of the model for messages.
+
+    Raises:
+        ModelError: A tensor is in an external file, or the bytes are no model.
+    """
+    proto = onnx.ModelProto()
+    try:
+        proto.ParseFromString(content)
+    except Exception as error:  # protobuf's DecodeError has no importable base of its own
+        raise ModelError(f"{where} is not an ONNX file, or is truncated") from error
+    for message in _messages(proto):
+        if isinstance(message, onnx.TensorProto) and message.external_data:
+            raise ModelError(
+                f"{where}: tensor {message.name!r} is in an external file",
+                remedy="quantize again",
+            )
+
+
 def _opset(imports: Iterable[onnx.OperatorSetIdProto]) -> int:
     return max((each.version for each in imports if each.domain in _STANDARD), default=0)
 
