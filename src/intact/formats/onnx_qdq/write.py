@@ -18,7 +18,9 @@ import onnx_ir as ir
 
 from intact.config import QuantState, Rounding, TensorQuantConfig
 from intact.errors import ExportError, ModelError
+from intact.formats.base.clamps import drop_clamps
 from intact.formats.onnx_qdq.containers import Container, container_for
+from intact.formats.onnx_qdq.reader.parameters import is_quantize
 from intact.formats.onnx_qdq.shield import shield_float_products
 from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
@@ -191,7 +193,9 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
             writer.constant(point)
         else:
             writer.activation(point)
-    if not plan.keeps_runtime:
+    if plan.keeps_runtime:
+        drop_clamps(writer.editor.model.graph, is_quantize)
+    else:
         writer.drop_saturations(plan, points)
         shield_float_products(plan, writer.editor)
     writer.result.notes += writer.clip_notes() + _rounding_notes(points)

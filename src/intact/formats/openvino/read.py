@@ -22,6 +22,7 @@ from intact.config import (
     make_policy,
 )
 from intact.errors import ConfigError, DataError, ModelError
+from intact.formats.base.clamps import Clamps
 from intact.formats.base.read_points import GraphEdits, ReadPoint, plan_of
 from intact.formats.openvino.fake_quantize import DOMAIN, MOST_BITS, OP_TYPE
 from intact.graph import constant_array, input_value, is_constant, load_model
@@ -231,6 +232,7 @@ class _Stripper:
     def __init__(self, graph: ir.Graph) -> None:
         self._graph = graph
         self._edits = GraphEdits(graph)
+        self._clamps = Clamps(self._edits)
         self._points: list[ReadPoint] = []
         self._read: dict[ir.Node, Parameters] = {}
 
@@ -302,7 +304,10 @@ class _Stripper:
             or any(use.node.graph is not self._graph for use in output.uses())
             for output in outputs
         )
-        if value.producer() is None or not alone:
+        clamped = self._clamps.restore(value, group.parameters, group.nodes[0])
+        if clamped is not None:
+            value = clamped
+        elif value.producer() is None or not alone:
             if not hidden:
                 self._note(group.parameters, self._hand_over(group, value))
                 return

@@ -17,6 +17,7 @@ from onnx_ir.passes import common
 
 from intact.config import Rounding
 from intact.errors import ExportError
+from intact.formats.base.clamps import drop_clamps
 from intact.formats.openvino.fake_quantize import (
     DOMAIN,
     OP_TYPE,
@@ -283,6 +284,7 @@ class _Writer:
 
     def finish(self) -> ir.Model:
         """Return the model, sorted, without what nothing reads and what no runtime does."""
+        drop_clamps(self.editor.model.graph, lambda node: node.op_type == OP_TYPE)
         model = self.editor.finish()
         inline_functions(model)
         for node in model.graph.all_nodes():

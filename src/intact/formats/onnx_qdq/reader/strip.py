@@ -2,7 +2,8 @@
 
 What is left is a float model; what is noted are *points*: the ends of one tensor that the pairs
 quantized, with their scales. Where a plan has no end for a pair (a tensor quantized twice in a row,
-or on the way to a graph output only) an Identity makes one.
+or on the way to a graph output only) an Identity makes one. A Relu that only a zero point stood for
+is put back (`intact.formats.base.clamps`).
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from dataclasses import dataclass, field
 import onnx_ir as ir
 
 from intact.errors import ConfigError, DataError
+from intact.formats.base.clamps import Clamps
 from intact.formats.base.read_points import GraphEdits, ReadPoint
 from intact.formats.onnx_qdq.reader.parameters import (
     ONLY_KNOWN,
@@ -166,6 +168,7 @@ class _Stripper:
     def __init__(self, model: ir.Model) -> None:
         self._graph = model.graph
         self._edits = GraphEdits(model.graph)
+        self._clamps = Clamps(self._edits)
         self._points: list[ReadPoint] = []
 
     def run(self) -> list[ReadPoint]:
@@ -224,7 +227,12 @@ class _Stripper:
             return
         alone = not value.is_graph_output() and len(value.uses()) == len(group.nodes)
         in_body = any(use.node.graph is not self._graph for r in results for use in r.uses())
-        if value.producer() is None or not alone:
+        clamped = self._clamps.restore(value, group.parameters, group.nodes[0])
+        if clamped is not None:
+            for node in group.nodes:
+                node.replace_input_with(0, clamped)
+            value = clamped
+        elif value.producer() is None or not alone:
             if not (ports or in_body):
                 readers = [(node, 0) for node in kept]
                 for result in results:

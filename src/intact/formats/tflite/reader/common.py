@@ -8,7 +8,9 @@ from typing import TypeAlias
 import numpy as np
 import onnx_ir as ir
 
+from intact.config import QuantState
 from intact.errors import Unsupported
+from intact.formats.base.clamps import highest, is_clamped_only, mark
 from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder
 from intact.formats.tflite.reader.file import FileTensor, Operator
 from intact.formats.tflite.reader.schema import Element, Fused, Padding
@@ -113,7 +115,25 @@ def finish(
     layout: ChannelLayout = ChannelLayout.FILE,
 ) -> None:
     """Make a value, behind the operator's fused activation, its output."""
-    builder.write(op.outputs[0], clamped(builder, value, int(op.options.get("fused", 0))), layout)
+    activation = int(op.options.get("fused", 0))
+    result = clamped(builder, value, activation)
+    if activation == Fused.NONE and "fused" in op.options:
+        result = unfused(builder, op, result)
+    builder.write(op.outputs[0], result, layout)
+
+
+def unfused(builder: ModelBuilder, op: Operator, value: ir.Value) -> ir.Value:
+    """Return a value behind the activation that a converter left to the range of the codes."""
+    parameters = builder.parameters(op.outputs[0])
+    config = None if parameters is None else parameters.config(QuantState.ACTIVATED)
+    if config is None or not is_clamped_only(value, config, set()):
+        return value
+    bounds = [builder.number(0), builder.number(float(highest(config)))]
+    result = builder.node("Clip", [value, *bounds])
+    node = result.producer()
+    if node is not None:
+        mark(node)
+    return result
 
 
 def broadcast(builder: ModelBuilder, op: Operator, *shapes: Sequence[int]) -> None:

@@ -16,10 +16,11 @@ from intact.formats.tflite.reader.common import (
     optional,
     positive,
     slot,
+    unfused,
     window_pads,
 )
 from intact.formats.tflite.reader.file import Operator, Parameters, parameters_of
-from intact.formats.tflite.reader.schema import Element, Padding
+from intact.formats.tflite.reader.schema import Element, Fused, Padding
 from intact.formats.tflite.reader.tensors import ChannelLayout, Operand
 from intact.graph.builder import Attribute
 
@@ -143,7 +144,9 @@ def fully_connected(builder: ModelBuilder, op: Operator) -> None:
     if output.shape == (rows, outputs):
         finish(builder, op, value)
         return
-    value = clamped(builder, value, int(op.options["fused"]))
+    activation = int(op.options["fused"])
+    value = clamped(builder, value, activation)
+    value = unfused(builder, op, value) if activation == Fused.NONE else value
     parameters = builder.parameters(op.outputs[0])
     if parameters is not None:
         builder.writes[value] = parameters
