@@ -162,7 +162,7 @@ def test_a_target_file_with_a_mistake(
         ({"labels": np.zeros(10)}, "no array for input 'image'"),
         ({}, "no array for input 'image'"),
         ({"image": images()[:, :, :4]}, "[N, 1, 4, 8], the model takes [N, 1, 8, 8]"),
-        ({"image": images()[0]}, "looks like one sample"),
+        ({"image": images()[0]}, "one sample of shape [1, 8, 8] without an axis for samples"),
         ({"image": images().transpose(0, 2, 3, 1)}, "transpose the axes to (0, 3, 1, 2)"),
         ({"image": np.float32(3)}, "samples of shape []"),
         ({"image": images()[:0]}, "no samples"),

@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 import pytest
 
 from intact.data.images.steps import ImageSteps, Size
-from intact.data.preprocess import Preprocess, preprocess_with
+from intact.data.preprocess import (
+    NORMALIZATIONS,
+    Preprocess,
+    preprocess_from_toml,
+    preprocess_to_toml,
+    preprocess_with,
+)
 from intact.data.signature import InputSpec
 from intact.errors import DataError
+from intact.recipe.declare import options_of
+from intact.recipe.groups import ArrayStepOptions
 
 
 def spec(dtype: str, rank: int) -> InputSpec:
@@ -104,6 +113,76 @@ def test_options_win_over_a_base() -> None:
     assert preprocess_with(base, changes) == Preprocess((3,), (2,), steps)
     assert preprocess_with(base, {}) == base
     with pytest.raises(DataError, match="letterbox and size are both given"):
-        preprocess_with(base, {"letterbox": (4, 4)})
+        preprocess_with(base, {"letterbox": (4, 4), "size": (4, 4)})
     with pytest.raises(DataError, match=r"no preprocessing step 'focuss'; did you mean 'focus'\?"):
         preprocess_with(base, {"focuss": True})
+
+
+def test_a_geometry_that_is_given_replaces_the_other_kind() -> None:
+    framed = Preprocess(image=ImageSteps(letterbox=(8, 8), pad=(0,), order="bgr"))
+    cropped = Preprocess(image=ImageSteps(size=(8, 8), shorter_side=16))
+    found = preprocess_with(framed, {"shorter_side": 16}).image
+    assert found == ImageSteps(shorter_side=16, order="bgr")
+    assert preprocess_with(cropped, {"letterbox": (4, 4)}).image == ImageSteps(letterbox=(4, 4))
+    kept = preprocess_with(framed, {"mean": (1.0,)}).image
+    assert kept == framed.image
+
+
+PIXELS = np.arange(0, 256, 51, np.uint8).reshape(2, 3, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("name", "want", "order"),
+    [
+        ("imagenet", [(0 / 255 - 0.485) / 0.229, (51 / 255 - 0.456) / 0.224, (102 / 255 - 0.406) / 0.225], "rgb"),
+        ("imagenet-caffe", [-103.939, 51 - 116.779, 102 - 123.68], "bgr"),
+        ("0..1", [0.0, 0.2, 0.4], "rgb"),
+        ("-1..1", [-1.0, -0.6, -0.2], "rgb"),
+    ],
+)  # fmt: skip
+def test_preprocessings_by_name(name: str, want: list[float], order: str) -> None:
+    steps = preprocess_with(Preprocess(), {"normalize": name})
+    assert steps("x", PIXELS)[0].ravel() == pytest.approx(want, abs=1e-5)
+    assert steps.image.order == order
+
+
+def test_what_is_given_beside_a_name_wins() -> None:
+    base = Preprocess((1.0,), (2.0,), ImageSteps(order="bgr"))
+    named = preprocess_with(base, {"normalize": "imagenet"})
+    assert named.image.order == "rgb"
+    changed = preprocess_with(base, {"normalize": "imagenet", "mean": (7.0,), "order": "bgr"})
+    assert (changed.mean, changed.scale) == ((7.0,), named.scale)
+    assert changed.image.order == "bgr"
+    scaled = preprocess_with(base, {"normalize": "imagenet", "scale": (0.5,)})
+    assert (scaled.mean, scaled.scale) == (named.mean, (0.5,))
+    halved = preprocess_with(base, {"normalize": "imagenet-caffe", "std": (2.0, 4.0, 8.0)})
+    assert halved.scale == (0.5, 0.25, 0.125)
+    assert preprocess_with(base, {"normalize": "0..1"}) == replace(base, mean=(), scale=(1 / 255,))
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"std": (2.0,), "scale": (0.5,)}, "std and scale are both given"),
+        ({"std": (1.0, 0.0, 1.0)}, "std contains 0"),
+        ({"std": (np.inf,)}, "std has a number that is not finite"),
+        ({"normalize": "imagnet"}, "did you mean 'imagenet'"),
+        ({"normalize": 3}, "normalize is not a name"),
+    ],
+)
+def test_impossible_preprocessings_are_refused(changes: dict[str, object], says: str) -> None:
+    with pytest.raises(DataError, match=says):
+        preprocess_with(Preprocess(), changes)
+
+
+def test_a_file_may_name_a_preprocessing_and_give_deviations() -> None:
+    content = b"format = 1\nnormalize = 'imagenet'\nstd = [2, 4, 8]\n[image]\nshorter_side = 40\n"
+    steps = preprocess_from_toml(content, "steps.toml")
+    assert (steps.mean, steps.scale) == ((123.675, 116.28, 103.53), (0.5, 0.25, 0.125))
+    assert steps.image == ImageSteps(shorter_side=40)
+    assert preprocess_from_toml(preprocess_to_toml(steps), "again.toml") == steps
+
+
+def test_the_help_lists_every_name() -> None:
+    help_text = options_of(ArrayStepOptions)["normalize"].help
+    assert all(f"{name}" in help_text for name in NORMALIZATIONS)

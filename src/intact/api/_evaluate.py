@@ -10,7 +10,7 @@ from intact.data.metric import Metric
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.flow.evaluation import Evaluation, evaluate_result
-from intact.flow.quantize import preprocess_of
+from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result
 from intact.flow.sources import load_result
 from intact.recipe.declare import public
@@ -77,7 +77,7 @@ def _open(options: EvaluateOptions | LayerOptions, result: Result) -> Samples:
     opened = open_samples(
         options.data,
         result.plan.graph,
-        preprocess=preprocess_of(options, result.preprocess) or result.preprocess,
+        preprocess=steps_for(options, options.data, result.preprocess),
         limit=options.samples,
         labels=options.labels if isinstance(options, EvaluateOptions) else None,
         skip_bad=options.skip_bad,

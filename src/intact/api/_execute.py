@@ -8,7 +8,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.errors import UsageError
 from intact.flow.execution import Executor, Run, run_float, run_integer, run_simulated
-from intact.flow.quantize import preprocess_of
+from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result
 from intact.flow.sources import FloatSource, load_result, names_result, open_source, target_of
 from intact.graph import Graph, normalize
@@ -39,7 +39,7 @@ def execute(options: ExecuteOptions) -> Run:
     opened = open_samples(
         options.data,
         graph,
-        preprocess=preprocess_of(options, steps) or steps,
+        preprocess=steps_for(options, options.data, steps),
         limit=options.samples,
         skip_bad=options.skip_bad,
     )

@@ -1,4 +1,4 @@
-"""Preprocessing of data: image steps, then ``(values - mean) * scale``."""
+"""Preprocessing of data: image steps, then ``(values - mean) * scale``, perhaps by a name."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from numbers import Real
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,21 @@ import numpy.typing as npt
 from intact.data.images.steps import ImageSteps
 from intact.data.signature import InputSpec
 from intact.errors import DataError, nearest
+
+NORMALIZATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
+    {
+        "imagenet": {
+            "mean": (123.675, 116.28, 103.53),
+            "std": (58.395, 57.12, 57.375),
+            "order": "rgb",
+        },
+        "imagenet-caffe": {"mean": (103.939, 116.779, 123.68), "scale": (), "order": "bgr"},
+        "0..1": {"mean": (), "std": (255.0,)},
+        "-1..1": {"mean": (127.5,), "std": (127.5,)},
+    }
+)
+"""Preprocessings by name, of pixels from 0 to 255: torchvision's, that of Caffe's models, and
+pixels brought to a range."""
 
 
 @dataclass(frozen=True)
@@ -97,12 +113,14 @@ def preprocess_with(base: Preprocess, changes: Mapping[str, object]) -> Preproce
 
     Args:
         base: The value to change, for example from a file.
-        changes: New values by field name of :class:`Preprocess` or :class:`ImageSteps`.
+        changes: New values by field name of :class:`Preprocess` or :class:`ImageSteps`; ``std``,
+            which is divided by, in the place of ``scale``; and ``normalize``, the name of some of
+            `NORMALIZATIONS`, which the others win over.
 
     Raises:
         DataError: A field is unknown, or the values contradict each other.
     """
-    changed = {name: value for name, value in changes.items() if value is not None}
+    changed = _scaled({name: value for name, value in changes.items() if value is not None})
     of_images = {each.name for each in fields(ImageSteps)}
     of_arrays = {"mean", "scale"}
     for name in changed:
@@ -112,8 +130,43 @@ def preprocess_with(base: Preprocess, changes: Mapping[str, object]) -> Preproce
                 remedy=nearest(name, of_images | of_arrays),
             )
     image: dict[str, Any] = {name: changed[name] for name in changed if name in of_images}
+    for one, other in (_FRAMED, _CROPPED), (_CROPPED, _FRAMED):
+        if image.keys() & set(one):  # a geometry that is given replaces the other kind
+            defaults = {each.name: each.default for each in fields(ImageSteps)}
+            image = {**{name: defaults[name] for name in other}, **image}
     arrays: dict[str, Any] = {name: changed[name] for name in changed if name in of_arrays}
     return replace(base, **arrays, image=replace(base.image, **image))
+
+
+_FRAMED, _CROPPED = ("letterbox", "pad"), ("size", "shorter_side", "center_crop")
+"""The steps of two kinds of geometry, which exclude each other."""
+
+
+def _scaled(changes: Mapping[str, Any]) -> dict[str, Any]:
+    """Write names and deviations as means and scales."""
+    rest = dict(changes)
+    named = _named(rest.pop("normalize", None))
+    if "std" in rest and "scale" in rest:
+        raise DataError("--std and --scale are both given", remedy="give one: scale is 1 / std")
+    if {"std", "scale"} & rest.keys():
+        named = {name: value for name, value in named.items() if name not in ("std", "scale")}
+    merged = {**named, **rest}
+    if "std" in merged:
+        deviations = _finite("std", merged.pop("std"))
+        if 0 in deviations:
+            raise DataError("--std contains 0, which cannot be divided by", remedy="remove it")
+        merged["scale"] = tuple(1 / each for each in deviations)
+    return merged
+
+
+def _named(name: Any) -> Mapping[str, Any]:
+    if name is None:
+        return {}
+    if not isinstance(name, str):
+        raise DataError("--normalize is not a name", remedy=f"give {', '.join(NORMALIZATIONS)}")
+    if name not in NORMALIZATIONS:
+        raise DataError(f"--normalize {name[:60]!r}", remedy=nearest(name[:60], NORMALIZATIONS))
+    return NORMALIZATIONS[name]
 
 
 def _finite(what: str, given: Any) -> tuple[float, ...]:
@@ -156,6 +209,9 @@ _LARGEST_FILE = 1 << 14
 
 _ARRAYS = ("mean", "scale")
 
+_GIVEN = ("normalize", "mean", "std", "scale")
+"""Keys of a file; what is written has the two of a `Preprocess`."""
+
 _IMAGE = tuple(step.name for step in fields(ImageSteps))
 
 
@@ -184,7 +240,7 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
             f"{label}: larger than {_LARGEST_FILE >> 10} KiB", remedy="give a preprocessing file"
         )
     table = _parsed(data, label)
-    _check_keys(table, ("format", *_ARRAYS, "image"), label)
+    _check_keys(table, ("format", *_GIVEN, "image"), label)
     if "format" not in table:
         raise DataError(f"{label}: key 'format' is missing", remedy=f"add format = {_FORMAT}")
     if type(table["format"]) is not int or table["format"] != _FORMAT:
@@ -193,9 +249,9 @@ def preprocess_from_toml(data: bytes, label: str) -> Preprocess:
     if not isinstance(image, dict):
         raise DataError(f"{label}: image is not a table", remedy="write [image] and its keys below")
     _check_keys(image, _IMAGE, label, place=" in [image]")
-    arrays = {name: table[name] for name in _ARRAYS if name in table}
+    arrays = {name: table[name] for name in _GIVEN if name in table}
     try:
-        return Preprocess(**arrays, image=ImageSteps(**image))
+        return preprocess_with(Preprocess(), {**arrays, **image})
     except DataError as error:  # keys have the names of options in Python
         raise DataError(f"{label}: {error}") from error
 
@@ -257,6 +313,6 @@ def _check_keys(
         remedy = nearest(key[:60], known)
         if key in _IMAGE:
             remedy = "put it below [image]"
-        elif key in {"format", *_ARRAYS}:
+        elif key in {"format", *_GIVEN}:
             remedy = "put it above [image]"
         raise DataError(f"{label}: unknown key {key!r}{place}", remedy=remedy)

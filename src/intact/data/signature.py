@@ -116,6 +116,19 @@ def check_batch(
     return ready
 
 
+def check_ranks(
+    source: str, specs: Mapping[str, InputSpec], batch: Mapping[str, npt.NDArray[Any]]
+) -> None:
+    """Check the number of dimensions, on which it depends which axis holds samples and channels.
+
+    Raises:
+        DataError: An array has another one than the model's input.
+    """
+    for name, array in batch.items():
+        if name in specs and array.dtype.kind in _NUMBERS and array.ndim != len(specs[name].shape):
+            raise _other_shape(f"{source}: input {name!r}", array.shape, specs[name].shape)
+
+
 def _check_array(
     source: str, name: str, spec: InputSpec, array: npt.NDArray[Any], first: int
 ) -> npt.NDArray[Any]:
@@ -127,11 +140,7 @@ def _check_array(
             remedy=f"convert to {spec.dtype}",
         )
     if array.ndim != len(spec.shape) or not _fits(array.shape[1:], spec.shape[1:]):
-        raise DataError(
-            f"{where}: samples of shape {_shown(array.shape)}, the model takes "
-            f"{_shown(spec.shape)}",
-            remedy=_shape_remedy(array.shape, spec.shape),
-        )
+        raise _other_shape(where, array.shape, spec.shape)
     with np.errstate(over="ignore", invalid="ignore"):  # infinity is reported below
         ready = np.ascontiguousarray(array, dtype=spec.dtype)
     if spec.dtype.kind == "f":
@@ -156,9 +165,20 @@ def _shown(shape: tuple[int | None, ...]) -> str:
     return f"[{', '.join(['N', *sizes])}]" if shape else "[]"
 
 
-def _shape_remedy(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> str:
+def _other_shape(where: str, shape: tuple[int, ...], expected: tuple[int | None, ...]) -> DataError:
     if _fits(shape, expected[1:]):
-        return "put the samples along axis 0: this looks like one sample without that axis"
+        return DataError(
+            f"{where}: one sample of shape {list(shape)} without an axis for samples, the model "
+            f"takes {_shown(expected)}",
+            remedy="add that axis in front: array[None] in NumPy",
+        )
+    return DataError(
+        f"{where}: samples of shape {_shown(shape)}, the model takes {_shown(expected)}",
+        remedy=_shape_remedy(shape, expected),
+    )
+
+
+def _shape_remedy(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> str:
     if len(shape) == len(expected):
         for axes in itertools.permutations(range(1, len(shape))):
             if _fits(tuple(shape[axis] for axis in axes), expected[1:]):

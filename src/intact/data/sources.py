@@ -152,11 +152,13 @@ def open_samples(
         # The folder's threads apply mean and scale already.
         exact = {images.takes.name: images.takes.spec}
         return Samples(str(source), exact, images, limit=limit, count=len(images))
-    if labels is not None or skip_bad:
+    if labels is not None:
         raise DataError(
-            "--labels and --skip-bad need a folder of images",
+            "--labels needs a folder of images",
             remedy="arrays have their labels under the key 'labels'",
         )
+    if skip_bad:
+        raise DataError("--skip-bad needs a folder of images", remedy="leave it out")
     reader, name = _reader(source, specs)
     count = _count(reader)
     if count is not None and limit is not None:

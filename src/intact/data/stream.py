@@ -23,7 +23,7 @@ from intact.data.labels import (
 )
 from intact.data.mask import RealPositions, real_positions, refuse_missing
 from intact.data.preprocess import Preprocess
-from intact.data.signature import LABELS, InputSpec, check_batch
+from intact.data.signature import LABELS, InputSpec, check_batch, check_ranks
 from intact.errors import DataError
 
 
@@ -171,6 +171,7 @@ class Samples:
         seen = 0
         for raw in self._raw():
             inputs, references = self._separated(raw)
+            check_ranks(self.source, self.specs, inputs)
             before = seen
             for batch in pieces(inputs):
                 room = None if self.limit is None else self.limit - seen

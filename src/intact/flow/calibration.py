@@ -111,10 +111,13 @@ class Calibration:
                 remedy="give samples with --data, or every scale with --scales",
             )
         if self.preprocess.image.given and data is not None and not is_folder(data):
+            from intact.flow.preprocessing import refuse_image_steps
+
+            refuse_image_steps(self.options)
             raise UsageError(
-                f"--{self.preprocess.image.given[0].replace('_', '-')} is for a folder of images, "
-                "the data is none",
-                remedy="leave it out: arrays come as the model takes them",
+                f"--preprocess has {self.preprocess.image.given[0]}, which is for a folder of "
+                "images, and the data is none",
+                remedy="give a file without [image]: arrays come as the model takes them",
             )
         groups: dict[int, list[int]] = {}
         for index, job in enumerate(jobs):

@@ -260,7 +260,7 @@ def _recorded_steps(options: ArrayStepOptions) -> Mapping[str, object]:
     if options.preprocess is None:
         return {}
     steps = preprocess_of(options) or Preprocess()
-    values: dict[str, object] = {"preprocess": None}
+    values: dict[str, object] = {"preprocess": None, "normalize": None, "std": None}
     values |= {"mean": steps.mean or None, "scale": steps.scale or None}
     if isinstance(options, ImageStepOptions):
         given = steps.image.given

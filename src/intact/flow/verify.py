@@ -10,7 +10,7 @@ from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.errors import IntactError, UsageError
 from intact.flow.execution import with_codes
-from intact.flow.quantize import preprocess_of
+from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result, results_in
 from intact.flow.sources import default_target, load_result, names_deployed, target_of
 from intact.flow.verification import (
@@ -107,7 +107,7 @@ def _open(
         opened = open_samples(
             options.data,
             subject.plan.graph,
-            preprocess=preprocess_of(options, subject.preprocess) or subject.preprocess,
+            preprocess=steps_for(options, options.data, subject.preprocess),
             limit=count,
             labels=options.labels,
             skip_bad=options.skip_bad,

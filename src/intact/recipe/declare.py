@@ -167,9 +167,15 @@ def required(
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class Options:
-    """A group of options; its values are checked when it is made."""
+    """A group of options; its values are checked when it is made.
+
+    Attributes:
+        section: Heading above its options in the help.
+        headings: Other headings for those of inherited groups.
+    """
 
     section: ClassVar[str] = ""
+    headings: ClassVar[Mapping[str, str]] = {}
 
     def in_force(self) -> AbstractContextManager[None]:
         """Return a context in which what the options change for a whole call holds."""
@@ -194,7 +200,7 @@ def options_of(recipe: type[Options]) -> Mapping[str, Option]:
     if known is not None:
         return known
     sections = {
-        name: group.section
+        name: recipe.headings.get(group.section, group.section)
         for group in reversed(recipe.__mro__)
         if issubclass(group, Options)
         for name in inspect.get_annotations(group)

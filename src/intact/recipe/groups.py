@@ -246,15 +246,26 @@ class ArrayStepOptions(Options):
 
     section: ClassVar[str] = "Preprocessing"
 
+    normalize: str | None = option(
+        Name("the name of a preprocessing"),
+        None,
+        "How the model wants pixels of 0 to 255, by name: imagenet, imagenet-caffe, 0..1 or -1..1. "
+        "Sets mean, deviation and order of the channels; what is given beside it wins.",
+    )
     mean: Sequence[float] = option(
         Numbers("a number, or one a channel", "M[,M...]"),
         (),
         "Subtracted from the samples: one number, or one a channel, in the unit of the data.",
     )
+    std: Sequence[float] = option(
+        Numbers("a number, or one a channel", "D[,D...]"),
+        (),
+        "Divided by after the mean is subtracted: one number, or one a channel.",
+    )
     scale: Sequence[float] = option(
         Numbers("a number, or one a channel", "S[,S...]"),
         (),
-        "Multiplied after the mean is subtracted: one number, or one a channel.",
+        "Multiplied by instead of dividing by a deviation: one number, or one a channel.",
     )
     preprocess: Preprocess | str | Path | None = option(
         path_or_preprocess(),
@@ -365,28 +376,18 @@ class LabelOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ComparisonOptions(
-    ThreadOptions, SkipOptions, ArrayStepOptions, LimitOptions, ProgressOptions
+    ImageStepOptions,
+    ThreadOptions,
+    SkipOptions,
+    ArrayStepOptions,
+    LimitOptions,
+    ProgressOptions,
 ):
     """What the commands share that run a result on samples."""
 
-    section: ClassVar[str] = "Preprocessing (left out, as for the calibration)"
-
-    mean: Sequence[float] = option(
-        Numbers("a number, or one a channel", "M[,M...]"),
-        (),
-        "Subtracted from the samples: one number, or one a channel, in the unit of the data.",
-    )
-    scale: Sequence[float] = option(
-        Numbers("a number, or one a channel", "S[,S...]"),
-        (),
-        "Multiplied after the mean is subtracted: one number, or one a channel.",
-    )
-    preprocess: Preprocess | str | Path | None = option(
-        path_or_preprocess(),
-        None,
-        "The steps as a file; steps given beside it win.",
-        in_python="A Preprocess will do too.",
-    )
+    headings: ClassVar[Mapping[str, str]] = {
+        ArrayStepOptions.section: f"{ArrayStepOptions.section} (left out, as for the calibration)"
+    }
 
 
 for _group in (FormatOptions, MethodOptions):  # flags that are not called like their options

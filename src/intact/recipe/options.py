@@ -153,7 +153,7 @@ class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class ImportOptions(CalibrationOptions, WidthOptions, FormatOptions):
+class ImportOptions(ImageStepOptions, CalibrationOptions, WidthOptions, FormatOptions):
     """The options of `read_quantized`."""
 
     section: ClassVar[str] = "What is read"

@@ -358,7 +358,7 @@ def test_what_a_folder_cannot_be_is_refused(tmp_path: Path) -> None:
     arrays = {"x": np.zeros((1, 3, 2, 2))}
     options: tuple[dict[str, Any], ...] = ({"labels": tmp_path / "a.csv"}, {"skip_bad": True})
     for option in options:
-        with pytest.raises(DataError, match="need a folder of images"):
+        with pytest.raises(DataError, match="needs a folder of images"):
             open_samples(arrays, GRAPH, **option)
 
 

@@ -22,10 +22,43 @@ _KEY, _VALUE = "intact.clamp", "of the codes"
 """Metadata of a node that was put there."""
 
 _NEVER_NEGATIVE = frozenset(
-    ["Abs", "Exp", "Hardmax", "HardSigmoid", "LpPool", "GlobalLpPool", "ReduceL1", "ReduceL2", "ReduceSumSquare", "Relu", "Sigmoid", "Softmax", "Softplus", "Sqrt"]
+    {
+        "Abs",
+        "Exp",
+        "Hardmax",
+        "HardSigmoid",
+        "LpPool",
+        "GlobalLpPool",
+        "ReduceL1",
+        "ReduceL2",
+        "ReduceSumSquare",
+        "Relu",
+        "Sigmoid",
+        "Softmax",
+        "Softplus",
+        "Sqrt",
+    }
 )
 _IF_OPERANDS_ARE = frozenset(
-    ["Add", "Mul", "Div", "Max", "Min", "Sum", "Mean", "Concat", "AveragePool", "GlobalAveragePool", "GlobalMaxPool", "MaxPool", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd", "ReduceSum"]
+    {
+        "Add",
+        "Mul",
+        "Div",
+        "Max",
+        "Min",
+        "Sum",
+        "Mean",
+        "Concat",
+        "AveragePool",
+        "GlobalAveragePool",
+        "GlobalMaxPool",
+        "MaxPool",
+        "ReduceMax",
+        "ReduceMean",
+        "ReduceMin",
+        "ReduceProd",
+        "ReduceSum",
+    }
 )
 _LARGEST = 1 << 20
 """Elements of a constant up to which its signs are looked at."""
