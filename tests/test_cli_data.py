@@ -459,5 +459,5 @@ def test_a_results_folder_is_inspected(here: Path, printed: Print) -> None:
 def test_forgotten_preprocessing_is_suspected(here: Path, printed: Print) -> None:
     printed("quantize", "model.onnx", "-d", "calib.npz", "-o", "out")
     wrong = printed("evaluate", "out", "-d", "test.npz", "--mean", "-3000")
-    assert "little in common" in wrong
-    assert "little in common" not in printed("evaluate", "out", "-d", "test.npz")
+    assert "is the data preprocessed as the model wants it" in wrong
+    assert "preprocessed" not in printed("evaluate", "out", "-d", "test.npz")

@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from intact.targets import Target
 
 _SHOWN_FILES = 5
-_LITTLE_IN_COMMON = 3.0  # dB: half of the power is noise
 _SHOWN_NODES = 3
 
 
@@ -155,11 +154,8 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     console().print(table)
     for line in figures.lines:
         say(escape(line))
-    if found.sqnr_db < _LITTLE_IN_COMMON:
-        say(
-            "[yellow]the outputs have little in common: is the data preprocessed as the model "
-            "wants it (--mean, --scale, --preprocess)?[/]"
-        )
+    for line in found.warnings:
+        say(f"[yellow]warning[/] {escape(line)}")
     if found.why_no_labels and not found.metrics:
         say(f"[dim]no accuracy without labels: {escape(found.why_no_labels)}[/]")
     _skipped(found.skipped)

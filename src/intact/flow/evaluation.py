@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import statistics
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,6 +19,7 @@ from intact.engines.exact_sums import EXACT, FOR_SUCH_PROCESSORS, SATURATES
 from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.errors import DataError, UsageError
+from intact.flow.doubts import PREPROCESSED, doubts_of
 from intact.flow.result import Result
 from intact.flow.text import Figures, decibels, kilobytes, times
 from intact.formats.onnx_qdq.run import QdqRuntime
@@ -32,6 +34,12 @@ from intact.numerics.metrics import (
 from intact.program.lower import lower
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
+LITTLE_IN_COMMON = 3.0
+"""Signal to quantization noise, dB, under which half of an output's power is noise."""
+_NO_FLOAT = (
+    "no float figures: without its codes the model that was read computes something else (an "
+    "activation that its ranges stand for?), or the data is not preprocessed as it wants"
+)
 
 
 def latencies(
@@ -114,6 +122,10 @@ class Evaluation:
         metrics: Figures of the user's metric by name, (float, quantized).
         skipped: Files of a folder that were left out, with the reason.
         why_no_labels: Why a folder of images gives no labels.
+        warnings: What makes the figures doubtful, a line each.
+        why_no_float: Why the quantized model is not compared with a float one: it was read, and
+            what remains of it without its codes computes something else. Figures of the float model
+            and differences are then NaN, and the agreement is None.
     """
 
     samples: int
@@ -131,6 +143,8 @@ class Evaluation:
     metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
     skipped: tuple[str, ...] = ()
     why_no_labels: str = ""
+    warnings: tuple[str, ...] = ()
+    why_no_float: str = ""
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
@@ -150,14 +164,21 @@ class Evaluation:
         title = f"{self.samples} samples, quantized model run by {self.runtime}"
         if self.latency_ms is not None:
             title += f"; latency of {self.latency_batch} at once"
-        agree = "" if self.agreement is None else f", agreement {self.agreement:.2f} %"
-        first = OutputComparison(self.sqnr_db, self.cosine)
-        others = {name: error for name, error in self.outputs.items() if name != self.output}
-        lines = [f"output {self.output}: {_error(first)}{agree}"]
-        lines += [f"output {name}: {_error(error)}" for name, error in others.items()]
+        lines = [self.why_no_float] if self.why_no_float else list(self._errors())
         if EXACT in self.runtime:
             lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower: {FOR_SUCH_PROCESSORS}")
-        return Figures(title, ("", "float", "quantized", "change"), list(self._rows()), lines)
+        rows = list(self._rows())
+        if self.why_no_float:
+            return Figures(title, ("", "quantized"), [(row[0], row[2]) for row in rows], lines)
+        return Figures(title, ("", "float", "quantized", "change"), rows, lines)
+
+    def _errors(self) -> Iterator[str]:
+        """Write the error of each output, the scored one first."""
+        agree = "" if self.agreement is None else f", agreement {self.agreement:.2f} %"
+        yield f"output {self.output}: {_error(OutputComparison(self.sqnr_db, self.cosine))}{agree}"
+        for name, error in self.outputs.items():
+            if name != self.output:
+                yield f"output {name}: {_error(error)}"
 
     def _rows(self) -> Iterator[tuple[str, str, str, str]]:
         """Write what there is of each kind of figure, (name, float, quantized, change)."""
@@ -172,9 +193,9 @@ class Evaluation:
                 yield name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
         sizes = (kilobytes(self.bytes[0]), kilobytes(self.bytes[1]))
         yield "size", *sizes, times(self.bytes[0] / self.bytes[1], "smaller", "larger")
-        if self.latency_ms is not None and self.speedup is not None:
+        if self.latency_ms is not None:
             before, after = self.latency_ms
-            faster = times(self.speedup, "faster", "slower")
+            faster = "" if self.speedup is None else times(self.speedup, "faster", "slower")
             yield "latency", f"{before:.2f} ms", f"{after:.2f} ms", faster
         for name, (before, after) in self.metrics.items():
             yield name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}"
@@ -231,7 +252,7 @@ def evaluate_result(
     latency, speedup = None, None
     if is_deployed:
         latency, speedup = latencies(lambda: float_model.run(first), lambda: quantized(first))
-    return Evaluation(
+    found = Evaluation(
         samples=seen.samples,
         output=seen.output,
         accuracy=None if labels is None or scores is None else _accuracy(*scores, labels, top_k),
@@ -247,6 +268,43 @@ def evaluate_result(
         metrics=metrics,
         skipped=samples.skipped,
         why_no_labels=samples.why_no_labels,
+        warnings=_warnings(scores, labels, error),
+    )
+    is_other = result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
+    return _without_float(found) if is_other else found
+
+
+def _warnings(
+    scores: tuple[Scores, Scores] | None,
+    labels: npt.NDArray[np.int64] | None,
+    error: OutputComparison,
+) -> tuple[str, ...]:
+    doubts = () if scores is None else doubts_of(scores[0], labels)
+    if doubts or not error.sqnr_db < LITTLE_IN_COMMON:
+        return doubts
+    return (f"the outputs have little in common: {PREPROCESSED}",)
+
+
+def _without_float(found: Evaluation) -> Evaluation:
+    """Take out what compares a model that was read with what remains of it without its codes."""
+    nan = math.nan
+    accuracy, latency = found.accuracy, found.latency_ms
+    if accuracy is not None:
+        best = None if accuracy.top_k is None else (nan, accuracy.top_k[1])
+        top1, unknown = (nan, accuracy.top1[1]), AccuracyDifference(nan, nan, nan)
+        accuracy = replace(accuracy, top1=top1, top_k=best, difference=unknown)
+    return replace(
+        found,
+        accuracy=accuracy,
+        agreement=None,
+        sqnr_db=nan,
+        cosine=nan,
+        latency_ms=None if latency is None else (nan, latency[1]),
+        speedup=None,
+        outputs={},
+        metrics={name: (nan, after) for name, (_, after) in found.metrics.items()},
+        warnings=(),
+        why_no_float=_NO_FLOAT,
     )
 
 
