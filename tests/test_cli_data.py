@@ -224,6 +224,63 @@ def test_steps_for_images_need_images(here: Path, capfd: pytest.CaptureFixture[s
     assert "whole numbers" in refused(capfd, *quantize, "photos", "--size", "8,x", code=2)
 
 
+def test_a_preprocessing_by_name_is_kept_and_made_again(
+    here: Path, printed: Print, capfd: pytest.CaptureFixture[str]
+) -> None:
+    quantize = ("quantize", "model.onnx", "-d", "photos")
+    printed(*quantize, "-o", "named", "--normalize", "-1..1")
+    assert 'normalize = "-1..1"' in (here / "named" / "recipe.toml").read_text()
+    printed(*quantize, "-o", "told", "--mean", "127.5", "--std", "127.5")
+    assert "std = [127.5]" in (here / "told" / "recipe.toml").read_text()
+    printed("quantize", "--recipe", "named/recipe.toml", "-o", "again")
+    for name in ("plan.json", "preprocess.toml", "model.int8.onnx"):
+        written = (here / "named" / name).read_bytes()
+        assert (here / "told" / name).read_bytes() == written
+        assert (here / "again" / name).read_bytes() == written
+    line = refused(capfd, *quantize, "-o", "x", "--std", "2", "--scale", "3")
+    assert "--std and --scale are both given" in line
+    assert "did you mean 'imagenet'" in refused(capfd, *quantize, "-o", "x", "--normalize", "imnet")
+    line = refused(
+        capfd, "quantize", "model.onnx", "-d", "calib.npz", "-o", "x", "--normalize",
+        "imagenet-caffe", code=2,
+    )  # fmt: skip
+    assert "into the order bgr" in line
+    assert "--mean 103.939,116.779,123.68" in line
+
+
+def test_every_command_that_runs_samples_has_the_steps_of_images(
+    here: Path, printed: Print, capfd: pytest.CaptureFixture[str]
+) -> None:
+    printed("quantize", "model.onnx", "-d", "photos", "-o", "out", "--scale", "0.0667")
+    outputs = {}
+    for name, steps in {"plain": (), "cropped": ("--shorter-side", "12")}.items():
+        printed("run", "out", "-d", "photos", "-o", f"{name}.npz", "--samples", "9", *steps)
+        outputs[name] = np.load(here / f"{name}.npz")["logits"]
+        printed("evaluate", "out", "-d", "photos", "--samples", "9", *steps)
+        printed("verify", "out", "-d", "photos", "--samples", "9", *steps)
+    assert not np.array_equal(outputs["plain"], outputs["cropped"])
+    printed(
+        "import", "out/model.int8.onnx", "-o", "read", "--letterbox", "8", "--normalize", "0..1"
+    )
+    kept = (here / "read" / "preprocess.toml").read_text()
+    assert "letterbox = [8, 8]" in kept
+    for command in ("run", "evaluate", "verify"):
+        more = ("-o", "x.npz") if command == "run" else ()
+        line = refused(
+            capfd, command, "out", "-d", "test.npz", *more, "--shorter-side", "9", code=2
+        )
+        assert "--shorter-side is for a folder of images" in line
+
+
+def test_one_sample_without_an_axis_for_samples_is_said_to_be_that(
+    here: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    np.save("one.npy", np.zeros((1, 8, 8), np.float32))
+    line = refused(capfd, "quantize", "model.onnx", "-d", "one.npy", "-o", "out", "--mean", "1,2,3")
+    assert "one sample of shape [1, 8, 8] without an axis for samples" in line
+    assert "channels" not in line
+
+
 def test_memory_is_bounded_with_the_same_result(here: Path, printed: Print) -> None:
     plans = []
     for bound in ((), ("--max-memory", "6M")):

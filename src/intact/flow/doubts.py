@@ -1,4 +1,4 @@
-"""What makes a float model's outputs doubtful: signs of data that it does not get as it wants them."""
+"""What makes a float model's outputs doubtful: signs that it does not get data as it wants them."""
 
 from __future__ import annotations
 
@@ -33,16 +33,19 @@ def doubts_of(
     if labels is not None and is_chance(int((chosen == labels).sum()), count, classes):
         share = 100 * float((chosen == labels).mean())
         return (
-            f"the float model is right for {share:.2f} % of {count} samples, no more than by chance "
-            f"among {classes} classes: {PREPROCESSED}",
+            f"the float model is right for {share:.2f} % of {count} samples, no more than by "
+            f"chance among {classes} classes: {PREPROCESSED}",
         )
-    is_alike = labels is not None and (labels == labels[0]).all()
-    if count > _FEW and (chosen == chosen[0]).all() and not is_alike:
-        if labels is not None or classes >= _CLASSES or _are_probabilities(scores):
-            return (
-                f"the float model gives class {chosen[0]} for all {count} samples: {PREPROCESSED}",
-            )
+    if count > _FEW and (chosen == chosen[0]).all() and _are_classes(scores, labels):
+        return (f"the float model gives class {chosen[0]} for all {count} samples: {PREPROCESSED}",)
     return ()
+
+
+def _are_classes(scores: npt.NDArray[np.float32], labels: npt.NDArray[np.int64] | None) -> bool:
+    """Tell whether an output is one of classes, of which the samples have several."""
+    if labels is not None:
+        return bool((labels != labels[0]).any())
+    return scores.shape[1] >= _CLASSES or _are_probabilities(scores)
 
 
 def is_chance(right: int, count: int, classes: int) -> bool:

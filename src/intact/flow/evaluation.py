@@ -148,12 +148,13 @@ class Evaluation:
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
-        top1 = (
-            ""
-            if self.accuracy is None
-            else "top-1 {:.2f} % -> {:.2f} %, ".format(*self.accuracy.top1)
-        )
-        return f"Evaluation({self.samples} samples, {top1}{decibels(self.sqnr_db)})"
+        figures = []
+        if self.accuracy is not None:
+            before, after = self.accuracy.top1
+            figures.append(f"top-1 {after:.2f} %" if self.why_no_float else _change(before, after))
+        if not self.why_no_float:
+            figures.append(decibels(self.sqnr_db))
+        return f"Evaluation({', '.join([f'{self.samples} samples', *figures])})"
 
     def __str__(self) -> str:
         """Write the table that the command prints."""
@@ -199,6 +200,10 @@ class Evaluation:
             yield "latency", f"{before:.2f} ms", f"{after:.2f} ms", faster
         for name, (before, after) in self.metrics.items():
             yield name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}"
+
+
+def _change(before: float, after: float) -> str:
+    return f"top-1 {before:.2f} % -> {after:.2f} %"
 
 
 def _error(error: OutputComparison) -> str:

@@ -9,9 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.errors import SearchError, UsageError
+from intact.flow.doubts import doubts_of
 from intact.flow.quantize import overrides_of, preprocess_of, recipe_of, target_named
 from intact.flow.result import Result, check_output
 from intact.flow.search_setup import (
@@ -193,6 +196,17 @@ class _Found:
     progress: SearchProgress
     objective: Objective
     was_stopped: bool
+    doubts: tuple[str, ...]
+
+
+def _doubts(data: TrialData) -> tuple[str, ...]:
+    """Look at the float model's first output, if it has classes."""
+    outputs = [next(iter(chunk.outputs.values())) for chunk in data.chunks]
+    if any(each.ndim != 2 or each.shape[1] < 2 for each in outputs):
+        return ()
+    labels = [chunk.labels for chunk in data.chunks if chunk.labels is not None]
+    known = np.concatenate(labels) if len(labels) == len(outputs) else None
+    return doubts_of(np.concatenate(outputs), known)
 
 
 @dataclass(frozen=True)
@@ -248,14 +262,16 @@ class _Course:
                     self.options.report,
                 )
                 best, was_stopped = _outcome(search, self.path)
+            doubts = _doubts(trial_data)
             return _Found(
-                best, pool.float_score, search.progress, trial_data.objective, was_stopped
+                best, pool.float_score, search.progress, trial_data.objective, was_stopped, doubts
             )
 
     def remarks(self, found: _Found, space: Space) -> Iterator[str]:
         """Yield what may surprise."""
         base = _trial_of(found.progress, space.default)
-        return warning_lines(
+        yield from found.doubts
+        yield from warning_lines(
             found.progress, found.best, base, found.objective.kind, self.options.max_drop
         )
 
