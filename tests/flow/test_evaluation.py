@@ -19,6 +19,8 @@ from intact.flow.evaluation import Evaluation, evaluate_result
 from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.plan import Overrides
+from intact.targets import load_target
+from intact.targets.advice import quantize_for_saturating_pairs
 from tests.images import Images
 from tests.models import ModelBuilder, run_model, transformer_block
 
@@ -311,6 +313,7 @@ def test_the_option_for_exact_sums_is_explained(runtime: str) -> None:
     found = Evaluation(
         1, "y", accuracy=None, agreement=None, sqnr_db=30.0, cosine=1.0, bytes=(4, 1),
         latency_ms=None, latency_batch=1, speedup=None, runtime=runtime,
+        remedy=quantize_for_saturating_pairs(load_target("onnxruntime")),
     )  # fmt: skip
     explained = [line for line in found.figures().lines if "slower" in line]
     assert len(explained) == (EXACT in runtime)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import re
 import sys
 import warnings
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from intact.errors import ExportError, IntactError, UsageError
 
 _WRONG, _INTERNAL, _STOPPED = 1, 70, 130
 _LONGEST_REASON = 200
+_FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 
 
 def run(arguments: Sequence[str] | None = None) -> int:
@@ -40,13 +42,18 @@ def run(arguments: Sequence[str] | None = None) -> int:
 
 def _run(given: Sequence[str]) -> int:
     """Run a command line; raise only what nobody foresaw."""
+    context: click.Context | None = None
     try:
-        with app.make_context("intact", list(given)) as context:
+        context = app.make_context("intact", list(given))
+        with context:
             app.invoke(context)
         sys.stdout.flush()
         return 0
     except (IntactError, MemoryError) as error:
-        message = _out_of_memory(error) if isinstance(error, MemoryError) else error.with_flags
+        ran = "" if context is None else context.invoked_subcommand or ""
+        if isinstance(error, MemoryError):
+            return _complain(_out_of_memory(error, ran), _WRONG)
+        message = error.with_flags + _elsewhere(error.with_flags, ran)
         if isinstance(error, ExportError):
             for each in error.unsaid:
                 click.echo(f"  {each}", err=True)
@@ -103,9 +110,31 @@ def _code_of(error: Exception) -> int:
     return WRONG_USE if isinstance(error, UsageError) else _WRONG
 
 
-def _out_of_memory(error: MemoryError) -> str:
+def _elsewhere(message: str, ran: str) -> str:
+    """Say of the flags in a message which command has them, where the one that ran has not."""
+    from intact.recipe.commands import owner_of
+
+    owners: dict[str, list[str]] = {}
+    for flag in dict.fromkeys(_FLAG.findall(message)):
+        owner = owner_of(flag, ran)
+        if owner:
+            owners.setdefault(owner, []).append(flag)
+    said = [f"{' and '.join(flags)}: of `intact {owner}`" for owner, flags in owners.items()]
+    return f" ({'; '.join(said)})" if said else ""
+
+
+_LESS = {"--batch": "a smaller --batch", "--threads": "fewer --threads", "--max-memory": ""}
+"""Flags that save memory, and how to ask for them."""
+
+
+def _out_of_memory(error: MemoryError, ran: str) -> str:
+    from intact.recipe.commands import RECIPES, flags_of
+
+    known = flags_of(RECIPES[ran]) if ran in RECIPES else frozenset()
+    remedies = [text or flag for flag, text in _LESS.items() if flag in known]
     reason = f" ({error})" if str(error) else ""
-    return f"out of memory{reason}; give a smaller --batch, fewer --threads or --max-memory"
+    remedy = f"; give {' or '.join(remedies)}" if remedies else ""
+    return f"out of memory{reason}{remedy}"
 
 
 def _complain(message: str, code: int) -> int:

@@ -22,7 +22,6 @@ EXACT = f"{OPTION}=1"
 """As it is printed beside the runtime's name."""
 
 SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
-FOR_SUCH_PROCESSORS = "quantize for such processors (--target onnxruntime-avx2)"
 
 _LENGTH = 8
 _QUANTIZED = 0

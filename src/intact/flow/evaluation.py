@@ -15,7 +15,7 @@ import numpy.typing as npt
 from intact.data.batching import Batch
 from intact.data.metric import Metric, OutputRecord
 from intact.data.stream import Samples
-from intact.engines.exact_sums import EXACT, FOR_SUCH_PROCESSORS, SATURATES
+from intact.engines.exact_sums import EXACT, SATURATES
 from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.errors import DataError, UsageError
@@ -32,6 +32,7 @@ from intact.numerics.metrics import (
     in_top_k,
 )
 from intact.program.lower import lower
+from intact.targets.advice import quantize_for_saturating_pairs
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
 LITTLE_IN_COMMON = 3.0
@@ -121,6 +122,7 @@ class Evaluation:
         outputs: Errors of every output by name, where there are several.
         metrics: Figures of the user's metric by name, (float, quantized).
         skipped: Files of a folder that were left out, with the reason.
+        remedy: What avoids that option, by a target for such processors.
         why_no_labels: Why a folder of images gives no labels.
         warnings: What makes the figures doubtful, a line each.
         why_no_float: Why the quantized model is not compared with a float one: it was read, and
@@ -144,6 +146,7 @@ class Evaluation:
     skipped: tuple[str, ...] = ()
     why_no_labels: str = ""
     warnings: tuple[str, ...] = ()
+    remedy: str = ""
     why_no_float: str = ""
 
     def __repr__(self) -> str:
@@ -167,7 +170,8 @@ class Evaluation:
             title += f"; latency of {self.latency_batch} at once"
         lines = [self.why_no_float] if self.why_no_float else list(self._errors())
         if EXACT in self.runtime:
-            lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower: {FOR_SUCH_PROCESSORS}")
+            remedy = f": {self.remedy}" if self.remedy else ""
+            lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
         rows = list(self._rows())
         if self.why_no_float:
             return Figures(title, ("", "quantized"), [(row[0], row[2]) for row in rows], lines)
@@ -274,6 +278,7 @@ def evaluate_result(
         skipped=samples.skipped,
         why_no_labels=samples.why_no_labels,
         warnings=_warnings(scores, labels, error),
+        remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
     is_other = result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
     return _without_float(found) if is_other else found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
 from intact.errors import ExportError, Unsupported
@@ -25,7 +25,8 @@ class UnsupportedNodes:
 
     Args:
         message: Start of the error.
-        remedy: What helps where a reason has no remedy of its own.
+        remedy: What helps where a reason has no remedy of its own; a function is asked when there
+            is something to report.
         program: What the steps of `add_step` belong to.
         reasons: Why nodes compute in float, beside what the program knows.
     """
@@ -33,7 +34,7 @@ class UnsupportedNodes:
     def __init__(
         self,
         message: str,
-        remedy: str = "",
+        remedy: str | Callable[[], str] = "",
         *,
         program: Program | None = None,
         reasons: Mapping[str, str] | None = None,
@@ -85,14 +86,15 @@ class UnsupportedNodes:
 
     def error(self) -> ExportError:
         """Make the error that reports everything."""
-        remedies = {remedy or self._remedy for _, remedy in self._places}
+        general = self._remedy if isinstance(self._remedy, str) else self._remedy()
+        remedies = {remedy or general for _, remedy in self._places}
         common = remedies.pop() if len(remedies) == 1 else ""
         said = {key: _said(*key, common) for key in self._places}
         texts = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]
         listed = [f"{each}: {said[key]}" for key, places in self._places.items() for each in places]
         return ExportError(
             f"{self._message} {'; '.join(texts)}",
-            remedy=common or self._remedy or _EACH,
+            remedy=common or general or _EACH,
             listed=listed,
         )
 

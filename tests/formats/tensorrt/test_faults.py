@@ -30,7 +30,7 @@ def test_unsigned_asymmetric_activations_and_integer_biases_are_listed_together(
     message = str(caught.value)
     assert ": unsigned codes;" in message
     assert ": biases as integers, it adds floats;" in message
-    assert message.endswith("quantize with target tensorrt, and 8 bits throughout")
+    assert message.endswith("quantize for target tensorrt, and take 8 bits throughout")
 
 
 def test_zero_points_are_listed() -> None:

@@ -9,13 +9,14 @@ from typing import Any
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.engines.exact_sums import EXACT, FOR_SUCH_PROCESSORS, SATURATES, shares_weights
+from intact.engines.exact_sums import EXACT, SATURATES, shares_weights
 from intact.engines.integer.engine import IntegerEngine
 from intact.formats.base.comparison import OutputComparer, OutputComparison
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
 from intact.program.lower import lower
-from intact.targets import InstructionSet
+from intact.targets import InstructionSet, Target
+from intact.targets.advice import advice, quantize_for_saturating_pairs
 
 
 @dataclass
@@ -35,21 +36,25 @@ class ProcessorFinding:
     remedy: str
 
 
-def saturation(model: ir.Model, by_default: list[OutputComparison]) -> ProcessorFinding:
+def saturation(
+    model: ir.Model, by_default: list[OutputComparison], target: Target
+) -> ProcessorFinding:
     """What saturating pairs of products change where apps run a model with default options.
 
     Args:
         model: What ONNX Runtime runs.
         by_default: Its outputs with default options, against what the target describes.
+        target: What it was quantized for.
     """
+    other = quantize_for_saturating_pairs(target)
     refused = "ONNX Runtime refuses the option for weights that nodes share"
     return ProcessorFinding(
         cause=SATURATES,
         compared=f"with {EXACT}",
         outputs=by_default,
-        remedy=f"{FOR_SUCH_PROCESSORS}; {refused}"
+        remedy="; ".join(filter(None, (other, refused)))
         if shares_weights(model)
-        else f"set that session option in your app, or {FOR_SUCH_PROCESSORS}",
+        else advice("set that session option in your app", other),
     )
 
 

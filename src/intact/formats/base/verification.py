@@ -113,7 +113,9 @@ def compare(
         classes=comparer.classes(),
         in_float={} if engine is None else dict(engine.program.in_float),
         overflows=[] if engine is None else overflow_reports(engine),
-        processor=None if by_default is None else saturation(by_default.model, as_apps.found()),
+        processor=None
+        if by_default is None
+        else saturation(by_default.model, as_apps.found(), plan.target),
     )
 
 

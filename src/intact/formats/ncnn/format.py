@@ -41,7 +41,7 @@ def files_of(model: NcnnModel) -> dict[str, bytes]:
 
 
 def _write(plan: QuantizedGraph, _io: Io) -> Exported:
-    model = write_ncnn(lower_nodes(plan))
+    model = write_ncnn(lower_nodes(plan), plan.target.name)
     return WrittenFiles(files_of(model), _deployed(model), model.notes)
 
 

@@ -29,22 +29,22 @@ from intact.program.operations import (
     TransposedConvolution,
     Unary,
 )
+from intact.targets.advice import advice, quantize_for
 
 __all__ = ["layers", "write_ncnn"]
 
 _MAGIC = 7767517
 _PRODUCTS = (Convolution, FullyConnected, TransposedConvolution)
-_REMEDY = (
-    "quantize for --target ncnn with its 8-bit activations, or keep what it quantizes otherwise "
-    "float with --keep-float; what it has no layer for in float either must leave the model"
-)
+_KEEP_FLOAT = "keep what is quantized otherwise than to 8 bits float with --keep-float"
+_LEAVE_OUT = "what it has no layer for in float either must leave the model"
 
 
-def write_ncnn(program: Program) -> NcnnModel:
+def write_ncnn(program: Program, target: str = "") -> NcnnModel:
     """Write a program; equal programs give equal bytes.
 
     Args:
         program: As `lower_nodes` makes it.
+        target: Name of what it was quantized for, on which the remedy depends.
 
     Raises:
         ExportError: What ncnn has no layer for, or computes in float while the program does not;
@@ -54,7 +54,8 @@ def write_ncnn(program: Program) -> NcnnModel:
     writer.write()
     if writer.unsupported:
         listed = [f"{place}: {reason}" for place, reason in writer.unsupported.items()]
-        raise ExportError(f"ncnn cannot hold {'; '.join(listed)}", remedy=_REMEDY, listed=listed)
+        remedy = f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}"
+        raise ExportError(f"ncnn cannot hold {'; '.join(listed)}", remedy=remedy, listed=listed)
     return writer.model()
 
 

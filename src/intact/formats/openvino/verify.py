@@ -29,6 +29,7 @@ from intact.program.arithmetic.ends import effective
 from intact.program.lower import lower
 from intact.program.operations import RESIDUAL_SLOT
 from intact.targets import Target
+from intact.targets.advice import quantize_for_saturating_pairs
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -208,7 +209,6 @@ _SATURATING = "AVX2"
 
 """Instructions under which oneDNN's sums saturate in pairs, on any processor that has them."""
 
-_SEVEN_BITS = "quantize for such processors (--target openvino-avx2)"
 _CHANGED = "showing it would change how OpenVINO computes it"
 
 _INSIDE = "it lies inside of one kernel of OpenVINO"
@@ -269,7 +269,7 @@ def verify_openvino(
         },
     }
     saturates = plan.target.on(used).saturates_pairs
-    remedy = _SEVEN_BITS if saturates else ""
+    remedy = quantize_for_saturating_pairs(plan.target) if saturates else ""
     found.processor = described.finding(used, saturates=saturates, remedy=remedy)
     return found
 

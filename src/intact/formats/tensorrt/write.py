@@ -28,6 +28,7 @@ from intact.plan import (
     refuse_unready,
 )
 from intact.program.unsupported import UnsupportedNodes
+from intact.targets.advice import quantize_for
 
 _BITS = 8
 
@@ -43,7 +44,10 @@ def refuse_inexpressible(plan: QuantizedGraph) -> None:
         ExportError: With all reasons listed.
     """
     unsupported = UnsupportedNodes(
-        "TensorRT cannot compute", "quantize with --target tensorrt, and 8 bits throughout"
+        "TensorRT cannot compute",
+        lambda: ", and ".join(
+            filter(None, (quantize_for("tensorrt", plan.target.name), "take 8 bits throughout"))
+        ),
     )
     for point in quantization_points(plan):
         for reason in _reasons(point):

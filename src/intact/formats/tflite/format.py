@@ -39,7 +39,7 @@ TFLITE_FILE = "model.int8.tflite"
 
 def _write(plan: QuantizedGraph, io: Io) -> Exported:
     program = deployed_program(plan, float_operations=True)
-    return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io)})
+    return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io, target=plan.target.name)})
 
 
 def _read(folder: Path, plan: QuantizedGraph) -> Exported:

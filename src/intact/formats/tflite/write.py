@@ -14,20 +14,19 @@ from intact.program import Program, Step, Tensor
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
 from intact.program.unsupported import UnsupportedNodes
+from intact.targets.advice import advice, quantize_for
 
 _MODULES = (moves, operators, spatial)
 """Their writers are registered when they are imported."""
 
-_KEEP_FLOAT = (
-    "keep them float with --keep-float, or quantize for --target tflite; cut from the model what "
-    "TFLite has no operator for in float either"
-)
+_KEEP_FLOAT = "keep them float with --keep-float"
+_CUT = "cut from the model what TFLite has no operator for in float either"
 _FIX = "fix them, for instance with `python -m onnxruntime.tools.make_dynamic_shape_fixed`"
 
 _DESCRIPTION = "Written by intact"
 
 
-def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
+def write_tflite(program: Program, *, io: Io = Io.INT8, target: str = "") -> bytes:
     """Write a lowered plan as the bytes of a ``.tflite`` file; equal programs give equal bytes.
 
     The file has one subgraph and a signature ``serving_default`` with the model's own input and
@@ -37,34 +36,38 @@ def write_tflite(program: Program, *, io: Io = Io.INT8) -> bytes:
     Args:
         program: The program; its float inputs and outputs are quantized by steps of their own.
         io: Whether those steps are kept.
+        target: Name of what it was quantized for, on which the remedy depends.
 
     Raises:
         ExportError: Steps that TFLite does not have; all are listed.
         MissingExtraError: ai-edge-litert or flatbuffers is not installed.
     """
     if io is Io.FLOAT:
-        return program_to_tflite(program)
+        return program_to_tflite(program, target)
     try:
         integers = integer_io(program)
     except ExportError as error:  # report unsupported steps in the same error
-        unsupported = _build(program)[1]
+        unsupported = _build(program, target)[1]
         if not unsupported:
             raise
         unsupported.add("inputs and outputs", str(error))
         raise unsupported.error() from error
-    return program_to_tflite(integers)
+    return program_to_tflite(integers, target)
 
 
-def program_to_tflite(program: Program) -> bytes:
+def program_to_tflite(program: Program, target: str = "") -> bytes:
     """Write a program as it stands; see `write_tflite`."""
-    builder, unsupported = _build(program)
+    builder, unsupported = _build(program, target)
     unsupported.raise_any()
     return serialize(builder, program.inputs, program.outputs, _DESCRIPTION)
 
 
-def _build(program: Program) -> tuple[FileBuilder, UnsupportedNodes]:
+def _build(program: Program, target: str) -> tuple[FileBuilder, UnsupportedNodes]:
     builder = FileBuilder((tensor.name for tensor in program.tensors()), open_lengths(program))
-    unsupported = UnsupportedNodes("TFLite cannot hold", _KEEP_FLOAT)
+    unsupported = UnsupportedNodes(
+        "TFLite cannot hold",
+        lambda: f"{advice(_KEEP_FLOAT, quantize_for('tflite', target))}; {_CUT}",
+    )
     for name, tensor in program.inputs.items():
         builder.mention(tensor)
         if None in tensor.shape[1:]:

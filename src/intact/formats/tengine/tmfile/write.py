@@ -6,7 +6,7 @@ uint8 with one scale each, weights with scales along their first axis, and biase
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 import onnx_ir as ir
@@ -20,6 +20,7 @@ from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.program.lower import lower_nodes
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import load_target
+from intact.targets.advice import advice, quantize_for
 
 _CUT = "cut those nodes from the model"
 _MODULES = (layers, moves, pointwise)
@@ -56,12 +57,20 @@ def write_int8(plan: QuantizedGraph) -> bytes:
         for name, decision in plan.decisions.items()
         if not decision.quantized
     }
-    remedy = f"{_CUT}, or quantize for --target tengine"
-    return _written(plan, reasons, remedy, quantized=True)
+    return _written(
+        plan,
+        reasons,
+        lambda: advice(_CUT, quantize_for("tengine", plan.target.name)),
+        quantized=True,
+    )
 
 
 def _written(
-    plan: QuantizedGraph, floats: Mapping[str, str], remedy: str, *, quantized: bool
+    plan: QuantizedGraph,
+    floats: Mapping[str, str],
+    remedy: str | Callable[[], str],
+    *,
+    quantized: bool,
 ) -> bytes:
     plan = replace(plan, graph=_of_one_sample(plan.graph))
     program = lower_nodes(plan)

@@ -1,0 +1,62 @@
+"""Which target to name to users whose own does not fit: what the targets' files say decides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from intact.targets.arithmetic import Overflow
+from intact.targets.load import load_target, target_names
+from intact.targets.schema import Target
+
+
+def quantize_for(format_name: str, current: str) -> str:
+    """Advise the target of a format; nothing where the current one is for it already.
+
+    Args:
+        format_name: The format that is to be written.
+        current: Name of the target that does not do for it.
+
+    >>> quantize_for("ncnn", "onnxruntime")
+    'quantize for --target ncnn'
+    >>> quantize_for("ncnn", "ncnn-winograd")
+    ''
+    """
+    found = _first(lambda each: each.formats[:1] == (format_name,), current)
+    return f"quantize for --target {found}" if found else ""
+
+
+def quantize_for_saturating_pairs(target: Target) -> str:
+    """Advise the target for processors that saturate pairs of products, in the same runtime.
+
+    Args:
+        target: The one that the model was quantized for.
+
+    Returns:
+        A phrase; empty where there is no such target, or this is one.
+    """
+    found = _first(
+        lambda each: (
+            each.formats[:1] == target.formats[:1]
+            and each.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
+        ),
+        target.name,
+    )
+    return f"quantize for such processors (--target {found})" if found else ""
+
+
+def advice(*phrases: str) -> str:
+    """Join phrases by "or", without those that are empty.
+
+    >>> advice("keep them float", "", "leave them out")
+    'keep them float, or leave them out'
+    """
+    return ", or ".join(phrase for phrase in phrases if phrase)
+
+
+def _first(fits: Callable[[Target], bool], current: str) -> str:
+    """Return the most general of the targets that fit; nothing if the current one is of them."""
+    fitting = {name: target for name in target_names() if fits(target := load_target(name))}
+    if current in fitting:
+        return ""
+    general = [name for name, target in fitting.items() if target.extends not in fitting]
+    return general[0] if general else ""
