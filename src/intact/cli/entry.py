@@ -51,13 +51,10 @@ def _run(given: Sequence[str]) -> int:
         return 0
     except (IntactError, MemoryError) as error:
         ran = "" if context is None else context.invoked_subcommand or ""
-        if isinstance(error, MemoryError):
-            return _complain(_out_of_memory(error, ran), _WRONG)
-        message = error.with_flags + _elsewhere(error.with_flags, ran)
         if isinstance(error, ExportError):
             for each in error.unsaid:
                 click.echo(f"  {each}", err=True)
-        return _complain(message, _code_of(error))
+        return _complain(_said(error, ran), _code_of(error))
     except OSError as error:
         return _not_written(error)
     except click.exceptions.Exit as done:  # after --help, say
@@ -108,6 +105,13 @@ def _code_of(error: Exception) -> int:
     if isinstance(error.__cause__, KeyboardInterrupt):
         return _STOPPED  # and something was written
     return WRONG_USE if isinstance(error, UsageError) else _WRONG
+
+
+def _said(error: IntactError | MemoryError, ran: str) -> str:
+    """Return a message for whoever ran a command."""
+    if isinstance(error, MemoryError):
+        return _out_of_memory(error, ran)
+    return error.with_flags + _elsewhere(error.with_flags, ran)
 
 
 def _elsewhere(message: str, ran: str) -> str:

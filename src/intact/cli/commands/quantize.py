@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 def _quantize(given: Given[QuantizeCommand]) -> None:
     """Quantize a float model for a target, or for several.
 
-    Example: intact quantize model.onnx --data photos/ --output out/
+    Example: intact quantize model.onnx --data photos/ --normalize imagenet --output out/
     """
     from intact import api
     from intact.cli import show
@@ -44,7 +44,7 @@ def _import(given: Given[ImportCommand]) -> None:
 
     With --data, nodes that it left in float are quantized too where the target can.
 
-    Example: intact import model.qdq.onnx --output out/
+    Example: intact import model.qdq.onnx --normalize imagenet --output out/
     """
     from intact import api
     from intact.cli import show

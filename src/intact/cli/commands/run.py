@@ -108,7 +108,8 @@ def _is_tflite_file(path: Path) -> bool:
     if not names_deployed(path):
         raise ModelError(
             f"{path} is a file: the folder of a result is verified, or a .tflite of others",
-            remedy="make a folder with `intact quantize`, or `intact import` if it is quantized",
+            remedy="make a folder with `intact quantize`, or `intact import` if it is quantized, "
+            "and the model's preprocessing (--normalize, or --mean and --std)",
         )
     return True
 
