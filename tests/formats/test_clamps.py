@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnx_ir as ir
 import pytest
 from onnxruntime.quantization import (
     CalibrationDataReader,
@@ -18,7 +19,9 @@ from onnxruntime.quantization import (
     quantize_static,
 )
 
+from intact.config import PerTensor, QuantState, TensorQuantConfig, make_policy
 from intact.engines.integer import IntegerEngine
+from intact.formats.base.clamps import is_clamped_only
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.openvino.read import read_fake_quantize
 from intact.formats.openvino.write import write_openvino
@@ -160,6 +163,23 @@ def test_each_of_several_readers_is_clamped_as_its_own_codes_do() -> None:
     assert "Clip" not in {node.op_type for node in proto(written.model).graph.node}
     found = run_model(proto(plan.graph.model), random_inputs(model))
     assert found["sums"].min() < 0  # what is read in float is not clamped
+
+
+@pytest.mark.parametrize("op_type", ["Pow", "Add", "Clip"])
+def test_a_constant_that_is_no_number_says_nothing(op_type: str) -> None:
+    text = ir.Value(name="text", const_value=ir.StringTensor([b"text"], shape=ir.Shape([1])))
+    source = ir.Node("", "Relu" if op_type == "Add" else "Neg", [ir.Value(name="x")])
+    node = ir.Node("", op_type, [source.outputs[0], text])
+    config = TensorQuantConfig(
+        policy=make_policy(PerTensor(), symmetric=False),
+        bits=8,
+        quant_min=0,
+        quant_max=255,
+        scale=np.float32(0.1),
+        offset=np.int64(0),
+        state=QuantState.ACTIVATED,
+    )
+    assert is_clamped_only(node.outputs[0], config, set())
 
 
 def fake_quantized() -> onnx.ModelProto:

@@ -60,6 +60,8 @@ _IF_OPERANDS_ARE = frozenset(
         "ReduceSum",
     }
 )
+_KINDS = "biuf"
+"""NumPy's kinds of real numbers."""
 _LARGEST = 1 << 20
 """Elements of a constant up to which its signs are looked at."""
 
@@ -196,12 +198,12 @@ def _operands_to_ask(node: ir.Node) -> list[ir.Value] | None:
     """List what must not be negative for a result not to be; None if that does not do."""
     if node.domain != "":
         return None
-    low = constant_array(input_value(node, 1)) if node.op_type == "Clip" else None
+    low = _numbers(input_value(node, 1)) if node.op_type == "Clip" else None
     if node.op_type in _NEVER_NEGATIVE or (low is not None and low.size == 1 and low.item() >= 0):
         return []
     if node.op_type == "Mul" and len(node.inputs) == 2 and node.inputs[0] is node.inputs[1]:
         return []
-    if node.op_type == "Pow" and (exponent := constant_array(input_value(node, 1))) is not None:
+    if node.op_type == "Pow" and (exponent := _numbers(input_value(node, 1))) is not None:
         return [] if (exponent % 2 == 0).all() else None
     if not (moves_values(node) or node.op_type in _IF_OPERANDS_ARE):
         return None
@@ -214,4 +216,11 @@ def _has_no_sign(constant: ir.Value) -> bool:
     tensor = constant.const_value
     if tensor is None or tensor.size > _LARGEST:
         return False
-    return bool((tensor.numpy() >= 0).all())
+    array = tensor.numpy()
+    return array.dtype.kind in _KINDS and bool((array >= 0).all())
+
+
+def _numbers(value: ir.Value | None) -> np.ndarray | None:
+    """Return a constant of numbers; damaged files have others in their place."""
+    array = constant_array(value)
+    return array if array is not None and array.dtype.kind in _KINDS else None
