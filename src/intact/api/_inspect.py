@@ -9,6 +9,7 @@ from intact.graph import normalize
 from intact.numerics.conversion import Quantization
 from intact.plan import build_plan
 from intact.plan.inspection import Inspection, inspect_plan
+from intact.plan.preparation import graphs_for
 from intact.recipe.declare import public
 from intact.recipe.reports import ConvertRangesOptions, InspectOptions
 from intact.targets import full_range
@@ -32,7 +33,8 @@ def inspect(options: InspectOptions) -> Inspection:
         source = open_source(options.model)
         described = target_of(source.target if options.target is None else options.target)
         if isinstance(source, FloatSource):
-            return inspect_plan(build_plan(normalize(source.model), described, overrides))
+            (graph,) = graphs_for(normalize(source.model), [described])
+            return inspect_plan(build_plan(graph, described, overrides))
         plan = source.plan(described)
     if overrides is not None:
         raise UsageError(

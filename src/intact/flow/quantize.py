@@ -24,6 +24,7 @@ from intact.flow.sources import (
 from intact.graph import normalize
 from intact.improve.improvements import Improvements
 from intact.plan import Overrides, build_plan
+from intact.plan.preparation import graphs_for
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
 from intact.recipe.groups import ArrayStepOptions, ImageStepOptions, WidthOptions
@@ -95,17 +96,13 @@ def results_for(options: QuantizationOptions, targets: Sequence[TargetSource]) -
         from intact.graph.passes.expand import expand
 
         original = expand(original, options.expand)
-    graph = joined = improvements.rewrite(original)
-    if any(each.describes("Gelu") for each in described):
-        from intact.graph.passes.join_gelu import join_gelu
-
-        joined = join_gelu(graph)
+    graph = improvements.rewrite(original)
     given = given_scales(options.scales, source.model, graph)
     del source
     overrides = overrides_of(options)
     plans = [
-        build_plan(joined if each.describes("Gelu") else graph, each, overrides)
-        for each in described
+        build_plan(own, each, overrides)
+        for own, each in zip(graphs_for(graph, described), described, strict=True)
     ]
     if not options.allow_empty:
         for plan in plans:

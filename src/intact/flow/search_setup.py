@@ -26,9 +26,9 @@ from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
 from intact.graph.passes.expand import expand as expand_operators
-from intact.graph.passes.join_gelu import join_gelu
 from intact.improve.improvements import Improvements
 from intact.plan import Overrides, build_plan
+from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
 from intact.search.logs.log import Log
@@ -189,7 +189,7 @@ def float_graph(
     if isinstance(source, QuantizedSource):
         raise UsageError("the model is quantized already", remedy="search on the float model")
     graph = improvements.rewrite(expand_operators(normalize(source.model), expand))
-    return join_gelu(graph) if target.describes("Gelu") else graph
+    return graphs_for(graph, [target])[0]
 
 
 def choices(

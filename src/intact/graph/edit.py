@@ -73,6 +73,16 @@ class Editor(GraphBuilder):
             if output is old:
                 outputs[position] = new
 
+    def put_in_place(self, node: ir.Node, result: ir.Value) -> None:
+        """Replace a node and its only output by a value, which takes the name."""
+        old = node.outputs[0]
+        name = old.name
+        old.replace_all_uses_with(result, replace_graph_outputs=True)
+        self.model.graph.remove(node, safe=True)
+        result.name, result.type = name, old.type
+        result.shape = old.shape if old.shape is not None else result.shape
+        self.rebind(str(name), result)
+
     def finish(self) -> ir.Model:
         """Sort the nodes topologically, drop constants that nothing reads, return the model."""
         graph = self.model.graph

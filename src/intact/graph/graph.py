@@ -12,7 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError, nearest
-from intact.graph.batch_norm import BatchNorm, recall
+from intact.graph.batch_norm import INPUT_KEY, BatchNorm, recall
 from intact.graph.files.external import tensor_bytes
 from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
@@ -233,6 +233,12 @@ class Graph:
     def batch_norms(self) -> Mapping[str, BatchNorm]:
         """The BatchNormalization folded into each node, by node name."""
         found = ((node.name or "", recall(node)) for node in self._nodes)
+        return MappingProxyType({name: norm for name, norm in found if norm is not None})
+
+    @cached_property
+    def input_batch_norms(self) -> Mapping[str, BatchNorm]:
+        """The BatchNormalization folded into the layer behind it, by the name of that node."""
+        found = ((node.name or "", recall(node, INPUT_KEY)) for node in self._nodes)
         return MappingProxyType({name: norm for name, norm in found if norm is not None})
 
     @cached_property

@@ -172,3 +172,6 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
     {name: spec for names, spec in _ROWS for name in names.split()}
 )
 """The table, by operator type of the default ONNX domain."""
+
+EXPANDABLE = ("BatchNormalization", "LayerNormalization")
+"""Operators that ``intact.graph.passes.expand`` writes as several simpler ones."""

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator
 
 from intact.errors import TargetError, nearest
-from intact.graph.op_table import OPS
+from intact.graph.op_table import EXPANDABLE, OPS
 from intact.numerics.levels import Scheme
 from intact.numerics.thresholds import METHODS
 from intact.targets.check_rules import (
@@ -52,7 +52,21 @@ def check(target: Target, file: str) -> Target:
     _check_calibration(target, file)
     _check_cost(target, file)
     _check_runtime_version(target, file)
+    _check_expand(target, file)
     return target
+
+
+def _check_expand(target: Target, file: str) -> None:
+    for name in target.expand:
+        if name not in EXPANDABLE:
+            raise TargetError(
+                f"{file}: expand names {quoted(name)}", remedy=nearest(plain(name), EXPANDABLE)
+            )
+        if target.describes(name):
+            raise TargetError(
+                f"{file}: expand names {name}, which an [[op]] computes with integers",
+                remedy="leave it out of one of them",
+            )
 
 
 def _check_runtime_version(target: Target, file: str) -> None:

@@ -83,6 +83,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         formats: Export formats, best first.
         kernels: Name of the runtime's kernels with this arithmetic, as for ``intact verify
             --kernels``; "" if the runtime has only one kind.
+        expand: Operators that the hardware has only as several simpler ones, as ``--expand`` does.
         runtime_version: Version of the runtime, like ``"8.6.1"``, for formats whose files contain
             it and are rejected by other versions (TensorRT's calibration cache); "" for others.
         activation: Default scheme of activations.
@@ -104,6 +105,7 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     extends: str = ""
     formats: tuple[str, ...] = ()
     kernels: str = ""
+    expand: tuple[str, ...] = ()
     runtime_version: str = ""
     activation: TensorScheme
     weight: TensorScheme

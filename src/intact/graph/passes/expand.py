@@ -11,6 +11,7 @@ from intact.errors import UsageError, nearest
 from intact.graph.edit import Editor
 from intact.graph.graph import Graph
 from intact.graph.ops import input_value
+from intact.graph.passes.expand_batch_norm import expand_batch_norm
 
 _AXES_ARE_INPUT = 18
 """From this opset on the axes of ReduceMean are an input."""
@@ -77,19 +78,11 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     bias = input_value(node, 2)
     if bias is not None:
         result = add("Add", result, bias)
-    _put_in_place(editor, node, result)
+    editor.put_in_place(node, result)
 
 
-def _put_in_place(editor: Editor, node: ir.Node, result: ir.Value) -> None:
-    """Replace a node's output by a value, under the same name."""
-    old = node.outputs[0]
-    name = old.name
-    old.replace_all_uses_with(result, replace_graph_outputs=True)
-    editor.model.graph.remove(node, safe=True)
-    result.name, result.type = name, old.type
-    result.shape = old.shape if old.shape is not None else result.shape
-    editor.rebind(str(name), result)
-
-
-EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {"LayerNormalization": _layer_norm}
-"""The expansions by operator type."""
+EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
+    "BatchNormalization": expand_batch_norm,
+    "LayerNormalization": _layer_norm,
+}
+"""The expansions by operator type; the names are `intact.graph.op_table.EXPANDABLE`."""

@@ -113,15 +113,11 @@ def fold_batch_norms(model: ir.Model) -> int:
 
 
 def _fold(graph: ir.Graph, node: ir.Node) -> bool:
-    linear = _linear_producer(node)
-    norm = _parameters(node)
+    norm = parameters_of(node)
+    linear = None if norm is None else sole_linear_producer(input_value(node, 0), node)
     if linear is None or norm is None:
         return False
-    with np.errstate(all="ignore"):
-        ratio = norm.gamma.astype(np.float64) / np.sqrt(
-            norm.variance.astype(np.float64) + norm.epsilon
-        )
-    if not absorb(graph, linear, ratio, norm.mean, norm.beta):
+    if not absorb(graph, linear, norm.ratio, norm.mean, norm.beta):
         return False
     remember(linear, norm)
     replace_value(node.outputs[0], linear.outputs[0])
@@ -129,16 +125,16 @@ def _fold(graph: ir.Graph, node: ir.Node) -> bool:
     return True
 
 
-def _linear_producer(node: ir.Node) -> ir.Node | None:
-    """Find the Conv, ConvTranspose or Gemm that only this BatchNormalization reads."""
+def parameters_of(node: ir.Node) -> BatchNorm | None:
+    """Return the constants of a BatchNormalization at inference.
+
+    None for other nodes, for one that trains or hands out its statistics, and where a parameter
+    is computed.
+    """
     if node.domain != "" or node.op_type != "BatchNormalization":
         return None
     if node.attributes.get_int("training_mode", 0) or any(_is_used(v) for v in node.outputs[1:]):
         return None
-    return sole_linear_producer(input_value(node, 0), node)
-
-
-def _parameters(node: ir.Node) -> BatchNorm | None:
     arrays = [constant_array(input_value(node, slot)) for slot in (1, 2, 3, 4)]
     if any(array is None or array.ndim != 1 for array in arrays):
         return None
