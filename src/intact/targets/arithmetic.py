@@ -88,6 +88,9 @@ class Functions(enum.StrEnum):
     """In float32 from the dequantized code, or a table of it; rounded to the output's code."""
     FIXED_POINT = "fixed_point"
     """In fixed point only, as in gemmlowp."""
+    TABLE = "table"
+    """The runtime has no kernel for it: the file has a table of the float32 results, in which the
+    runtime looks up codes."""
 
 
 class Addition(enum.StrEnum):

@@ -118,7 +118,13 @@ class FileBuilder:
         return self.constant(name, np.asarray(values, np.int32))
 
     def intermediate(
-        self, name: str, shape: Shape, encoding: Encoding | None, like: Tensor
+        self,
+        name: str,
+        shape: Shape,
+        encoding: Encoding | None,
+        like: Tensor,
+        *,
+        plain: type[np.generic] = np.float32,
     ) -> Tensor:
         """Return a new tensor between two operators; its open axis is as long as that of another.
 
@@ -127,8 +133,9 @@ class FileBuilder:
             shape: With as many open axes as ``like`` has.
             encoding: None for floats.
             like: Whose batch it shares.
+            plain: Type of what is not encoded.
         """
-        result = Tensor(self._fresh(name), shape, encoding)
+        result = Tensor(self._fresh(name), shape, encoding, plain=np.dtype(plain))
         self._open_lengths[result.name] = self._open_lengths.get(like.name, 1)
         return result
 

@@ -19,7 +19,8 @@ from intact.formats.tflite.writer.builder import (
     weighted_inputs,
 )
 from intact.formats.tflite.writer.moves import add_transpose, version_of
-from intact.program import Step
+from intact.program import Array, Step, Tensor
+from intact.program.arithmetic.functions import function_of_codes
 from intact.program.operations import (
     BatchMatMul,
     Binary,
@@ -35,6 +36,10 @@ from intact.program.operations import (
     Softmax,
     Unary,
 )
+from intact.targets import Functions
+
+_INT8, _INT32 = 9, 2
+"""``TensorType`` of the schema."""
 
 
 @dataclass(frozen=True)
@@ -119,14 +124,20 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
             builder, "DIV", (one, data), output, operation.bounds, options=Options("DivOptions")
         )
         return
+    if _is_looked_up(operation, step):
+        if data.encoding is None or output.encoding is None:
+            _add_elu(builder, operation, data, output)
+            return
+        codes = np.arange(data.encoding.quant_min, data.encoding.quant_max + 1)
+        table = function_of_codes(operation, step.arithmetic, codes, data.encoding, output.encoding)
+        _add_table(builder, table, data, output)
+        return
     if operation.kind not in UNARY:
         raise Unsupported(f"TFLite has no operator for {operation.kind}")
     kind = UNARY[operation.kind]
     options = Options(kind.options, kind.fields) if kind.options else None
     if operation.kind is Unary.LEAKY_RELU and options is not None:
         options = options.extended(alpha=operation.parameter)
-    if operation.kind is Unary.ELU and operation.parameter != 1:
-        raise Unsupported(f"alpha of {operation.parameter}: TFLite's ELU has 1")
     add_bounded(
         builder,
         kind.code,
@@ -137,6 +148,50 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
         version=_version(kind, step),
         fusable=False,
     )
+
+
+def _is_looked_up(operation: Function, step: Step) -> bool:
+    """Whether the runtime has no kernel: none at all, or none for an ELU of that height."""
+    if step.arithmetic.functions is Functions.TABLE:
+        return True
+    return operation.kind is Unary.ELU and operation.parameter != 1
+
+
+def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor) -> None:
+    """Add a look-up of int8 codes in the codes that each of them gives, the lowest first.
+
+    CAST, ADD and GATHER are all that it takes, and every kind of kernels has them (measured).
+    """
+    whole = builder.intermediate(f"{output.name}_code", data.shape, None, data, plain=np.int32)
+    place = builder.intermediate(f"{output.name}_place", data.shape, None, data, plain=np.int32)
+    kinds = {"inDataType": _INT8, "outDataType": _INT32}
+    builder.operator("CAST", (data,), (whole,), Options("CastOptions", kinds))
+    lowest = builder.integers(f"{output.name}_lowest", np.iinfo(np.int8).max + 1)
+    builder.operator("ADD", (whole, lowest), (place,), Options("AddOptions"))
+    held = builder.constant(f"{output.name}_table", table.astype(np.int8), output.encoding)
+    builder.operator("GATHER", (held, place), (output,), Options("GatherOptions"), version=2)
+
+
+def _add_elu(builder: FileBuilder, operation: Function, data: Tensor, output: Tensor) -> None:
+    """Add ``max(x, 0) + alpha * exp(min(x, 0)) - alpha`` of floats."""
+    if operation.kind is not Unary.ELU:
+        raise Unsupported(f"TFLite has no operator for {operation.kind}")
+
+    def between(code: str, inputs: tuple[Tensor, ...], options: str = "") -> Tensor:
+        name = f"{output.name}_{code.lower()}"
+        result = builder.intermediate(name, output.shape, None, output)
+        builder.operator(code, inputs, (result,), Options(options) if options else None)
+        return result
+
+    def number(value: float) -> Tensor:
+        return builder.constant(f"{output.name}_number", np.asarray(value, np.float32))
+
+    height = number(operation.parameter)
+    below = between("MINIMUM", (data, number(0.0)), "MaximumMinimumOptions")
+    scaled = between("MUL", (between("EXP", (below,), "ExpOptions"), height), "MulOptions")
+    lowered = between("SUB", (scaled, height), "SubOptions")
+    inputs = (between("RELU", (data,)), lowered)
+    add_bounded(builder, "ADD", inputs, output, operation.bounds, options=Options("AddOptions"))
 
 
 @WRITERS.register(PRelu)
