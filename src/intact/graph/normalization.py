@@ -19,6 +19,7 @@ from intact.graph.passes.canonical import (
     pool_spatial_means,
     write_sums_as_adds,
 )
+from intact.graph.passes.ceil_mode import pad_pools
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import join_dense_layers, plain_gemms
 from intact.graph.passes.names import make_names_unique, protected_names
@@ -44,8 +45,8 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     are initializers, shapes and types are inferred, and constant expressions are folded. No-ops are
     removed. BatchNormalization and other constants per channel are folded into the convolution
     before them. A dense layer is one Gemm, a Sum of two is an Add, and a mean over all spatial axes
-    is a GlobalAveragePool. float16 and bfloat16 are converted to float32 (see
-    `intact.graph.passes.widen`).
+    is a GlobalAveragePool, and pools have pads instead of ``ceil_mode``. float16 and bfloat16 are
+    converted to float32 (see `intact.graph.passes.widen`).
 
     The opset, the graph inputs and outputs, dynamic dimensions and the model's results do not
     change (up to float rounding where BatchNormalization is folded). A tensor name that remains has
@@ -66,7 +67,9 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     widen_floats(model)
     library.lift_constants(model)
     write_sums_as_adds(model)
+    pad_pools(model)
     _simplify(model)
+    pad_pools(model)  # simplifying may have computed the lengths
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):
         pass  # either may follow the other
