@@ -6,7 +6,7 @@ TFLite has them for two spatial axes. Data of one spatial axis gets a row axis o
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -314,10 +314,15 @@ def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
         used = used_pads(data, output, operation.pads, operation.kernel, operation.strides)
         named = named_padding(data, output, used, operation.kernel, operation.strides)
         if named is None:
-            raise Unsupported(
-                f"an average that leaves out pads of {operation.pads} is neither SAME nor VALID"
-            )
+            _add_averages_in_parts(builder, operation, data, output)
+            return
         padding = named
+    _add_pool(builder, operation, data, output, padding)
+
+
+def _add_pool(
+    builder: FileBuilder, operation: Pool, data: Tensor, output: Tensor, padding: int
+) -> None:
     fields = {
         "padding": padding,
         "strideH": operation.strides[0],
@@ -327,13 +332,96 @@ def _write_pool(operation: Pool, step: Step, builder: FileBuilder) -> None:
     }
     add_bounded(
         builder,
-        "MAX_POOL_2D" if maximum else "AVERAGE_POOL_2D",
+        "MAX_POOL_2D" if operation.kind is PoolKind.MAX else "AVERAGE_POOL_2D",
         (data,),
         output,
         operation.bounds,
         options=Options("Pool2DOptions", fields),
         version=1 if data.encoding is None else 2,
     )
+
+
+@dataclass(frozen=True)
+class _Part:
+    """Neighbouring windows along one axis that hold equally many elements of the data.
+
+    Attributes:
+        begin: Their first element.
+        windows: How many.
+        width: Elements of each.
+    """
+
+    begin: int
+    windows: int
+    width: int
+
+
+def _parts(length: int, count: int, kernel: int, stride: int, before: int) -> list[_Part]:
+    """Split the windows of an axis: those inside of the data together, each at an end alone."""
+    parts: list[_Part] = []
+    for start in range(-before, count * stride - before, stride):
+        begin, end = max(start, 0), min(start + kernel, length)
+        if parts and end - begin == kernel == parts[-1].width:
+            parts[-1] = replace(parts[-1], windows=parts[-1].windows + 1)
+        else:
+            parts.append(_Part(begin, 1, end - begin))
+    return parts
+
+
+def _add_averages_in_parts(
+    builder: FileBuilder, operation: Pool, data: Tensor, output: Tensor
+) -> None:
+    """Add an AVERAGE_POOL_2D for the windows inside, and one for each kind at the ends.
+
+    TFLite leaves out only the pads of SAME. A window without its pads is a smaller one.
+    """
+    lengths = spatial_lengths(data)
+    axes = zip(
+        lengths,
+        spatial_lengths(output),
+        operation.kernel,
+        operation.strides,
+        (before for before, _ in operation.pads),
+        strict=True,
+    )
+    tall, wide = (_parts(*axis) for axis in axes)
+
+    def averaged(row: _Part, column: _Part, whole: Tensor | None) -> Tensor:
+        spans = [
+            (part.windows - 1) * stride + part.width
+            for part, stride in zip((row, column), operation.strides, strict=True)
+        ]
+        source = data
+        if tuple(spans) != lengths:
+            source = between("part", (data.shape[0], *spans, data.shape[-1]))
+            begin = builder.integers(f"{output.name}/begin", [0, row.begin, column.begin, 0])
+            size = builder.integers(f"{output.name}/size", [-1, *spans, -1])
+            slicing = Options("SliceOptions")
+            version = version_of(data)
+            builder.operator("SLICE", (data, begin, size), (source,), slicing, version=version)
+        shape = (output.shape[0], row.windows, column.windows, output.shape[-1])
+        result = whole or between("averages", shape)
+        own = replace(operation, kernel=(row.width, column.width))
+        _add_pool(builder, own, source, result, VALID)
+        return result
+
+    def between(name: str, shape: Shape) -> Tensor:
+        return builder.intermediate(f"{output.name}_{name}", shape, output.encoding, output)
+
+    def joined(parts: list[Tensor], axis: int, whole: Tensor) -> Tensor:
+        options = Options("ConcatenationOptions", {"axis": axis})
+        builder.operator("CONCATENATION", parts, (whole,), options, version=version_of(whole))
+        return whole
+
+    rows = []
+    for row in tall:
+        shape = (output.shape[0], row.windows, *output.shape[2:])
+        whole = output if len(tall) == 1 else between("row", shape)
+        alone = whole if len(wide) == 1 else None
+        parts = [averaged(row, column, alone) for column in wide]
+        rows.append(whole if alone else joined(parts, 2, whole))
+    if len(tall) > 1:
+        joined(rows, 1, output)
 
 
 @WRITERS.register(Resize)
