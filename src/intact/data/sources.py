@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -20,6 +21,7 @@ from intact.data.signature import InputSpec, input_specs
 from intact.data.stream import Samples, as_array
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
+from intact.graph.aliases import by_own_name
 from intact.graph.files.regular import open_file
 
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
@@ -116,7 +118,7 @@ def open_samples(
             model with one image input. Arrays have samples along axis 0. References for a metric
             may have keys that start with ``labels.`` or ``labels_``: arrays, or lists of one array
             per sample.
-        graph: The model.
+        graph: The model; where it has second names for its inputs, they may be keys.
         preprocess: Mean and scale; for a folder also the image steps.
         limit: Number of samples to use: the first ones, or of a folder evenly spaced ones.
         mask: Name of the mask of padded sequences, ``[N, S]`` and 0 where padded: an input of the
@@ -160,6 +162,9 @@ def open_samples(
     if skip_bad:
         raise DataError("--skip-bad needs a folder of images", remedy="leave it out")
     reader, name = _reader(source, specs)
+    if graph.aliases:
+        mask = None if mask is None else graph.aliases.get(mask, mask)
+        reader = _by_own_name(name, graph.aliases, reader)
     count = _count(reader)
     if count is not None and limit is not None:
         count = min(count, limit)
@@ -173,6 +178,28 @@ def open_samples(
         mask=mask,
         unread=frozenset(unread) - specs.keys(),
     )
+
+
+def _by_own_name(
+    source: str, aliases: Mapping[str, str], reader: Iterable[Batch]
+) -> Iterable[Batch]:
+    """Return batches whose arrays have the names of the model's inputs."""
+    own = _OwnNames(source, aliases, reader)
+    return list(own) if isinstance(reader, list) else own
+
+
+@dataclass(frozen=True)
+class _OwnNames:
+    """Batches of a source, each with the names of the model's inputs."""
+
+    source: str
+    aliases: Mapping[str, str]
+    reader: Iterable[Batch]
+
+    def __iter__(self) -> Iterator[Any]:
+        for batch in self.reader:
+            is_batch = isinstance(batch, Mapping)  # others are reported when read
+            yield by_own_name(self.source, self.aliases, batch) if is_batch else batch
 
 
 def is_folder(source: object) -> TypeGuard[str | Path]:

@@ -104,6 +104,8 @@ def run_integer(
         UsageError: A name that no tensor has.
     """
     program = lower(plan)
+    if observe is not None:
+        observe = [plan.graph.aliases.get(name, name) for name in observe]
     engine = IntegerEngine(program, threads=threads)
     samples, codes = with_codes(samples, program)
     outputs = _output_codes(program) if codes else dict(program.outputs)

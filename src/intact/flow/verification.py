@@ -22,6 +22,7 @@ from intact.formats.base.format import Deployed, Exported, Format, Io
 from intact.formats.base.observed import verify_observed
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS, model_reader
+from intact.graph.aliases import by_own_name
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.targets import Target
@@ -202,6 +203,7 @@ def compare_observed(
             )
     else:
         dump = {key: np.asarray(array) for key, array in observed.items()}
+    dump = by_own_name(name, plan.graph.aliases, dump)
     batches = list(batches_of(samples))
     feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
     beside = _only_in_the_file(plan, dump)

@@ -12,6 +12,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ModelError, nearest
+from intact.graph.aliases import aliases_of
 from intact.graph.batch_norm import INPUT_KEY, BatchNorm, recall
 from intact.graph.files.external import tensor_bytes
 from intact.graph.files.load import load_model
@@ -183,6 +184,15 @@ class Graph:
         """The element types that normalization converted to float32: FLOAT16, BFLOAT16 or none."""
         types = self._model.metadata_props.get(METADATA_KEY, "")
         return tuple(types.split(",")) if types else ()
+
+    @cached_property
+    def aliases(self) -> Mapping[str, str]:
+        """The names of inputs and outputs by what the file that was read calls their tensors.
+
+        Raises:
+            ModelError: The model's metadata of them is damaged.
+        """
+        return MappingProxyType(aliases_of(self._model))
 
     def node(self, name: str) -> ir.Node:
         """Return a node by name.

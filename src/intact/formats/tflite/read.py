@@ -5,7 +5,7 @@ Source: the TFLite schema and LiteRT's documentation of its quantization specifi
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -29,6 +29,7 @@ from intact.graph import (
     moves_values,
     shape_or_index_values,
 )
+from intact.graph.aliases import set_aliases
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 from intact.plan import Decision, QuantizedGraph, TensorEnd
@@ -49,8 +50,24 @@ def assemble(builder: ModelBuilder) -> Graph:
     graph = builder.graph.graph(outputs, opset=builder.opset, name="main_graph")
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name=builder.file.description[:200])
     library.remove_unused(model)
+    set_aliases(model, _second_names(builder, outputs))
     _check_shapes(model, builder)
     return Graph(model)
+
+
+def _second_names(builder: ModelBuilder, outputs: Sequence[ir.Value]) -> dict[str, str]:
+    """Return the names of inputs and outputs by the names of their tensors, where these differ."""
+    file = builder.file
+    ports = [
+        *zip(file.inputs, builder.graph.inputs, strict=True),
+        *zip(file.outputs, outputs, strict=True),
+    ]
+    found: dict[str, str] = {}
+    for index, value in ports:
+        name = file.tensors[index].name
+        if name and name not in builder.graph.names:
+            found.setdefault(name, str(value.name))
+    return found
 
 
 def _outputs(builder: ModelBuilder) -> list[ir.Value]:

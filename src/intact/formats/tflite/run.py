@@ -121,7 +121,7 @@ class TfliteRuntime:
         """Run one batch, of any size if the file leaves the batch open.
 
         Args:
-            feeds: By input name, in the types of ``inputs``.
+            feeds: By input name or the name of its tensor, in the types of ``inputs``.
             observe: Tensors between operators to return too: by name, or by number where names
                 are missing or not unique.
 
@@ -138,7 +138,7 @@ class TfliteRuntime:
                 "XNNPACK does not show what lies between operators",
                 remedy="observe with the ref kernels, or run the operators one at a time",
             )
-        arrays = self._checked(feeds)
+        arrays = self._checked(self._by_signature(feeds))
         shapes = {name: array.shape for name, array in arrays.items()}
         if all(self._current_shape(name) == shape for name, shape in shapes.items()):
             return self._invoked(arrays, names)
@@ -199,6 +199,13 @@ class TfliteRuntime:
 
     def _current_shape(self, name: str) -> tuple[int, ...]:
         return tuple(self._detail(self._input_places[name])["shape"].tolist())
+
+    def _by_signature(self, feeds: Mapping[str, Array]) -> Mapping[str, Array]:
+        tensors = {port.tensor: name for name, port in self.inputs.items()}
+        return {
+            name if name in self.inputs else tensors.get(name, name): each
+            for name, each in feeds.items()
+        }
 
     def _checked(self, feeds: Mapping[str, Array]) -> Arrays:
         if set(feeds) != set(self.inputs):
