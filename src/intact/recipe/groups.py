@@ -323,7 +323,7 @@ class GraphOptions(Options):
         Names("operator types", _op_type, "TYPE"),
         (),
         "An operator type to expand into simpler operators that can be integers: "
-        "LayerNormalization. Several may be given.",
+        "BatchNormalization or LayerNormalization. Several may be given.",
     )
 
 

@@ -11,6 +11,7 @@ from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, add_resca
 from intact.formats.tflite.writer.flatbuffer import serialize
 from intact.formats.tflite.writer.rules import moves_codes, shape_text, unsupported_of
 from intact.program import Program, Step, Tensor
+from intact.program.operations import FloatNodes
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
 from intact.program.unsupported import UnsupportedNodes
@@ -20,7 +21,7 @@ _MODULES = (moves, operators, spatial)
 """Their writers are registered when they are imported."""
 
 _KEEP_FLOAT = "keep them float with --keep-float"
-_CUT = "cut from the model what TFLite has no operator for in float either"
+_CUT = "cut them from the model, and compute them apart"
 _FIX = "fix them, for instance with `python -m onnxruntime.tools.make_dynamic_shape_fixed`"
 
 _DESCRIPTION = "Written by intact"
@@ -66,7 +67,7 @@ def _build(program: Program, target: str) -> tuple[FileBuilder, UnsupportedNodes
     builder = FileBuilder((tensor.name for tensor in program.tensors()), open_lengths(program))
     unsupported = UnsupportedNodes(
         "TFLite cannot hold",
-        lambda: f"{advice(_KEEP_FLOAT, quantize_for('tflite', target))}; {_CUT}",
+        lambda: advice(_KEEP_FLOAT, quantize_for("tflite", target)),
     )
     for name, tensor in program.inputs.items():
         builder.mention(tensor)
@@ -75,13 +76,24 @@ def _build(program: Program, target: str) -> tuple[FileBuilder, UnsupportedNodes
             unsupported.add(repr(name), Unsupported(reason, _FIX))
     # Open axes of an input would be reported again for every step behind it.
     for step in () if unsupported else program.steps:
+        instead = _CUT if _is_in_float(step) else ""
         reasons = dict.fromkeys(unsupported_of(step))
         for reason in reasons:
-            unsupported.add(repr(step.name), reason)
+            unsupported.add(repr(step.name), Unsupported(reason, instead))
         if not reasons:
-            with unsupported.collect(repr(step.name)):
+            try:
                 _write(step, builder)
+            except Unsupported as found:
+                unsupported.add(repr(step.name), Unsupported(found.reason, found.remedy or instead))
     return builder, unsupported
+
+
+def _is_in_float(step: Step) -> bool:
+    if isinstance(step.operation, FloatNodes):
+        return True
+    return all(
+        tensor is None or tensor.encoding is None for tensor in (*step.inputs, *step.outputs)
+    )
 
 
 def _write(step: Step, builder: FileBuilder) -> None:

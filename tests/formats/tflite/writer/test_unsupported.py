@@ -78,11 +78,6 @@ def pool_of_two_scales() -> Program:
     return on_data(pool, (1, 4, 4, 2), (1, 2, 2, 2), X, OUT)
 
 
-def uncounted_pads() -> Program:
-    pool = Pool(PoolKind.AVERAGE, (3, 3), (2, 2), ((1, 0), (1, 0)))
-    return on_data(pool, (1, 6, 6, 2), (1, 3, 3, 2))
-
-
 def two_scales(kind: Binary) -> Program:
     return one_step(Elementwise(kind), ARITHMETIC, [((2,), X), ((2,), OUT)], [((2,), OUT)])
 
@@ -157,7 +152,6 @@ UNSUPPORTED: dict[str, tuple[Program, str]] = {
         on_data(Resize(ResizeMode.LINEAR, (2, 2)), (1, 1, 1, 2), (1, 2, 2, 2), X, OUT),
         "differ in scale",
     ),
-    "uncounted pads": (uncounted_pads(), "neither SAME nor VALID"),
     "volumes": (
         weighted(VOLUME, (1, 4, 4, 4, 2), (2, 1, 1, 1, 2), (1, 4, 4, 4, 2)),
         "not 3",
@@ -165,8 +159,6 @@ UNSUPPORTED: dict[str, tuple[Program, str]] = {
     "division": (two_scales(Binary.DIV), "in float only"),
     "erf": (of(Function(Unary.ERF), (1, 4)), "no operator for erf"),
     "reciprocal": (of(Function(Unary.RECIPROCAL), (1, 4)), "no operator for reciprocal"),
-    "elu": (of(Function(Unary.ELU, 0.5), (1, 4)), "alpha of 0.5"),
-    "elu without a slope": (of(Function(Unary.ELU, 0.0), (1, 4)), "alpha of 0.0"),
     "float nodes": (float_nodes(), "LSTM"),
     "negative pads": (on_data(Pad(((0, 0), (-1, 0))), (1, 4), (1, 3)), "negative pads"),
     "axes": (of(BatchMatMul(), (1,) * 6), "6 axes"),
@@ -182,10 +174,19 @@ UNSUPPORTED: dict[str, tuple[Program, str]] = {
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_unsupported_steps_are_reported_with_reason_and_remedy(name: str) -> None:
     program, reason = UNSUPPORTED[name]
-    remedy = "make_dynamic_shape_fixed" if name == "open axes" else "keep_float"
+    remedies = {"open axes": "make_dynamic_shape_fixed", "float nodes": "cut them from the model"}
+    remedy = remedies.get(name, "keep_float")
     with pytest.raises(ExportError, match=remedy) as caught:
         program_to_tflite(program)
     assert reason in str(caught.value)
+
+
+def test_another_target_is_offered_only_to_plans_of_others() -> None:
+    program = UNSUPPORTED["softmax"][0]
+    with pytest.raises(ExportError, match=r"keep_float$"):
+        program_to_tflite(program, "tflite-micro")
+    with pytest.raises(ExportError, match=r"or quantize for target tflite$"):
+        program_to_tflite(program, "onnxruntime")
 
 
 def test_unsupported_steps_are_all_listed() -> None:
