@@ -163,6 +163,20 @@ CASES: dict[str, Make] = {
     "gelu": _node("Gelu"),
     "gelu_tanh": _node("Gelu", approximate="tanh"),
     "elu": _node("Elu"),
+    "elu_low": _node("Elu", alpha=0.3),
+    "average_in_parts": _node(
+        "AveragePool", kernel_shape=[3, 3], strides=[2, 2], pads=[1, 0, 1, 2]
+    ),
+    "average_rounded_up": _node(
+        "AveragePool", kernel_shape=[3, 3], strides=[4, 4], pads=[1] * 4, ceil_mode=1
+    ),
+    "average_counting_rounded_up": _node(
+        "AveragePool", kernel_shape=[3, 3], strides=[2, 2], pads=[1] * 4,
+        ceil_mode=1, count_include_pad=1,
+    ),
+    "maximum_rounded_up": _node(
+        "MaxPool", kernel_shape=[3, 3], strides=[4, 4], pads=[1] * 4, ceil_mode=1
+    ),
     "rsqrt": _rsqrt,
     "parts": _parts,
     "pad": _node("Pad", [0, 0, 1, 2, 0, 1, 0, 3]),
@@ -215,7 +229,7 @@ RUNTIMES = {
 
 
 ABSENT = {
-    "tflite": {"elu", "sum"},
+    "tflite": {"sum"},
     "tflite-xnnpack": set[str](),
     "tflite-micro": {"gelu", "gelu_tanh", "tile", "expand"},
 }

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any, cast
 
 import numpy as np
+from msgspec import structs
 
 from intact.program import Array, Encoding, Program, Shape, Step, Tensor
 from intact.program.operations import (
@@ -42,7 +43,7 @@ from intact.program.operations import (
     TransposedConvolution,
     Unary,
 )
-from intact.targets import Arithmetic
+from intact.targets import Arithmetic, Functions
 from intact.targets.arithmetic import Requantize as Rescaling
 from tests.program.one_step import int8, int32, one_step
 
@@ -283,6 +284,12 @@ CASES: dict[str, Program] = {
     "gelu": _unary(Unary.GELU),
     "gelu_tanh": _unary(Unary.GELU_TANH),
     "elu": _unary(Unary.ELU, parameter=1.0),
+    "elu_looked_up": one_step(
+        Function(Unary.ELU, 1.0), structs.replace(ARITHMETIC, functions=Functions.TABLE),
+        [((2, 128), X)], [((2, 128), OUT)],
+    ),
+    "elu_lower": _unary(Unary.ELU, parameter=0.5, bounds=Bounds(-0.3)),
+    "elu_flat": _unary(Unary.ELU, parameter=0.0),
     "rsqrt": _unary(Unary.RSQRT, POSITIVE, int8(0.02, -128)),
     "exp": _unary(Unary.EXP, int8(0.02, 3), int8(0.05, -128)),
     "log": _unary(Unary.LOG, POSITIVE, int8(0.04, 40)),
@@ -300,6 +307,13 @@ CASES: dict[str, Program] = {
     "average_pool_counting": _pool(
         AVERAGE, (1, 6, 7, 3), (1, 6, 7, 3), 3, 1, ((1, 1), (1, 1)), count_pads=True
     ),
+    "average_pool_before": _pool(AVERAGE, (1, 6, 8, 3), (1, 3, 4, 3), 3, 2, ((1, 0), (1, 0))),
+    "average_pool_behind": _pool(AVERAGE, (2, 10, 7, 3), (2, 6, 4, 3), 3, 2, ((1, 2), (1, 1))),
+    "average_pool_wide": _pool(
+        AVERAGE, (1, 9, 9, 2), (1, 11, 11, 2), 4, 1, ((3, 2), (2, 3)), bounds=Bounds(0)
+    ),
+    "average_pool_border": _pool(AVERAGE, (1, 3, 3, 2), (1, 1, 1, 2), 3, 3, ((1, 0), (2, 0))),
+    "average_pool_1d_behind": _pool(AVERAGE, (1, 8, 3), (1, 3, 3), 3, 3, ((0, 1),)),
     "average_pool_1d": _pool(AVERAGE, (1, 8, 3), (1, 4, 3), 2, 2, ((0, 0),)),
     "max_pool": _pool(MAX, (1, 6, 7, 3), (1, 3, 3, 3), 2, 2, ((0, 0), (0, 0))),
     "max_pool_same": _pool(MAX, (1, 7, 7, 3), (1, 4, 4, 3), 3, 2, ((1, 1), (1, 1))),

@@ -61,7 +61,6 @@ UNARY: dict[Unary, Callable[[Floats], Floats]] = {
     Unary.HARD_SWISH: lambda x: x * np.clip(x + 3, 0, 6) / 6,
     Unary.GELU: lambda x: x * (1 + np.vectorize(erf)(x / np.sqrt(2))) / 2,
     Unary.GELU_TANH: lambda x: x * (1 + np.tanh(np.sqrt(2 / np.pi) * (x + 0.044715 * x**3))) / 2,
-    Unary.ELU: lambda x: np.where(x > 0, x, np.expm1(np.minimum(x, 0))),
     Unary.RSQRT: lambda x: 1 / np.sqrt(x),
     Unary.SQRT: np.sqrt,
     Unary.EXP: np.exp,
@@ -98,6 +97,9 @@ def evaluate(step: Step, inputs: Sequence[Floats | None]) -> list[Floats]:
             return [_clamp(BINARY[kind](data, other), bounds)]
         case Function(kind=Unary.LEAKY_RELU, parameter=slope, bounds=bounds):
             return [_clamp(np.where(data < 0, data * slope, data), bounds)]
+        case Function(kind=Unary.ELU, parameter=height, bounds=bounds):
+            below = height * np.expm1(np.minimum(data, 0))
+            return [_clamp(np.where(data > 0, data, below), bounds)]
         case Function(kind=kind, bounds=bounds):
             return [_clamp(UNARY[kind](data), bounds)]
         case PRelu():
