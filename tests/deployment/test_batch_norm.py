@@ -37,7 +37,8 @@ def network() -> onnx.ModelProto:
         ("tflite-xnnpack", "tflite", "ai_edge_litert", 20),
         ("tflite-micro", "tflite", "tflite_micro", 20),
         ("tflite-micro", "c", "", 20),
-        ("tvm", "tvm", "tvm", 15),
+        ("tvm", "onnx_integer", "", 15),
+        pytest.param("tvm", "tvm", "tvm", 15, marks=pytest.mark.slow),  # it compiles each layer
         ("integer-pow2", "onnx_integer", "", 5),
     ],
 )

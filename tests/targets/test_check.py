@@ -227,3 +227,23 @@ def test_the_minimal_target_is_enough(tmp_path: Path) -> None:
     assert (made.weight.quant_min, made.weight.quant_max, made.weight.bits) == (-128, 127, 8)
     assert made.bias.range() == (-(2**31), 2**31 - 1)
     assert made.rules == ()
+
+
+@pytest.mark.parametrize(
+    ("key", "rule", "message"),
+    [
+        (
+            'expand = ["BatchNorm"]',
+            "",
+            "expand names 'BatchNorm'; did you mean 'BatchNormalization'?",
+        ),
+        (
+            'expand = ["BatchNormalization"]',
+            '[[op]]\nops = ["BatchNormalization"]\n',
+            "expand names BatchNormalization, which an [[op]] computes with integers; leave it out",
+        ),
+    ],
+)
+def test_what_is_expanded(key: str, rule: str, message: str, tmp_path: Path) -> None:
+    with pytest.raises(TargetError, match=re.escape(message)):
+        target(tmp_path, rule, body=f"{key}\n{MINIMAL}")

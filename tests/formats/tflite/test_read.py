@@ -8,11 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import intact
 from intact.config import QuantState, Rounding
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.simulate import Simulator
-from intact.errors import ModelError
+from intact.errors import DataError, ModelError
 from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
+from intact.formats.tflite.run import TfliteRuntime
 from intact.graph import Graph, save_model
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, plan_to_json, save_plan
 from intact.plan.build import complete
@@ -217,6 +219,54 @@ def test_a_signature_names_the_ports() -> None:
     b.sign({"image": 99}, {})
     with pytest.raises(ModelError, match="its signature calls tensor 99"):
         read_tflite(b.build(out), TARGET)
+
+
+def signed() -> bytes:
+    """A file whose signature has other names than its tensors, as converters write them."""
+    b = FileBuilder()
+    x = b.input((1, 4, 4, 2), scale=0.05, name="serving_default_image:0")
+    out = b.op("TANH", [x], b.tensor((1, 4, 4, 2), scale=1 / 128, name="StatefulPartitionedCall:0"))
+    b.sign({"image": x}, {"scores": out})
+    return b.build(out)
+
+
+IMAGES = np.random.default_rng(0).normal(size=(3, 4, 4, 2)).astype(np.float32)
+
+
+def test_tensors_of_ports_keep_their_names_beside_those_of_the_signature(tmp_path: Path) -> None:
+    path = tmp_path / "signed.tflite"
+    path.write_bytes(signed())
+    wanted = {"serving_default_image:0": "image", "StatefulPartitionedCall:0": "scores"}
+    assert dict(read_tflite(path, TARGET).graph.aliases) == wanted
+    first, second = (
+        intact.execute(path, {key: IMAGES}, observe=[seen])
+        for key, seen in (("image", "scores"), ("serving_default_image:0", tuple(wanted)[1]))
+    )
+    for found, other in ((first.outputs, second.outputs), (first.tensors, second.tensors)):
+        np.testing.assert_array_equal(found["scores"], other["scores"])
+    with pytest.raises(DataError, match="one tensor"):
+        intact.execute(path, dict.fromkeys(("image", "serving_default_image:0"), IMAGES))
+
+
+def test_a_result_of_it_takes_either_name(tmp_path: Path) -> None:
+    path, folder = tmp_path / "signed.tflite", tmp_path / "out"
+    path.write_bytes(signed())
+    np.savez(tmp_path / "data.npz", **{"serving_default_image:0": IMAGES})
+    intact.read_quantized(path, tmp_path / "data.npz", output=folder)
+    found = intact.execute(folder, tmp_path / "data.npz").outputs["scores"]
+    recorded = {"StatefulPartitionedCall:0": found}
+    compared = intact.verify(folder, tmp_path / "data.npz", observed=recorded)
+    assert sum(layer.mismatches for layer in compared.layers) == 0
+    assert sum(layer.values for layer in compared.layers) == IMAGES.size
+
+
+def test_an_interpreter_takes_either_name() -> None:
+    runtime = TfliteRuntime(signed())
+    codes = np.zeros((1, 4, 4, 2), np.int8)
+    ((one, _), (other, _)) = (
+        runtime.run({key: codes}) for key in ("image", "serving_default_image:0")
+    )
+    np.testing.assert_array_equal(one["scores"], other["scores"])
 
 
 def test_equal_and_empty_names_become_unique() -> None:
