@@ -171,6 +171,21 @@ IMAGE_CASES: Mapping[str, Build] = {
     "deconv, depthwise": _deconv(4, 2, group=4, strides=[2, 2]),
     "max pool": node("MaxPool", **_POOL),
     "max pool, up": node("MaxPool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1),
+    "max pool, a window in the pads": node(
+        "MaxPool", kernel_shape=[3, 3], strides=[4, 4], pads=[0, 0, 2, 2], ceil_mode=1
+    ),
+    "max pool, a window behind": node("MaxPool", kernel_shape=[1, 1], strides=[4, 4], ceil_mode=1),
+    "average pool, pads counted, up": node(
+        "AveragePool",
+        kernel_shape=[2, 2],
+        strides=[2, 2],
+        pads=[1, 1, 1, 1],
+        ceil_mode=1,
+        count_include_pad=1,
+    ),
+    "average pool, counting, up": node(
+        "AveragePool", kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, count_include_pad=1
+    ),
     "average pool, up": node("AveragePool", ceil_mode=1, **_POOL),
     "average pool": node("AveragePool", **_POOL),
     "average pool with pads": node("AveragePool", count_include_pad=1, **_POOL),

@@ -49,14 +49,6 @@ def prelu(*shape: int) -> Build:
 UNSUPPORTED: dict[str, tuple[Build, str]] = {
     "slopes of columns": (prelu(7), "do not run along the channels"),
     "slopes of rows": (prelu(7, 1), "do not run along the channels"),
-    "a last window in the pads": (
-        node("MaxPool", kernel_shape=[3, 3], strides=[4, 4], pads=[0, 0, 2, 2], ceil_mode=1),
-        "its last window begins in the pads",
-    ),
-    "a last window behind the data": (
-        node("MaxPool", kernel_shape=[1, 1], strides=[4, 4], ceil_mode=1),
-        "its last window begins in the pads",
-    ),
     "nearest, rounded up": (resize("nearest", "half_pixel", (12, 14), nearest_mode="ceil"), "ceil"),
     "nearest, aligned": (resize("nearest", "align_corners", (12, 14)), "align_corners"),
     "nearest, mixed": (
@@ -75,10 +67,6 @@ UNSUPPORTED: dict[str, tuple[Build, str]] = {
 UNSUPPORTED |= {
     "slopes with a batch": (prelu(2, 7, 1, 1), "not one constant"),
     "a dilated pool": (node("MaxPool", kernel_shape=[2, 2], dilations=[2, 2]), "dilated"),
-    "counted pads, rounded up": (
-        node("AveragePool", kernel_shape=[2, 2], ceil_mode=1, count_include_pad=1),
-        "rounds its size up and counts pads",
-    ),
     "nothing but the batch": (mean([1, 2, 3], 0), "nothing but the batch"),
     "the batch reduced": (mean([0, 1], 1), "reduces the batch"),
     "smoothed": (resize("linear", "half_pixel", (12, 14), antialias=1), "has antialias"),
