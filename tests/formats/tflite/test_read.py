@@ -13,6 +13,7 @@ from intact.config import QuantState, Rounding
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, ModelError
+from intact.flow.execution import save_arrays
 from intact.formats.tflite.read import is_tflite, read_tflite, read_tflite_model
 from intact.formats.tflite.run import TfliteRuntime
 from intact.graph import Graph, save_model
@@ -251,7 +252,7 @@ def test_tensors_of_ports_keep_their_names_beside_those_of_the_signature(tmp_pat
 def test_a_result_of_it_takes_either_name(tmp_path: Path) -> None:
     path, folder = tmp_path / "signed.tflite", tmp_path / "out"
     path.write_bytes(signed())
-    np.savez(tmp_path / "data.npz", **{"serving_default_image:0": IMAGES})
+    save_arrays(tmp_path / "data.npz", {"serving_default_image:0": IMAGES})
     intact.read_quantized(path, tmp_path / "data.npz", output=folder)
     found = intact.execute(folder, tmp_path / "data.npz").outputs["scores"]
     recorded = {"StatefulPartitionedCall:0": found}
