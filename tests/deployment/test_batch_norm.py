@@ -9,6 +9,7 @@ import onnx
 import pytest
 
 import intact
+from intact.targets import load_target
 from tests.models import ModelBuilder
 
 SAMPLES = {"image": np.random.default_rng(0).normal(0, 1, (32, 3, 8, 8)).astype(np.float32)}
@@ -47,7 +48,8 @@ def test_it_runs_on_integers(
 ) -> None:
     if package:
         pytest.importorskip(package)
-    result = intact.quantize(network(), SAMPLES, target=target, formats=[format_name])
+    asked = [] if load_target(target).expand else ["BatchNormalization"]
+    result = intact.quantize(network(), SAMPLES, target=target, formats=[format_name], expand=asked)
     plan = result.plan
     assert all(decision.quantized for decision in plan.decisions.values())
     assert len(plan.graph.batch_norms) + len(plan.graph.input_batch_norms) == 7
@@ -61,7 +63,7 @@ def test_it_runs_on_integers(
     assert -10 * np.log10(error) > floor
 
 
-@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "ncnn", "vta"])
+@pytest.mark.parametrize("target", ["onnxruntime", "openvino", "ncnn", "integer-pow2", "vta"])
 def test_it_stays_one_operator_where_that_runs(target: str) -> None:
     plan = intact.quantize(network(), SAMPLES, target=target, formats=[]).plan
     kinds = [node.op_type for node in plan.graph.nodes]
