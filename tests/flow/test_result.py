@@ -13,6 +13,7 @@ import pytest
 from intact import api, demo
 from intact.data.preprocess import Preprocess
 from intact.errors import OutputError, PlanError
+from intact.flow import replacement
 from intact.flow.result import FILES, PLAN, PREPROCESS, Result, check_output
 from intact.formats.onnx_qdq.verify import verify_qdq
 from intact.formats.onnx_qdq.write import write_qdq
@@ -66,6 +67,7 @@ def test_an_exchange_that_fails_is_undone(
             raise KeyboardInterrupt
         return move(source, goal)
 
+    monkeypatch.setattr(replacement, "_swap", lambda one, other: False)
     monkeypatch.setattr(shutil, "move", failing)
     with pytest.raises(KeyboardInterrupt):
         result.save(folder)

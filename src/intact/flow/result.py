@@ -16,12 +16,10 @@ A quantized model that was only read leaves no statistics.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
-import shutil
-import tempfile
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -31,6 +29,7 @@ from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
 from intact.errors import OutputError, PlanError
+from intact.flow.replacement import is_staging, probe, recover, replacing
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
@@ -92,6 +91,7 @@ class Result:
         folder = Path(folder)
         if folder.name == PLAN and folder.is_file():
             folder = folder.parent
+        _recover(folder)
         for name in _ALWAYS:
             _require(folder / name)
         plan = load_plan(folder / PLAN, Graph.load(folder / MODEL))
@@ -132,7 +132,7 @@ class Result:
         """
         folder = Path(folder)
         check_output(folder)
-        with _replacing(folder.resolve()) as partial:
+        with replacing(folder.resolve(), _is_own) as partial:
             self._write(partial)
         self.folder = folder
 
@@ -185,7 +185,7 @@ def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") 
         OutputError: As `Result.save`.
     """
     check_output(folder)
-    with _replacing(folder.resolve()) as partial:
+    with replacing(folder.resolve(), _is_own) as partial:
         if recipe:
             (partial / RECIPE).write_bytes(recipe.encode())
         for name, result in results.items():
@@ -198,7 +198,10 @@ def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") 
 def results_in(folder: Path) -> list[Path]:
     """Return the results in a folder that holds one for each target; none for other folders."""
     # pathlib raises for a name that is too long.
-    if not os.path.isdir(folder) or (folder / PLAN).is_file():  # noqa: PTH112
+    if not os.path.isdir(folder):  # noqa: PTH112
+        return []
+    _recover(folder)
+    if (folder / PLAN).is_file():
         return []
     return sorted(path.parent for path in folder.glob(f"*/{PLAN}"))
 
@@ -216,6 +219,12 @@ def refuse_several(folder: Path) -> None:
             f"{folder}: holds a result for each of {len(inside)} target(s)",
             remedy=f"name one of them: {names}{' ...' if len(inside) > 3 else ''}",
         )
+
+
+def _recover(folder: Path) -> None:
+    """Finish what a killed process began in a folder that is to be read."""
+    with contextlib.suppress(OSError, ValueError):  # ValueError: a null byte in the path
+        recover(folder.resolve(), _is_own)
 
 
 def _require(path: Path) -> None:
@@ -280,9 +289,10 @@ def check_output(folder: Path) -> None:
     try:
         if folder.exists() and not folder.is_dir():
             raise OutputError(f"{folder}: is a file", remedy="name a folder")
+        recover(folder.resolve(), _is_own)
         if folder.is_dir():
             _refuse_foreign(folder)
-        _staging(folder.resolve(), make_parents=False).rmdir()
+        probe(folder.resolve())
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         raise OutputError(
             f"{folder}: cannot be written ({getattr(error, 'strerror', None) or error})",
@@ -291,7 +301,7 @@ def check_output(folder: Path) -> None:
 
 
 def _refuse_foreign(folder: Path) -> None:
-    present = sorted(folder.iterdir())
+    present = sorted(path for path in folder.iterdir() if not is_staging(path))
     foreign = [path.name for path in present if not _is_own(path)]
     files = [path.name for path in present if not path.is_dir() and not _is_recipe(path)]
     if files and not foreign and not _is_plan(folder / PLAN):
@@ -326,65 +336,6 @@ def _is_plan(path: Path) -> bool:
         return False
     with path.open("rb") as file:
         return _PLAN_HEAD in file.read(64)
-
-
-@contextmanager
-def _replacing(folder: Path) -> Iterator[Path]:
-    """Give a folder beside, and put it in the place of ``folder`` if nothing fails."""
-    staging: Path | None = None
-    try:
-        staging = _staging(folder, make_parents=True)
-        new, old = staging / "new", staging / "old"
-        new.mkdir()
-        old.mkdir()
-        yield new
-        _exchange(new, folder, old)
-    except (OSError, OutputError) as error:
-        cause = error if isinstance(error, OSError) else error.__cause__
-        if not isinstance(cause, OSError):
-            raise
-        raise OutputError(f"cannot write {folder}: {cause.strerror or cause}") from error
-    finally:
-        if staging is not None:
-            shutil.rmtree(staging, ignore_errors=True)
-
-
-def _staging(folder: Path, *, make_parents: bool) -> Path:
-    """Make a temporary folder beside ``folder``; inside where only that can be written."""
-    parent = folder.parent
-    if make_parents:
-        parent.mkdir(parents=True, exist_ok=True)
-    while not parent.exists():
-        parent = parent.parent
-    try:
-        return Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=parent))
-    except OSError:
-        if not folder.is_dir():
-            raise
-        return Path(tempfile.mkdtemp(prefix=".intact.", dir=folder))
-
-
-def _exchange(new: Path, folder: Path, old: Path) -> None:
-    """Put ``new`` in the place of ``folder``, and what was there into ``old``.
-
-    A folder that exists stays the same folder, file by file: it may be someone's working
-    directory, a link's goal or a mounted volume. Whatever fails is undone.
-    """
-    if not folder.exists():
-        new.replace(folder)
-        return
-    moves: list[tuple[Path, Path]] = []
-    try:
-        for source, goal in ((folder, old), (new, folder)):
-            for path in sorted(source.iterdir()):
-                if goal is folder or _is_own(path):
-                    moves.append((path, goal / path.name))
-                    shutil.move(path, goal / path.name)  # copies between file systems
-    except BaseException:
-        for before, after in reversed(moves):
-            if after.exists() and not before.exists():
-                shutil.move(after, before)
-        raise
 
 
 def _file_bytes(path: Path) -> int:

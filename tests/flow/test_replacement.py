@@ -1,0 +1,154 @@
+"""A result's folder holds the old or the new, whole, wherever the process is killed."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from intact.flow import replacement
+from intact.flow.replacement import is_staging, probe, recover, replacing
+from tests.flow.killing import NEW, OLD, content_of, fill, is_own, replace
+
+ROOT = Path(__file__).resolve().parents[2]
+FORKS = pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
+
+
+def swaps(folder: Path) -> bool:
+    """Tell whether two folders can be exchanged in one step here."""
+    one, other = folder / "one", folder / "other"
+    one.mkdir()
+    other.mkdir()
+    return replacement._swap(one, other)
+
+
+@FORKS
+@pytest.mark.parametrize(
+    "scenario",
+    [
+        "absent:swap",
+        "one:swap",
+        "several:swap",
+        "one-by-several:swap",
+        "one:moves",
+        "several:moves",
+        "one-by-several:moves",
+        "one:workdir",
+        "one:inside",
+        "several:inside",
+    ],
+)
+def test_a_killed_exchange_leaves_the_old_or_the_new(tmp_path: Path, scenario: str) -> None:
+    if scenario.endswith(":swap") and not swaps(tmp_path):
+        pytest.skip("this file system exchanges no folders")
+    (tmp_path / "place").mkdir()
+    line = [sys.executable, "-m", "tests.flow.killing", scenario, str(tmp_path / "place" / "out")]
+    done = subprocess.run(line, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) > 10  # it was killed so often
+
+
+def old_moves(folder: Path, new: Path, old: Path) -> list[tuple[Path, Path]]:
+    """List the moves of versions without a journal: all out, then all in."""
+    out = [(folder / name, old / name) for name in sorted(OLD)]
+    return out + [(new / name, folder / name) for name in sorted(NEW)]
+
+
+@pytest.mark.parametrize("done", range(len(OLD) + len(NEW) + 1))
+def test_an_exchange_that_an_older_version_began_is_finished(tmp_path: Path, done: int) -> None:
+    folder, staging = tmp_path / "out", tmp_path / ".out.abcd_123"
+    new, old = staging / "new", staging / "old"
+    for path in (folder, staging, new, old):
+        path.mkdir(mode=0o700)
+    fill(folder, OLD)
+    fill(new, NEW)
+    for source, goal in old_moves(folder, new, old)[:done]:
+        source.rename(goal)
+    recover(folder, is_own)
+    assert content_of(folder) == (NEW if done else OLD)
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_what_a_living_process_writes_is_left_alone(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    with replacing(folder, is_own) as slow:
+        fill(slow, OLD)
+        replace(folder, NEW)
+        recover(folder, is_own)
+        assert content_of(folder) == NEW
+    assert content_of(folder) == OLD
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+def test_a_name_of_250_bytes_is_written(tmp_path: Path) -> None:
+    folders = [tmp_path / ("\N{GREEK SMALL LETTER ALPHA}" * 124 + end) for end in ("xy", "yx")]
+    for folder in folders:
+        probe(folder)
+        replace(folder, OLD)
+        replace(folder, NEW)
+    assert sorted(tmp_path.iterdir()) == sorted(folders)
+
+
+def test_what_came_between_check_and_exchange_stays(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    replace(folder, OLD)
+    with replacing(folder, is_own) as new:
+        fill(new, NEW)
+        (folder / "notes.txt").write_text("mine")
+    assert content_of(folder) == {**NEW, "notes.txt": "mine"}
+
+
+def test_a_folder_keeps_its_mode(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    replace(folder, OLD)
+    folder.chmod(0o750)
+    replace(folder, NEW)
+    assert folder.stat().st_mode & 0o777 == 0o750
+
+
+def test_the_working_directory_stays_the_same_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "out"
+    replace(folder, OLD)
+    monkeypatch.chdir(folder)
+    replace(folder, NEW)
+    assert (Path.cwd() / "plan.json").read_text() == NEW["plan.json"]
+
+
+def test_folders_of_others_are_no_litter(tmp_path: Path) -> None:
+    folder = tmp_path / "out"
+    for name in (".out.mine", ".out.precious", ".other.abcd_123"):
+        (tmp_path / name).mkdir(mode=0o700)
+        (tmp_path / name / "precious").write_text("mine")
+    replace(folder, NEW)
+    assert {path.name for path in tmp_path.iterdir()} == {
+        "out",
+        ".out.mine",
+        ".out.precious",
+        ".other.abcd_123",
+    }
+    assert not is_staging(tmp_path / ".out.precious")
+
+
+def test_where_files_cannot_be_locked_young_litter_is_left(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(descriptor: int) -> None:
+        raise OSError(37, "No locks available")
+
+    monkeypatch.setattr(replacement, "_lock", refused)
+    litter = tmp_path / ".out.abcd_123"
+    (litter / "next").mkdir(parents=True)
+    litter.chmod(0o700)
+    recover(tmp_path / "out", is_own)
+    assert litter.is_dir()
+    long_ago = litter.stat().st_mtime - 7200
+    os.utime(litter, (long_ago, long_ago))
+    (litter / "lock").unlink()
+    os.utime(litter, (long_ago, long_ago))
+    recover(tmp_path / "out", is_own)
+    assert not litter.exists()
