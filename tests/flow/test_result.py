@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -74,6 +77,22 @@ def test_an_exchange_that_fails_is_undone(
     assert sorted(path.name for path in folder.iterdir()) == sorted(FILES)
     assert all(b"old" in (folder / name).read_bytes() for name in FILES)
     assert [path.name for path in tmp_path.iterdir()] == ["out"]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="kills forked children")
+@pytest.mark.parametrize("kind", ["one", "several"])
+def test_a_result_that_is_killed_while_it_is_saved_is_the_old_or_the_new(
+    result: Result, tmp_path: Path, kind: str
+) -> None:
+    result.save(tmp_path / "old")
+    read_result().save(tmp_path / "new")
+    folder = tmp_path / "place" / "out"
+    line = [sys.executable, "-m", "tests.flow.killing_results", kind]
+    line += [str(tmp_path / "old"), str(tmp_path / "new"), str(folder)]
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(line, cwd=root, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout.split()[1]) >= 3
 
 
 def test_a_folder_whose_parent_cannot_be_written_is_filled_inside(
