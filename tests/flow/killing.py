@@ -140,7 +140,7 @@ def main() -> None:
         folder.mkdir()
         os.chdir(folder)
     elif way == "moves":
-        replacement._swap = lambda one, other: False
+        replacement._swap = lambda *_: False
     elif way == "inside":
         import tempfile
 
@@ -153,7 +153,7 @@ def main() -> None:
 
         tempfile.mkdtemp = refused  # type: ignore[assignment]
     steps = sweep(folder, old, new, is_atomic=way == "swap", twice=way != "swap")
-    print("steps", steps)
+    sys.stdout.write(f"steps {steps}\n")
 
 
 if __name__ == "__main__":

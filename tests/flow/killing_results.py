@@ -43,7 +43,7 @@ def main() -> None:
         check_output(folder)
         assert [path.name for path in folder.parent.iterdir()] == [folder.name], f"step {step}"
         if not was_killed:
-            print("steps", step)
+            sys.stdout.write(f"steps {step}\n")
             return
         step += 1
 

@@ -70,7 +70,7 @@ def test_an_exchange_that_fails_is_undone(
             raise KeyboardInterrupt
         return move(source, goal)
 
-    monkeypatch.setattr(replacement, "_swap", lambda one, other: False)
+    monkeypatch.setattr(replacement, "_swap", lambda *_: False)
     monkeypatch.setattr(shutil, "move", failing)
     with pytest.raises(KeyboardInterrupt):
         result.save(folder)

@@ -100,6 +100,7 @@ def collect(
     threads: int = 0,
     progress: Progress | None = None,
     max_memory: int | None = None,
+    first: Batch | None = None,
 ) -> Statistics:
     """Observe tensors of the float model over all samples.
 
@@ -124,6 +125,7 @@ def collect(
         max_memory: Bytes for observed activations and counts; None for no limit. The weights and
             the runtime's own working memory come on top. Where the sizes of tensors depend on the
             samples, those of the first are taken.
+        first: Filled with the inputs of the first sample, or of the batch that the model fixes.
 
     Returns:
         The same statistics whatever the order and the batching of the samples.
@@ -136,7 +138,7 @@ def collect(
     observer = Observer(graph, tensors)
     workers = worker_count(threads, len(tensors))
     if max_memory is None:
-        return _observe(graph, samples, observer, workers, progress)
+        return _observe(graph, samples, observer, workers, progress, first)
     layout = observer.layout
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
@@ -148,14 +150,20 @@ def collect(
     statistics = Statistics(graph.hash)
     passes = _Passes(progress, len(plan.groups))
     for part in part_observers(graph, tensors, layout, plan.groups):
-        statistics.tensors |= _observe(graph, samples, part, plan.workers, passes.report).tensors
+        found = _observe(graph, samples, part, plan.workers, passes.report, first)
+        statistics.tensors |= found.tensors
         passes.end(samples.source)
         del part  # before the next one's session is made
     return statistics
 
 
 def _observe(
-    graph: Graph, samples: Samples, observer: Observer, workers: int, progress: Progress | None
+    graph: Graph,
+    samples: Samples,
+    observer: Observer,
+    workers: int,
+    progress: Progress | None,
+    sample: Batch | None,
 ) -> Statistics:
     """Count what an observer reads in one pass over the samples."""
     padding = None
@@ -163,7 +171,7 @@ def _observe(
         from intact.calibrate.observe.padding import Padding
 
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
-    feed = _Feed(samples, observer.batch_size, progress)
+    feed = _Feed(samples, observer.batch_size, progress, sample)
     with ThreadPoolExecutor(workers) as pool:
         try:  # Ctrl-C may come while the first thread already counts and the next is not started
             waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
@@ -242,13 +250,17 @@ class _Feed:
     Samples are read no faster than they are run, and no thread waits for another's hand-over.
     """
 
-    def __init__(self, samples: Samples, size: int, progress: Progress | None) -> None:
+    def __init__(
+        self, samples: Samples, size: int, progress: Progress | None, first: Batch | None
+    ) -> None:
         self._batches = samples.masked_batches(size)
         self._lock = threading.Lock()
         self._stopped = False
         self._progress = progress
         self._all = samples.count
         self._given = 0
+        self._first = first
+        self._rows = samples.fixed_batch or 1
 
     def __iter__(self) -> Iterator[tuple[Batch, int, RealPositions | None]]:
         return self
@@ -262,6 +274,8 @@ class _Feed:
                 raise StopIteration
             batch, count, real = next(self._batches)
             self._given += count
+            if self._first is not None and not self._first:
+                self._first.update({name: a[: self._rows].copy() for name, a in batch.items()})
             return batch, count, None if real is None else real[:count]
 
     def stop(self) -> None:

@@ -13,10 +13,12 @@ import onnx_ir as ir
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
+from intact.data.batching import Batch
 from intact.data.preprocess import Preprocess
 from intact.data.sources import is_folder, open_samples
 from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
+from intact.flow.first_run import run_once
 from intact.flow.result import Result
 from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
@@ -133,6 +135,8 @@ class Calibration:
                 results[index] = jobs[index].deployment.result(
                     plan, statistics, self.preprocess, notes
                 )
+                sample = None if observed is None else observed.first
+                run_once(results[index], sample, threads=self.options.threads)
         return [results[index] for index in range(len(jobs))]
 
     def _observe(
@@ -144,6 +148,7 @@ class Calibration:
         opened = self._open(data, graph)
         # The inputs too, quantized or not: `verify` draws new ones from their distributions.
         inputs = tuple(opened.specs)
+        first: Batch = {}
         statistics = collect(
             graph,
             opened,
@@ -151,8 +156,9 @@ class Calibration:
             threads=self.options.threads,
             progress=self.options.progress,
             max_memory=self.options.max_memory,
+            first=first,
         )
-        return _Observed(statistics, inputs, _skipped(opened.skipped))
+        return _Observed(statistics, inputs, _skipped(opened.skipped), first)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_samples(
@@ -197,6 +203,8 @@ class _Observed(NamedTuple):
     inputs: tuple[str, ...]
     """The inputs of the model, which every result keeps the statistics of."""
     notes: tuple[Note, ...]
+    first: Batch
+    """The inputs of one sample."""
 
 
 def given_scales(

@@ -11,6 +11,7 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import Calibration, Job, given_scales, refuse_nothing_to_do
+from intact.flow.first_run import run_once
 from intact.flow.result import Result, check_output, save_several
 from intact.flow.sources import (
     FloatSource,
@@ -137,6 +138,7 @@ def read_quantized(options: ImportOptions) -> Result:
     preprocess = preprocess_of(options) or Preprocess()
     if options.data is None:
         result = deployment.result(plan, None, preprocess)
+        run_once(result, threads=options.threads)
     else:
         from intact.plan.build import complete
 
@@ -167,6 +169,7 @@ def export(options: ExportOptions) -> Result:
         )
     deployment = deployment_of(loaded.plan.target, options.formats, options.io)
     found = deployment.again(loaded)
+    run_once(found)
     found.recipe = recipe_of("export", options, found)
     if output is not None:
         found.save(output)

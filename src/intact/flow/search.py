@@ -15,6 +15,7 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.errors import SearchError, UsageError
 from intact.flow.doubts import doubts_of
+from intact.flow.first_run import run_once
 from intact.flow.quantize import overrides_of, preprocess_of, recipe_of, target_named
 from intact.flow.result import Result, check_output
 from intact.flow.search_setup import (
@@ -130,6 +131,7 @@ def search(options: SearchOptions) -> FoundStrategy:
     found = course.run(setup, scored)
     result = setup.result(found.best.candidate, course.told(found), options.mask)
     result.recipe = recipe_of("search", options, result, target=target_named(target))
+    run_once(result, threads=options.threads)
     if options.output is not None:
         result.save(options.output)
     return FoundStrategy(
@@ -171,6 +173,7 @@ def replay(options: ReplayOptions) -> Result:
     found_by = f"trial {entry.search.trial} of {Path(log).name}"
     plan.provenance = plan.provenance.searched(found_by)
     result = deployment.result(plan, None, preprocess_of(options) or Preprocess())
+    run_once(result)
     result.recipe = recipe_of(
         "search", options, result, target=target_named(target), replay=log, trial=options.trial
     )

@@ -21,7 +21,7 @@ from intact.graph.passes.canonical import (
 )
 from intact.graph.passes.ceil_mode import pad_pools
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
-from intact.graph.passes.gemm import join_dense_layers, plain_gemms
+from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_gemms
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.types import ask_runtime, infer_types
@@ -70,6 +70,7 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     pad_pools(model)
     _simplify(model)
     pad_pools(model)  # simplifying may have computed the lengths
+    flatten_weights(model)
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):
         pass  # either may follow the other

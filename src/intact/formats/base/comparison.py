@@ -81,6 +81,19 @@ def in_numbers(array: Array, tensor: Tensor) -> Array:
     return dequantize(array, encoding.scale, encoding.zero_point, axis=encoding.axis)
 
 
+def numbers_of(outputs: Mapping[str, Array], tensors: Mapping[str, Tensor]) -> dict[str, Array]:
+    """Dequantize the outputs of a program, with axes as the model has them.
+
+    Args:
+        outputs: As the program stores them.
+        tensors: What they are, by the same names.
+    """
+    return {
+        name: tensors[name].as_in_model(in_numbers(array, tensors[name]))
+        for name, array in outputs.items()
+    }
+
+
 @dataclass
 class LayerComparison:
     """One tensor between steps, compared between what was deployed and a reference.

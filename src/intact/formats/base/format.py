@@ -238,6 +238,11 @@ class Format:
         has_io: Whether the ends can hold codes or numbers, as the user chooses.
         expressible: What plans may ask of it; whether it has each operator, it says when it writes.
         verify: Runs it and compares each layer with the plan; None where there is no program.
+        run: Runs what was written on one batch in its runtime, with the runtime's own options:
+            the outputs by name, as numbers with axes as in the model. Whatever is quantized is run
+            so before it is called done. None where there is no runtime, or where starting it takes
+            longer than all else.
+        runtime: Modules that running imports, besides those of intact's own dependencies.
         kernels: Kinds of kernels that a user may choose for running it.
         scales: Readers of its tables of scales.
         models: The reader of its model files that others made.
@@ -255,6 +260,8 @@ class Format:
     has_io: bool = False
     expressible: Expressible = Expressible()
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
+    run: Callable[[Deployed, Feeds], Feeds] | None = None
+    runtime: tuple[str, ...] = ()
     kernels: tuple[str, ...] = ()
     scales: Callable[[], tuple[ScaleReader, ...]] | None = None
     models: Callable[[], ModelReader] | None = None
@@ -262,9 +269,19 @@ class Format:
     tensor_names: Callable[[Exported], frozenset[str]] | None = None
 
     @property
+    def can_run(self) -> bool:
+        """Whether its runtime is there."""
+        return self.run is not None and all(map(is_installed, self.runtime))
+
+    @property
     def required(self) -> tuple[str, ...]:
         """The files that are always there."""
         return tuple(name for name in self.files if name not in self.optional)
+
+
+def is_installed(package: str) -> bool:
+    """Whether a package of others can be imported."""
+    return importlib.util.find_spec(package) is not None
 
 
 def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
@@ -274,7 +291,7 @@ def require_packages(what: str, packages: Iterable[str], extra: str) -> None:
         MissingExtraError: One is not installed; with the line that installs it.
     """
     for package in packages:
-        if importlib.util.find_spec(package) is None:
+        if not is_installed(package):
             raise MissingExtraError(
                 f"{what} needs {package}, which is not installed",
                 remedy=f"pip install 'intact[{extra}]'",

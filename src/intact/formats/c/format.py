@@ -63,4 +63,12 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_c(deployed.plan, program, batches)
 
 
-C = Format(C_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE, verify=_verify)
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    from intact.formats.c.run import run_c
+
+    return run_c(deployed.plan, c_program(deployed.plan), feeds)
+
+
+C = Format(
+    C_FILES, _write, _read, has_io=True, expressible=INTEGERS_ALONE, verify=_verify, run=_run
+)

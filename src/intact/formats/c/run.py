@@ -14,13 +14,20 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError, ExportError, MissingExtraError
+from intact.formats.base.comparison import numbers_of, stored_feeds
+from intact.formats.base.format import Feeds
 from intact.formats.c.files import Port
 from intact.formats.c.write import CProgram
+from intact.plan import QuantizedGraph
+from intact.program.deployed import deployed_program
+from intact.program.passes.integer_io import integer_io
 
 COMPILERS = ("cc", "gcc", "clang")
 """Tried in this order."""
 
 FLAGS = ("-std=c99", "-O2")
+QUICK = ("-std=c99", "-O0")
+"""For one sample: compiling takes longer than running it."""
 
 
 class CRuntime:
@@ -113,6 +120,25 @@ class CRuntime:
         trace: TracebackType | None,
     ) -> None:
         self.close()
+
+
+def run_c(plan: QuantizedGraph, written: CProgram, feeds: Feeds) -> dict[str, npt.NDArray[Any]]:
+    """Compile a C program for this machine and run it; the outputs by name, as numbers.
+
+    Args:
+        plan: What was written.
+        written: The program.
+        feeds: Inputs by name, with axes as the model has them.
+
+    Raises:
+        MissingExtraError: There is no C compiler.
+        ExportError: It refuses the program, or the program fails.
+    """
+    lowered = deployed_program(plan)
+    program = integer_io(lowered)
+    given = stored_feeds(program, feeds, lowered.inputs)
+    with CRuntime(written, flags=QUICK) as runtime:
+        return numbers_of(runtime.run(given), program.outputs)
 
 
 def _rows(port: Port, feeds: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.int8]:

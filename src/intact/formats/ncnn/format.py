@@ -63,6 +63,13 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_ncnn(deployed.plan, written, batches, threads=deployed.threads)
 
 
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    from intact.formats.ncnn.run import run_ncnn
+
+    written = write_ncnn(lower_nodes(deployed.plan))
+    return run_ncnn(deployed.plan, written, feeds, threads=deployed.threads)
+
+
 def _scales() -> tuple[ScaleReader, ...]:
     from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
 
@@ -75,5 +82,7 @@ NCNN = Format(
     _read,
     expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
     verify=_verify,
+    run=_run,
+    runtime=("ncnn",),
     scales=_scales,
 )

@@ -12,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ExportError
-from intact.formats.base.format import require_packages
+from intact.formats.base.format import Feeds, require_packages
+from intact.formats.ncnn.model import NcnnModel
+from intact.plan import QuantizedGraph
 
 _Array: TypeAlias = npt.NDArray[Any]
 
@@ -105,3 +107,39 @@ class NcnnRuntime:
                 raise ExportError(f"{self.name} fails on this input, at blob {blob!r}")
             found[blob] = np.array(mat)
         return found
+
+
+def run_ncnn(
+    plan: QuantizedGraph, model: NcnnModel, feeds: Feeds, *, threads: int = 0
+) -> dict[str, _Array]:
+    """Run a written model in ncnn with its default options; the outputs by name.
+
+    Args:
+        plan: The plan.
+        model: What was written from it.
+        feeds: Inputs by name; ncnn runs their samples one by one.
+        threads: Threads inside one layer; 0 takes one.
+
+    Raises:
+        ExportError: ncnn refuses the model, or fails on it.
+    """
+    runtime = NcnnRuntime(model.param, model.weights, threads=threads)
+    given = {blob: np.asarray(feeds[name]) for name, blob in model.inputs.items()}
+    found = run_samples(runtime, given, model.outputs.values())
+    shapes = {str(value.name): value.shape for value in plan.graph.outputs}
+    outputs = {}
+    for name, blob in model.outputs.items():
+        array = found[blob]
+        lengths = [each if isinstance(each, int) else -1 for each in (shapes[name] or ())][1:]
+        outputs[name] = array.reshape(len(array), *lengths) if lengths.count(-1) < 2 else array
+    return outputs
+
+
+def run_samples(
+    runtime: NcnnRuntime, feeds: Mapping[str, _Array], blobs: Iterable[str]
+) -> dict[str, _Array]:
+    """Run the samples of a batch one by one; return their blobs, ``[N, ...]``."""
+    wanted = tuple(blobs)
+    count = len(next(iter(feeds.values())))
+    runs = [runtime.run({blob: a[k] for blob, a in feeds.items()}, wanted) for k in range(count)]
+    return {blob: np.stack([run[blob] for run in runs]) for blob in wanted}

@@ -23,7 +23,7 @@ from intact.formats.base.comparison import LayerComparison, OutputComparer, comp
 from intact.formats.base.processor import AsDescribed, on_processor
 from intact.formats.base.report import Verification, overflow_reports, sqnr_by_name
 from intact.formats.ncnn.model import NcnnModel, WrittenProduct
-from intact.formats.ncnn.run import NcnnRuntime
+from intact.formats.ncnn.run import NcnnRuntime, run_samples
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program, Step, Tensor
 from intact.program.lower import lower
@@ -57,8 +57,8 @@ def verify_ncnn(
     samples = 0
     for feeds in batches:
         given = {blob: np.asarray(feeds[name]) for name, blob in model.inputs.items()}
-        deployed = _run(as_used, given, model.outputs.values())
-        computed = beside.add(feeds, _run(plain, given, layers.blobs))
+        deployed = run_samples(as_used, given, model.outputs.values())
+        computed = beside.add(feeds, run_samples(plain, given, layers.blobs))
         for name, expected in computed.items():
             outputs.add(name, _shaped(deployed[model.outputs[name]], expected.shape), expected)
         shown = {name: deployed[model.outputs[name]] for name in computed}
@@ -168,7 +168,7 @@ class _Beside:
         """Yield what ncnn computed of each compared tensor, as the program stores it."""
         for number, each in enumerate(self._layers.codes):
             blob = blobs[each.blob]
-            codes = _run(self._quantizers, {f"in{number}": blob}, [f"out{number}"])
+            codes = run_samples(self._quantizers, {f"in{number}": blob}, [f"out{number}"])
             yield each.result.name, _stored(codes[f"out{number}"], each.result)
         for tensor, written in self._layers.products:
             yield tensor.name, _stored(blobs[written.blob], tensor)
@@ -196,16 +196,6 @@ def _quantizers(codes: list[_Codes], threads: int) -> NcnnRuntime:
         data += struct.pack("<f", each.reciprocal)
     head = ["7767517", f"{len(lines)} {len(lines)}"]
     return NcnnRuntime("\n".join([*head, *lines, ""]), data, threads=threads, plain=True)
-
-
-def _run(
-    runtime: NcnnRuntime, feeds: Mapping[str, Array], blobs: Iterable[str]
-) -> dict[str, Array]:
-    """Run the samples of a batch one by one; return their blobs, ``[N, ...]``."""
-    wanted = tuple(blobs)
-    count = len(next(iter(feeds.values())))
-    runs = [runtime.run({blob: a[k] for blob, a in feeds.items()}, wanted) for k in range(count)]
-    return {blob: np.stack([run[blob] for run in runs]) for blob in wanted}
 
 
 def _stored(array: Array, tensor: Tensor) -> Array:

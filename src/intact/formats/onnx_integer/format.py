@@ -65,6 +65,20 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_onnx_integer(plan, content, batches, float_ends=floats, threads=deployed.threads)
 
 
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    from intact.formats.base.comparison import numbers_of, stored_feeds
+    from intact.formats.onnx_integer.run import OnnxIntegerRuntime
+
+    plan = deployed.plan
+    program = integer_program(plan, float_ends=deployed.has_float_ends)
+    runtime = OnnxIntegerRuntime(
+        deployed.files[ONNX_INTEGER_FILE],
+        threads=deployed.threads,
+        exact=not plan.target.saturates_pairs,
+    )
+    return numbers_of(runtime.run(stored_feeds(program, feeds)), program.outputs)
+
+
 ONNX_INTEGER = Format(
     (ONNX_INTEGER_FILE,),
     _write,
@@ -72,4 +86,5 @@ ONNX_INTEGER = Format(
     has_io=True,
     expressible=INTEGERS_ALONE,
     verify=_verify,
+    run=_run,
 )

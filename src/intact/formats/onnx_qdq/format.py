@@ -52,6 +52,13 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_qdq(deployed.plan, model, batches, threads=deployed.threads)
 
 
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    from intact.formats.onnx_qdq.run import QdqRuntime
+
+    model, exact = deployed.held(QdqModel).model, not deployed.plan.target.saturates_pairs
+    return QdqRuntime(model, threads=deployed.threads, exact=exact).run(feeds)[0]
+
+
 def _open(model: ir.Model) -> QuantizedSource | None:
     from intact.formats.onnx_qdq.read import is_quantized, read_qdq
 
@@ -60,4 +67,6 @@ def _open(model: ir.Model) -> QuantizedSource | None:
 
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")
 
-ONNX_QDQ = Format(_FILES, _write, _read, optional=_FILES[1:], verify=_verify, open_onnx=_open)
+ONNX_QDQ = Format(
+    _FILES, _write, _read, optional=_FILES[1:], verify=_verify, run=_run, open_onnx=_open
+)

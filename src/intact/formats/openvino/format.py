@@ -84,6 +84,12 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_openvino(deployed.plan, model, batches, threads=deployed.threads)
 
 
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    from intact.formats.openvino.run import run_openvino
+
+    return run_openvino(deployed.held(OpenVinoModel), feeds, threads=deployed.threads)
+
+
 def _open(model: ir.Model) -> QuantizedSource | None:
     from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
 
@@ -99,5 +105,7 @@ OPENVINO = Format(
     optional=_FILES[1:],
     expressible=Expressible(packs=False),
     verify=_verify,
+    run=_run,
+    runtime=("openvino",),
     open_onnx=_open,
 )

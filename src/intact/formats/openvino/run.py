@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -11,7 +12,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError, ExportError
-from intact.formats.base.format import require_packages
+from intact.formats.base.format import Feeds, require_packages
+from intact.formats.openvino.intermediate import XML_FILE
+from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -132,6 +135,26 @@ class OpenVinoRuntime:
         raise DataError(
             f"OpenVINO's compiled model has no output {name!r}", remedy="quantize again"
         )
+
+
+def run_openvino(exported: OpenVinoModel, feeds: Feeds, *, threads: int = 0) -> _Arrays:
+    """Run a written model in OpenVINO, as its users do.
+
+    Args:
+        exported: What was written; OpenVINO's own files run, where there are any.
+        feeds: Inputs by name.
+        threads: Of the plugin; 0 takes all cores.
+
+    Returns:
+        The outputs by name.
+
+    Raises:
+        ExportError: OpenVINO refuses the model, or fails on it.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        exported.save(Path(folder))
+        path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
+        return OpenVinoRuntime(path, threads=threads).run(feeds)[0]
 
 
 def openvino_version() -> str:

@@ -70,6 +70,14 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_tensorrt(deployed.plan, model, batches, threads=deployed.threads)
 
 
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    """Run the model in ONNX Runtime, which has no kernels of TensorRT's: in float, as it reads."""
+    from intact.formats.onnx_qdq.run import QdqRuntime
+
+    model = deployed.held(TensorRtModel).model
+    return QdqRuntime(model, threads=deployed.threads, fuse=False).run(feeds)[0]
+
+
 def _scales() -> tuple[ScaleReader, ...]:
     from intact.formats.tensorrt.read import SCALE_READERS
 
@@ -83,6 +91,7 @@ TENSORRT = Format(
     optional=(_DATA_FILE,),
     expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
     verify=_verify,
+    run=_run,
     scales=_scales,
 )
 """Its model is QDQ with float weights: the one format that is written by another's writer."""

@@ -22,6 +22,7 @@ from intact.formats.base.format import (
     ModelReader,
     QuantizedSource,
     WrittenFiles,
+    is_installed,
     read_files,
 )
 from intact.formats.tflite.reader.decode import open_tflite
@@ -105,6 +106,21 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_tflite(deployed.plan, content, batches, kernels, threads=threads)
 
 
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    from intact.formats.tflite.run import Kernels
+
+    (content,) = deployed.files.values()
+    kind = _interpreter(deployed)
+    if kind is Interpreter.MICRO and not deployed.has_float_ends and is_installed("tflite_micro"):
+        from intact.formats.tflite.micro import run_micro
+
+        return run_micro(deployed.plan, content, feeds)
+    from intact.formats.tflite.deployed import run_tflite
+
+    kernels = Kernels.REF if kind is Interpreter.MICRO else Kernels(kind.value)
+    return run_tflite(deployed.plan, content, feeds, kernels, threads=max(deployed.threads, 1))
+
+
 def _interpreter(deployed: Deployed) -> Interpreter:
     """The kernels that are asked for, or that compute as the target does."""
     name = deployed.kernels or deployed.plan.target.kernels or Interpreter.REF.value
@@ -147,6 +163,7 @@ TFLITE = Format(
     has_io=True,
     expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
     verify=_verify,
+    run=_run,
     kernels=tuple(Interpreter),
     models=_models,
     tensor_names=_tensor_names,

@@ -5,16 +5,21 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable
 from importlib import metadata
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from intact.errors import ExportError, MissingExtraError
+from intact.formats.base.comparison import numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
-from intact.formats.base.report import Verification
-from intact.formats.base.verification import Arrays, compare, integer_ends
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
+from intact.program.deployed import deployed_program
+from intact.program.passes.integer_io import integer_io
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
+    from intact.formats.base.verification import Arrays
 
 
 def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds]) -> Verification:
@@ -30,17 +35,9 @@ def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds])
         ExportError: The interpreter refuses the file.
         DataError: The file was written from another plan.
     """
-    try:
-        from tflite_micro.python.tflite_micro import runtime as micro
-    except ImportError as error:
-        raise MissingExtraError(
-            "TensorFlow Lite Micro needs tflite-micro, which is not installed",
-            remedy="pip install tflite-micro",
-        ) from error
-    try:
-        interpreter = micro.Interpreter.from_bytes(content)
-    except (RuntimeError, ValueError) as error:
-        raise ExportError(f"TensorFlow Lite Micro refuses the file: {error}") from error
+    from intact.formats.base.verification import compare, integer_ends  # and the engine
+
+    interpreter = _opened(content)
     reference, given = integer_ends(plan, batches)
     program = reference.engine.program
 
@@ -55,6 +52,37 @@ def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds])
             f"TensorFlow Lite Micro refuses the file: {error}",
             remedy="give the file that was written from this plan, or take --kernels ref",
         ) from error
+
+
+def run_micro(plan: QuantizedGraph, content: bytes, feeds: Feeds) -> Arrays:
+    """Run a ``.tflite`` in TensorFlow Lite Micro; the outputs by name, as numbers.
+
+    Raises:
+        MissingExtraError: The package tflite-micro is not installed.
+        ExportError: The interpreter refuses the file.
+    """
+    interpreter = _opened(content)
+    lowered = deployed_program(plan)
+    program = integer_io(lowered)
+    given = stored_feeds(program, feeds, lowered.inputs)
+    try:
+        return numbers_of(_run(interpreter, program, given), program.outputs)
+    except (ValueError, LookupError, struct.error, RuntimeError) as error:
+        raise ExportError(f"TensorFlow Lite Micro refuses the file: {error}") from error
+
+
+def _opened(content: bytes) -> Any:
+    try:
+        from tflite_micro.python.tflite_micro import runtime as micro
+    except ImportError as error:
+        raise MissingExtraError(
+            "TensorFlow Lite Micro needs tflite-micro, which is not installed",
+            remedy="pip install tflite-micro",
+        ) from error
+    try:
+        return micro.Interpreter.from_bytes(content)
+    except (RuntimeError, ValueError) as error:
+        raise ExportError(f"TensorFlow Lite Micro refuses the file: {error}") from error
 
 
 def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:

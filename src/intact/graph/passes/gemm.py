@@ -1,4 +1,7 @@
-"""Dense layers as one plain Gemm: MatMul and Add are fused, alpha and beta are folded."""
+"""Dense layers as one plain Gemm: MatMul and Add are fused, alpha and beta are folded.
+
+Weights of MatMul that are matrices in all but their shape become matrices.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,31 @@ from intact.graph.ops import (
     weight_slot,
 )
 from intact.graph.passes.replace import replace_constant, replace_value
+
+
+def flatten_weights(model: ir.Model) -> int:
+    """Make matrices of the constant factors of MatMul that have further axes, all of length 1.
+
+    ``[1, K, N]`` is the matrix ``[K, N]`` where the other factor has at least as many axes: the
+    result has the same values and the same shape.
+
+    Returns:
+        The number of weights that changed.
+    """
+    return sum(_flatten(model.graph, node) for node in model.graph)
+
+
+def _flatten(graph: ir.Graph, node: ir.Node) -> bool:
+    slot = weight_slot(node)
+    if node.domain != "" or node.op_type != "MatMul" or slot is None:
+        return False
+    weight, other = constant_array(node.inputs[slot]), node.inputs[1 - slot]
+    if weight is None or weight.ndim <= 2 or any(length != 1 for length in weight.shape[:-2]):
+        return False
+    if other is None or other.shape is None or len(other.shape) < weight.ndim:
+        return False
+    replace_constant(graph, node, slot, weight.reshape(weight.shape[-2:]), f"{node.name}_weight")
+    return True
 
 
 def join_dense_layers(model: ir.Model) -> int:

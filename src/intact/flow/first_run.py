@@ -1,0 +1,206 @@
+"""Whatever was written is run once, by its own runtime, before it is called a result.
+
+A format writes what its runtime should take. Whether it does, the runtime knows: a file that it
+refuses, or that computes something else, is an error here and not a surprise on the device. One
+sample is enough to tell, and costs a session. What it gives is compared with the float model, which
+is as good as it can get; where quantization alone may be to blame, with the simulation; and where
+that differs too, layer by layer with the integers of the plan, which finds the first at fault.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterator, Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.batching import Batch
+from intact.engines.session import Optimization, make_session, run_session
+from intact.errors import DataError, ExportError, IntactError, MissingExtraError, ModelError
+from intact.formats.base.format import Deployed
+from intact.formats.registry import FORMATS
+from intact.graph import Graph
+from intact.plan import QuantizedGraph
+
+if TYPE_CHECKING:
+    from intact.flow.result import Result
+    from intact.formats.base.report import Verification
+
+_FLOOR_DB = 10.0
+"""Signal to noise above which two outputs are taken for the same: 8 bits give 20 to 40 dB."""
+_STEPS = 1.0
+"""Differences of one quantization step are rounding."""
+
+_Arrays = Mapping[str, npt.NDArray[Any]]
+
+
+def run_once(result: Result, sample: Batch | None = None, *, threads: int = 0) -> None:
+    """Run each format of a result whose runtime is installed.
+
+    Args:
+        result: What was written.
+        sample: Inputs by name, of one calibration sample; drawn from what the plan knows if None.
+        threads: Of the runtimes; 0 takes all cores.
+
+    Raises:
+        ExportError: A runtime refuses what was written, or computes something else; with the first
+            layer at fault.
+    """
+    runnable = [name for name in result.exports if FORMATS[name].can_run]
+    if not runnable:
+        return
+    feeds = _drawn(result) if sample is None else sample
+    if not feeds:
+        return
+    with ThreadPoolExecutor(1) as pool:  # beside the runtime: both open a session
+        in_float = pool.submit(_float_outputs, result.plan.graph, feeds, threads)
+        for name in runnable:
+            deployed = Deployed(result.plan, result.exports[name], None, threads)
+            with contextlib.suppress(MissingExtraError):  # a compiler, say
+                _Run(name, deployed, feeds).compare(in_float)
+
+
+def _drawn(result: Result) -> Batch | None:
+    """Draw a sample; None where the plan does not tell what inputs are like."""
+    with contextlib.suppress(DataError):
+        samples = result.draw_samples(1)
+        return next(samples.batches(samples.batch_size(1)))[0]
+    return None
+
+
+def _float_outputs(graph: Graph, feeds: Batch, threads: int) -> _Arrays:
+    """Run the float model; not optimized, because one run is over before that pays."""
+    session = make_session(graph.model, threads=threads, optimization=Optimization.NONE)
+    names = [str(value.name) for value in graph.outputs]
+    return dict(zip(names, run_session(session, dict(feeds), names), strict=True))
+
+
+@dataclass(frozen=True)
+class _Run:
+    """One run of what was written.
+
+    Attributes:
+        name: Of its format.
+        deployed: What was written.
+        feeds: The inputs.
+    """
+
+    name: str
+    deployed: Deployed
+    feeds: Batch
+
+    def compare(self, in_float: Future[_Arrays]) -> None:
+        """Run it, and compare it as far as there is need to.
+
+        Raises:
+            ExportError: It does not run, or computes something else.
+        """
+        row = FORMATS[self.name]
+        if row.run is None:
+            return
+        try:
+            outputs = row.run(self.deployed, self.feeds)
+        except ExportError as error:
+            raise self._refused(error) from error
+        found = ""
+        with contextlib.suppress(ModelError):  # a model that was read may not run as its float
+            found = _difference(outputs, in_float.result())
+            if not found:
+                return
+        from intact.engines.simulate import Simulator
+
+        simulator = Simulator(self.deployed.plan, threads=self.deployed.threads)
+        found = _difference(outputs, simulator.run(dict(self.feeds))[0])
+        if found:
+            self._refuse_if_at_fault(found)
+
+    def _refused(self, error: ExportError) -> ExportError:
+        """Name the node that a runtime complains of."""
+        message = error.with_flags
+        names = (str(node.name) for node in self.deployed.plan.graph.nodes)
+        named = next((name for name in names if _mentions(message, name)), "")
+        place = f"{_described(self.deployed.plan, named)}: " if named else ""
+        remedy = f"--keep-float {named}" if named else ""
+        return ExportError(f"{self.name}: {place}{message}", remedy=remedy)
+
+    def _refuse_if_at_fault(self, found: str) -> None:
+        """Compare layer by layer; what is the plan's own loss is no fault.
+
+        Raises:
+            ExportError: A layer computes something else than the plan says.
+        """
+        verify = FORMATS[self.name].verify
+        place = ""
+        if verify is not None:
+            try:
+                verification = verify(self.deployed, [dict(self.feeds)])
+            except MissingExtraError:
+                return
+            except IntactError as error:
+                found = f"{found}; {error.with_flags}"
+            else:
+                place = next(_at_fault(verification), "")
+                if not place:
+                    return
+        node = _node_at(self.deployed.plan, place)
+        layer = _described(self.deployed.plan, node) if node else place
+        raise ExportError(
+            f"{self.name}: what was written computes something else than its plan, on one sample: "
+            f"{found}{f'; the first layer at fault is {layer}' if layer else ''}",
+            remedy=f"--keep-float {node}, and report it" if node else "report it, with the model",
+        )
+
+
+def _difference(outputs: _Arrays, expected: _Arrays) -> str:
+    """Say which output is not finite, or not the expected one; "" where all are."""
+    for name, reference in expected.items():
+        array = outputs.get(name)
+        if array is None or reference.dtype.kind != "f" or array.shape != reference.shape:
+            continue
+        finite = np.isfinite(reference)
+        lost = int(np.count_nonzero(finite & ~np.isfinite(array)))
+        if lost:
+            return f"{lost} of {array.size} values of output {name!r} are not finite"
+        decibels = _sqnr_db(reference[finite], array[finite])
+        if decibels < _FLOOR_DB:
+            return f"output {name!r} has {decibels:.1f} dB of signal to noise"
+    return ""
+
+
+def _sqnr_db(reference: npt.NDArray[Any], array: npt.NDArray[Any]) -> float:
+    first, second = reference.astype(np.float64), array.astype(np.float64)
+    noise, signal = float(np.sum((first - second) ** 2)), float(np.sum(first**2))
+    if noise == 0:
+        return float("inf")
+    return float(10 * np.log10(signal / noise)) if signal else float("-inf")
+
+
+def _at_fault(found: Verification) -> Iterator[str]:
+    """Yield the places that differ by more than rounding, in the order of the steps."""
+    for layer in found.layers:
+        if layer.largest > _STEPS:
+            yield layer.end
+    if not any(layer.mismatches for layer in found.layers):
+        for output in found.outputs:
+            if output.sqnr_db < _FLOOR_DB:
+                yield f"output {output.name!r}"
+
+
+def _node_at(plan: QuantizedGraph, place: str) -> str:
+    """Name the node of a tensor end that is given as text, or of an output."""
+    end = next((end for end in plan.configs if str(end) == place), None)
+    return "" if end is None else end.node
+
+
+def _described(plan: QuantizedGraph, name: str) -> str:
+    operator = next((n.op_type for n in plan.graph.nodes if n.name == name), "")
+    return f"{name!r} ({operator})"
+
+
+def _mentions(message: str, name: str) -> bool:
+    return bool(name) and re.search(rf"(?<![\w/.]){re.escape(name)}(?![\w/])", message) is not None
