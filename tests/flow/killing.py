@@ -18,7 +18,8 @@ from typing import Any
 from intact.flow import replacement
 from intact.flow.replacement import recover, replacing
 
-STEPS = ("os.rename", "os.mkdir", "os.rmdir", "os.remove", "open", "shutil.move", "intact.swap")
+MOVES: tuple[str, ...] = ("os.rename", "shutil.move", "intact.swap")
+STEPS = (*MOVES, "os.mkdir", "os.rmdir", "os.remove", "open")
 HEAD = '{"intact-plan": 1, "made": "%s"}'
 Content = Mapping[str, str]
 

@@ -22,7 +22,7 @@ def main() -> None:
     old, new = (Result.load(path) for path in paths[:2])
     texts = [plan_to_json(each.plan) for each in (old, new)]
     folder = Path(paths[2])
-    killing.STEPS = ("os.rename", "shutil.move", "intact.swap")  # those beside files are swept
+    killing.STEPS = killing.MOVES  # the others are swept with small files
 
     def save(result: Result) -> None:
         check_output(folder)

@@ -36,7 +36,7 @@ MOST_THREADS = 1024
 
 Feeds = dict[str, np.ndarray[Any, Any]]
 
-ort.set_default_logger_severity(3)  # its warnings about our own intermediate models help nobody
+ort.set_default_logger_severity(4)  # what it would print of an error, its exception says as well
 
 
 class Optimization(Enum):

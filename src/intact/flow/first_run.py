@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -25,7 +25,7 @@ from intact.errors import DataError, ExportError, IntactError, MissingExtraError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
 from intact.graph import Graph
-from intact.plan import QuantizedGraph
+from intact.plan import Direction, QuantizedGraph, TensorEnd, quantizes
 
 if TYPE_CHECKING:
     from intact.flow.result import Result
@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 _FLOOR_DB = 10.0
 """Signal to noise above which two outputs are taken for the same: 8 bits give 20 to 40 dB."""
+_NOT_FINITE = "are not finite"
 _STEPS = 1.0
 """Differences of one quantization step are rounding."""
 
@@ -51,7 +52,7 @@ def run_once(result: Result, sample: Batch | None = None, *, threads: int = 0) -
         ExportError: A runtime refuses what was written, or computes something else; with the first
             layer at fault.
     """
-    runnable = [name for name in result.exports if FORMATS[name].can_run]
+    runnable = [name for name, each in result.exports.items() if FORMATS[name].can_run(each)]
     if not runnable:
         return
     feeds = _drawn(result) if sample is None else sample
@@ -112,10 +113,11 @@ class _Run:
             found = _difference(outputs, in_float.result())
             if not found:
                 return
-        from intact.engines.simulate import Simulator
+        if _NOT_FINITE not in found:
+            from intact.engines.simulate import Simulator
 
-        simulator = Simulator(self.deployed.plan, threads=self.deployed.threads)
-        found = _difference(outputs, simulator.run(dict(self.feeds))[0])
+            simulator = Simulator(self.deployed.plan, threads=self.deployed.threads)
+            found = _difference(outputs, simulator.run(dict(self.feeds))[0])
         if found:
             self._refuse_if_at_fault(found)
 
@@ -135,7 +137,7 @@ class _Run:
             ExportError: A layer computes something else than the plan says.
         """
         verify = FORMATS[self.name].verify
-        place = ""
+        node, fault = "", ""
         if verify is not None:
             try:
                 verification = verify(self.deployed, [dict(self.feeds)])
@@ -144,14 +146,12 @@ class _Run:
             except IntactError as error:
                 found = f"{found}; {error.with_flags}"
             else:
-                place = next(_at_fault(verification), "")
-                if not place:
+                if not _differs(verification) and _NOT_FINITE not in found:
                     return
-        node = _node_at(self.deployed.plan, place)
-        layer = _described(self.deployed.plan, node) if node else place
+                node, fault = _first_at_fault(self.deployed.plan, verification)
         raise ExportError(
             f"{self.name}: what was written computes something else than its plan, on one sample: "
-            f"{found}{f'; the first layer at fault is {layer}' if layer else ''}",
+            f"{found}{f'; {fault}' if fault else ''}",
             remedy=f"--keep-float {node}, and report it" if node else "report it, with the model",
         )
 
@@ -165,7 +165,7 @@ def _difference(outputs: _Arrays, expected: _Arrays) -> str:
         finite = np.isfinite(reference)
         lost = int(np.count_nonzero(finite & ~np.isfinite(array)))
         if lost:
-            return f"{lost} of {array.size} values of output {name!r} are not finite"
+            return f"{lost} of {array.size} values of output {name!r} {_NOT_FINITE}"
         decibels = _sqnr_db(reference[finite], array[finite])
         if decibels < _FLOOR_DB:
             return f"output {name!r} has {decibels:.1f} dB of signal to noise"
@@ -180,21 +180,47 @@ def _sqnr_db(reference: npt.NDArray[Any], array: npt.NDArray[Any]) -> float:
     return float(10 * np.log10(signal / noise)) if signal else float("-inf")
 
 
-def _at_fault(found: Verification) -> Iterator[str]:
-    """Yield the places that differ by more than rounding, in the order of the steps."""
+def _differs(found: Verification) -> bool:
+    """Tell whether a layer, or else an output, differs from the plan's integers beyond rounding."""
+    if any(layer.largest > _STEPS for layer in found.layers):
+        return True
+    return any(not output.sqnr_db >= _FLOOR_DB for output in found.outputs)  # NaN is none
+
+
+def _first_at_fault(plan: QuantizedGraph, found: Verification) -> tuple[str, str]:
+    """Name the first node at fault, and say so: one that differs, or else one that is not shown."""
+    ends = {str(end): end for end in plan.configs}
     for layer in found.layers:
         if layer.largest > _STEPS:
-            yield layer.end
-    if not any(layer.mismatches for layer in found.layers):
-        for output in found.outputs:
-            if output.sqnr_db < _FLOOR_DB:
-                yield f"output {output.name!r}"
+            end = ends.get(layer.end)
+            node = "" if end is None else _head(plan, end)
+            place = _described(plan, node) if node else layer.end
+            return node, f"the first layer at fault is {place}"
+    shown = {ends.get(layer.end) for layer in found.layers if not layer.mismatches}
+    for each in plan.graph.nodes:
+        name = str(each.name)
+        if plan.decisions[name].quantized and TensorEnd.output(name) not in shown:
+            node = _described(plan, name)
+            return name, f"the first layer that its runtime does not show is {node}"
+    return "", ""
 
 
-def _node_at(plan: QuantizedGraph, place: str) -> str:
-    """Name the node of a tensor end that is given as text, or of an output."""
-    end = next((end for end in plan.configs if str(end) == place), None)
-    return "" if end is None else end.node
+def _head(plan: QuantizedGraph, end: TensorEnd) -> str:
+    """Name the node that begins what is fused: a tensor end behind it is what one compares."""
+    nodes = {str(node.name): node for node in plan.graph.nodes}
+    name = end.node
+    while end.direction is Direction.OUTPUT:
+        source = nodes[name].inputs[0] if nodes[name].inputs else None
+        producer = None if source is None else source.producer()
+        before = (
+            None if producer is None else plan.configs.get(TensorEnd.output(str(producer.name)))
+        )
+        if producer is None or before is None or quantizes(before):
+            break
+        if not plan.decisions[str(producer.name)].quantized:
+            break
+        name = str(producer.name)
+    return name
 
 
 def _described(plan: QuantizedGraph, name: str) -> str:

@@ -18,15 +18,22 @@ X, K, N = "x", 8, 5
 
 
 def product(
-    data: tuple[int, ...], weight: tuple[int, ...], *, weight_first: bool = False
+    data: tuple[int, ...],
+    weight: tuple[int, ...],
+    *,
+    weight_first: bool = False,
+    relu: bool = False,
 ) -> onnx.ModelProto:
-    """A model of one MatMul; its channels have very different sizes."""
+    """A model of one MatMul of very different channels, with a Relu behind it if wanted."""
     values = np.random.default_rng(0).normal(size=weight).astype(np.float32)
     values *= np.linspace(0.1, 2, weight[-1], dtype=np.float32)
     factors = ["w", X] if weight_first else [X, "w"]
     rank = max(len(data), len(weight))
     graph = helper.make_graph(
-        [helper.make_node("MatMul", factors, ["y"], name="product")],
+        [
+            helper.make_node("MatMul", factors, ["m" if relu else "y"], name="product"),
+            *([helper.make_node("Relu", ["m"], ["y"], name="relu")] if relu else []),
+        ],
         "one",
         [helper.make_tensor_value_info(X, TensorProto.FLOAT, ["n", *data[1:]])],
         [helper.make_tensor_value_info("y", TensorProto.FLOAT, [None] * rank)],
@@ -58,22 +65,23 @@ def test_a_matrix_with_more_axes_is_a_matrix(
     assert found.shape == shape
     feeds = {X: np.random.default_rng(1).normal(size=data).astype(np.float32)}
     onnx.checker.check_model(model)
-    reference = onnx.reference.ReferenceEvaluator(model).run(None, feeds)[0]
+    (reference,) = list(onnx.reference.ReferenceEvaluator(model).run(None, feeds))
     (result,) = FloatModel(graph).run(feeds).values()
     assert result.shape == reference.shape
     np.testing.assert_allclose(result, reference, rtol=1e-5, atol=1e-5)
 
 
+@pytest.mark.parametrize("relu", [False, True])
 @pytest.mark.parametrize(
     ("data", "weight"),
     [((16, 4, K), (1, K, N)), ((16, 3, 4, K), (3, K, N)), ((16, 2, 4, K), (1, 2, K, N))],
 )
 def test_products_with_such_weights_run_in_onnx_runtime(
-    data: tuple[int, ...], weight: tuple[int, ...]
+    data: tuple[int, ...], weight: tuple[int, ...], relu: bool
 ) -> None:
     samples = np.random.default_rng(1).normal(size=data).astype(np.float32)
-    result = api.quantize(product(data, weight), [{X: samples}])
-    assert all(decision.quantized for decision in result.plan.decisions.values())
+    result = api.quantize(product(data, weight, relu=relu), [{X: samples}])
+    assert result.plan.decisions["product"].quantized
     found = verify_qdq(result.plan, result.exported, [{X: samples}])
     assert [layer.mismatches for layer in found.layers] == [0] * len(found.layers)
     assert [output.mismatches for output in found.outputs] == [0]

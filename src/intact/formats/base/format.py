@@ -243,6 +243,8 @@ class Format:
             so before it is called done. None where there is no runtime, or where starting it takes
             longer than all else.
         runtime: Modules that running imports, besides those of intact's own dependencies.
+        run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
+            bound.
         kernels: Kinds of kernels that a user may choose for running it.
         scales: Readers of its tables of scales.
         models: The reader of its model files that others made.
@@ -262,16 +264,18 @@ class Format:
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None
     runtime: tuple[str, ...] = ()
+    run_up_to: int | None = None
     kernels: tuple[str, ...] = ()
     scales: Callable[[], tuple[ScaleReader, ...]] | None = None
     models: Callable[[], ModelReader] | None = None
     open_onnx: Callable[[ir.Model], QuantizedSource | None] | None = None
     tensor_names: Callable[[Exported], frozenset[str]] | None = None
 
-    @property
-    def can_run(self) -> bool:
-        """Whether its runtime is there."""
-        return self.run is not None and all(map(is_installed, self.runtime))
+    def can_run(self, exported: Exported) -> bool:
+        """Whether its runtime is there, and quick enough for what was written."""
+        if self.run is None or not all(map(is_installed, self.runtime)):
+            return False
+        return self.run_up_to is None or exported.nbytes() <= self.run_up_to
 
     @property
     def required(self) -> tuple[str, ...]:
