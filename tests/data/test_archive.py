@@ -235,3 +235,17 @@ def test_other_archives_are_refused(tmp_path: Path) -> None:
     path.write_bytes(data)
     with pytest.raises(DataError, match="encrypted"):
         load_arrays(path)
+
+
+def test_more_members_than_files_may_be_open_are_read(tmp_path: Path) -> None:
+    resource = pytest.importorskip("resource")
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    members = {f"a{k}": np.full(3, k, np.float32) for k in range(600)}
+    write_zip(tmp_path / "many.npz", {f"{name}.npy": npy(a) for name, a in members.items()})
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(soft, 300), hard))
+    try:
+        found = arrays_of(tmp_path / "many.npz")
+        assert all(np.array_equal(found[name], array) for name, array in members.items())
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+    assert is_mapped(found["a7"])

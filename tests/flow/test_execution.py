@@ -244,3 +244,11 @@ def test_what_is_computed_in_float_is_named(tmp_path: Path) -> None:
     )
     assert list(intact.execute(made, data, threads=1).in_float) == ["cubic"]
     assert normalize(made.plan.graph.model).hash == made.plan.graph.hash
+
+
+def test_arrays_are_written_to_a_file_of_the_longest_name(tmp_path: Path) -> None:
+    path = tmp_path / ("o" * 250 + ".npz")
+    save_arrays(path, {"y": np.ones(3)})
+    with np.load(path) as found:
+        assert found["y"].tolist() == [1, 1, 1]
+    assert list(tmp_path.iterdir()) == [path]

@@ -19,6 +19,7 @@ from intact.flow import first_run
 from intact.formats import registry
 from intact.formats.base.format import Deployed, Feeds
 from intact.formats.onnx_qdq import format as onnx_qdq
+from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
 from intact.numerics.metrics import sqnr_db
@@ -30,7 +31,7 @@ SAMPLES = 20
 @pytest.fixture
 def scaled(monkeypatch: pytest.MonkeyPatch) -> Callable[[str, float], None]:
     """Let the writer write one scale wrongly: ``scaled("conv2", 8)``."""
-    write = onnx_qdq.write_qdq
+    write = write_qdq
 
     def wrong(node: str, factor: float) -> None:
         def written(*arguments: Any) -> Any:

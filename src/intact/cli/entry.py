@@ -32,7 +32,8 @@ def run(arguments: Sequence[str] | None = None) -> int:
         The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 70
         intact itself is wrong, and a file named in the line says where; 130 stopped by Ctrl-C.
     """
-    warnings.filterwarnings("ignore", module="PIL")  # an image that is too large is an error
+    if not sys.warnoptions:  # what matters is an error or a note; Python's -W shows the rest
+        warnings.simplefilter("ignore")
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
         return _run(given)
@@ -162,6 +163,7 @@ def main() -> None:
     So the collector runs seldom, and the process ends as soon as its output is out.
     """
     gc.set_threshold(100_000, 20, 100)
+    os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
     code = run()
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError):

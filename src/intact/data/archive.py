@@ -70,7 +70,7 @@ def map_npy(path: Path) -> npt.NDArray[Any]:
         header = _read_header(file)
     if header.length + header.data_bytes > path.stat().st_size:
         raise DamagedError(f"{list(header.shape)} of {header.dtype} do not fit into the file")
-    return _mapped(path, header, 0)
+    return _array_at(np.memmap(path, np.uint8, "r"), header, 0)
 
 
 def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -94,10 +94,12 @@ def read_npz(path: Path) -> dict[str, npt.NDArray[Any]]:
         _refuse_too_large(path, size, [m for m in members if m.compress_type])
         starts = {m.filename: _data_start(file, m, size) for m in members}
         _refuse_overlaps(members, starts)
+        # Mapped once: a map for each of thousands of members would take as many open files.
+        whole = np.memmap(path, np.uint8, "r")
         arrays = {}
         for name, member in zip(names, members, strict=True):
             if member.compress_type == zipfile.ZIP_STORED:
-                arrays[name] = _map_member(path, file, member, starts[member.filename])
+                arrays[name] = _map_member(whole, file, member, starts[member.filename])
             else:
                 with archive.open(member) as packed:
                     arrays[name] = _read_member(packed, member)
@@ -165,20 +167,20 @@ def _refuse_overlaps(members: list[zipfile.ZipInfo], starts: dict[str, int]) -> 
 
 
 def _map_member(
-    path: Path, file: IO[bytes], member: zipfile.ZipInfo, start: int
+    whole: npt.NDArray[np.uint8], file: IO[bytes], member: zipfile.ZipInfo, start: int
 ) -> npt.NDArray[Any]:
     if member.compress_size != member.file_size:
         raise DamagedError(
             f"member {member.filename!r} is uncompressed, but has two different sizes"
         )
     if 0 < member.file_size <= _CHECKED_BYTES:
-        data: Any = np.memmap(path, np.uint8, "r", start, (member.file_size,))
+        data = whole[start : start + member.file_size].data
         if zlib.crc32(data) != member.CRC:
             raise DamagedError(f"member {member.filename!r} has another checksum")
     file.seek(start)
     header = _read_header(file)
     _refuse_other_size(header, member)
-    return _mapped(path, header, start)
+    return _array_at(whole, header, start)
 
 
 def _read_member(packed: IO[bytes], member: zipfile.ZipInfo) -> npt.NDArray[Any]:
@@ -224,11 +226,13 @@ def _read_header(file: IO[bytes]) -> _Header:
     return _Header(tuple(shape), dtype, "F" if is_fortran else "C", length)
 
 
-def _mapped(path: Path, header: _Header, start: int) -> npt.NDArray[Any]:
+def _array_at(whole: npt.NDArray[np.uint8], header: _Header, start: int) -> npt.NDArray[Any]:
+    """View the array of an ``.npy`` that begins at a byte of a file that is mapped."""
     if not header.data_bytes:
         return np.empty(header.shape, header.dtype)
-    order: Any = header.order
-    return np.memmap(path, header.dtype, "r", start + header.length, header.shape, order)
+    first = start + header.length
+    data = whole[first : first + header.data_bytes].view(header.dtype)
+    return data.reshape(header.shape, order="C" if header.order == "C" else "F")
 
 
 def _free_memory() -> int:

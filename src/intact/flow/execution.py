@@ -19,6 +19,7 @@ from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, OutputError, UsageError, nearest
+from intact.flow.replacement import short_name
 from intact.graph import Graph
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph
@@ -248,7 +249,7 @@ def save_arrays(path: Path, arrays: Mapping[str, npt.NDArray[Any]]) -> None:
     Raises:
         OutputError: The file cannot be written.
     """
-    staging = path.with_name(f".{path.name}.partial")
+    staging = path.with_name(f".{short_name(path.name)}.partial")
     try:
         with zipfile.ZipFile(staging, "w") as archive:
             for name, array in arrays.items():

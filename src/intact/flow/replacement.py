@@ -241,7 +241,7 @@ def _made(folder: Path) -> Path:
     is_mounted = folder.is_dir() and folder.stat().st_dev != parent.stat().st_dev
     try:
         if not is_mounted:
-            return Path(tempfile.mkdtemp(prefix=f".{_short(folder.name)}.", dir=parent))
+            return Path(tempfile.mkdtemp(prefix=f".{short_name(folder.name)}.", dir=parent))
     except OSError:
         if not folder.is_dir():
             raise
@@ -251,7 +251,7 @@ def _made(folder: Path) -> Path:
 def _stagings(folder: Path) -> list[Path]:
     """List the staging folders of a folder, whoever they are of."""
     found: list[Path] = []
-    for place, name in ((_nearest(folder.parent), _short(folder.name)), (folder, _INSIDE)):
+    for place, name in ((_nearest(folder.parent), short_name(folder.name)), (folder, _INSIDE)):
         with contextlib.suppress(OSError):
             with os.scandir(place) as entries:  # there may be thousands of others
                 named = sorted(e.name for e in entries if e.name.startswith(f".{name}."))
@@ -271,8 +271,8 @@ def _is_left_by_us(path: Path, name: str) -> bool:
     return False
 
 
-def _short(name: str) -> str:
-    """Bound a name, so that there is room for what is added to it."""
+def short_name(name: str) -> str:
+    """Bound a name, so that there is room for what is added to it; other names stay others."""
     encoded = os.fsencode(name)
     if len(encoded) <= _LONGEST_NAME:
         return name
