@@ -1,8 +1,8 @@
 """Ctrl-C at any time ends a command with one line.
 
 An interrupt in the middle of an import surfaces as whatever the package makes of it: an
-ImportError, a RuntimeError of a C extension, or nothing. So one that comes while a module loads ends
-the process at once: results appear whole or not at all, and the next run removes what is left.
+ImportError, a RuntimeError of a C extension, or nothing. So one that comes while a module loads
+ends the process at once: results appear whole or not at all, and the next run removes what is left.
 """
 
 from __future__ import annotations
