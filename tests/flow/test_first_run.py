@@ -95,7 +95,8 @@ TYPES = {
 
 
 @pytest.mark.parametrize(
-    ("base", "reason"), [("onnxruntime", "fails on this input"), ("openvino", "signal to noise")]
+    ("base", "reason"),
+    [("onnxruntime", "fails on this input"), ("openvino", "computes something else")],
 )
 def test_what_a_runtime_does_not_run_is_refused(tmp_path: Path, base: str, reason: str) -> None:
     if base == "openvino":
