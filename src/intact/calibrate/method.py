@@ -67,7 +67,8 @@ class Method:
         # Tried on two numbers, so that a mistake is found before the samples are run.
         sample, levels = np.array([-1, 1], np.float32), Levels(-127, 127, Scheme.SYMMETRIC)
         if weights is not None:
-            weight_range(sample, levels, weights, None)
+            shifted = Levels(-127, 127, Scheme.ASYMMETRIC)
+            weight_range(sample, levels if target.weight.symmetric else shifted, weights, None)
         if options:
             estimate_range(Distribution.from_values(sample), levels, method.activations, **options)
         return replace(method, options={**method.options, **(options or {})})

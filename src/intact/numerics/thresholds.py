@@ -9,13 +9,18 @@ import importlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from intact.errors import CalibrationError, nearest
 from intact.numerics.levels import Levels, Scheme
 
 if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
+
     from intact.numerics.distribution import Distribution
+
+Ends = TypeVar("Ends", float, "npt.NDArray[np.float64]")
 
 _ALL = frozenset(Scheme)
 _AROUND_ZERO = frozenset({Scheme.SYMMETRIC, Scheme.ONE_SIDED})
@@ -38,6 +43,8 @@ class ThresholdMethod:
     """The options that it takes, with their defaults."""
     may_exceed: bool = False
     """Whether its range may reach beyond what was observed."""
+    beyond_codes: bool = False
+    """Whether its threshold is 2^(bits - sign_bit) steps, one more than the codes reach to."""
 
     @property
     def function(self) -> Callable[..., tuple[float, float]]:
@@ -112,10 +119,30 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 summary="aciq as ncnn and Tengine compute it, from the largest magnitude alone",
                 may_exceed=True,
             ),
+            ThresholdMethod(
+                name="max_range",
+                schemes=_AROUND_ZERO,
+                home="intact.numerics.threshold_maximum",
+                source="[tvm], Threshold Estimation",
+                summary="minmax with scale = threshold / 2^(bits - sign), which clips the largest",
+                beyond_codes=True,
+            ),
+            ThresholdMethod(
+                name="power2_range",
+                schemes=_AROUND_ZERO,
+                home="intact.numerics.threshold_maximum",
+                source="[tvm], Threshold Estimation",
+                summary="max_range with the power of two nearest to the largest magnitude",
+                may_exceed=True,
+                beyond_codes=True,
+            ),
         )
     }
 )
 """Every method by name."""
+
+WEIGHT_METHODS = ("minmax", "mse", "max_range", "power2_range")
+"""Those of them that are defined for weights; see ``weight_range``."""
 
 
 def estimate_range(
@@ -163,6 +190,29 @@ def estimate_range(
             )
     distribution.refuse_empty()
     return chosen.function(distribution, levels, **{**chosen.options, **options})
+
+
+def threshold_of(low: Ends, high: Ends, levels: Levels, method: str) -> Ends:
+    """Return the threshold that a method gave, from the range that it returned.
+
+    Args:
+        low: The lower end, or one for each channel.
+        high: The upper end.
+        levels: The codes and their scheme.
+        method: A name in :data:`METHODS`.
+
+    Returns:
+        The largest magnitude of the range, or its width where codes are asymmetric. ``max_range``
+        and ``power2_range`` return a range that is one step shorter than their threshold.
+
+    >>> threshold_of(-127 / 32, 127 / 32, Levels(-127, 127, Scheme.SYMMETRIC), "max_range")
+    4.0
+    """
+    if levels.scheme is Scheme.ASYMMETRIC:
+        return high - low
+    if not METHODS[method].beyond_codes:
+        return high
+    return high * (1 << levels.steps.bit_length()) / levels.steps
 
 
 def fit_scheme(low: float, high: float, levels: Levels) -> tuple[float, float]:

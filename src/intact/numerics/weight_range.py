@@ -8,10 +8,10 @@ import numpy.typing as npt
 from intact.errors import CalibrationError, ConfigError, nearest
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.native import Kernels
+from intact.numerics.threshold_maximum import nearest_power_of_two, reach
+from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
 
 _KERNELS = Kernels(__name__)
-
-_METHODS = ("minmax", "mse")
 
 _LANES = 64
 """Partial sums, a fixed number so that the result does not depend on the vector width."""
@@ -30,12 +30,13 @@ def weight_range(
     """Return the range of a weight tensor or of each of its channels.
 
     ``minmax`` holds every value. ``mse`` shrinks that range, both ends together, by the factor of
-    least squared error on the values themselves (between 1 and 1/16).
+    least squared error on the values themselves (between 1 and 1/16). ``max_range`` and
+    ``power2_range`` are those of activations (see ``threshold_maximum``), each channel alone.
 
     Args:
         values: float32 of any shape.
         levels: The codes and their scheme.
-        method: "minmax" or "mse".
+        method: One of ``WEIGHT_METHODS``.
         axis: The channel axis, or None for one range.
 
     Returns:
@@ -43,12 +44,17 @@ def weight_range(
         channel has the range 0..0.
 
     Raises:
-        CalibrationError: If the method is unknown or a weight is not finite.
+        CalibrationError: If the method is unknown or not defined for asymmetric codes, or a weight
+            is not finite.
         ConfigError: If the tensor has no such axis.
     """
-    if method not in _METHODS:
+    if method not in WEIGHT_METHODS:
         raise CalibrationError(
-            f"unknown method {method!r} for weights", remedy=nearest(method, _METHODS)
+            f"unknown method {method!r} for weights", remedy=nearest(method, WEIGHT_METHODS)
+        )
+    if levels.scheme is Scheme.ASYMMETRIC and METHODS[method].beyond_codes:
+        raise CalibrationError(
+            f"{method} is not defined for asymmetric weights", remedy="use minmax or mse"
         )
     rows = _channel_rows(values, axis)
     low = rows.min(axis=1, initial=0.0).astype(np.float64)
@@ -63,8 +69,16 @@ def weight_range(
     if method == "mse" and rows.size:
         factor = _best_factors(rows, levels, low, high)
         low, high = low * factor, high * factor
+    if METHODS[method].beyond_codes:
+        thresholds = high if method == "max_range" else _powers_of_two(high)
+        high = thresholds * reach(levels)
+        low = low if levels.scheme is Scheme.ONE_SIDED else -high
     low, high = low + 0.0, high + 0.0  # no negative zero
     return (low, high) if axis is not None else (low.reshape(()), high.reshape(()))
+
+
+def _powers_of_two(thresholds: Floats) -> Floats:
+    return np.array([nearest_power_of_two(each) for each in thresholds.tolist()], np.float64)
 
 
 def _channel_rows(values: npt.NDArray[np.float32], axis: int | None) -> npt.NDArray[np.float32]:

@@ -196,7 +196,8 @@ class MethodOptions(Options):
     weight_method: str | None = option(
         Name("the name of a threshold method"),
         None,
-        "Threshold method of weights, minmax or mse; left out, the target's.",
+        "Threshold method of weights: minmax, mse, max_range or power2_range; left out, the "
+        "target's.",
     )
     method_options: Mapping[str, float] | None = option(
         Pairs("percentile=99.9", "NAME=NUMBER"),

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from intact.errors import TargetError, nearest
 from intact.graph.op_table import EXPANDABLE, OPS
 from intact.numerics.levels import Scheme
-from intact.numerics.thresholds import METHODS
+from intact.numerics.thresholds import METHODS, WEIGHT_METHODS
 from intact.targets.check_rules import (
     check_activation,
     check_arithmetic,
@@ -24,8 +24,6 @@ from intact.targets.rules import IN_PLACE
 from intact.targets.schema import FORMAT, Target
 from intact.targets.scheme import DType
 from intact.targets.wording import plain, quoted, rule_label
-
-_WEIGHT_METHODS = ("minmax", "mse")
 
 
 def check(target: Target, file: str) -> Target:
@@ -129,10 +127,10 @@ def _check_calibration(target: Target, file: str) -> None:
                 f"{name!r}",
                 remedy="name a variant of the same method",
             )
-    if chosen.weight_method not in _WEIGHT_METHODS:
+    if chosen.weight_method not in WEIGHT_METHODS:
         raise TargetError(
             f"{file}: [calibration] weight_method is {quoted(chosen.weight_method)}",
-            remedy=nearest(plain(chosen.weight_method), _WEIGHT_METHODS),
+            remedy=nearest(plain(chosen.weight_method), WEIGHT_METHODS),
         )
     for scheme in sorted(_schemes(target)):
         defined = METHODS[chosen.method].schemes | METHODS[chosen.fallback].schemes
