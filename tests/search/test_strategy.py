@@ -40,9 +40,11 @@ def content(plan: QuantizedGraph) -> dict[str, Any]:
     return document
 
 
-def again(plan: QuantizedGraph, overrides: Overrides | None = None) -> QuantizedGraph:
+def again(
+    plan: QuantizedGraph, overrides: Overrides | None = None, **changes: Any
+) -> QuantizedGraph:
     """The plan that comes out of the text of its strategy."""
-    text = msgspec.json.encode(Strategy.of(plan))
+    text = msgspec.json.encode(msgspec.structs.replace(Strategy.of(plan), **changes))
     return msgspec.json.decode(text, type=Strategy).plan(plan.graph, plan.target, overrides)
 
 
@@ -71,6 +73,7 @@ def test_every_candidate_comes_back(name: str, target: str) -> None:
     wanted = [build_plan(graph, space.plan.target, space.requests(c)) for c in candidates(space)]
     for plan in assigned(graph, entry.source(2, 0), wanted):
         assert content(again(plan)) == content(plan)
+        assert content(again(plan, scales={})) == content(plan)  # as version 1 had it
 
 
 def test_requests_of_the_user_come_back() -> None:
@@ -163,7 +166,7 @@ def test_the_document_by_hand() -> None:
     assert strategy.topology.node_conds == {n: d.quantized for n, d in plan.decisions.items()}
     assert list(strategy.topology.edge_conds) == [str(end) for end in plan.configs]
     assert set(strategy.bits) == {e for e, there in strategy.topology.edge_conds.items() if there}
-    assert set(strategy.thresholds) <= set(strategy.bits)
+    assert set(strategy.thresholds) == set(strategy.scales) <= set(strategy.bits)
     assert not strategy.zero_points  # symmetric everywhere
     first = next(str(node.name) for node in plan.graph.nodes if node.op_type == "Conv")
     config = plan.configs[TensorEnd.input(first, 0)]
@@ -204,9 +207,12 @@ def test_a_prescribed_scale_stays(tmp_path: Any) -> None:
     assert strategy.thresholds["last.output[0]"] == 1.0
     assert strategy.zero_points["last.output[0]"] == 0
     assert content(again(plan)) == content(plan)
-    changed = {**strategy.thresholds, "last.output[0]": 2.0}
-    with pytest.raises(PlanError, match="prescribes another scale"):
-        msgspec.structs.replace(strategy, thresholds=changed).plan(plan.graph, target)
+    for odd in (
+        {"scales": {**strategy.scales, "last.output[0]": 2.0}},
+        {"scales": {}, "thresholds": {**strategy.thresholds, "last.output[0]": 2.0}},
+    ):
+        with pytest.raises(PlanError, match="prescribes another scale"):
+            msgspec.structs.replace(strategy, **odd).plan(plan.graph, target)
 
 
 class TestRefusals:
@@ -232,17 +238,19 @@ class TestRefusals:
 
     def test_another_target(self) -> None:
         self.refused(
-            "the strategy's (thresholds|zero points) (lack|have)", load_target("integer-pow2")
+            "the strategy's (scales|thresholds|zero points) (lack|have)",
+            load_target("integer-pow2"),
         )
 
     def test_names(self) -> None:
-        thresholds = dict(self.strategy.thresholds)
+        scales, thresholds = dict(self.strategy.scales), dict(self.strategy.thresholds)
         number = thresholds.pop(self.single)
-        self.refused("lack", thresholds=thresholds)
-        self.refused(
-            "have 'odd\\\\n', unknown to this plan",
-            thresholds={**self.strategy.thresholds, "odd\n": number},
-        )
+        self.refused("thresholds lack", scales={}, thresholds=thresholds)
+        del scales[self.single]
+        self.refused("scales lack", scales=scales)
+        unknown = "have 'odd\\\\n', unknown to this plan"
+        self.refused(unknown, thresholds={**self.strategy.thresholds, "odd\n": number})
+        self.refused(unknown, scales={**self.strategy.scales, "odd\n": number})
         topology = self.strategy.topology
         nodes = dict(topology.node_conds)
         nodes.popitem()
@@ -255,12 +263,15 @@ class TestRefusals:
     @pytest.mark.parametrize("number", [0.0, -1.0, 1e300, 1e-300, [], [1.0]])
     def test_numbers(self, number: Any) -> None:
         for end in (self.weight, self.single):
-            self.refused("threshold at", thresholds={**self.strategy.thresholds, end: number})
+            thresholds = {**self.strategy.thresholds, end: number}
+            self.refused("threshold at", scales={}, thresholds=thresholds)
+            self.refused("scale at", scales={**self.strategy.scales, end: number})
 
     def test_zero_points(self) -> None:
         for number in (256, -1, [1]):
             zeros = {**self.strategy.zero_points, self.single: number}
-            self.refused("threshold at", zero_points=zeros)
+            self.refused("scale at", zero_points=zeros)
+            self.refused("threshold at", zero_points=zeros, scales={})
 
     def test_widths(self) -> None:
         bits = {**self.strategy.bits, self.single: 1}

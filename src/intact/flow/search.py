@@ -136,7 +136,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         result.save(options.output)
     return FoundStrategy(
         result,
-        Strategy.of(result.plan),
+        setup.planner.strategy(result.plan),
         found.best,
         found.objective.shown(found.float_score),
         found.progress,

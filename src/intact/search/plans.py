@@ -10,9 +10,15 @@ from __future__ import annotations
 from collections import OrderedDict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+
+import onnx_ir as ir
 
 from intact.calibrate.assign import Method, Points, assign_own
 from intact.calibrate.memo import Memo
+from intact.calibrate.scales.masked import MaskConstants
+from intact.calibrate.scales.ranges import range_of, weight_threshold
+from intact.calibrate.scales.roles import is_fixed, is_parameter
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, QuantState, TensorQuantConfig
 from intact.errors import CalibrationError
@@ -33,6 +39,8 @@ from intact.plan.build import structured
 from intact.plan.schemes import config_from_scheme
 from intact.plan.widths import Missing, missing_operator, operator_notes, width_notes
 from intact.search.space import FLOAT, Candidate, Space
+from intact.search.strategy import WIDEST_CODES, Strategy, Threshold, has_integers
+from intact.search.strategy import threshold_of as threshold_of_scale
 from intact.targets import TensorScheme
 
 
@@ -283,6 +291,25 @@ def _identity(second: ChosenEnd | Grid) -> tuple[int, int]:
     return (second.group, id(second.family)) if isinstance(second, ChosenEnd) else (-1, id(second))
 
 
+def _measured(plan: QuantizedGraph, value: ir.Value) -> QuantPoint | None:
+    """Describe where a tensor gets its threshold; None where it has no codes, or is a bias.
+
+    That is the end of its producer, also where that is inside a fused operator; where there is none
+    the first end that reads codes.
+    """
+    reads = list(plan.consumer_configs(value))
+    ends = [(TensorEnd.input(str(node.name), slot), config) for node, slot, config in reads]
+    node, output = value.producer(), plan.producer_config(value)
+    if node is not None and output is not None:
+        ends.insert(0, (TensorEnd.output(str(node.name), value.index() or 0), output))
+    for end, config in ends:
+        if has_integers(config) and config.bits <= WIDEST_CODES:
+            named = end if node is None else ends[0][0]
+            readers = tuple((reader, slot) for reader, slot, _ in reads)
+            return QuantPoint(value, config.dominator, named, readers, node is not None)
+    return None
+
+
 _KEPT = 256
 
 """Number of structures in the cache; one takes about 0.3 MB for a hundred nodes."""
@@ -358,6 +385,29 @@ class Planner:
         plan.notes = (*self._general, *self._width_notes(structure, widths), *plan.notes)
         points = structure.points_of(plan)
         return assign_own(plan, points, self._statistics, self._method, None, self._memo)
+
+    def strategy(self, plan: QuantizedGraph) -> Strategy:
+        """Extract the strategy of a candidate's plan, with the thresholds that the methods gave."""
+        return Strategy.of(plan, dict(self._thresholds(plan)))
+
+    def _thresholds(self, plan: QuantizedGraph) -> Iterator[tuple[str, Threshold]]:
+        """Yield what the methods gave for each tensor that is quantized somewhere."""
+        factors = self._memo("factors", lambda: MaskConstants.of(plan.graph).factors)
+        for value in plan.graph.values:
+            point = _measured(plan, value)
+            if point is None:
+                continue
+            grid, root = point.config.grid, point.config
+            if is_fixed(root):
+                if root.params is not None:
+                    yield str(point.end), threshold_of_scale(root, root.params)
+            elif is_parameter(point):
+                key = ("weight threshold", value.name, grid)
+                found = self._memo(key, partial(weight_threshold, point, self._method))
+                yield str(point.end), found.tolist()
+            else:
+                find = partial(range_of, point, self._statistics, self._method, factors)
+                yield str(point.end), self._memo(("range", value.name, grid), find).threshold
 
     def _structure(self, candidate: Candidate, widths: Sequence[int]) -> Structure:
         kept_float = self.space.kept_float(candidate)

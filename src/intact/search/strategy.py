@@ -1,7 +1,8 @@
 """A strategy: which nodes and edges are quantized, with how many bits and which thresholds.
 
 Source: [tvm], "Log Format". A plan with scales converts to a strategy, and the strategy to the same
-plan again, bit for bit and without data; see `threshold_of` for the formula.
+plan again, bit for bit and without data: from its scales, or where it has none from its thresholds
+(see `threshold_of` for the formula).
 """
 
 from __future__ import annotations
@@ -67,28 +68,32 @@ def threshold_of(config: TensorQuantConfig, params: QuantParams) -> Threshold:
     return threshold
 
 
-def params_from_threshold(
+def checked_params(
     plan: QuantizedGraph,
     end: TensorEnd,
-    threshold: Threshold,
+    number: Threshold,
     zero_point: int | list[int] | None,
+    *,
+    is_threshold: bool,
 ) -> QuantParams:
-    """Convert a threshold to scale and zero point, at an end that owns a scale.
+    """Check scale and zero point of an end that owns a scale.
 
     Args:
         plan: With or without scales.
         end: The tensor end.
-        threshold: Positive.
+        number: The scale, positive.
         zero_point: Shaped like it; None for zeros.
+        is_threshold: The number is a threshold, from which the scale follows.
 
     Raises:
         ConfigError: They do not fit the grid or the channels of the weight, or the scale is not a
             positive finite float32.
     """
     config = plan.configs[end]
-    exact: npt.NDArray[np.float64] = np.asarray(threshold, np.float64)
+    exact: npt.NDArray[np.float64] = np.asarray(number, np.float64)
+    divisor = 2.0 ** (config.bits - sign_bit(config)) if is_threshold else 1.0
     with np.errstate(over="ignore", under="ignore"):  # the check below finds overflow
-        scale = (exact / 2.0 ** (config.bits - sign_bit(config))).astype(np.float32)
+        scale = (exact / divisor).astype(np.float32)
     axis = config.grid.axis
     if axis is not None:
         array = constant_array(plan.graph.node(end.node).inputs[end.slot])
@@ -134,10 +139,13 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         model_hash: Hash of the normalized float model.
         topology: Which parts are quantized.
         bits: The width of every quantized end; 32 for an int32 bias.
-        thresholds: By quantization point: one number, or one for each channel. Biases have none:
-            their scale is the product of those of input and weight.
-        zero_points: Likewise, where codes are unsigned or asymmetric. Their sign bit is 0 and the
-            threshold is the width of the range. Elsewhere the sign bit is 1.
+        thresholds: What the methods gave, by tensor: the end of the node that computes it, or of
+            the first that reads it where none does. One number, or one for each channel. Biases
+            have none: their scale is the product of those of input and weight.
+        scales: By the end that owns a scale; likewise. Empty in strategies of others and of
+            version 1: their scales are those of the thresholds at these ends.
+        zero_points: By the end that owns a scale, where codes are unsigned or asymmetric. Their
+            sign bit is 0 and the threshold is the width of the range. Elsewhere the sign bit is 1.
         methods: The threshold methods.
     """
 
@@ -145,15 +153,17 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     topology: Topology
     bits: dict[str, Bits]
     thresholds: dict[str, Threshold]
+    scales: dict[str, Threshold] = {}
     zero_points: dict[str, Code | list[Code]] = {}
     methods: Methods = Methods()
 
     @staticmethod
-    def of(plan: QuantizedGraph) -> Strategy:
+    def of(plan: QuantizedGraph, thresholds: Mapping[str, Threshold] | None = None) -> Strategy:
         """Extract the strategy of a plan.
 
         Args:
             plan: With scales, made from a float model.
+            thresholds: What the methods gave (`Planner.thresholds`); None for those of the scales.
 
         Raises:
             PlanError: An end has no scale, or the plan holds integers of an imported quantized
@@ -168,12 +178,14 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         quantized = {
             str(end): config for end, config in plan.configs.items() if has_integers(config)
         }
-        thresholds: dict[str, Threshold] = {}
+        of_scales: dict[str, Threshold] = {}
+        scales: dict[str, Threshold] = {}
         zero_points: dict[str, Code | list[Code]] = {}
         for end, config in scale_owners(plan):
             if config.params is None:
                 continue
-            thresholds[str(end)] = threshold_of(config, config.params)
+            of_scales[str(end)] = threshold_of(config, config.params)
+            scales[str(end)] = config.params.scale.astype(np.float64).tolist()
             if not sign_bit(config):
                 zero_points[str(end)] = config.params.zero_point.tolist()
         return Strategy(
@@ -184,7 +196,8 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 _kept_float(plan),
             ),
             bits={end: config.bits for end, config in quantized.items()},
-            thresholds=thresholds,
+            thresholds=of_scales if thresholds is None else dict(thresholds),
+            scales=scales,
             zero_points=zero_points,
             methods=Methods(
                 plan.provenance.method or GIVEN, plan.provenance.weight_method or GIVEN
@@ -254,24 +267,32 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     def _set_scales(self, plan: QuantizedGraph) -> None:
         owners = {str(end): config for end, config in scale_owners(plan)}
-        _refuse_odd("thresholds", self.thresholds, owners)
+        ends = set(map(str, plan.configs))
+        _refuse_odd("thresholds", self.thresholds, ends & {*self.thresholds})
+        numbers = self.scales or self.thresholds
+        what = "scale" if self.scales else "threshold"
+        _refuse_odd(f"{what}s", {*numbers} if self.scales else {*numbers} & {*owners}, owners)
         shifted = {end for end, config in owners.items() if not sign_bit(config)}
         _refuse_odd("zero points", self.zero_points, shifted)
         for name, config in owners.items():
             try:
-                params = params_from_threshold(
-                    plan, TensorEnd.parse(name), self.thresholds[name], self.zero_points.get(name)
+                params = checked_params(
+                    plan,
+                    TensorEnd.parse(name),
+                    numbers[name],
+                    self.zero_points.get(name),
+                    is_threshold=not self.scales,
                 )
             except ConfigError as error:
                 raise PlanError(
-                    f"the strategy's threshold at {name!r}: {error}", remedy=_REMEDY
+                    f"the strategy's {what} at {name!r}: {error}", remedy=_REMEDY
                 ) from error
             if not is_fixed(config):
                 config.set_params(*params)
                 config.observer = GIVEN  # so that no bias raises the scale
             elif config.params is None or not _equal(config.params, params):
                 raise PlanError(
-                    f"the strategy's threshold at {name!r}: the target prescribes another scale",
+                    f"the strategy's {what} at {name!r}: the target prescribes another scale",
                     remedy=_REMEDY,
                 )
 
@@ -316,7 +337,7 @@ def _width(bits: int | None) -> str:
     return "float" if bits is None else f"{bits} bits"
 
 
-def _refuse_odd(what: str, found: Mapping[str, object], expected: Iterable[str]) -> None:
+def _refuse_odd(what: str, found: Iterable[str], expected: Iterable[str]) -> None:
     """Check that the names are those of the plan."""
     wanted = set(expected)
     for name in sorted(wanted ^ set(found)):

@@ -74,10 +74,11 @@ class TestWriting:
         document = json.loads(written(path, trial(0)))
         VALIDATOR.validate(document)
         for place, odd in (
-            (("version",), 2),
+            (("version",), 3),
             (("strategy", "bits", "odd"), 8),
             (("strategy", "topology", "node_conds", "a"), 1),
             (("strategy", "thresholds", "a.input[0]"), -1),
+            (("strategy", "scales", "a.input[0]"), 0),
             (("results", "state"), "done"),
             (("search", "candidate"), [1]),
             (("search", "settings", "more"), 1),

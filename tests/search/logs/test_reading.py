@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 
 import intact.search.logs.log as log_module
@@ -16,6 +17,7 @@ from intact.errors import DataError, IntactError, OutputError, SearchError, Usag
 from intact.plan import TensorEnd
 from intact.search.logs import line as reading
 from intact.search.logs.log import Entry, Log, choose, read_log
+from intact.search.strategy import Strategy
 from intact.search.trial import Goal, State, Trial
 from tests.search.logs.lines import (
     PLAN,
@@ -49,8 +51,9 @@ class TestHostile:
             ('"samples": 64', '"samples": -1'),
             ('"samples": 64', '"samples": ' + "9" * 5000),
             ('"seed": 3', '"seed": 1e400'),
-            ('"version": 1', '"version": 2'),
-            ('"version": 1', '"version": "1"'),
+            ('"version": 2', '"version": 3'),
+            ('"version": 2', '"version": 0'),
+            ('"version": 2', '"version": "1"'),
             ('"state": "complete"', '"state": "__class__"'),
             ('"trial": 0', '"trial": 0.5'),
             ('"candidate": [', '"candidate": [1000000000000, '),
@@ -150,6 +153,41 @@ class TestChoose:
             choose(iter([line]), 0)
 
 
+OLD = Path(__file__).with_name("version-1.jsonl")
+"""Written by the version before, of `residual_net` on target onnxruntime."""
+
+
+class TestVersion1:
+    def test_its_lines_are_those_of_the_schema(self) -> None:
+        for line in OLD.read_text(encoding="utf-8").splitlines():
+            VALIDATOR.validate(json.loads(line))
+
+    def test_its_scales_are_those_of_its_thresholds(self) -> None:
+        entries = list(read_log(OLD))
+        assert [entry.version for entry in entries] == [1, 1, 1]
+        assert choose(entries, "best").search.trial == 0
+        for entry in entries:
+            strategy = entry.strategy
+            assert strategy is not None
+            assert not strategy.scales
+            scales = Strategy.of(strategy.plan(PLAN.graph, PLAN.target)).scales
+            assert set(scales) == set(strategy.thresholds)
+            for place, threshold in strategy.thresholds.items():
+                divisor = 2.0 ** (strategy.bits[place] - (place not in strategy.zero_points))
+                assert np.array_equal(scales[place], np.divide(threshold, divisor))
+
+    def test_a_search_goes_on_with_it(self, path: Path) -> None:
+        line = json.loads(written(path, trial(0)))
+        line["version"] = 1
+        line["strategy"]["thresholds"] = Strategy.of(PLAN).thresholds
+        del line["strategy"]["scales"]
+        path.write_text(json.dumps(line) + "\n", encoding="utf-8")
+        with Log.resume(path, settings()) as log:
+            assert log.trials == [trial(0)]
+            log.append(trial(1), STRATEGY)
+        assert [entry.version for entry in read_log(path)] == [1, 2]
+
+
 class TestDocument:
     def test_its_line_is_one(self) -> None:
         text = DOCUMENT.read_text(encoding="utf-8")
@@ -168,7 +206,7 @@ class TestDocument:
         program = DOCUMENT.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]
         names: dict[str, Any] = {}
         exec(compile(program, "search-log.md", "exec"), names)
-        assert {place for _, place in names["scales"]} == set(STRATEGY.thresholds)
+        assert {place for _, place in names["scales"]} == set(STRATEGY.scales)
         for (number, place), scales in names["scales"].items():
             config = PLAN.configs[TensorEnd.parse(place)]
             assert config.scale is not None

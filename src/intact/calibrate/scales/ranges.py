@@ -19,7 +19,7 @@ from intact.numerics.conversion import SMALLEST, six_decimals
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
 from intact.numerics.logarithmic import scale_from_threshold
-from intact.numerics.thresholds import METHODS, estimate_range
+from intact.numerics.thresholds import METHODS, estimate_range, fit_scheme, threshold_of
 from intact.numerics.weight_range import weight_range
 from intact.plan import Note, NoteKind, QuantPoint
 from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range
@@ -34,12 +34,14 @@ class Found(NamedTuple):
         high: Highest value.
         is_fallen: The method is not defined for it, the fallback chose.
         masks: Its own mask constants; the key of its scale is 0.
+        threshold: What the method gave: the largest magnitude, or the width of an asymmetric range.
     """
 
     low: float
     high: float
     is_fallen: bool
     masks: MaskConstants
+    threshold: float
 
 
 def range_of(
@@ -66,7 +68,7 @@ def range_of(
         refuse_not_finite(values[~np.isinf(values)], f"constant {name!r}", point.end.node)
         kept = masks.of_values(name, values, 0)
         low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum)
-        return Found(low, high, False, masks)
+        return Found(low, high, False, masks, _threshold(low, high, point.config.levels, "minmax"))
     kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
     levels = _levels(point.config, distribution)
@@ -77,7 +79,11 @@ def range_of(
         key: value for key, value in method.options.items() if key in METHODS[chosen].options
     }
     low, high = kept.widened(*estimate_range(distribution, levels, chosen, **options))
-    return Found(low, high, is_fallen, masks)
+    return Found(low, high, is_fallen, masks, _threshold(low, high, levels, chosen))
+
+
+def _threshold(low: float, high: float, levels: Levels, method: str) -> float:
+    return threshold_of(*fit_scheme(low, high, levels), levels, method)
 
 
 def _levels(config: TensorQuantConfig, distribution: Distribution) -> Levels:
@@ -99,13 +105,25 @@ def weight_params(point: QuantPoint, method: Method, *, truncates: bool) -> Quan
     Raises:
         CalibrationError: It holds NaN or infinity.
     """
+    low, high = _weight_range(point, method)
+    # A clipped weight is wrong for every sample.
+    return params_of(point.config.grid, low, high, PowerOfTwo.CEIL, truncates=truncates)
+
+
+def weight_threshold(point: QuantPoint, method: Method) -> npt.NDArray[np.float64]:
+    """Return what the method gave for a weight: ``[channels]`` or 0-d, float64."""
+    low, high = _weight_range(point, method)
+    return threshold_of(low, high, point.config.levels, method.weights)
+
+
+def _weight_range(
+    point: QuantPoint, method: Method
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     config, tensor = point.config, point.value.const_value
     values = np.zeros(0, np.float32) if tensor is None else tensor.numpy()
     values = values.astype(np.float32, copy=False)
     refuse_not_finite(values, f"weight {point.value.name!r}", point.end.node)
-    low, high = weight_range(values, config.levels, method.weights, config.granularity.axis)
-    # A clipped weight is wrong for every sample.
-    return params_of(config.grid, low, high, PowerOfTwo.CEIL, truncates=truncates)
+    return weight_range(values, config.levels, method.weights, config.granularity.axis)
 
 
 def params_of(

@@ -19,7 +19,11 @@ from intact.search.logs.settings import Count, LogSettings
 from intact.search.strategy import Strategy
 from intact.search.trial import Executor, Measured, State, Trial
 
-LOG_VERSION = 1
+LOG_VERSION = 2
+
+READ_VERSIONS = (1, LOG_VERSION)
+
+"""Version 1 has no ``scales``: its thresholds are those of the places that own a scale."""
 
 Choice: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
 
@@ -288,9 +292,10 @@ def _decoded(line: bytes, kind: type[_Kind], where: str) -> _Kind:
         raise _TornError("it has no end")
     try:
         version = msgspec.json.decode(line, type=Versioned).version
-        if version != LOG_VERSION:
+        if version not in READ_VERSIONS:
             raise DataError(
-                f"{where}: the log's format is version {version}, this version reads {LOG_VERSION}",
+                f"{where}: the log's format is version {version}, this version reads up to "
+                f"{LOG_VERSION}",
                 remedy="use the version of intact that wrote it, or start a new log",
             )
         return msgspec.json.decode(line, type=kind)
