@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from intact.numerics.affine_params import PowerOfTwo, params_from_range
 from intact.plan import QuantizedGraph
-from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range, largest_scale, rectifies
+from intact.plan.tie import THRESHOLD_RECTIFY, Follows, Range, largest_threshold, rectifies
 from intact.targets import ScaleRule
 from tests.models import ModelBuilder
 from tests.plans import HEADER, calibrate, config, own_target, planned
@@ -24,19 +24,27 @@ ENDS = st.lists(st.tuples(st.integers(2, 16), THRESHOLDS), min_size=1, max_size=
 
 @given(ENDS)
 def test_the_documents_formula(ends: list[tuple[int, float]]) -> None:
-    """t_i = 2^(b_i - b*) t*, where * has the largest scale; in exact arithmetic."""
-    scales = [Fraction(threshold) / 2 ** (bits - 1) for bits, threshold in ends]
-    expected = [max(scales) * 2 ** (bits - 1) for bits, _ in ends]
-    found = largest_scale([bits for bits, _ in ends], [(-t, t) for _, t in ends])
+    """In exact arithmetic: unified_scale = t* / 2^(b* - 1), where * has the largest threshold."""
+    bits, thresholds = zip(*ends, strict=True)
+    at = int(np.argmax(thresholds))
+    unified_scale = Fraction(thresholds[at]) / 2 ** (bits[at] - 1)
+    expected = [unified_scale * 2 ** (width - 1) for width in bits]
+    found = largest_threshold(bits, [(-t, t) for t in thresholds])
     assert [Fraction(high) for _, high in found] == expected
     assert [-Fraction(low) for low, _ in found] == expected
+
+
+def test_the_documents_add_with_8_and_6_bits() -> None:
+    """np.argmax of the thresholds [4, 2] is the first: its scale is 4/128, and 6 bits reach 1."""
+    found = THRESHOLD_RECTIFY[Follows.UNION]([8, 6], [(-4.0, 4.0), (-2.0, 2.0)])
+    assert found == [(-4.0, 4.0), (-1.0, 1.0)]
 
 
 @given(st.lists(st.tuples(st.floats(-1e30, 1e30), st.floats(-1e30, 1e30)), min_size=1, max_size=5))
 def test_with_equal_widths_it_is_the_union(pairs: list[tuple[float, float]]) -> None:
     ranges = [(min(pair), max(pair)) for pair in pairs]
     union = (min(low for low, _ in ranges), max(high for _, high in ranges))
-    assert largest_scale([8] * len(ranges), ranges) == [union] * len(ranges)
+    assert largest_threshold([8] * len(ranges), ranges) == [union] * len(ranges)
 
 
 @given(st.lists(st.floats(2.0**-30, 2.0**30), min_size=2, max_size=5))
@@ -108,3 +116,24 @@ def test_the_registered_function_gives_the_range(tmp_path: Path) -> None:
         return [(-10.0, 10.0)] * 3
 
     assert scale(tied_sum(tmp_path, "unify_all"), "add.output[0]") == 2 * before
+
+
+@pytest.mark.usefixtures("restored")
+@pytest.mark.parametrize(("rule", "expected"), [("unify_all", 4), ("output_follows_input", 5)])
+def test_a_function_of_one_operator_comes_before_that_of_the_rule(
+    tmp_path: Path, rule: str, expected: float
+) -> None:
+    before = tied_sum(tmp_path, rule)
+    assert all(each.detail.get("follows") != "Add" for each in before.configs.values())
+
+    @rectifies("Add")
+    def second(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
+        return [ranges[1]] * len(bits)
+
+    @rectifies("Concat")
+    def other(_bits: Sequence[int], _ranges: Sequence[Range]) -> list[Range]:
+        raise AssertionError
+
+    plan = tied_sum(tmp_path, rule)
+    assert config(plan, "add.output[0]").detail["follows"] == "Add"
+    assert scale(plan, "add.output[0]") == np.float32(expected / 127)

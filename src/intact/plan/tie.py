@@ -40,38 +40,45 @@ class Follows(StrEnum):
 
 THRESHOLD_RECTIFY: dict[str, Rectify] = {}
 
-"""The functions by `Follows`."""
+"""The functions by `Follows`, which a target's rule for the operator implies, and by operator type,
+which comes first.
+"""
 
 
-def rectifies(follows: str) -> Callable[[Rectify], Rectify]:
-    """Register a function for a value of `Follows`; a later registration replaces an earlier
-    one.
+def rectifies(*names: str) -> Callable[[Rectify], Rectify]:
+    """Register a function for operator types, or for a value of `Follows`; a later registration
+    replaces an earlier one.
+
+    The ends that it unifies are those that the target ties at the operator. Plans that are built
+    from then on use it, and their files name the operator instead of the rule.
     """
 
     def register(function: Rectify) -> Rectify:
-        THRESHOLD_RECTIFY[follows] = function
+        THRESHOLD_RECTIFY.update(dict.fromkeys(names, function))
         return function
 
     return register
 
 
 @rectifies(Follows.UNION)
-def largest_scale(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
-    """Give tied ends the largest of their scales (add, concat and the like).
+def largest_threshold(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
+    """Give tied ends the scale of the one with the largest threshold (add, concat and the like).
 
     With widths ``b_i`` and thresholds ``t_i`` a scale is ``t_i / 2^(b_i - 1)``. The end ``*`` of
-    the largest one keeps its threshold, the others get ``t_i = 2^(b_i - b*) t*``; asymmetric ranges
-    get this on both sides. With equal widths the result is the union of the ranges. Source: [tvm],
-    "Threshold Estimation".
+    the largest threshold, the first of equal ones, keeps it; the others get
+    ``t_i = 2^(b_i - b*) t*``: an end of fewer bits is clipped. Asymmetric ranges get this on both
+    sides. With equal widths, which are all that is tied so far, the result is the union of the
+    ranges. Source: [tvm], "Threshold Estimation".
 
-    >>> largest_scale([8, 8], [(-1.0, 0.5), (-0.25, 2.0)])
+    >>> largest_threshold([8, 8], [(-1.0, 0.5), (-0.25, 2.0)])
     [(-1.0, 2.0), (-1.0, 2.0)]
-    >>> largest_scale([8, 6], [(-4.0, 4.0), (-2.0, 2.0)])
-    [(-8.0, 8.0), (-2.0, 2.0)]
+    >>> largest_threshold([8, 6], [(-4.0, 4.0), (-2.0, 2.0)])
+    [(-4.0, 4.0), (-1.0, 1.0)]
     """
-    steps = [2.0 ** (max(bits) - width) for width in bits]
-    low = min(low * step for (low, _), step in zip(ranges, steps, strict=True))
-    high = max(high * step for (_, high), step in zip(ranges, steps, strict=True))
+    thresholds = [max(-low, high) for low, high in ranges]
+    widest = bits[thresholds.index(max(thresholds))]
+    low, high = min(low for low, _ in ranges), max(high for _, high in ranges)
+    steps = [2.0 ** (widest - width) for width in bits]
     return [(low / step, high / step) for step in steps]
 
 
@@ -109,7 +116,8 @@ def tie(plan: QuantizedGraph) -> QuantizedGraph:
     """Tie scales by the target's rules, node by node.
 
     A tied end still quantizes but owns no scale: it is PASSIVE_INIT until its master is calibrated.
-    ``detail["follows"]`` tells how the master's range is computed: see `Follows`.
+    ``detail["follows"]`` tells how the master's range is computed: a value of `Follows`, or the
+    operator type whose own function does (`rectifies`).
 
     Returns:
         A new plan, with a note for each operator whose scales could not be tied.
@@ -157,26 +165,28 @@ def _outputs_follow(plan: QuantizedGraph, node: ir.Node) -> bool:
     master = _stored(plan, node, data_slots(node)[:1])
     if not master:
         return True
-    tied = [_follow(master[0], each, Follows.MASTER) for each in outputs if quantizes(each)]
+    follows = _rectified_by(node, Follows.MASTER)
+    tied = [_follow(master[0], each, follows) for each in outputs if quantizes(each)]
     return all(tied)
 
 
 @ties(ScaleRule.UNIFY_INPUTS)
 def _unify_inputs(plan: QuantizedGraph, node: ir.Node) -> bool:
-    return _unify(_stored(plan, node, data_slots(node)))
+    return _unify(node, _stored(plan, node, data_slots(node)))
 
 
 @ties(ScaleRule.UNIFY_ALL)
 def _unify_all(plan: QuantizedGraph, node: ir.Node) -> bool:
     outputs = (plan.output_config(node, slot) for slot, _ in enumerate(node.outputs))
     stored = [each for each in outputs if quantizes(each) or _is_governed(each)]
-    return _unify(_stored(plan, node, data_slots(node)) + stored)
+    return _unify(node, _stored(plan, node, data_slots(node)) + stored)
 
 
-def _unify(configs: list[TensorQuantConfig]) -> bool:
+def _unify(node: ir.Node, configs: list[TensorQuantConfig]) -> bool:
     # A fixed scale comes first, and the others follow it.
     configs.sort(key=lambda config: not _is_fixed(config))
-    tied = [_follow(configs[0], config, Follows.UNION) for config in configs[1:]]
+    follows = _rectified_by(node, Follows.UNION)
+    tied = [_follow(configs[0], config, follows) for config in configs[1:]]
     return all(tied)
 
 
@@ -189,14 +199,19 @@ def _input_follows(plan: QuantizedGraph, node: ir.Node, rule: OpRule) -> bool:
         return True
     used = len(plan.graph.consumers(value)) + int(value.is_graph_output())
     shared = rule.max_consumers is not None and used > rule.max_consumers
+    follows = _rectified_by(node, Follows.MASTER)
     if rule.scales is ScaleRule.INPUT_FOLLOWS_OUTPUT:
-        return shared or _follow(output, configs[0], Follows.MASTER)
-    return (not shared and _follow(output, configs[0], Follows.MASTER)) or _outputs_follow(
-        plan, node
-    )
+        return shared or _follow(output, configs[0], follows)
+    return (not shared and _follow(output, configs[0], follows)) or _outputs_follow(plan, node)
 
 
-def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: Follows) -> bool:
+def _rectified_by(node: ir.Node, follows: Follows) -> str:
+    """Return the name under which the function of a tie at a node is registered."""
+    has_own = node.domain == "" and node.op_type in THRESHOLD_RECTIFY
+    return node.op_type if has_own else follows.value
+
+
+def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: str) -> bool:
     """Add the follower's group to the master's; its root loses its own scale.
 
     Returns:
@@ -212,7 +227,7 @@ def _follow(master: TensorQuantConfig, follower: TensorQuantConfig, follows: Fol
             np.array_equal(*pair) for pair in ((root.scale, old.scale), (root.offset, old.offset))
         )
     root.dominate(old)
-    old.detail["follows"] = follows.value
+    old.detail["follows"] = follows
     if old.state is QuantState.INITIAL:
         old.transition(QuantState.PASSIVE_INIT)
     return True
