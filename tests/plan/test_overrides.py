@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from intact.errors import UsageError
 from intact.plan import Overrides, QuantizedGraph
 from tests.models import ModelBuilder
-from tests.plans import config, planned
+from tests.plans import config, own_target, planned
 
 
 def model(first: str = "first", second: str = "second") -> ModelBuilder:
@@ -102,6 +104,45 @@ def test_a_name_that_does_not_exist_gets_the_nearest(overrides: Overrides, expec
 def test_a_width_where_nothing_is_quantized_is_refused(place: str) -> None:
     with pytest.raises(UsageError, match="nothing is quantized there"):
         planned(model().build(), "onnxruntime", Overrides(bits={place: 4}))
+
+
+DECLARED = """
+[[op]]
+ops = ["Conv", "Add"]
+inputs = ["int8", "int8"]
+outputs = ["int32"]
+[[op]]
+ops = ["Softmax"]
+inputs = ["uint8"]
+outputs = ["uint8"]
+alternatives = [{ inputs = ["uint16"], outputs = ["uint16"] }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("place", "bits", "message"),
+    [
+        ("first", 12, r"bits first=12: target mine declares int8 at first\.input\[1\] \(Conv\)"),
+        ("first.input", 9, r"declares int8 at first\.input\[0\] \(Conv\); give 2 to 8 bits"),
+        ("first.weight", 16, "give 2 to 8 bits, or keep_float first"),
+        ("add", 9, r"declares 8 bits at add\.output\[0\]"),
+        ("soft.input", 12, None),
+        ("first", 8, None),
+        ("first", 2, None),
+    ],
+)
+def test_a_width_that_no_type_of_the_hardware_has_is_refused_with_the_choices(
+    tmp_path: Path, place: str, bits: int, message: str | None
+) -> None:
+    target = own_target(tmp_path, DECLARED)
+    if message is None:
+        planned(model().build(), target, Overrides(bits={place: bits}))
+        return
+    with pytest.raises(UsageError, match=message):
+        planned(model().build(), target, Overrides(bits={place: bits}))
+    if place == "first":
+        with pytest.raises(UsageError, match="give 2 to 8 bits"):
+            planned(model().build(), "x86", Overrides(bits={place: bits}))
 
 
 @pytest.mark.parametrize("name", ["a b", "größe π", "a.input[0]", 'it\'s "q"', "x.weight", "a\nb"])

@@ -25,12 +25,22 @@ def test_what_fits_the_types_of_the_target_needs_no_note(overrides: Overrides) -
 
 def test_narrower_and_wider_types_are_said_once_a_width() -> None:
     (weights,) = notes(Overrides(weight_bits=4))
-    assert "4-bit weights are int4" in weights
+    assert "4-bit weights are held in int8, the type that target onnxruntime computes" in weights
     assert "(4 node(s))" in weights
     (activations,) = notes(Overrides(activation_bits=16))
     assert "16-bit activations are uint16" in activations
+    assert "no integer operator for (10 node(s)): they may be computed in float" in activations
     both = notes(Overrides(weight_bits=2, activation_bits=12))
     assert len(both) == 2
+
+
+@pytest.mark.parametrize("target", ["tvm", "tflite", "x86", "tengine-u8"])
+def test_narrow_codes_in_a_wider_container_are_called_so(target: str) -> None:
+    """Integer formats hold them in 8 bits and compute with integers, as with 6 bits in [tvm]."""
+    (weights,) = notes(Overrides(weight_bits=4), target)
+    dtype = load_target(target).weight.dtype
+    assert f"4-bit weights are held in {dtype}, the type that target {target} computes" in weights
+    assert "float" not in weights
 
 
 def test_a_type_that_the_rule_declares_is_no_surprise(tmp_path: Path) -> None:

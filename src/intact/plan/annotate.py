@@ -128,7 +128,7 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for node in graph.nodes:
         configs.update(_node_configs(node, graph, schemes, overrides, decisions, shapes))
-    _check_places(overrides, graph, configs)
+    _check_places(overrides, graph, target, configs)
     return QuantizedGraph(graph, target, configs, decisions)
 
 
@@ -245,10 +245,27 @@ def _output_config(
     return config
 
 
+def _check_width(place: str, bits: int, node: ir.Node, end: TensorEnd, target: Target) -> None:
+    """Raise for a width that is wider than all integers that the target declares at an end."""
+    from intact.plan.inference import declared_dtypes, widest_bits  # which few plans need
+
+    widest = widest_bits(node, target, end)
+    if widest is None or bits <= widest:
+        return
+    declared = ", ".join(sorted(declared_dtypes(node, target, end))) or f"{widest} bits"
+    raise UsageError(
+        f"--bits {place}={bits}: target {target.name} declares {declared} at {end} ({node.op_type})",
+        remedy=f"give 2 to {widest} bits, or --keep-float {node.name}",
+    )
+
+
 def _check_places(
-    overrides: Overrides, graph: Graph, configs: dict[TensorEnd, TensorQuantConfig]
+    overrides: Overrides,
+    graph: Graph,
+    target: Target,
+    configs: dict[TensorEnd, TensorQuantConfig],
 ) -> None:
-    """Raise for a width at a place where nothing is quantized."""
+    """Raise for a width at a place where nothing is quantized, or no type has it."""
     used: set[str] = set()
     for node in graph.nodes if overrides.bits else ():
         weight = weight_slot(node)
@@ -259,7 +276,10 @@ def _check_places(
             if config is not None and config.state is QuantState.INITIAL:
                 is_weight = end.direction is Direction.INPUT and end.slot == weight
                 has_weight = weight is not None
-                used.update(overrides.places(end, is_weight=is_weight, has_weight=has_weight))
+                places = overrides.places(end, is_weight=is_weight, has_weight=has_weight)
+                used.update(places)
+                if places and end not in overrides.widths:
+                    _check_width(places[0], config.bits, node, end, target)
     for place in overrides.bits:
         if place not in used:
             raise UsageError(

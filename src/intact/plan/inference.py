@@ -27,7 +27,7 @@ from intact.graph import (
     weight_slot,
 )
 from intact.plan.points import QuantPoint, quantization_points, refuse_unready
-from intact.plan.quantized_graph import QuantizedGraph, TensorEnd, quantizes
+from intact.plan.quantized_graph import Direction, QuantizedGraph, TensorEnd, quantizes
 from intact.plan.topology import adds_to_products
 from intact.targets import DType, OpRule, Signature, Target
 from intact.targets.match import averaged_elements
@@ -84,6 +84,34 @@ def declared_signatures(node: ir.Node, rule: OpRule, target: Target) -> tuple[Si
     return tuple(
         each for each in written_out if not any(dtype.is_float for dtype in each.inputs[:1])
     )
+
+
+def declared_dtypes(node: ir.Node, target: Target, end: TensorEnd) -> tuple[DType, ...]:
+    """List the integer types that the signatures of a target have for codes at an end of a node.
+
+    Those have at most 16 bits: an int32 is an accumulator.
+    """
+    rule = target.rule_for(node)
+    signatures = () if rule is None else declared_signatures(node, rule, target)
+    slots = factor_slots(node)
+    if end.direction is Direction.OUTPUT:
+        declared = [each.outputs[0] for each in signatures]
+    elif end.slot in slots:
+        declared = [each.inputs[slots.index(end.slot)] for each in signatures]
+    else:
+        declared = []
+    kept = (each for each in declared if not each.is_float and each.bits <= DType.INT16.bits)
+    return tuple(dict.fromkeys(kept))
+
+
+def widest_bits(node: ir.Node, target: Target, end: TensorEnd) -> int | None:
+    """Compute the largest width that a target declares at an end; None where it describes none."""
+    rule = target.rule_for(node)
+    if rule is None:
+        return None
+    is_weight = end.direction is Direction.INPUT and input_role(node, end.slot) is Role.WEIGHT
+    scheme = target.weight_scheme(rule) if is_weight else target.activation_scheme(rule)
+    return max([scheme.bits, *(each.bits for each in declared_dtypes(node, target, end))])
 
 
 def infer_signature(signatures: Sequence[Signature], widths: Sequence[int]) -> Signature | None:

@@ -17,8 +17,9 @@ from intact.plan.quantized_graph import (
 )
 from intact.targets import DType, OpRule, Target
 
-Missing: TypeAlias = tuple[str, DType]
-"""Width and kind of codes as text, and the data type that has no operator."""
+Missing: TypeAlias = tuple[str, DType, DType | None]
+"""Width and kind of codes as text, the data type that has no operator, and the wider one in which
+the hardware holds the codes; None where it has none."""
 
 
 def width_notes(plan: QuantizedGraph) -> tuple[Note, ...]:
@@ -51,7 +52,7 @@ def missing_operator(
     """Describe the width at an end if the target has no operator for it; None if it has one.
 
     The smallest type that holds the codes decides: for a kernel, 5 to 8 bits are int8 and 4 bits
-    are int4.
+    are int4, which may be held in an int8 as in [tvm].
     """
     node = plan.graph.node(end.node)
     rule = plan.target.rule_for(node) if quantizes(config) else None
@@ -61,9 +62,11 @@ def missing_operator(
     is_weight = is_input and input_role(node, end.slot) is Role.WEIGHT
     scheme = plan.target.weight_scheme(rule) if is_weight else plan.target.activation_scheme(rule)
     needed = DType.holding(config.bits, signed=config.quant_min < 0)
-    if config.bits == scheme.bits or needed in {scheme.dtype, *_declared(rule)}:
+    declared = {scheme.dtype, *_declared(rule)}
+    if config.bits == scheme.bits or needed in declared:
         return None
-    return f"{config.bits}-bit {'weights' if is_weight else 'activations'}", needed
+    holder = scheme.dtype if needed.bits < scheme.dtype.bits <= DType.INT16.bits else None
+    return f"{config.bits}-bit {'weights' if is_weight else 'activations'}", needed, holder
 
 
 def operator_notes(
@@ -71,21 +74,32 @@ def operator_notes(
 ) -> tuple[Note, ...]:
     """Make one note for each width without an operator.
 
-    Most runtimes compute such nodes in float.
+    Narrow codes are computed with in the type that holds them. Most runtimes compute nodes of wider
+    ones in float.
     """
     nodes: dict[Missing, dict[str, None]] = {}
     for end, found in missing:
         if found is not None:
             nodes.setdefault(found, {})[end.node] = None
-    return tuple(
-        Note(
-            NoteKind.WIDTH,
-            next(iter(names)),
-            f"{width} are {dtype}, which target {target.name} has no integer operator for "
-            f"({len(names)} node(s)): they may be computed in float",
-            "`intact verify` names what the runtime runs in float",
+    return tuple(_operator_note(target, *found, tuple(names)) for found, names in nodes.items())
+
+
+def _operator_note(
+    target: Target, width: str, needed: DType, holder: DType | None, names: tuple[str, ...]
+) -> Note:
+    count = f"({len(names)} node(s))"
+    if holder is not None:
+        message = (
+            f"{width} are held in {holder}, the type that target {target.name} computes with "
+            f"{count}"
         )
-        for (width, dtype), names in nodes.items()
+        return Note(NoteKind.WIDTH, names[0], message)
+    return Note(
+        NoteKind.WIDTH,
+        names[0],
+        f"{width} are {needed}, which target {target.name} has no integer operator for {count}: "
+        "they may be computed in float",
+        "`intact verify` names what the runtime runs in float",
     )
 
 

@@ -28,13 +28,9 @@ from intact.graph import (
     weight_slot,
 )
 from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
-from intact.plan.inference import declared_signatures, factor_slots
+from intact.plan.inference import widest_bits
 from intact.plan.topology import sole_reader
-from intact.targets import OpRule, Target, TensorScheme
-
-_WIDEST_CODES = 16
-
-"""An int32 is an accumulator; tensors between operators have at most 16 bits."""
+from intact.targets import Target
 
 
 def widest(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> int:
@@ -43,27 +39,8 @@ def widest(plan: QuantizedGraph, ends: Iterable[TensorEnd]) -> int:
 
 
 def _widest_at(plan: QuantizedGraph, end: TensorEnd) -> int:
-    node = plan.graph.node(end.node)
-    rule = plan.target.rule_for(node)
-    if rule is None:
-        return plan.configs[end].bits
-    signatures = declared_signatures(node, rule, plan.target)
-    slots = factor_slots(node)
-    if end.direction is Direction.OUTPUT:
-        declared = [each.outputs[0] for each in signatures]
-    elif end.slot in slots:
-        declared = [each.inputs[slots.index(end.slot)] for each in signatures]
-    else:
-        declared = []
-    widths = [dtype.bits for dtype in declared if not dtype.is_float]
-    own = _scheme(plan, rule, end).bits
-    return max([own, *(bits for bits in widths if bits <= _WIDEST_CODES)])
-
-
-def _scheme(plan: QuantizedGraph, rule: OpRule, end: TensorEnd) -> TensorScheme:
-    node = plan.graph.node(end.node)
-    is_weight = end.direction is Direction.INPUT and input_role(node, end.slot) is Role.WEIGHT
-    return plan.target.weight_scheme(rule) if is_weight else plan.target.activation_scheme(rule)
+    found = widest_bits(plan.graph.node(end.node), plan.target, end)
+    return plan.configs[end].bits if found is None else found
 
 
 FLOAT = 32

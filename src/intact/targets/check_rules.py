@@ -213,7 +213,6 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     check_scheme(activation, file, f"{where}, activation")
     check_activation(activation, file, f"{where}, activation")
     check_scheme(weight, file, f"{where}, weight")
-    _check_signatures(rule, file, where)
     _check_fixed_output(rule, activation, file, where)
     _check_stored(rule, target, file, where)
     if rule.max_consumers is not None and rule.scales not in IN_PLACE:
@@ -276,16 +275,6 @@ def _check_float_rule(rule: OpRule, file: str, where: str) -> None:
             raise TargetError(
                 f"{file}: {where}: {name} has no effect where quantize is false",
                 remedy=f"remove {name}",
-            )
-
-
-def _check_signatures(rule: OpRule, file: str, where: str) -> None:
-    own = [rule.inputs] if rule.inputs else []
-    for inputs in (*own, *(signature.inputs for signature in rule.alternatives)):
-        if all(dtype is DType.FLOAT32 for dtype in inputs):
-            raise TargetError(
-                f"{file}: {where}: all inputs are float32, but quantize is true",
-                remedy="set quantize = false with a reason",
             )
 
 

@@ -16,6 +16,7 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.targets.merge import Table
+from intact.targets.rules import with_float_form
 from intact.targets.schema import Target
 from intact.targets.wording import plain, quoted, rule_label
 
@@ -35,18 +36,20 @@ _TOML_TYPES = {"int": "integer", "str": "string", "bool": "true or false", "obje
 
 
 def to_target(table: Table, file: str) -> Target:
-    """Convert a completed table.
+    """Convert a completed table; float forms of operators are told apart from integer ones.
 
     Raises:
         TargetError: A key is unknown, missing or of a wrong type; the message has file, table and
             key, and the nearest spelling or the expected type.
     """
     try:
-        return msgspec.convert(table, Target, strict=True)
+        target = msgspec.convert(table, Target, strict=True)
     except msgspec.ValidationError as error:
         raise _explained(str(error), table, file) from error
     except RecursionError as error:
         raise TargetError(f"{file}: nested too deeply", remedy="use the documented keys") from error
+    rules = tuple(with_float_form(rule, target.name) for rule in target.rules)
+    return msgspec.structs.replace(target, rules=rules)
 
 
 def _explained(message: str, table: Table, file: str) -> TargetError:

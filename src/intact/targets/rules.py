@@ -92,6 +92,11 @@ class Signature(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     inputs: tuple[DType, ...]
     outputs: tuple[DType, ...]
 
+    @property
+    def is_float(self) -> bool:
+        """Whether it describes the float form of an operator."""
+        return bool(self.inputs) and all(dtype.is_float for dtype in self.inputs)
+
 
 class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """How a target treats some operators; only the last rule that matches a node applies.
@@ -105,9 +110,12 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
             (topology rule of [tvm]).
         float_output: The integer form can output float32.
         inputs: Data types of data inputs, then of the weight; empty for those of ``[activation]``
-            and ``[weight]``. A shorter list repeats its last data type.
+            and ``[weight]``. A shorter list repeats its last data type. In a file, float32 alone
+            says that there is a float form, and no other unless ``alternatives`` have one ([tvm]);
+            see `with_float_form`.
         outputs: Data types of outputs.
-        alternatives: Other data types, best first, for the choice of bit-widths.
+        alternatives: Other data types, best first, for the choice of bit-widths; in a file also the
+            float form.
         scales: Which scales are tied.
         max_consumers: With ``input_follows_output`` and ``either_follows``: the input follows only
             if it has at most so many readers (Tengine's "used fewer than twice" is 1).
@@ -145,6 +153,33 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     def quantizes_input(self, slot: int) -> bool:
         """Tell whether a data input is quantized; with a list of slots, also a weight."""
         return isinstance(self.quantize_inputs, str) or slot in self.quantize_inputs
+
+
+def with_float_form(rule: OpRule, target: str) -> OpRule:
+    """Return a rule whose float form is said by ``float`` or ``quantize``, not by data types.
+
+    [tvm] describes an operator by all its data types. One with float32 alone is not quantized; one
+    that has float32 beside integers is, behind a quantized source.
+
+    Args:
+        rule: As a file has it.
+        target: The name of the target, for the reason that users see.
+    """
+    own = Signature(inputs=rule.inputs, outputs=rule.outputs)
+    integers = tuple(each for each in (own, *rule.alternatives) if not each.is_float)
+    if not rule.quantize or len(integers) == 1 + len(rule.alternatives):
+        return rule
+    if not integers:
+        reason = rule.reason or f"target {target} describes it with float32 inputs only"
+        return OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=reason)
+    first, *others = integers
+    return msgspec.structs.replace(
+        rule,
+        float=True,
+        inputs=first.inputs,
+        outputs=first.outputs,
+        alternatives=tuple(others),
+    )
 
 
 class Fusion(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -136,6 +136,8 @@ def test_the_opset_is_raised_only_where_a_type_needs_it(
     plan = calibrated(conv(opset).build(), target, overrides)
     exported = write_qdq(plan)
     assert exported.model.opset_imports[""] == expected
+    packed = overrides is not None and overrides.weight_bits == 4
+    assert any("1 constant(s) are stored as int4" in str(note) for note in exported.notes) is packed
     assert plan.graph.opset == opset
     assert compare(plan, exported, dict(random_inputs(conv().build())))[1] <= 1
 

@@ -301,7 +301,7 @@ def test_a_targets_prices_are_taken_by_the_first_description_that_holds_all(tmp_
     assert cost.of(with_bits(space, conv_activation=4, conv_weight=4)) == products * 0.25
     assert cost.of(with_bits(space, conv_activation=16)) == products * 1.0  # without a price
     assert cost.of(with_bits(space, conv_weight=FLOAT)) == products * 2.0
-    both = Overrides(bits={"conv.weight": 16})  # which no description takes: always in float
+    both = Overrides(weight_bits=16)  # which no description takes: always in float
     with pytest.raises(UsageError, match="has the same cost"):
         make_cost("target", Space.of(graph, own_target(tmp_path, PRICES), both))
 

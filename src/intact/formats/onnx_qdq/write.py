@@ -199,6 +199,8 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
         writer.drop_saturations(plan, points)
         shield_float_products(plan, writer.editor)
     writer.result.notes += writer.clip_notes() + _rounding_notes(points)
+    if not float_weights:
+        writer.result.notes += _packed_notes(points)
     writer.result.model = _bare(writer.editor.finish())
     return writer.result
 
@@ -242,6 +244,20 @@ def _rounding_notes(points: list[QuantPoint]) -> list[Note]:
         f"{len(odd)} activation(s) come out differently (first: {odd[0].end})"
     )
     return [Note(NoteKind.EXPORT, "", message)]
+
+
+def _packed_notes(points: list[QuantPoint]) -> list[Note]:
+    """Say which constants are stored as 4 bits, which no integer kernel of ONNX Runtime takes."""
+    packed = [p for p in points if p.is_constant and _container(p).data_type.bitwidth < 8]
+    if not packed:
+        return []
+    name = _container(packed[0]).data_type.name.lower()
+    message = (
+        f"{len(packed)} constant(s) are stored as {name}, which ONNX Runtime has no integer kernel "
+        "for: their nodes may be computed in float"
+    )
+    remedy = "`intact verify` names what the runtime runs in float"
+    return [Note(NoteKind.EXPORT, packed[0].end.node, message, remedy)]
 
 
 class _Writer:
