@@ -164,14 +164,14 @@ def test_a_winner_that_integers_do_not_confirm_gives_way_to_the_next() -> None:
 def test_an_impossible_score_says_how_near_it_came() -> None:
     made, _, _ = search(goal=Goal(min_score=81.0))
     made.run()
-    with pytest.raises(SearchError, match="the best of 6 that were tried has 80 at a cost of 8"):
+    with pytest.raises(SearchError, match="the best of 6 that were run on all samples has 80 at a cost of 8"):
         made.confirmed()
 
 
 def test_an_impossible_cost_says_how_near_it_came() -> None:
     made, _, _ = search(goal=Goal(max_cost=2.0))
     made.run()
-    with pytest.raises(SearchError, match="the cheapest of 6 trials costs 3"):
+    with pytest.raises(SearchError, match="the cheapest of 6 that were run on all samples costs 3"):
         made.confirmed()
 
 
@@ -180,6 +180,39 @@ def test_limits_that_only_go_one_by_one_say_what_each_costs() -> None:
     made.run()
     with pytest.raises(SearchError, match="has 50 at a cost of 5; it is reached at a cost of 8"):
         made.confirmed()
+
+
+LIMITS = [
+    (Goal(min_score=81.0), "no strategy{} reaches a score of 81{}: the best of "),
+    (Goal(max_cost=2.0), "no strategy{} costs 2 or less{}: the cheapest of "),
+    (Goal(min_score=81.0, max_cost=5.0), "no strategy{} reaches a score of 81 within a cost of 5"),
+]
+
+
+@pytest.mark.parametrize(("goal", "message"), LIMITS)
+def test_a_search_that_its_budget_ended_says_so_far_and_after_how_many(
+    goal: Goal, message: str
+) -> None:
+    made, _, _ = search(Budget(seconds=14.0), goal)
+    ticks = iter(range(0, 1000, 4))
+    made.clock = lambda: float(next(ticks))
+    made.run()
+    trials = len(made.progress.trials)
+    assert 1 <= trials < 6
+    ended = f", after {trials} trials in 16 s"
+    with pytest.raises(SearchError) as caught:
+        made.confirmed()
+    if goal.max_cost != 5.0:  # nothing that cheap was tried yet
+        assert str(caught.value).startswith(message.format(" so far", ended))
+    assert f"so far costs 5 or less{ended}" in str(caught.value) or goal.max_cost != 5.0
+    assert "allow more budget" in str(caught.value)
+    made, _, _ = search(goal=goal)
+    made.run()
+    with pytest.raises(SearchError) as caught:
+        made.confirmed()
+    assert str(caught.value).startswith(message.format("", ""))
+    assert "so far" not in str(caught.value)
+    assert "budget" not in str(caught.value)
 
 
 def test_nothing_but_failures_tells_the_reason() -> None:

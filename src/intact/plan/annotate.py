@@ -254,7 +254,8 @@ def _check_width(place: str, bits: int, node: ir.Node, end: TensorEnd, target: T
         return
     declared = ", ".join(sorted(declared_dtypes(node, target, end))) or f"{widest} bits"
     raise UsageError(
-        f"--bits {place}={bits}: target {target.name} declares {declared} at {end} ({node.op_type})",
+        f"--bits {place}={bits}: target {target.name} declares {declared} at {end} "
+        f"({node.op_type})",
         remedy=f"give 2 to {widest} bits, or --keep-float {node.name}",
     )
 

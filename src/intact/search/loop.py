@@ -119,6 +119,7 @@ class SearchProgress:
         seconds: Since the start.
         resumed: Number of trials that came from the log.
         shown: Converts a score to the user's figure.
+        is_exhausted: The sampler has nothing more to try; else the budget or the user ended it.
     """
 
     goal: Goal
@@ -128,6 +129,7 @@ class SearchProgress:
     seconds: float = 0.0
     resumed: int = 0
     shown: Callable[[float], float] = float
+    is_exhausted: bool = False
 
     @property
     def best(self) -> Trial | None:
@@ -203,6 +205,7 @@ class Search:
         while not self._is_over(self.clock() - began):
             asks = self.sampler.ask()
             if not asks:
+                self.progress.is_exhausted = True
                 return
             told = []
             for trial in self._batch(asks, logged):
@@ -279,8 +282,8 @@ class Search:
                 return confirmed
             tried.append(confirmed)
         if tried:
-            raise _nothing_found(goal, tried, samples, self.progress.shown, by="by its integers ")
-        raise _nothing_found(goal, self.progress.trials, samples, self.progress.shown)
+            raise _nothing_found(self.progress, tried, by="by its integers ")
+        raise _nothing_found(self.progress, self.progress.trials)
 
     def _confirmed(self, trial: Trial) -> Trial:
         """Measure a trial again, unless the resumed log has the result."""
@@ -294,43 +297,46 @@ class Search:
 
 
 def _nothing_found(
-    goal: Goal,
-    trials: Sequence[Trial],
-    samples: int,
-    shown: Callable[[float], float],
-    by: str = "",
+    progress: SearchProgress, trials: Sequence[Trial], by: str = ""
 ) -> SearchError:
     """Make the error that says how near the trials came to the limits.
 
     Args:
-        goal: The limits.
-        trials: The trials.
-        samples: Number of all samples.
-        shown: Converts a score to the user's figure.
+        progress: The search when it ended. Where its sampler would have tried more, the error says
+            how far it came.
+        trials: Its trials, or those of them that were measured again.
         by: What computed the trials, if not the simulation.
     """
+    goal, samples, shown = progress.goal, progress.samples, progress.shown
     near = nearest(trials, goal, samples)
+    so_far, ended, more = "", "", ""
+    if not progress.is_exhausted:
+        done = len(progress.trials)
+        so_far, more = " so far", "more --budget, "
+        ended = f", after {done} trial{'' if done == 1 else 's'} in {progress.seconds:.3g} s"
     if near.cheapest is None:
         reasons = [trial.measured.reason for trial in trials if trial.measured.reason]
         return SearchError(
-            "no trial was run on all samples" + (f": {reasons[0]}" if reasons else ""),
+            f"no trial was run on all samples{so_far}{ended}"
+            + (f": {reasons[0]}" if reasons else ""),
             remedy="fix the failure" if reasons else "give a larger --budget",
         )
     count = sum(trial.counts(samples) for trial in trials)
     if near.affordable is None:
         return SearchError(
-            f"no strategy costs {goal.max_cost:g} or less: the cheapest of {count} trials "
-            f"costs {near.cheapest.cost:g} (score {shown(near.cheapest.score):g})",
-            remedy="allow a higher cost, more --budget, or narrower widths",
+            f"no strategy{so_far} costs {goal.max_cost:g} or less{ended}: the cheapest of {count} "
+            f"that were run on all samples costs {near.cheapest.cost:g} "
+            f"(score {shown(near.cheapest.score):g})",
+            remedy=f"allow {more}a higher cost, or narrower widths",
         )
     least = math.nan if goal.min_score is None else goal.min_score
     at_most = "" if goal.max_cost is None else f" within a cost of {goal.max_cost:g}"
     dearer = "" if near.good is None else f"; it is reached at a cost of {near.good.cost:g}"
     return SearchError(
-        f"no strategy reaches a score of {shown(least):g}{at_most}: the best of {count} that were "
-        f"tried has {by}{shown(near.affordable.score):g} "
+        f"no strategy{so_far} reaches a score of {shown(least):g}{at_most}{ended}: the best of "
+        f"{count} that were run on all samples has {by}{shown(near.affordable.score):g} "
         f"at a cost of {near.affordable.cost:g}{dearer}",
-        remedy="allow a larger drop, more --budget, or more of the model in float",
+        remedy=f"allow {more}a larger drop, or more of the model in float",
     )
 
 

@@ -27,7 +27,7 @@ from intact.graph import (
     moves_values,
     weight_slot,
 )
-from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
+from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
 from intact.plan.inference import widest_bits
 from intact.plan.topology import sole_reader
 from intact.targets import Target
