@@ -143,7 +143,11 @@ def test_a_trial_is_realized_by_its_number(here: Path, say: Any, fails: Any) -> 
         (("--resume",), 2, "there is no log to resume"),
         (("--target", "tvm", "--minimize", "bytes"), 2, "no choice changes the bytes of tvm"),
         (("--budget", "1", "--min-score", "101"), 2, "--min-score 101 cannot be reached"),
-        (("--budget", "1", "--min-score", "100"), 1, "no strategy so far reaches a score of 100, after 1 "),
+        (
+            ("--budget", "1", "--min-score", "100"),
+            1,
+            "no strategy so far reaches a score of 100, after 1 trial in ",
+        ),
         (("--budget", "1", "--max-cost", "1"), 2, "no candidate costs less than"),
         (("--objective", "json:nothing"), 1, "nothing"),
     ],

@@ -32,7 +32,8 @@ ROOMS: dict[str, tuple[str, ...]] = {
     "flow": ("formats", "improve", "search", "analyze", "recipe"),
     "demo": (),
     "api": (BELOW,),
-    "__init__": ("api",),  # by name, when asked for
+    "hago": ("api", BELOW),  # names of a document for what is there
+    "__init__": ("api", "hago"),  # by name, when asked for
     "cli": (BELOW, "__init__"),
     "__main__": ("cli",),
 }
@@ -87,7 +88,7 @@ def allowed_rooms(room: str) -> frozenset[str]:
     while waiting:
         current = waiting.pop()
         if current == BELOW:
-            waiting += set(ROOMS) - {"api", "cli", "__init__", "__main__"} - found
+            waiting += set(ROOMS) - {"api", "hago", "cli", "__init__", "__main__"} - found
         elif current not in found:
             found.add(current)
             waiting += ROOMS[current]

@@ -35,9 +35,13 @@ _HOMES = {
     "read_preprocess": "intact.data.preprocess",
 }
 
+# Modules of public names that belong together: intact.hago.Hardware.
+_MODULES = ("hago",)
+
 __all__: list[str] = list(_HOMES)
 
 if TYPE_CHECKING:
+    from intact import hago as hago
     from intact.api import *  # noqa: F403
     from intact.data.images.steps import ImageSteps as ImageSteps
     from intact.data.preprocess import Preprocess as Preprocess
@@ -49,6 +53,8 @@ else:
 
     def __getattr__(name: str) -> object:
         """Import a public name at its first use and keep it."""
+        if name in _MODULES:
+            return importlib.import_module(f"{__name__}.{name}")
         home = _HOMES.get(name)
         if home is None:
             message = f"module {__name__!r} has no attribute {name!r}"
@@ -59,4 +65,4 @@ else:
 
     def __dir__() -> list[str]:
         """List the public names, imported or not."""
-        return sorted({*globals(), *__all__})
+        return sorted({*globals(), *__all__, *_MODULES})

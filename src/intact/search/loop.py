@@ -296,9 +296,7 @@ class Search:
         return confirmed
 
 
-def _nothing_found(
-    progress: SearchProgress, trials: Sequence[Trial], by: str = ""
-) -> SearchError:
+def _nothing_found(progress: SearchProgress, trials: Sequence[Trial], by: str = "") -> SearchError:
     """Make the error that says how near the trials came to the limits.
 
     Args:

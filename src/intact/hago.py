@@ -1,0 +1,408 @@
+"""The names of [tvm]'s demonstration, each a thin one over what is there.
+
+::
+
+    from intact import hago
+
+    hardware = hago.create_sample_hardware()
+    strategy, sim_acc = hago.search_quantize_strategy(graph, hardware, dataset)
+    quantizer = hago.create_quantizer(graph, hardware, strategy)
+    simulated_graph = quantizer.simulate()
+    quantized_graph = quantizer.quantize()
+
+A graph is an ONNX model here. `intact.search_strategy` has all the options, and target files say
+more of what hardware is (`intact targets show tvm`).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx
+import onnx.numpy_helper
+import onnx_ir as ir
+
+from intact.api import inspect_graph_statistic, search_strategy
+from intact.errors import ExportError, TargetError, UsageError, nearest
+from intact.flow.search_setup import float_graph
+from intact.formats.base.format import Io, WrittenFiles
+from intact.formats.onnx_qdq.write import write_qdq
+from intact.formats.registry import FORMATS
+from intact.graph.op_table import OPS
+from intact.plan import QuantizedGraph
+from intact.plan.inference import Scale, infers_scale
+from intact.plan.tie import Range, Rectify, rectifies
+from intact.search.strategy import Strategy
+from intact.targets import DType, OpRule, Target, load_target
+from intact.targets.check import check
+from intact.targets.rules import Signature, with_float_form
+
+if TYPE_CHECKING:
+    from intact.recipe.groups import DataSource, ModelSource
+
+__all__ = [
+    "Hardware",
+    "OpDesc",
+    "Quantizer",
+    "create_quantizer",
+    "create_sample_hardware",
+    "inspect_graph_statistic",
+    "register_finfer_scale",
+    "register_fthreshold_rectify",
+    "search_quantize_strategy",
+]
+
+_ONNX_NAMES: Mapping[str, tuple[str, ...]] = {
+    "abs": ("Abs",),
+    "add": ("Add",),
+    "clip": ("Clip",),
+    "concatenate": ("Concat",),
+    "expand_dims": ("Unsqueeze",),
+    "image.resize2d": ("Resize",),
+    "max": ("ReduceMax",),
+    "maximum": ("Max",),
+    "mean": ("ReduceMean",),
+    "min": ("ReduceMin",),
+    "minimum": ("Min",),
+    "multiply": ("Mul",),
+    "nn.avg_pool2d": ("AveragePool",),
+    "nn.batch_flatten": ("Flatten",),
+    "nn.batch_matmul": ("MatMul",),
+    "nn.conv2d": ("Conv",),
+    "nn.conv2d_transpose": ("ConvTranspose",),
+    "nn.dense": ("Gemm", "MatMul"),
+    "nn.depth_to_space": ("DepthToSpace",),
+    "nn.global_avg_pool2d": ("GlobalAveragePool",),
+    "nn.global_max_pool2d": ("GlobalMaxPool",),
+    "nn.leaky_relu": ("LeakyRelu",),
+    "nn.max_pool2d": ("MaxPool",),
+    "nn.pad": ("Pad",),
+    "nn.prelu": ("PRelu",),
+    "nn.relu": ("Relu",),
+    "nn.softmax": ("Softmax",),
+    "reshape": ("Reshape",),
+    "sigmoid": ("Sigmoid",),
+    "split": ("Split",),
+    "squeeze": ("Squeeze",),
+    "strided_slice": ("Slice",),
+    "subtract": ("Sub",),
+    "sum": ("ReduceSum",),
+    "take": ("Gather",),
+    "tanh": ("Tanh",),
+    "tile": ("Tile",),
+    "transpose": ("Transpose",),
+}
+"""TVM's names of operators; those of ONNX are their own."""
+
+_BASE = "tvm"
+"""The target that says how the integers compute; what has which types, a `Hardware` says."""
+
+_FORMATS = ("onnx_qdq", "onnx_integer", "tvm")
+
+
+@dataclass(frozen=True)
+class OpDesc:
+    """One form of an operator on the hardware.
+
+    Attributes:
+        in_dtypes: Data types of the inputs, then of the weight: ``int4``, ``int8``, ``int16``,
+            ``int32``, their unsigned ones, or ``float32``.
+        out_dtypes: Data types of the outputs.
+    """
+
+    in_dtypes: Sequence[str]
+    out_dtypes: Sequence[str]
+
+    def signature(self, op_name: str) -> Signature:
+        """Return it as a target has it.
+
+        Raises:
+            TargetError: There is no such data type, or none is given.
+        """
+        names = {dtype.value for dtype in DType}
+        for name in (*self.in_dtypes, *self.out_dtypes):
+            if name not in names:
+                raise TargetError(f"{op_name}: data type {name!r}", remedy=nearest(name, names))
+        if not self.in_dtypes or not self.out_dtypes:
+            raise TargetError(
+                f"{op_name}: no data type", remedy="give in_dtypes and out_dtypes, ['int8'] say"
+            )
+        return Signature(
+            inputs=tuple(map(DType, self.in_dtypes)), outputs=tuple(map(DType, self.out_dtypes))
+        )
+
+
+class Hardware(defaultdict[str, list[OpDesc]]):
+    """What an accelerator computes: descriptions by operator, best first.
+
+    An operator without any stays float. One with float32 alone does, too: integers end before it.
+    One with float32 beside integers computes with integers behind a quantized source. Names are
+    TVM's (``nn.conv2d``) or ONNX's (``Conv``).
+
+    >>> desc = Hardware()
+    >>> desc["nn.conv2d"].append(OpDesc(in_dtypes=["int8", "int8"], out_dtypes=["int32"]))
+    >>> [rule.ops for rule in desc.target().rules]
+    [('Conv',)]
+    """
+
+    def __init__(self) -> None:
+        super().__init__(list)
+
+    def target(self, name: str = "hardware") -> Target:
+        """Return the hardware as a target.
+
+        It rounds and requantizes as target ``tvm`` does, and ties the scales that it ties.
+
+        Raises:
+            UsageError: An operator is unknown.
+            TargetError: A description is impossible.
+        """
+        base = load_target(_BASE)
+        described: dict[str, list[Signature]] = {}
+        for op_name, descs in self.items():
+            for op_type in _op_types(op_name):
+                described.setdefault(op_type, []).extend(d.signature(op_name) for d in descs)
+        rules = tuple(
+            with_float_form(rule, name)
+            for op_type, signatures in described.items()
+            if signatures
+            for rule in _rules(base, op_type, signatures)
+        )
+        described_target = msgspec.structs.replace(
+            base,
+            name=name,
+            description="described by intact.hago.Hardware",
+            extends="",
+            formats=_FORMATS,
+            rules=rules,
+        )
+        return check(described_target, "intact.hago.Hardware")
+
+
+def _op_types(op_name: str) -> tuple[str, ...]:
+    found = _ONNX_NAMES.get(op_name) or ((op_name,) if op_name in OPS else ())
+    if not found:
+        raise UsageError(f"operator {op_name!r}", remedy=nearest(op_name, [*_ONNX_NAMES, *OPS]))
+    return found
+
+
+def _rules(base: Target, op_type: str, signatures: Sequence[Signature]) -> Iterator[OpRule]:
+    """Yield the rules of an operator: those of the base, where it has some, with other types."""
+    own, *others = signatures
+    types = {"inputs": own.inputs, "outputs": own.outputs, "alternatives": tuple(others)}
+    known = [rule for rule in base.rules if op_type in rule.ops and rule.quantize]
+    for rule in known or [OpRule(ops=(op_type,))]:
+        yield msgspec.structs.replace(rule, ops=(op_type,), reason="", **types)
+
+
+_INT8, _INT32, _FLOAT = "int8", "int32", "float32"
+_SAMPLE: Mapping[tuple[str, ...], tuple[tuple[int, str, str], ...]] = {
+    ("nn.conv2d", "nn.conv2d_transpose", "nn.dense", "multiply"): ((2, _INT8, _INT32),),
+    ("add", "subtract"): ((2, _INT32, _INT32), (2, _FLOAT, _FLOAT)),
+    ("concatenate", "maximum", "minimum"): ((2, _INT8, _INT8), (2, _FLOAT, _FLOAT)),
+    (
+        *("clip", "expand_dims", "nn.batch_flatten", "nn.depth_to_space", "nn.global_max_pool2d"),
+        *("nn.leaky_relu", "nn.max_pool2d", "nn.pad", "nn.prelu", "nn.relu", "reshape", "sigmoid"),
+        *("split", "squeeze", "strided_slice", "take", "tanh", "tile", "transpose"),
+    ): ((1, _INT8, _INT8), (1, _FLOAT, _FLOAT)),
+    ("mean", "nn.avg_pool2d", "nn.global_avg_pool2d", "nn.softmax"): ((1, _FLOAT, _FLOAT),),
+}
+"""Operators with the number of inputs, their type and that of the output, for each form."""
+
+
+def create_sample_hardware() -> Hardware:
+    """Return a description that serves most convolutional models: int8 products, int32 sums.
+
+    Means and Softmax are in float, as in the document. Those of real hardware are targets, whose
+    names every function here takes as well: ``x86``, ``arm``, ``cuda``, ``vta``, ``tvm``.
+    """
+    hardware = Hardware()
+    for op_names, forms in _SAMPLE.items():
+        for op_name in op_names:
+            for count, inputs, output in forms:
+                hardware[op_name].append(OpDesc([inputs] * count, [output]))
+    return hardware
+
+
+def search_quantize_strategy(
+    graph: ModelSource,
+    hardware: Hardware | Target | str,
+    dataset: DataSource | Sequence[npt.NDArray[Any]],
+    **options: Any,
+) -> tuple[Strategy, float]:
+    """Search for the best strategy, with [tvm]'s greedy search unless another sampler is named.
+
+    Args:
+        graph: The float model.
+        hardware: What it is for.
+        dataset: A list of batches: dicts of arrays by input (with ``label`` or ``labels``, ``[N]``,
+            for accuracy), or arrays for a model with one input; or all that
+            `intact.search_strategy` takes.
+        options: Those of `intact.search_strategy`: ``budget``, ``max_drop``, ``objective``,
+            ``log`` ...
+
+    Returns:
+        The strategy, and its score on the dataset: accuracy in percent where there are labels, else
+        agreement with the float model, or the SQNR in dB where the model gives no classes.
+
+    Raises:
+        IntactError: As of `intact.search_strategy`.
+    """
+    target = _target(hardware)
+    data = _batches(graph, target, dataset)
+    found = search_strategy(graph, data, target=target, **{"sampler": "greedy", **options})
+    return found.strategy, found.score
+
+
+@dataclass(frozen=True)
+class Quantizer:
+    """A strategy that is about to be realized.
+
+    Attributes:
+        plan: The decisions, with their scales.
+    """
+
+    plan: QuantizedGraph
+
+    def simulate(self) -> onnx.ModelProto:
+        """Return the simulated graph, which computes with floats.
+
+        QuantizeLinear and DequantizeLinear stand on every quantized edge, and constants are the
+        floats that their integers stand for.
+        """
+        return _with_float_constants(_proto(write_qdq(self.plan).model))
+
+    def quantize(self) -> onnx.ModelProto:
+        """Return the graph of low precision, which takes and gives floats as the model does.
+
+        If the hardware has an integer form of every operator it is plain operators on integers,
+        else integer weights with QuantizeLinear and DequantizeLinear around the operators, of which
+        ONNX Runtime makes its integer kernels.
+        """
+        try:
+            written = FORMATS["onnx_integer"].write(self.plan, Io.FLOAT)
+        except ExportError:  # the plan has float operators, or codes of 16 bits
+            return _proto(write_qdq(self.plan).model)
+        files = written.files if isinstance(written, WrittenFiles) else {}
+        (content,) = files.values()
+        return onnx.load_from_string(content)
+
+
+def create_quantizer(
+    graph: ModelSource, hardware: Hardware | Target | str, strategy: Strategy
+) -> Quantizer:
+    """Make the plan of a strategy; no data is needed.
+
+    Raises:
+        PlanError: The strategy is of another model, or does not fit the hardware.
+    """
+    target = _target(hardware)
+    return Quantizer(strategy.plan(float_graph(graph, target, (), ()), target))
+
+
+ThresholdRectify: TypeAlias = Callable[
+    [Sequence[int], Sequence[int], Sequence[float], Sequence[float]],
+    tuple[Sequence[float], Sequence[float]],
+]
+"""Gives new thresholds of inputs and outputs from their bits and thresholds."""
+
+
+def register_fthreshold_rectify(op_name: str) -> Callable[[ThresholdRectify], ThresholdRectify]:
+    """Register what unifies the thresholds at an operator, in place of the largest one's scale.
+
+    The function gets ``in_bits, out_bits, in_tholds, out_tholds`` of the ends that the hardware
+    ties and returns the thresholds of the inputs and of the outputs. All tied ends come as inputs,
+    also the result where it is tied to them.
+    """
+
+    def register(function: ThresholdRectify) -> ThresholdRectify:
+        rectifies(*_op_types(op_name))(_on_ranges(function))
+        return function
+
+    return register
+
+
+def _on_ranges(function: ThresholdRectify) -> Rectify:
+    def rectify(bits: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
+        thresholds = [max(-low, high) for low, high in ranges]
+        found, _ = function(bits, [], thresholds, [])
+        return [
+            (low * new / old, high * new / old) if old else (-new, new)
+            for (low, high), old, new in zip(ranges, thresholds, found, strict=True)
+        ]
+
+    return rectify
+
+
+ScaleOfInputs: TypeAlias = Callable[[Sequence[Scale]], Scale]
+"""Gives the scale of an operator's sums from those of its inputs."""
+
+
+def register_finfer_scale(op_name: str) -> Callable[[ScaleOfInputs], ScaleOfInputs]:
+    """Register what gives the scale of an operator's sums from ``in_scales``."""
+
+    def register(function: ScaleOfInputs) -> ScaleOfInputs:
+        infer = infers_scale(*_op_types(op_name))
+        infer(lambda _, scales: np.asarray(function(scales), np.float64))
+        return function
+
+    return register
+
+
+def _target(hardware: Hardware | Target | str) -> Target:
+    if isinstance(hardware, Hardware):
+        return hardware.target()
+    return hardware if isinstance(hardware, Target) else load_target(hardware)
+
+
+def _proto(model: ir.Model) -> onnx.ModelProto:
+    return ir.to_proto(model)
+
+
+def _with_float_constants(model: onnx.ModelProto) -> onnx.ModelProto:
+    """Compute what dequantizes constants, in place; return the model."""
+    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
+    for node in list(model.graph.node):
+        if node.op_type != "DequantizeLinear" or not arrays.keys() >= {*node.input}:
+            continue
+        codes, scale, zero_point = (arrays[name] for name in node.input)
+        axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
+        shape = [1] * codes.ndim
+        if scale.ndim:
+            shape[axis] = scale.size
+        offset = zero_point.astype(np.int64).reshape(shape)
+        values = (codes.astype(np.int64) - offset).astype(np.float32) * scale.reshape(shape)
+        model.graph.initializer.append(onnx.numpy_helper.from_array(values, node.output[0]))
+        model.graph.node.remove(node)
+    read = {name for node in model.graph.node for name in node.input}
+    read.update(each.name for each in model.graph.output)
+    kept = [each for each in model.graph.initializer if each.name in read]
+    del model.graph.initializer[:]
+    model.graph.initializer.extend(kept)
+    return model
+
+
+def _batches(graph: ModelSource, target: Target, dataset: Any) -> Any:
+    """Return a list of batches as other sources are: dicts with the names of inputs and labels."""
+    if not isinstance(dataset, list | tuple) or not dataset:
+        return dataset
+    inputs = [str(value.name) for value in float_graph(graph, target, (), ()).inputs]
+    return [_batch(each, inputs) for each in dataset]
+
+
+def _batch(batch: object, inputs: Sequence[str]) -> object:
+    if isinstance(batch, Mapping):
+        renamed = {"label": "labels"} if "label" not in inputs else {}
+        return {renamed.get(str(name), name): array for name, array in batch.items()}
+    if isinstance(batch, Iterable) and len(inputs) == 1:
+        return {inputs[0]: np.asarray(batch)}
+    raise UsageError(
+        f"a batch of the dataset is a {type(batch).__name__}",
+        remedy=f"give dicts with the model's inputs: {', '.join(inputs)}",
+    )
