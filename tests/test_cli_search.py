@@ -77,7 +77,8 @@ def test_every_command_of_the_document_runs(here: Path, say: Any) -> None:
 
 
 def test_the_python_of_the_document_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (block,) = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    block, hago = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
+    assert "create_quantizer(graph, hardware, strategy)" in hago  # runs in test_hago.py
     exec(block, {})
     assert re.fullmatch(r"[\d.]+ [\d.]+\n", capsys.readouterr().out)
     assert (here / "out" / "plan.json").is_file()

@@ -105,7 +105,7 @@ class TestGoals:
         assert best.float_score == math.inf
 
     def test_an_impossible_score_says_how_near_it_came(self, tmp_path: Path) -> None:
-        near = r"reaches a score of 100: the best of \d+ .* at a cost of"
+        near = r"reaches a score of 100(, after \d+ trials in .*)?: the best of \d+ .* at a cost of"
         with pytest.raises(SearchError, match=near):
             found(output=tmp_path / "out", sampler="random", min_score=100.0)
         assert not (tmp_path / "out").exists()
@@ -317,7 +317,7 @@ class TestObjectives:
         assert turned.score <= turned.float_score + 1.0
         most = found(figure="wrong", lower_is_better=True, min_score=50.0, **options)
         assert most.standing.goal.min_score == -50.0
-        with pytest.raises(SearchError, match=r"reaches a score of 0\.5: the best of .* has 100 "):
+        with pytest.raises(SearchError, match=r"reaches a score of 0\.5.*: the best .* has 100 "):
             found(
                 data(8) | {"labels": np.full(8, 11)},
                 objective=mistakes,
@@ -362,7 +362,7 @@ class TestObjectives:
             calls.append(1)
             return 1.0 if len(calls) == 1 else math.nan
 
-        with pytest.raises(SearchError, match="no trial was run on all samples: metric late"):
+        with pytest.raises(SearchError, match=r"no trial was run on all samples.*: metric late"):
             found(objective=late)
 
     def test_a_constant_takes_the_cheapest(self) -> None:

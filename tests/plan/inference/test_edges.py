@@ -207,7 +207,7 @@ def test_the_first_description_that_holds_the_widths(tmp_path: Path) -> None:
     assert edge(wide, "conv.output[0]").in_dtype is DType.INT32
     assert edge(wide, "conv.input[0]").out_dtype is DType.UINT16
     # No description takes a weight of 16 bits: it is computed in float.
-    wider = calibrated(b.build(), target, Overrides(bits={"conv.weight": 16}))
+    wider = calibrated(b.build(), target, Overrides(weight_bits=16, bits={"conv.input": 16}))
     assert edge(wider, "conv.output[0]").in_dtype is DType.FLOAT32
 
 
