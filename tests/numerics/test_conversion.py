@@ -43,6 +43,42 @@ def test_a_symmetric_range_and_one_without_zero() -> None:
     assert (widened.low, widened.zero_point) == (0.0, 0)
 
 
+@pytest.mark.parametrize(
+    ("low", "high", "codes", "scale"),
+    [
+        (-1.28, 1.27, (-128, 127), 0.01),  # the inverse in [mqbench], of 8 bits
+        (-0.64, 0.63, (-64, 63), 0.01),  # and of the 7 bits of its weights
+        (0.0, 2.55, (0, 255), 0.01),
+        (-1.27, 1.27, (-127, 127), 0.01),
+        (-1.28, 1.28, (-128, 127), 1.28 / 127),  # 1.28 needs more than 1.27 does
+        (-1.28, 0.5, (-128, 127), 0.01),
+        (-0.5, 1.27, (-128, 127), 0.01),
+        (0.0, 0.0, (-128, 127), 1.0),
+    ],
+)
+def test_a_symmetric_range_has_the_smallest_scale_that_holds_it(
+    low: float, high: float, codes: tuple[int, int], scale: float
+) -> None:
+    found = Quantization.of_range(low, high, *codes, symmetric=True)
+    assert (found.scale, found.zero_point) == (np.float32(scale), 0)
+
+
+@given(scales, st.sampled_from(CODES), st.booleans(), st.data())
+def test_ends_as_they_are_written_come_back(
+    scale: float, codes: tuple[int, int], symmetric: bool, data: st.DataObject
+) -> None:
+    """What a FakeQuantize holds in float32 gives a scale that writes the same two numbers."""
+    zero_point = 0 if symmetric else data.draw(st.integers(*codes))
+    params = QuantParams(np.asarray(scale, np.float32), np.asarray(zero_point))
+    low, high = (float(end) for end in ends_of_codes(params, *codes))
+    back = Quantization.of_range(low, high, *codes, symmetric=symmetric)
+    again = QuantParams(np.asarray(back.scale), np.asarray(back.zero_point))
+    assert [float(end) for end in ends_of_codes(again, *codes)] == [low, high]
+    assert back.zero_point == zero_point
+    if 0 not in (low, high):
+        assert back.scale == np.float32(scale)
+
+
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e-50, 1e-40, 1e50])
 def test_impossible_scales(scale: float) -> None:
     with pytest.raises(UsageError, match="a scale of"):

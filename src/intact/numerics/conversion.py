@@ -59,13 +59,40 @@ class Quantization:
     def of_range(
         low: float, high: float, quant_min: int, quant_max: int, *, symmetric: bool
     ) -> Quantization:
-        """Take a range; it is widened to hold 0, and moved so that 0 is a code.
+        """Take a range, that of a FakeQuantize for instance.
+
+        A range that some scale and zero point give, in float32, comes back as those: ``scale =
+        (high - low) / (quant_max - quant_min)``, the inverse in [mqbench]. Any other is widened to
+        hold 0, and moved so that 0 is a code; a symmetric one gets the smallest scale with which
+        the codes hold both ends. Codes -128..127 hold one step more below 0 than above: their scale
+        is ``max(-low / 128, high / 127)``.
 
         Raises:
             ConfigError: An end is not finite, or the ends are crossed.
+
+        >>> Quantization.of_range(-1.28, 1.27, -128, 127, symmetric=True).scale
+        np.float32(0.01)
         """
         scale, zero = params_from_range(low, high, quant_min, quant_max, symmetric=symmetric)
-        return Quantization.of_scale(float(scale), int(zero), quant_min, quant_max)
+        if symmetric and quant_min < 0 < quant_max:
+            scale = _scale_around_zero(low, high, quant_min, quant_max)
+        ends = np.asarray(low, np.float32), np.asarray(high, np.float32)
+        codes = quant_min, quant_max
+        if low <= 0.0 <= high and ends[0] < ends[1]:
+            exact = params_of_ends(*ends, *codes)
+            is_centred = not symmetric or not exact.zero_point.any()
+            is_exact = is_centred and bool(_gives(exact, *ends, *codes))
+            if is_exact and not _gives(QuantParams(scale, zero), *ends, *codes):
+                scale, zero = exact
+        return Quantization.of_scale(float(scale), int(zero), *codes)
+
+
+def _scale_around_zero(
+    low: float, high: float, quant_min: int, quant_max: int
+) -> npt.NDArray[np.float32]:
+    """Return the smallest scale with which codes of both signs hold a range; 1 for 0 .. 0."""
+    scale = max(min(low, 0.0) / quant_min, max(high, 0.0) / quant_max)
+    return np.asarray(max(scale, float(np.finfo(np.float32).tiny)) if scale else 1.0, np.float32)
 
 
 Ends = npt.NDArray[np.float32]

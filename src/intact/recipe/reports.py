@@ -272,7 +272,11 @@ class ConvertRangesOptions(Options):
         Flag(), True, "Codes of both signs; else from 0.", flag="--signed/--unsigned"
     )
     narrow: bool = option(Flag(), False, "Leave out the lowest signed code: -127 to 127.")
-    symmetric: bool = option(Flag(), False, "The zero point is 0.")
+    symmetric: bool = option(
+        Flag(),
+        False,
+        "The zero point is 0; the scale is the smallest with which the codes hold the range.",
+    )
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)

@@ -25,7 +25,11 @@ def _export(given: Given[ExportCommand]) -> None:
 def _convert_ranges(given: Given[ConvertRangesCommand]) -> None:
     """Turn a scale and zero point into the range of the codes, or a range into those.
 
+    The ends of a FakeQuantize give back the scale and zero point that they were made of.
+
     Example: intact convert-ranges --scale 0.1 --zero-point -3
+
+    Example: intact convert-ranges --low -1.28 --high 1.27 --symmetric
     """
     from intact import api
     from intact.cli.printing import print_json, say
