@@ -122,7 +122,7 @@ class TestScales:
                 size = () if config.grid.axis is None else (_size(plan, config),)
                 config.set_params(np.full(size, scale, np.float32))
                 config.observer = "given"
-        activate(plan.configs.values())
+        activate(plan)
         plan.provenance = plan.provenance.calibrated("given", "given")
         assert content(again(plan)) == content(plan)
         threshold = Strategy.of(plan).thresholds["only.input[1]"]
@@ -141,7 +141,7 @@ def _settled(plan: QuantizedGraph) -> QuantizedGraph:
     for config in plan.configs.values():
         config.dominator.observer = "given"  # no bias changes them
     assign_biases(plan)
-    activate(plan.configs.values())
+    activate(plan)
     return plan
 
 

@@ -25,11 +25,12 @@ from intact.calibrate.scales.roles import (
     point_role,
 )
 from intact.calibrate.statistics import Statistics
-from intact.config import QuantState, TensorQuantConfig
+from intact.config import QuantState
 from intact.errors import CalibrationError
 from intact.graph import Role
 from intact.numerics.affine_params import PowerOfTwo
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
+from intact.plan.bounds import follow_data
 from intact.plan.given_scales import GIVEN, ScaleTable
 
 _BIASES = 4096
@@ -156,7 +157,7 @@ def assign_own(
         if point.config not in settled and not is_fixed(point.config):
             _assign_weight(point, method, memo, truncates=truncates)
     notes += assign_biases(plan, memo.bounded("biases", _BIASES))
-    activate(plan.configs.values())
+    activate(plan)
     plan.provenance = plan.provenance.calibrated(
         method.activations if observed or given is None else GIVEN,
         method.weights,
@@ -242,10 +243,11 @@ def _assign_weight(point: QuantPoint, method: Method, memo: Memo, *, truncates: 
     config.observer = method.weights
 
 
-def activate(configs: Iterable[TensorQuantConfig]) -> None:
+def activate(plan: QuantizedGraph) -> None:
     """Put configs in effect whose dominators have their scales by now, in place."""
-    for config in configs:
+    for config in plan.configs.values():
         if config.state is QuantState.INITIAL:
             config.transition(QuantState.ACTIVATED)
         elif config.state is QuantState.PASSIVE_INIT:
             config.transition(QuantState.PASSIVE)
+    follow_data(plan)

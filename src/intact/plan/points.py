@@ -15,6 +15,7 @@ import onnx_ir as ir
 from intact.config import MEANING, StateMeaning, TensorQuantConfig
 from intact.errors import PlanError
 from intact.graph import is_constant, moves_values
+from intact.plan.bounds import is_bound
 from intact.plan.quantized_graph import Codes, QuantizedGraph, TensorEnd, quantizes
 
 
@@ -112,6 +113,8 @@ def _points_of(plan: QuantizedGraph, value: ir.Value, grids: _Grids) -> Iterator
         )
     groups: dict[int, list[tuple[ir.Node, int, TensorQuantConfig]]] = {}
     for node, slot, config in plan.consumer_configs(value):
+        if is_bound(node, slot, config):
+            continue
         groups.setdefault(id(config.dominator), []).append((node, slot, config))
     for group in groups.values():
         active = [(node, slot, config) for node, slot, config in group if quantizes(config)]

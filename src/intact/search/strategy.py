@@ -41,6 +41,13 @@ def has_integers(config: TensorQuantConfig) -> bool:
     return MEANING[config.state] in (StateMeaning.QUANTIZES, StateMeaning.GOVERNED)
 
 
+def _integer_ends(plan: QuantizedGraph) -> Iterator[tuple[str, TensorQuantConfig]]:
+    """Yield the ends that hold integers by name, except bounds: they follow their data."""
+    for end, config in plan.configs.items():
+        if has_integers(config) and role_at(plan, end) is not Role.PARAMETER:
+            yield str(end), config
+
+
 def scale_owners(plan: QuantizedGraph) -> Iterator[tuple[TensorEnd, TensorQuantConfig]]:
     """Yield every config that owns a scale, except biases: their scales follow."""
     for end, config in plan.configs.items():
@@ -175,9 +182,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                     f"{end} is {config.state.name}, which a strategy cannot describe",
                     remedy="calibrate a plan of the float model",
                 )
-        quantized = {
-            str(end): config for end, config in plan.configs.items() if has_integers(config)
-        }
+        quantized = dict(_integer_ends(plan))
         of_scales: dict[str, Threshold] = {}
         scales: dict[str, Threshold] = {}
         zero_points: dict[str, Code | list[Code]] = {}
@@ -229,7 +234,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         self._check_nodes(plan)
         self._set_scales(plan)
         assign_biases(plan)
-        activate(plan.configs.values())
+        activate(plan)
         self._check_ends(plan)
         for end, config in scale_owners(plan):
             if not is_fixed(config):
@@ -307,9 +312,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     def _check_ends(self, plan: QuantizedGraph) -> None:
         here = f"target {plan.target.name}"
         _refuse_odd("edges", self.topology.edge_conds, map(str, plan.configs))
-        found = {
-            str(end): config.bits for end, config in plan.configs.items() if has_integers(config)
-        }
+        found = {name: config.bits for name, config in _integer_ends(plan)}
         for name, is_there in self.topology.edge_conds.items():
             wanted = self.bits.get(name)
             if is_there != (name in found) or found.get(name) != wanted:

@@ -32,6 +32,7 @@ from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 from intact.graph.passes.types import infer_types
 from intact.plan import Codes, Decision, Direction, QuantizedGraph, TensorEnd
+from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.plan.topology import sole_reader
 from intact.targets import Target
@@ -100,6 +101,7 @@ def configure(graph: Graph, target: Target, points: list[ReadPoint]) -> Quantize
     _share_moved(plan)
     _overlap_sums(plan)
     _overlap_fused(plan)
+    follow_data(plan)
     shapes = shape_or_index_values(graph)
     plan.decisions.update({str(n.name): _decision(plan, n, shapes) for n in graph.nodes})
     return plan

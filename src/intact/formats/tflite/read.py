@@ -33,6 +33,7 @@ from intact.graph.aliases import set_aliases
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
 from intact.plan import Decision, QuantizedGraph, TensorEnd
+from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.targets import Target
 
@@ -159,6 +160,7 @@ class _Configurer:
                 end = TensorEnd.output(str(node.name), slot)
                 self._plan.configs[end] = self._output(node, value)
         self._overlap_chains()
+        follow_data(self._plan)
         for node in self._graph.nodes:
             self._plan.decisions[str(node.name)] = self._decision(node)
         return self._plan
