@@ -65,7 +65,8 @@ def test_contradictions(arguments: dict[str, Any], message: str) -> None:
 def test_scheme_and_levels(policy: str, low: int, scheme: Scheme) -> None:
     made = grid(policy, low)
     assert made.scheme is scheme
-    assert made.levels == Levels(low, 127, scheme)
+    steps = 16 if policy == EXPONENTIAL else None
+    assert made.levels == Levels(low, 127, scheme, steps)
 
 
 def test_width_of_thirty_two_bits_and_fewer_levels_than_bits() -> None:

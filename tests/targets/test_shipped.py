@@ -27,6 +27,7 @@ SHIPPED = (
     "integer-pow2",
     "ncnn",
     "ncnn-winograd",
+    "nnie",
     "onnxruntime",
     "onnxruntime-avx2",
     "openvino",

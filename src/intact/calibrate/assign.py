@@ -36,6 +36,12 @@ from intact.plan.given_scales import GIVEN, ScaleTable
 _BIASES = 4096
 """Scales of biases that are remembered: there is one for each pair of input and weight scales."""
 
+_LOGARITHMIC, _ASYMMETRIC = (
+    "tensors with logarithmic levels",
+    "asymmetric tensors with both signs",
+)
+"""For which a method may not be defined."""
+
 __all__ = ["Method", "Points", "activate", "assign", "assign_own", "required_tensors"]
 
 
@@ -205,7 +211,7 @@ def _assign_activations(
     truncates: bool,
 ) -> list[Note]:
     groups: dict[int, TiedRanges] = {}
-    fallen: list[str] = []
+    fallen: dict[str, list[str]] = {}
     for point in points:
         if not needs_range(point.config):
             continue
@@ -218,7 +224,10 @@ def _assign_activations(
         masks.found |= found.masks.found
         for factor in found.masks.alone.values():
             masks.alone[id(root)] = factor
-        fallen += [name] if found.is_fallen else []
+        if found.is_fallen:
+            is_logarithmic = point.config.grid.exponential
+            kind = _LOGARITHMIC if is_logarithmic else _ASYMMETRIC
+            fallen.setdefault(kind, []).append(name)
         groups.setdefault(id(root), TiedRanges(root)).add(point.config, (found.low, found.high))
     for key, group in groups.items():
         root, shared = group.root, masks.shared(key, *group.common())
@@ -226,11 +235,11 @@ def _assign_activations(
         root.set_checked(memo(("params", root.grid, shared), params))
         root.observer = method.activations
     messages = [masks.note()] if masks.found else []
-    if fallen:
-        messages.append(
-            f"{method.activations} is not defined for asymmetric tensors with both signs; "
-            f"{len(fallen)} of them use {method.fallback} (first: {fallen[0]})"
-        )
+    messages += [
+        f"{method.activations} is not defined for {kind}; "
+        f"{len(names)} of them use {method.fallback} (first: {names[0]})"
+        for kind, names in fallen.items()
+    ]
     return [Note(NoteKind.CALIBRATION, "", message) for message in messages]
 
 

@@ -13,7 +13,12 @@ from intact.errors import ConfigError
 from intact.numerics.affine import dequantize, fake_quantize, quantize
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.levels import Levels, Rounding, Scheme
-from intact.numerics.logarithmic import dequantize_logarithmic, quantize_logarithmic
+from intact.numerics.logarithmic import (
+    MOST_STEPS,
+    STEPS_PER_OCTAVE,
+    dequantize_logarithmic,
+    quantize_logarithmic,
+)
 
 FloatArray = npt.NDArray[np.float32]
 
@@ -32,6 +37,8 @@ class Grid:
             an int8), never more.
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
+        steps_per_octave: Logarithmic levels between a magnitude and its double; None for linear
+            ones. 16 (NNIE's) unless given.
 
     Raises:
         ConfigError: If the fields contradict each other.
@@ -43,12 +50,16 @@ class Grid:
     bits: int
     quant_min: int
     quant_max: int
+    steps_per_octave: int | None = None
 
     def __post_init__(self) -> None:
+        if self.exponential and self.steps_per_octave is None:
+            object.__setattr__(self, "steps_per_octave", STEPS_PER_OCTAVE)
         self.policy.check()
         self._check_granularity()
         self._check_range()
         self._check_symmetry()
+        self._check_octave()
 
     @property
     def symmetric(self) -> bool:
@@ -80,7 +91,12 @@ class Grid:
     @property
     def levels(self) -> Levels:
         """The range and the scheme, for ``numerics.thresholds.estimate_range``."""
-        return Levels(self.quant_min, self.quant_max, self.scheme)
+        return Levels(self.quant_min, self.quant_max, self.scheme, self.steps_per_octave)
+
+    @property
+    def octave(self) -> int:
+        """Logarithmic levels between a magnitude and its double."""
+        return self.steps_per_octave or STEPS_PER_OCTAVE
 
     def check_params(self, scale: npt.ArrayLike, offset: npt.ArrayLike | None) -> QuantParams:
         """Check scale and offset against the grid; return them as read-only arrays.
@@ -121,7 +137,8 @@ class Grid:
         """Quantize floats to integers of the grid, saturating; NaN raises ``DataError``."""
         if self.exponential:
             scale = self._broadcast(params.scale, values.shape)
-            return quantize_logarithmic(values, scale, self.quant_min, self.quant_max)
+            codes = self.quant_min, self.quant_max
+            return quantize_logarithmic(values, scale, *codes, self.octave)
         return quantize(
             values,
             params.scale,
@@ -135,7 +152,8 @@ class Grid:
     def dequantize(self, quantized: IntegerArray, params: QuantParams) -> FloatArray:
         """Dequantize integers of the grid to float32."""
         if self.exponential:
-            return dequantize_logarithmic(quantized, self._broadcast(params.scale, quantized.shape))
+            scale = self._broadcast(params.scale, quantized.shape)
+            return dequantize_logarithmic(quantized, scale, self.octave)
         return dequantize(quantized, params.scale, params.zero_point, axis=self.axis)
 
     def fake_quantize(self, values: FloatArray, params: QuantParams) -> FloatArray:
@@ -199,6 +217,16 @@ class Grid:
                 f"logarithmic range {self.quant_min}..{self.quant_max} is not symmetric",
                 remedy=f"use quant_min {-self.quant_max} or 0",
             )
+
+    def _check_octave(self) -> None:
+        steps = self.steps_per_octave
+        if steps is not None and not self.exponential:
+            raise ConfigError(
+                f"{steps} steps an octave, but the levels are linear",
+                remedy="use EXPONENTIAL, or leave the steps out",
+            )
+        if steps is not None and not 1 <= steps <= MOST_STEPS:
+            raise ConfigError(f"{steps} steps an octave", remedy=f"use 1 to {MOST_STEPS}")
 
     def _check_shape(self, shape: tuple[int, ...]) -> None:
         if self.axis is None and shape != ():
@@ -282,6 +310,11 @@ class OnGrid:
     def granularity(self) -> Granularity:
         """``PerTensor()`` or ``PerChannel(axis)``."""
         return self.grid.granularity
+
+    @property
+    def steps_per_octave(self) -> int | None:
+        """Logarithmic levels between a magnitude and its double; None for linear ones."""
+        return self.grid.steps_per_octave
 
     @property
     def scheme(self) -> Scheme:

@@ -36,6 +36,7 @@ class TensorQuantConfig(SharedScale):
         quant_max: Largest integer used.
         rounding: Rounding mode.
         granularity: ``PerTensor()`` or ``PerChannel(axis)``, consistent with the policy.
+        steps_per_octave: Of EXPONENTIAL levels, 16 unless given; None for LINEAR ones.
         scale: Shape ``[]`` or ``[channels]``; ``None`` while unknown.
         offset: Same shape as the scale (also called zero point); ``None`` for zeros.
         observer: Name of the threshold method of the scale.
@@ -58,6 +59,7 @@ class TensorQuantConfig(SharedScale):
         quant_max: int,
         rounding: Rounding = Rounding.HALF_EVEN,
         granularity: Granularity = PerTensor(),  # noqa: B008  (frozen, without fields)
+        steps_per_octave: int | None = None,
         scale: npt.ArrayLike | None = None,
         offset: npt.ArrayLike | None = None,
         observer: str = "minmax",
@@ -73,6 +75,7 @@ class TensorQuantConfig(SharedScale):
                 bits=bits,
                 quant_min=quant_min,
                 quant_max=quant_max,
+                steps_per_octave=steps_per_octave,
             )
         )
         self.observer = observer
@@ -97,6 +100,7 @@ class TensorQuantConfig(SharedScale):
             quant_max=grid.quant_max,
             rounding=grid.rounding,
             granularity=grid.granularity,
+            steps_per_octave=grid.steps_per_octave,
             observer=observer,
         )
 
@@ -196,7 +200,8 @@ class TensorQuantConfig(SharedScale):
             raise ConfigError(
                 "the grid of a config with a scale cannot change", remedy="clear the scale first"
             )
-        if (grid.exponential, grid.granularity) != (self.grid.exponential, self.grid.granularity):
+        mine = (self.grid.steps_per_octave, self.grid.granularity)
+        if (grid.steps_per_octave, grid.granularity) != mine:
             raise ConfigError(
                 "the new grid has another spacing or granularity", remedy="use one policy"
             )
@@ -258,8 +263,10 @@ class TensorQuantConfig(SharedScale):
         Raises:
             ConfigError: If the new grid is impossible.
         """
+        chosen = self.policy if policy is None else policy
         return TensorQuantConfig(
-            policy=self.policy if policy is None else policy,
+            policy=chosen,
+            steps_per_octave=self.steps_per_octave if QuantPolicy.EXPONENTIAL in chosen else None,
             bits=bits,
             quant_min=quant_min,
             quant_max=quant_max,
@@ -304,6 +311,12 @@ def _check_sharing(grid: Grid, follower: TensorQuantConfig) -> None:
     if grid.exponential != theirs.exponential:
         raise ConfigError(
             "a linear and a logarithmic config cannot share a scale", remedy="use one policy"
+        )
+    if grid.steps_per_octave != theirs.steps_per_octave:
+        raise ConfigError(
+            f"configs with {grid.steps_per_octave} and {theirs.steps_per_octave} steps an octave "
+            "cannot share a scale",
+            remedy="use one number of steps",
         )
     if grid.granularity != theirs.granularity:
         raise ConfigError(

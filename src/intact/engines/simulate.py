@@ -21,7 +21,7 @@ from intact.config import Rounding, TensorQuantConfig
 from intact.engines.session import Feeds, make_session, run_session
 from intact.errors import PlanError
 from intact.graph.edit import Editor
-from intact.numerics.logarithmic import STEPS_PER_OCTAVE
+from intact.numerics.logarithmic import zero_below
 from intact.plan import (
     QuantizedGraph,
     QuantPoint,
@@ -96,7 +96,7 @@ def add_quantizer(
     enabled = editor.input(f"{name}/enabled", ir.DataType.BOOL, [])
     chain = _Chain(editor, name)
     if config.grid.exponential:
-        result = _logarithmic(chain, value, scale, low, high)
+        result = _logarithmic(chain, value, scale, low, high, config.grid.octave)
     else:
         steps = chain("Div", value, scale)
         rounded = ROUNDERS[config.rounding](chain, steps)
@@ -196,22 +196,24 @@ ROUNDERS: dict[Rounding, Callable[[_Chain, ir.Value], ir.Value]] = {
 
 
 def _logarithmic(
-    chain: _Chain, value: ir.Value, scale: ir.Value, low: ir.Value, high: ir.Value
+    chain: _Chain, value: ir.Value, scale: ir.Value, low: ir.Value, high: ir.Value, octave: int
 ) -> ir.Value:
-    """Fake-quantize to levels ``scale * 2**(k / STEPS_PER_OCTAVE)`` with k = 1..high, and 0.
+    """Fake-quantize to levels ``scale * 2**(k / octave)`` with k = 1..high, and 0.
 
     In float64, as in ``numerics.logarithmic``: with float32 logarithms, values near the middle
     between two levels could be rounded to the wrong one.
     """
-    steps = chain.constant(float(STEPS_PER_OCTAVE), np.float64)
-    per_nat = chain.constant(STEPS_PER_OCTAVE / np.log(2.0), np.float64)
+    steps = chain.constant(float(octave), np.float64)
+    per_nat = chain.constant(octave / np.log(2.0), np.float64)
     two, zero = chain.constant(2.0, np.float64), chain.constant(0.0, np.float64)
+    one, least = chain.constant(1.0, np.float64), chain.constant(zero_below(octave), np.float64)
     first, last = chain.to(scale, ir.DataType.DOUBLE), chain.to(high, ir.DataType.DOUBLE)
     ratio = chain("Div", chain("Abs", chain.to(value, ir.DataType.DOUBLE)), first)
     position = chain("Mul", chain("Log", ratio), per_nat)
-    codes = chain("Round", chain("Clip", position, zero, last))
+    # Clip takes float64 from opset 12 on only.
+    codes = chain("Round", chain("Min", chain("Max", position, one), last))
     level = chain("Mul", chain("Pow", two, chain("Div", codes, steps)), first)
-    is_zero = chain("Equal", codes, zero, dtype=ir.DataType.BOOL)
+    is_zero = chain("Less", ratio, least, dtype=ir.DataType.BOOL)
     magnitude = chain("Where", is_zero, zero, level)
     # One-sided levels (low = 0) have no negative side.
     sign = chain("Max", chain("Sign", value), low)
@@ -329,7 +331,7 @@ def _recalibrated(
     if config is None or config.params is None or not quantizes(config):
         raise PlanError(f"{end} has no scale", remedy="calibrate the plan first")
     same_rounding = config.rounding is compiled.rounding
-    if not same_rounding or config.grid.exponential != compiled.grid.exponential:
+    if not same_rounding or config.steps_per_octave != compiled.steps_per_octave:
         raise PlanError(
             f"{end} has another rounding or spacing than the compiled plan",
             remedy="make a new Simulator",

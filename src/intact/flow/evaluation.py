@@ -18,6 +18,7 @@ from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT, SATURATES
 from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
 from intact.errors import DataError, UsageError
 from intact.flow.doubts import PREPROCESSED, doubts_of
 from intact.flow.result import Result
@@ -31,6 +32,7 @@ from intact.numerics.metrics import (
     agreement,
     in_top_k,
 )
+from intact.plan.points import has_logarithmic_levels
 from intact.program.lower import lower
 from intact.targets.advice import quantize_for_saturating_pairs
 
@@ -247,7 +249,7 @@ def evaluate_result(
     size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
     is_deployed = next(iter(result.exports)) == ONNX_QDQ
-    runtime, quantized = (_deployed if is_deployed else _integers)(result, threads)
+    runtime, quantized = _runs(result, threads)
     seen = _Pass.of(float_model.outputs, metric)
     first: Batch = {}
     for feeds, count in samples.batches(size):
@@ -319,6 +321,21 @@ def _without_float(found: Evaluation) -> Evaluation:
 
 
 _Run: TypeAlias = Callable[[Batch], _Arrays]
+
+
+def _runs(result: Result, threads: int) -> tuple[str, _Run]:
+    """Choose what runs the quantized model: the file itself, else what computes the same."""
+    if next(iter(result.exports)) == ONNX_QDQ:
+        return _deployed(result, threads)
+    if has_logarithmic_levels(result.plan):
+        return _simulated(result, threads)
+    return _integers(result, threads)
+
+
+def _simulated(result: Result, threads: int) -> tuple[str, _Run]:
+    """Quantized values in float32, for levels that no integer arithmetic computes with."""
+    simulator = Simulator(result.plan, threads=threads)
+    return f"simulation for {result.plan.target.name}", lambda feeds: simulator.run(feeds)[0]
 
 
 def _deployed(result: Result, threads: int) -> tuple[str, _Run]:

@@ -55,7 +55,21 @@ def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Dep
         raise UsageError(
             f"--io float does nothing for {', '.join(chosen)}", remedy=f"it is for {able}"
         )
+    _refuse_logarithmic(target, chosen)
     return Deployment(chosen, Io(io))
+
+
+def _refuse_logarithmic(target: Target, chosen: Sequence[str]) -> None:
+    """Refuse formats of equally spaced levels for a target of logarithmic ones, before samples."""
+    unable = [name for name in chosen if not FORMATS[name].expressible.logarithmic]
+    if not target.is_logarithmic or not unable:
+        return
+    able = " or ".join(name for name, row in described() if row.expressible.logarithmic)
+    raise UsageError(
+        f"target {target.name} has logarithmic levels (spacing = 'exponential'), which format "
+        f"{unable[0]} cannot hold",
+        remedy=f"use --format {able}, or a target with linear levels",
+    )
 
 
 def open_source(model: ModelSource) -> FloatSource | QuantizedSource:

@@ -23,6 +23,7 @@ from intact.flow.verification import (
     takes_kernels,
 )
 from intact.formats.base.report import Verification
+from intact.plan.points import has_logarithmic_levels
 from intact.program.lower import lower
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 
@@ -113,6 +114,8 @@ def _open(
             skip_bad=options.skip_bad,
             unread=subject.unread,
         )
+    if has_logarithmic_levels(subject.plan):  # there is no program, and no code of integers
+        return replace(opened, progress=options.progress)
     program = lower(subject.plan)
     return replace(with_codes(opened, program, pixels=pixels)[0], progress=options.progress)
 

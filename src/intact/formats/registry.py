@@ -40,6 +40,7 @@ ONNX_TARGET = "onnxruntime"
 
 _HOMES: Mapping[str, str] = {
     ONNX_QDQ: "intact.formats.onnx_qdq.format:ONNX_QDQ",
+    "onnx_levels": "intact.formats.onnx_levels.format:ONNX_LEVELS",
     "tflite": "intact.formats.tflite.format:TFLITE",
     "c": "intact.formats.c.format:C",
     "encodings": "intact.formats.encodings.format:ENCODINGS",

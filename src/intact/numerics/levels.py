@@ -56,6 +56,8 @@ class Levels:
     quant_min: int
     quant_max: int
     scheme: Scheme
+    steps_per_octave: int | None = None
+    """Of logarithmic levels; None where the levels are equally far apart."""
 
     def __post_init__(self) -> None:
         """Refuse codes that do not fit the scheme."""

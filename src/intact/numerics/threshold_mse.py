@@ -49,9 +49,23 @@ def mse_range(distribution: Distribution, levels: Levels) -> tuple[float, float]
         largest = max(-distribution.minimum, largest)
     if largest <= 0.0:
         return 0.0, 0.0
+    if levels.steps_per_octave is not None:
+        return levels.range_of_threshold(_logarithmic_threshold(distribution, levels))
     codes = (levels.quant_min, levels.quant_max, levels.steps)
     threshold = search_threshold(low, high, count, moments, *codes, largest)
     return levels.range_of_threshold(float(threshold))
+
+
+def _logarithmic_threshold(distribution: Distribution, levels: Levels) -> float:
+    """Return the largest of the logarithmic levels that lose least, the bins taken as points."""
+    from intact.numerics.logarithmic import STEPS_PER_OCTAVE, threshold_of_least_error
+
+    is_symmetric = levels.scheme is Scheme.SYMMETRIC
+    bins = distribution.absolute() if is_symmetric else distribution.positive()
+    middle = 0.5 * bins.low + 0.5 * bins.high
+    steps = levels.steps_per_octave or STEPS_PER_OCTAVE
+    best = threshold_of_least_error(middle[None, :], bins.count, levels.quant_max, steps)
+    return float(best[0])
 
 
 @_KERNELS.inner

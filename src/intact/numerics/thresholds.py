@@ -45,6 +45,14 @@ class ThresholdMethod:
     """Whether its range may reach beyond what was observed."""
     beyond_codes: bool = False
     """Whether its threshold is 2^(bits - sign_bit) steps, one more than the codes reach to."""
+    equal_steps: bool = False
+    """Whether its formula holds for equally spaced levels only, not for logarithmic ones."""
+
+    def fits(self, levels: Levels) -> bool:
+        """Tell whether it is defined for these levels."""
+        return levels.scheme in self.schemes and (
+            levels.steps_per_octave is None or not self.equal_steps
+        )
 
     @property
     def function(self) -> Callable[..., tuple[float, float]]:
@@ -88,6 +96,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 source="Migacz, 8-bit Inference with TensorRT, 2017",
                 summary="least divergence of the quantized from the original distribution",
                 options=MappingProxyType({"bins": 8192.0}),
+                equal_steps=True,
             ),
             ThresholdMethod(
                 name="mse",
@@ -102,6 +111,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 home="intact.numerics.threshold_aciq",
                 source="Banner et al., ACIQ, 2018",
                 summary="optimal clip of the better fitting Laplace or Gaussian",
+                equal_steps=True,
             ),
             ThresholdMethod(
                 name="kl_stepwise",
@@ -110,6 +120,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 source="Tengine 1.5, tools/quantize; ncnn's is alike",
                 summary="kl as ncnn and Tengine search it: 2048 bins, each of them tried",
                 options=MappingProxyType({"bins": 2048.0}),
+                equal_steps=True,
             ),
             ThresholdMethod(
                 name="aciq_maximum",
@@ -118,6 +129,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 source="Banner et al., ACIQ, 2018; Tengine 1.5, tools/quantize",
                 summary="aciq as ncnn and Tengine compute it, from the largest magnitude alone",
                 may_exceed=True,
+                equal_steps=True,
             ),
             ThresholdMethod(
                 name="max_range",
@@ -126,6 +138,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 source="[tvm], Threshold Estimation",
                 summary="minmax with scale = threshold / 2^(bits - sign), which clips the largest",
                 beyond_codes=True,
+                equal_steps=True,
             ),
             ThresholdMethod(
                 name="power2_range",
@@ -135,6 +148,7 @@ METHODS: Mapping[str, ThresholdMethod] = MappingProxyType(
                 summary="max_range with the power of two nearest to the largest magnitude",
                 may_exceed=True,
                 beyond_codes=True,
+                equal_steps=True,
             ),
         )
     }
@@ -174,9 +188,14 @@ def estimate_range(
             f"unknown threshold method {method!r}", remedy=nearest(method, METHODS)
         )
     chosen = METHODS[method]
-    if levels.scheme not in chosen.schemes:
+    if not chosen.fits(levels):
+        others = ", ".join(sorted(m.name for m in METHODS.values() if m.fits(levels)))
+        if levels.scheme in chosen.schemes:
+            raise CalibrationError(
+                f"threshold method {method!r} is not defined for logarithmic levels",
+                remedy=f"use one of {others}",
+            )
         defined = " and ".join(sorted(scheme.value for scheme in chosen.schemes))
-        others = ", ".join(sorted(m.name for m in METHODS.values() if levels.scheme in m.schemes))
         raise CalibrationError(
             f"threshold method {method!r} is defined for {defined} schemes, "
             f"not for {levels.scheme.value}",

@@ -66,7 +66,13 @@ def weight_range(
         low = -high
     elif levels.scheme is Scheme.ONE_SIDED:
         low = np.zeros_like(low)
-    if method == "mse" and rows.size:
+    if method == "mse" and rows.size and levels.steps_per_octave is not None:
+        from intact.numerics.logarithmic import threshold_of_least_error
+
+        sizes = np.abs(rows) if low.any() else np.maximum(rows, 0.0)
+        high = threshold_of_least_error(sizes, None, levels.quant_max, levels.steps_per_octave)
+        low = -high if low.any() else low
+    elif method == "mse" and rows.size:
         factor = _best_factors(rows, levels, low, high)
         low, high = low * factor, high * factor
     if METHODS[method].beyond_codes:

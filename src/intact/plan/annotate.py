@@ -220,7 +220,7 @@ def _multiplies_integers(node: ir.Node, weight_at: int, target: Target, rule: Op
     return (
         rule.quantizes_weight
         and all(rule.quantizes_input(slot) for slot in (weight_at, *factors))
-        and not any(scheme.is_float for scheme in schemes)
+        and not any(scheme.is_float or scheme.is_logarithmic for scheme in schemes)
     )
 
 

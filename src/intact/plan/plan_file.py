@@ -134,6 +134,7 @@ class _Record(msgspec.Struct, forbid_unknown_fields=True, kw_only=True, omit_def
     bits: int = 0
     range: tuple[int, int] = (0, 0)
     axis: int | None = None
+    steps_per_octave: int | None = None
     observer: str = ""
     scale: float | list[float] | None = None
     offset: int | list[int] | None = None
@@ -274,6 +275,7 @@ def _record(end: str, config: TensorQuantConfig, names: dict[int, str]) -> _Reco
         bits=config.bits,
         range=(config.quant_min, config.quant_max),
         axis=config.granularity.axis,
+        steps_per_octave=config.steps_per_octave,
         observer=config.observer,
         scale=_numbers(own.scale) if own else None,
         offset=_numbers(own.zero_point) if own else None,
@@ -349,6 +351,7 @@ def _config(record: _Record, master: _Record) -> TensorQuantConfig:
         quant_min=record.range[0],
         quant_max=record.range[1],
         granularity=granularity,
+        steps_per_octave=record.steps_per_octave,
         scale=own.scale,
         offset=own.offset,
         observer=record.observer,

@@ -82,6 +82,11 @@ def quantization_points(plan: QuantizedGraph) -> Iterator[QuantPoint]:
                 yield point
 
 
+def has_logarithmic_levels(plan: QuantizedGraph) -> bool:
+    """Tell whether something is quantized to logarithmic levels: there are no integers then."""
+    return any(config.grid.exponential and quantizes(config) for config in plan.configs.values())
+
+
 def refuse_unready(plan: QuantizedGraph) -> None:
     """Check that all ends have scales.
 

@@ -44,6 +44,7 @@ def config_from_scheme(
         quant_min=quant_min,
         quant_max=quant_max,
         granularity=granularity,
+        steps_per_octave=scheme.steps_per_octave,
     )
 
 

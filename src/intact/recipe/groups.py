@@ -154,9 +154,9 @@ class FormatOptions(LimitOptions):
     formats: Sequence[str] | None = option(
         Names("formats"),
         None,
-        "A format to write: onnx_qdq, onnx_integer, openvino, tensorrt, tflite, c, ncnn, tengine, "
-        "tengine_effective, tvm or encodings; left out, the best of the target. Several may be "
-        "given.",
+        "A format to write: onnx_qdq, onnx_integer, onnx_levels, openvino, tensorrt, tflite, c, "
+        "ncnn, tengine, tengine_effective, tvm or encodings; left out, the best of the target. "
+        "Several may be given.",
         flag="--format",
     )
     io: str = option(

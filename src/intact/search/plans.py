@@ -284,7 +284,7 @@ def _questions(
 
 
 def _kind(grid: Grid) -> tuple[object, ...]:
-    return grid.policy, grid.rounding, grid.granularity
+    return grid.policy, grid.rounding, grid.granularity, grid.steps_per_octave
 
 
 def _identity(second: ChosenEnd | Grid) -> tuple[int, int]:

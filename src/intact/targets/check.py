@@ -140,6 +140,7 @@ def _check_calibration(target: Target, file: str) -> None:
                 f"{scheme.value} activations",
                 remedy="use 'minmax'",
             )
+    _check_fallback_of_exponents(target, file)
     known = METHODS[chosen.method].options
     for name, value in chosen.options.items():
         if name not in known:
@@ -151,6 +152,17 @@ def _check_calibration(target: Target, file: str) -> None:
             raise TargetError(
                 f"{file}: [calibration.options] {name} is {value}", remedy="give a finite number"
             )
+
+
+def _check_fallback_of_exponents(target: Target, file: str) -> None:
+    chosen = target.calibration
+    methods = (METHODS[chosen.method], METHODS[chosen.fallback])
+    if target.is_logarithmic and all(method.equal_steps for method in methods):
+        raise TargetError(
+            f"{file}: [calibration] fallback {chosen.fallback!r} is not defined for "
+            "logarithmic levels",
+            remedy="use 'minmax'",
+        )
 
 
 def _schemes(target: Target) -> Iterator[Scheme]:

@@ -10,6 +10,7 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.graph.op_table import OPS
+from intact.numerics.logarithmic import MOST_STEPS
 from intact.targets.arithmetic import (
     SUBJECT,
     Addition,
@@ -67,6 +68,11 @@ def check_scheme(scheme: TensorScheme, file: str, where: str) -> None:
     _check_zero(scheme, file, where)
     if scheme.spacing is Spacing.EXPONENTIAL:
         _check_exponential(scheme, file, where)
+    elif scheme.steps_per_octave is not None:
+        raise TargetError(
+            f"{file}: {where} steps_per_octave has no effect with linear spacing",
+            remedy="set spacing = 'exponential', or remove it",
+        )
 
 
 def check_activation(scheme: TensorScheme, file: str, where: str) -> None:
@@ -134,6 +140,11 @@ def _check_exponential(scheme: TensorScheme, file: str, where: str) -> None:
     if scheme.power_of_two:
         raise TargetError(
             f"{file}: {where} power_of_two needs linear levels", remedy="set spacing = 'linear'"
+        )
+    if scheme.steps_per_octave is not None and not 1 <= scheme.steps_per_octave <= MOST_STEPS:
+        raise TargetError(
+            f"{file}: {where} steps_per_octave is {scheme.steps_per_octave}",
+            remedy=f"use 1 to {MOST_STEPS}",
         )
     if scheme.quant_min not in (0, -scheme.quant_max):
         raise TargetError(

@@ -90,6 +90,7 @@ _OF_INTEGERS = (
     "symmetric",
     "granularity",
     "spacing",
+    "steps_per_octave",
     "power_of_two",
     "rounding",
     "truncated_zero_point",

@@ -125,6 +125,15 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         overflows = [each.accumulator_overflow for each in arithmetic.overrides]
         return Overflow.PAIR_SATURATE in (arithmetic.accumulator_overflow, *overflows)
 
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether tensors of some operators have logarithmic levels."""
+        schemes = [self.activation, self.weight]
+        for rule in self.rules:
+            if rule.quantize:
+                schemes += [self.activation_scheme(rule), self.weight_scheme(rule)]
+        return any(scheme.is_logarithmic for scheme in schemes)
+
     def on(self, instructions: InstructionSet | None) -> Target:
         """The target as the kernels for a processor compute it, see `Arithmetic.on`."""
         return msgspec.structs.replace(self, arithmetic=self.arithmetic.on(instructions))

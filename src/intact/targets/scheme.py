@@ -77,6 +77,7 @@ class SchemeOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_f
     symmetric: bool | None = None
     granularity: Granularity | None = None
     spacing: Spacing | None = None
+    steps_per_octave: int | None = None
     power_of_two: bool | None = None
     rounding: Rounding | None = None
 
@@ -86,6 +87,10 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
 
     In a file ``bits``, ``quant_min`` and ``quant_max`` are optional: they follow from ``dtype`` and
     ``bits``. A ``float32`` scheme has only ``dtype``.
+
+    ``steps_per_octave`` is for ``exponential`` spacing: levels between a magnitude and its double,
+    16 (NNIE's) unless given. Codes up to ``quant_max`` span ``(quant_max - 1) / steps_per_octave``
+    octaves.
 
     With ``truncated_zero_point`` the zero point of an asymmetric scheme is ``-min / scale``
     truncated to an integer, in float32 (Tengine); otherwise it is rounded.
@@ -98,6 +103,7 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     symmetric: bool
     granularity: Granularity = Granularity.PER_TENSOR
     spacing: Spacing = Spacing.LINEAR
+    steps_per_octave: int | None = None
     power_of_two: bool = False
     rounding: Rounding = Rounding.HALF_EVEN
     truncated_zero_point: bool = False
@@ -106,6 +112,11 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def is_float(self) -> bool:
         """Whether tensors of this kind stay float."""
         return self.dtype.is_float
+
+    @property
+    def is_logarithmic(self) -> bool:
+        """Whether the levels are spaced logarithmically."""
+        return not self.is_float and self.spacing is Spacing.EXPONENTIAL
 
     @property
     def is_narrow(self) -> bool:
@@ -149,6 +160,8 @@ class TensorScheme(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
             for name in SchemeOverride.__struct_fields__
             if (value := getattr(override, name)) is not None
         }
+        if given.get("spacing") is Spacing.LINEAR:
+            given.setdefault("steps_per_octave", None)
         if "dtype" in given or "bits" in given:
             dtype = given.get("dtype", self.dtype)
             if dtype.is_float:

@@ -73,7 +73,7 @@ def range_of(
     distribution = kept.distribution
     levels = _levels(point.config, distribution)
     chosen, is_fallen = method.activations, False
-    if levels.scheme not in METHODS[chosen].schemes:
+    if not METHODS[chosen].fits(levels):
         chosen, is_fallen = method.fallback, True
     options = {
         key: value for key, value in method.options.items() if key in METHODS[chosen].options
@@ -132,7 +132,8 @@ def params_of(
     """Return the scale and offset of a grid that hold a range, or one for each channel."""
     if grid.exponential:
         threshold = np.maximum(np.abs(low), np.abs(high))
-        return grid.check_params(scale_from_threshold(threshold, grid.quant_max), None)
+        scale = scale_from_threshold(threshold, grid.quant_max, grid.octave)
+        return grid.check_params(scale, None)
     params = params_from_range(
         low,
         high,

@@ -105,7 +105,7 @@ def quantizer_of(config: TensorQuantConfig) -> Quantizer:
 def config_key(config: TensorQuantConfig) -> bytes:
     """Compute bytes that are equal if two configs quantize alike."""
     grid, params = config.grid, config.params
-    parts: list[Any] = [grid.exponential, grid.rounding.value, grid.axis]
+    parts: list[Any] = [grid.steps_per_octave, grid.rounding.value, grid.axis]
     parts += [grid.quant_min, grid.quant_max]
     if params is not None:
         parts += [params.scale.tobytes(), params.zero_point.tobytes()]

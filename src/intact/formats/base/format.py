@@ -85,12 +85,14 @@ class Expressible:
         activation_bits: Widths of activations.
         floats: Whether operators may stay float.
         packs: Whether codes of 4 bits are stored two a byte.
+        logarithmic: Whether levels may be spaced logarithmically.
     """
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
     activation_bits: frozenset[int] = frozenset(range(2, 17))
     floats: bool = True
     packs: bool = True
+    logarithmic: bool = False
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""
@@ -99,6 +101,7 @@ class Expressible:
             self.activation_bits & other.activation_bits,
             self.floats and other.floats,
             self.packs and other.packs,
+            self.logarithmic and other.logarithmic,
         )
 
 

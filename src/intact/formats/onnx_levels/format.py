@@ -1,0 +1,55 @@
+"""ONNX in float, on the levels of the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from intact.errors import PlanError
+from intact.formats.base.format import Deployed, Exported, Expressible, Feeds, Format, Io
+from intact.formats.onnx_levels.write import LEVELS_FILE, LevelsModel, write_levels
+from intact.graph import load_model
+from intact.plan import QuantizedGraph
+
+if TYPE_CHECKING:
+    from intact.formats.base.report import Verification
+
+
+def _write(plan: QuantizedGraph, _io: Io) -> Exported:
+    return write_levels(plan)
+
+
+def _read(folder: Path, plan: QuantizedGraph) -> Exported:
+    """Read the deployed model, which must have the tensors that the plan would write."""
+    path, expected = folder / LEVELS_FILE, write_levels(plan)
+    model = load_model(path)
+    present = {str(value.name) for node in model.graph for value in node.outputs}
+    present |= {str(value.name) for value in model.graph.outputs}
+    missing = [name for name in expected.levels.values() if name not in present]
+    if missing:
+        raise PlanError(
+            f"{path}: not the model of this plan, it has no tensor {missing[0]!r}",
+            remedy="quantize again",
+        )
+    expected.model = model
+    return expected
+
+
+def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
+    from intact.formats.onnx_levels.verify import verify_levels
+
+    model = deployed.held(LevelsModel)
+    return verify_levels(deployed.plan, model, batches, threads=deployed.threads)
+
+
+_FILES = (LEVELS_FILE, f"{LEVELS_FILE}.data")
+
+ONNX_LEVELS = Format(
+    _FILES,
+    _write,
+    _read,
+    optional=_FILES[1:],
+    expressible=Expressible(packs=False, logarithmic=True),
+    verify=_verify,
+)

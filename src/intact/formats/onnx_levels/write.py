@@ -1,0 +1,285 @@
+"""A plan as plain ONNX in float: each quantizer moves its tensor to the levels of the plan.
+
+Sums and functions between are those of the float model, so the file computes what the simulation
+computes, in any runtime of ONNX. No other format holds logarithmic levels: QuantizeLinear and
+FakeQuantize have equal steps. A logarithmic constant is stored as its codes, which are exponents,
+with a table of the levels; an activation's code is found by its logarithm, and its level by the
+same table.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import MappingProxyType
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.config import Rounding, TensorQuantConfig
+from intact.graph import save_model
+from intact.graph.edit import Editor
+from intact.numerics.affine_params import QuantParams
+from intact.numerics.logarithmic import levels_of, zero_below
+from intact.plan import (
+    Note,
+    QuantizedGraph,
+    QuantPoint,
+    TensorEnd,
+    quantization_points,
+    refuse_unready,
+)
+from intact.program.unsupported import UnsupportedNodes
+
+LEVELS_FILE = "model.levels.onnx"
+"""What the model is called in a result's folder."""
+
+_COMPUTED_AT_ONCE = 1 << 24
+"""Bytes of a constant beyond which its numbers are computed one constant at a time."""
+
+_DOUBLE, _INT32, _BOOL = ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.BOOL
+
+_ROUNDERS: Mapping[Rounding, str] = MappingProxyType(
+    {Rounding.HALF_EVEN: "Round", Rounding.NEAREST: "Round", Rounding.UP: "Ceil"}
+)
+"""Operators that round; there are none for other ties."""
+
+
+@dataclass
+class LevelsModel:
+    """What was written.
+
+    Attributes:
+        model: The ONNX model.
+        levels: For each quantized activation, the name of its values on their levels.
+        notes: What a user should know about this export.
+    """
+
+    model: ir.Model
+    levels: dict[TensorEnd, str] = field(default_factory=dict)
+    notes: list[Note] = field(default_factory=list)
+
+    def save(self, folder: Path) -> None:
+        """Write the model, and its data where that is large, into a folder."""
+        save_model(self.model, folder / LEVELS_FILE)
+
+    def nbytes(self) -> int:
+        """Return the bytes of the file."""
+        return len(ir.to_proto(self.model).SerializeToString())
+
+
+def write_levels(plan: QuantizedGraph) -> LevelsModel:
+    """Write a plan as ONNX in float; plan and float model are not changed.
+
+    Raises:
+        PlanError: An end has no scale yet.
+        ExportError: Plain operators cannot express some ends; all of them are listed.
+    """
+    refuse_unready(plan)
+    points = list(quantization_points(plan))
+    unsupported = UnsupportedNodes("ONNX in float cannot express", "keep these nodes float")
+    for point in points:
+        reason = "" if point.is_constant else _unsupported_reason(point.config)
+        if reason:
+            unsupported.add(str(point.end), reason)
+    unsupported.raise_any()
+    writer = _Writer(Editor(plan.graph.model))
+    for point in points:
+        if point.is_constant:
+            writer.constant(point)
+        elif not point.is_passed_on:
+            writer.activation(point)
+    writer.result.model = _bare(writer.editor.finish())
+    return writer.result
+
+
+def _unsupported_reason(config: TensorQuantConfig) -> str:
+    if config.granularity.axis is not None:
+        return "one scale a channel of an activation"
+    if not config.grid.exponential and config.rounding not in _ROUNDERS:
+        return f"rounding {config.rounding}"
+    return ""
+
+
+def _bare(model: ir.Model) -> ir.Model:
+    """Drop what a runtime does not read."""
+    for node in model.graph.all_nodes():
+        node.metadata_props.clear()
+        node.doc_string = None
+    for value in (*model.graph.inputs, *model.graph.initializers.values()):
+        value.metadata_props.clear()
+    return model
+
+
+class _Writer:
+    """Adds the quantizers of one model."""
+
+    def __init__(self, editor: Editor) -> None:
+        self.editor = editor
+        self.result = LevelsModel(editor.model)
+        self._constants: dict[tuple[str, int], ir.Value] = {}
+        self._tables: dict[int, ir.Value] = {}
+
+    def activation(self, point: QuantPoint) -> None:
+        """Put a quantizer behind the producer, or before those who read its result."""
+        value = self.editor.value(str(point.value.name))
+        base = str(value.name) if point.at_output else f"{value.name}_{point.end.node}"
+        quantize = _logarithmic if point.config.grid.exponential else _linear
+        result = quantize(_Chain(self.editor, base), value, point.config, self._table)
+        result.shape = value.shape
+        readers = [(str(node.name), slot) for node, slot in point.readers]
+        self.editor.redirect(value, result, readers)
+        if point.at_output:
+            self.editor.replace_output(value, result)
+            self.editor.rebind(str(point.value.name), result)
+        self.result.levels[point.end] = str(result.name)
+
+    def constant(self, point: QuantPoint) -> None:
+        """Store a constant on its levels, shared by equal readers."""
+        key = (str(point.value.name), id(point.config.dominator))
+        if key not in self._constants:
+            is_logarithmic = point.config.grid.exponential
+            store = self._exponents if is_logarithmic else self._numbers
+            self._constants[key] = store(point)
+        value = self.editor.value(str(point.value.name))
+        readers = [(str(node.name), slot) for node, slot in point.readers]
+        self.editor.redirect(value, self._constants[key], readers)
+
+    def _numbers(self, point: QuantPoint) -> ir.Value:
+        """Store the floats that the codes of a constant stand for."""
+
+        def numbers() -> ir.TensorProtocol:
+            codes = point.constant_codes()
+            return ir.tensor(np.asarray(point.config.dequantize(codes), np.float32))
+
+        name = f"{point.value.name}_on_levels"
+        return self.editor.initializer(name, _stored(point, numbers, ir.DataType.FLOAT))
+
+    def _exponents(self, point: QuantPoint) -> ir.Value:
+        """Store the codes of a constant, and look up their levels, as float64 until scaled.
+
+        A negative index counts from the end of the table, where the negative levels are.
+        """
+        config, name = point.config, str(point.value.name)
+        dtype = np.int8 if max(-config.quant_min, config.quant_max) < 128 else np.int16
+        codes = self.editor.initializer(
+            f"{name}_codes",
+            _stored(
+                point,
+                lambda: ir.tensor(point.constant_codes().astype(dtype)),
+                ir.DataType.from_numpy(np.dtype(dtype)),
+            ),
+        )
+        chain = _Chain(self.editor, name)
+        steps = config.grid.octave
+        magnitudes = np.exp2(np.arange(1, config.quant_max + 1) / steps)
+        table = chain.constant(np.concatenate([[0.0], magnitudes, -magnitudes[::-1]]))
+        levels = chain("Gather", table, chain.to(codes, _INT32), dtype=_DOUBLE)
+        scale = chain.constant(_along_axis(point, _params(config)))
+        result = chain.to(chain("Mul", levels, scale, dtype=_DOUBLE), ir.DataType.FLOAT)
+        result.shape = point.value.shape
+        return result
+
+    def _table(self, config: TensorQuantConfig) -> ir.Value:
+        """Return the magnitudes of a config's codes, float32, stored once."""
+        key = id(config.dominator)
+        if key not in self._tables:
+            scale = float(_params(config).scale)
+            levels = levels_of(scale, config.quant_max, config.grid.octave)
+            number = len(self._tables)
+            self._tables[key] = self.editor.initializer(f"levels_{number}", ir.tensor(levels))
+        return self._tables[key]
+
+
+def _stored(
+    point: QuantPoint, compute: Callable[[], ir.TensorProtocol], dtype: ir.DataType
+) -> ir.TensorProtocol:
+    """Compute a tensor from a constant; from a large one only when it is written."""
+    source = point.value.const_value
+    if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
+        return compute()
+    return ir.LazyTensor(compute, dtype, ir.Shape(source.shape.numpy()))
+
+
+def _params(config: TensorQuantConfig) -> QuantParams:
+    if config.params is None:
+        raise ValueError("a point has no scale")  # refuse_unready says so first
+    return config.params
+
+
+def _along_axis(point: QuantPoint, params: QuantParams) -> np.ndarray:
+    """Return the scales of a constant, float64, of a shape that broadcasts."""
+    scale = params.scale.astype(np.float64)
+    axis, source = point.config.granularity.axis, point.value.const_value
+    if axis is None or source is None:
+        return scale
+    return scale.reshape([-1 if each == axis else 1 for each in range(len(source.shape))])
+
+
+class _Chain:
+    """Adds nodes with a common name prefix."""
+
+    def __init__(self, editor: Editor, name: str) -> None:
+        self._editor = editor
+        self._name = name
+
+    def __call__(self, op_type: str, *inputs: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Add a node."""
+        return self._editor.node(op_type, inputs, f"{self._name}/{op_type}", dtype=dtype)
+
+    def to(self, value: ir.Value, dtype: ir.DataType) -> ir.Value:
+        """Add a conversion."""
+        to = {"to": int(dtype)}
+        return self._editor.node("Cast", [value], f"{self._name}/Cast", to, dtype)
+
+    def constant(self, numbers: object, dtype: type = np.float64) -> ir.Value:
+        """Add a constant."""
+        return self._editor.initializer(
+            f"{self._name}/constant", ir.tensor(np.asarray(numbers, dtype))
+        )
+
+
+_Table = Callable[[TensorQuantConfig], ir.Value]
+
+
+def _linear(chain: _Chain, value: ir.Value, config: TensorQuantConfig, _table: _Table) -> ir.Value:
+    """Move values to the nearest multiple of the scale, less the zero point."""
+    params, number = _params(config), ir.DataType.FLOAT
+    scale = chain.constant(params.scale, np.float32)
+    low = chain.constant(config.quant_min - params.zero_point, np.float32)
+    high = chain.constant(config.quant_max - params.zero_point, np.float32)
+    steps = chain("Div", value, scale, dtype=number)
+    codes = chain(_ROUNDERS[config.rounding], steps, dtype=number)
+    codes = chain("Min", chain("Max", codes, low, dtype=number), high, dtype=number)
+    return chain("Mul", codes, scale, dtype=number)
+
+
+def _logarithmic(
+    chain: _Chain, value: ir.Value, config: TensorQuantConfig, table: _Table
+) -> ir.Value:
+    """Move values to the nearest logarithmic level.
+
+    In float64: with float32 logarithms, values near the middle between two levels could come to
+    the wrong one.
+    """
+    number, steps = ir.DataType.FLOAT, config.grid.octave
+    scale = chain.constant(_params(config).scale)
+    magnitude = chain("Abs", value, dtype=number)
+    ratio = chain("Div", chain.to(magnitude, _DOUBLE), scale, dtype=_DOUBLE)
+    position = chain(
+        "Mul",
+        chain("Log", ratio, dtype=_DOUBLE),
+        chain.constant(steps / np.log(2.0)),
+        dtype=_DOUBLE,
+    )
+    above = chain("Max", position, chain.constant(1.0), dtype=_DOUBLE)
+    inside = chain("Min", above, chain.constant(config.quant_max), dtype=_DOUBLE)
+    nearest = chain.to(chain("Round", inside, dtype=_DOUBLE), _INT32)
+    is_zero = chain("Less", ratio, chain.constant(zero_below(steps)), dtype=_BOOL)
+    codes = chain("Where", is_zero, chain.constant(0, np.int32), nearest, dtype=_INT32)
+    levels = chain("Gather", table(config), codes, dtype=number)
+    sign = chain("Sign", value, dtype=number)
+    if config.quant_min == 0:  # no negative side
+        sign = chain("Max", sign, chain.constant(0.0, np.float32), dtype=number)
+    return chain("Mul", sign, levels, dtype=number)
