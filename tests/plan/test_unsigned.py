@@ -4,16 +4,20 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import msgspec
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
 from intact.plan import NoteKind, QuantizedGraph
-from intact.plan.annotate import unsigned_values
 from intact.plan.overrides import Overrides
+from intact.plan.signs import signs_of
 from intact.plan.topology import decide
 from intact.targets import Target
-from tests.models import ModelBuilder
-from tests.plans import config, conv, image, own_target, planned
+from intact.targets.schema import BesideSigned
+from tests.models import ModelBuilder, random_inputs
+from tests.plans import calibrate, config, conv, image, own_target, planned
 
 HEADER = """
 format = 1
@@ -69,7 +73,7 @@ def made(b: ModelBuilder, target: Target, *outputs: str) -> tuple[QuantizedGraph
         b.output(name)
     plan = planned(b.build(), target)
     decisions = decide(plan.graph, target, Overrides())
-    return plan, unsigned_values(plan.graph, target, decisions)
+    return plan, signs_of(plan.graph, target, decisions).values
 
 
 def test_behind_a_relu_and_not_before_it(target: Target) -> None:
@@ -239,7 +243,7 @@ def test_a_concat_in_float_ties_nothing(target: Target) -> None:
     b.output("last_out")
     graph = planned(b.build(), target).graph
     decisions = decide(graph, target, Overrides(keep_float=("join",)))
-    assert unsigned_values(graph, target, decisions) == {"r"}
+    assert signs_of(graph, target, decisions).values == {"r"}
 
 
 def test_operators_of_other_domains_only_share_a_name(target: Target) -> None:
@@ -251,3 +255,85 @@ def test_operators_of_other_domains_only_share_a_name(target: Target) -> None:
     conv(b, "own", "one")
     conv(b, "own_pool", "two")
     assert made(b, target, "one_out", "two_out")[1] == {"r"}
+
+
+def shared(b: ModelBuilder, *, joins: int = 1, readers: int = 1, pooled: bool = False) -> None:
+    """A Relu that Concats read beside numbers with a sign, and others read as well."""
+    x = image(b)
+    r = relu(b, conv(b, x, "a"), "r")
+    at_join = pool(b, r, "p") if pooled else r
+    for k in range(joins):
+        s = conv(b, x, f"s{k}")
+        s = pool(b, s, f"ps{k}") if pooled else s
+        b.node("Concat", at_join, s, axis=1, out=f"joined{k}", name=f"join{k}")
+        b.node("Conv", f"joined{k}", b.weight(4, 8, 1, 1), out=f"y{k}", name=f"y{k}")
+        b.output(f"y{k}")
+    for k in range(readers):
+        conv(b, r, f"reader{k}")
+        b.output(f"reader{k}_out")
+
+
+def told(target: Target, choice: BesideSigned) -> Target:
+    unsigned = msgspec.structs.replace(target.unsigned, beside_signed=choice)
+    return msgspec.structs.replace(target, unsigned=unsigned)
+
+
+@pytest.mark.parametrize(
+    ("joins", "readers", "expected"),
+    [(1, 1, True), (3, 1, True), (4, 1, False), (4, 2, True), (1, 0, False)],
+)
+@pytest.mark.parametrize("pooled", [False, True])
+def test_what_others_read_keeps_its_bit(
+    target: Target, joins: int, readers: int, expected: bool, pooled: bool
+) -> None:
+    b = ModelBuilder()
+    shared(b, joins=joins, readers=readers, pooled=pooled)
+    plan, found = made(b, target)
+    assert found == (({"r", "p"} if pooled else {"r"}) if expected else set())
+    output = config(plan, "Relu_r.output[0]")
+    assert (output.quant_min, output.quant_max) == ((0, 255) if expected else (-128, 127))
+    at_join = config(plan, "join0.input[0]")
+    assert (at_join.quant_min, at_join.quant_max) == (-128, 127)
+    assert at_join.dominator is config(plan, "join0.output[0]").dominator
+    assert at_join.dominator is config(plan, "join0.input[1]").dominator
+    assert (at_join.dominator is output.dominator) is not expected
+    assert not [note for note in plan.notes if note.kind is NoteKind.TIE]
+
+
+@pytest.mark.parametrize("choice", list(BesideSigned))
+@pytest.mark.parametrize("readers", [0, 1])
+def test_the_rule_is_chosen_by_name(target: Target, choice: BesideSigned, readers: int) -> None:
+    b = ModelBuilder()
+    shared(b, readers=readers)
+    _, found = made(b, told(target, choice))
+    by_name = {BesideSigned.ALWAYS: True, BesideSigned.NEVER: False}
+    assert found == ({"r"} if by_name.get(choice, readers > 0) else set())
+
+
+def test_a_result_of_the_model_is_a_reader(target: Target) -> None:
+    b = ModelBuilder()
+    concat(b)
+    assert made(b, target, "last_out", "r")[1] == {"r"}
+
+
+@pytest.mark.parametrize(("joins", "readers"), [(1, 1), (3, 1), (1, 0)])
+def test_the_choice_by_error_loses_least(target: Target, joins: int, readers: int) -> None:
+    """Summed over all who read the Relu, in the mean squares of what they read."""
+    b = ModelBuilder()
+    shared(b, joins=joins, readers=readers)
+    model = b.build()
+    feeds = random_inputs(model, batch=64, seed=8)
+    shown = onnx.ModelProto()
+    shown.CopyFrom(model)
+    shown.graph.output.append(onnx.ValueInfoProto(name="r"))
+    values = ort.InferenceSession(shown.SerializeToString()).run(["r"], feeds)[0]
+    errors = {}
+    for choice in BesideSigned:
+        plan = calibrate(planned(model, told(target, choice)), feeds)
+        stored = config(plan, "Relu_r.output[0]").dominator.fake_quantize(values)
+        read = [config(plan, f"reader{k}.input[0]") for k in range(readers)]
+        read += [config(plan, f"join{k}.input[0]") for k in range(joins)]
+        errors[choice] = sum(
+            float(np.square(each.dominator.fake_quantize(stored) - values).mean()) for each in read
+        )
+    assert errors[BesideSigned.BY_ERROR] == min(errors.values())

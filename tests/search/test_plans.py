@@ -33,10 +33,25 @@ from tests.models import (
 )
 from tests.plans import conv, image, own_target
 
+
+def joined_net() -> onnx.ModelProto:
+    """A Relu that a Concat joins with numbers of both signs, and a convolution reads too."""
+    b = ModelBuilder()
+    x = image(b)
+    r = b.node("Relu", conv(b, x, "first"), out="r")
+    joined = b.node("Concat", r, conv(b, x, "second"), axis=1)
+    b.node("Conv", joined, b.weight(4, 8, 1, 1), out="y", name="last")
+    conv(b, r, "other")
+    b.output("y")
+    b.output("other_out")
+    return b.build()
+
+
 SMALL: dict[str, Callable[[], onnx.ModelProto]] = {
     "residual": residual_net,
     "depthwise": depthwise_net,
     "transformer": transformer_block,
+    "joined": joined_net,
 }
 CASES = [
     ("residual", "onnxruntime"),
@@ -48,6 +63,9 @@ CASES = [
     ("transformer", "onnxruntime"),
     ("transformer", "tengine-u8"),
     ("transformer", "tensorrt"),
+    ("joined", "openvino"),
+    ("joined", "openvino-mqbench"),
+    ("residual", "nnie"),
     ("split_net", "integer-pow2"),
     ("prelu_net", "openvino"),
 ]

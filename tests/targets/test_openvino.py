@@ -5,10 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnxruntime as ort
 import pytest
 
+from intact.engines.simulate import Simulator
 from intact.errors import TargetError
-from intact.plan import Overrides, QuantizedGraph
+from intact.plan import Overrides, QuantizedGraph, TensorEnd
 from intact.targets import (
     DType,
     Overflow,
@@ -18,8 +21,8 @@ from intact.targets import (
     target_from_json,
     target_to_json,
 )
-from tests.models import ModelBuilder
-from tests.plans import config, conv, image, planned
+from tests.models import ModelBuilder, random_inputs
+from tests.plans import calibrated, config, conv, image, planned
 
 ASYMMETRIC_WEIGHTS = """
 format = 1
@@ -162,3 +165,44 @@ def test_unsigned_scheme(dtype: DType, bits: int, expected: tuple[DType, int, in
     found = scheme.unsigned()
     assert (found.dtype, found.quant_min, found.quant_max) == expected
     assert found.bits == bits
+
+
+def joined_net() -> onnx.ModelProto:
+    """A Relu that a Concat joins with numbers of both signs, and a convolution reads too."""
+    b = ModelBuilder()
+    x = image(b)
+    r = b.node("Relu", conv(b, x, "first"), out="r")
+    joined = b.node("Concat", r, conv(b, x, "second"), axis=1, name="join")
+    y = b.node("Conv", joined, b.weight(4, 8, 1, 1), name="last")
+    b.node("Add", y, conv(b, r, "other"), out="y")
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.runtime_fact("openvino")
+def test_a_joined_relu_keeps_its_bit_and_every_bit_is_openvinos(tmp_path: Path) -> None:
+    """By error and by [mqbench]'s rule; with one signed grid the outputs are further off."""
+    pytest.importorskip("openvino")
+    from intact.formats.openvino.verify import verify_openvino
+    from intact.formats.openvino.write import write_openvino
+
+    model = joined_net()
+    feeds = random_inputs(model, batch=32, seed=7)
+    expected = ort.InferenceSession(model.SerializeToString()).run(None, feeds)[0]
+    errors = {}
+    for choice in ("by_error", "always", "never"):
+        path = tmp_path / f"{choice}.toml"
+        path.write_text(
+            'format = 1\nname = "own"\nextends = "openvino"\n'
+            f'[unsigned]\nbeside_signed = "{choice}"\n'
+        )
+        plan = calibrated(model, load_target(path))
+        highest = plan.configs[TensorEnd.parse("Relu_r.output[0]")].quant_max
+        assert highest == (127 if choice == "never" else 255)
+        found = verify_openvino(plan, write_openvino(plan), [feeds])
+        assert sum(layer.mismatches for layer in found.layers) == 0
+        assert "join.output[0]" in {layer.end for layer in found.layers}
+        assert found.float_nodes == found.in_float == {}
+        outputs = Simulator(plan).run(feeds)[0]["y"]
+        errors[choice] = float(np.square(outputs - expected).mean())
+    assert errors["by_error"] == errors["always"] < 0.9 * errors["never"]

@@ -32,6 +32,7 @@ SHIPPED = (
     "onnxruntime-avx2",
     "openvino",
     "openvino-avx2",
+    "openvino-mqbench",
     "tengine",
     "tengine-tool",
     "tengine-u8",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 import onnx_ir as ir
@@ -15,8 +14,6 @@ from intact.graph import (
     constant_array,
     data_slots,
     input_role,
-    input_value,
-    is_constant,
     output_channel_axis,
     shape_or_index_values,
     weight_slot,
@@ -24,85 +21,9 @@ from intact.graph import (
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
+from intact.plan.signs import Signs, signs_of
 from intact.plan.topology import adds_to_products, decide, outputs_float
-from intact.targets import OpRule, ScaleRule, Target, TensorScheme, Unsigned
-
-
-def unsigned_values(
-    graph: Graph, target: Target, decisions: Mapping[str, Decision]
-) -> frozenset[str]:
-    """Find the values with unsigned codes, by name.
-
-    Values whose scales the target ties must agree: if one needs signed codes, all have them.
-
-    Args:
-        graph: A normalized graph.
-        target: Its ``unsigned`` section and its scale rules decide.
-        decisions: Which nodes are quantized, by name.
-    """
-    signed: frozenset[str] = frozenset()
-    while True:
-        found = _without_sign(graph, target.unsigned, signed)
-        conflicting = frozenset(
-            name
-            for node in graph.nodes
-            if found and decisions[str(node.name)].quantized
-            for name in _conflicting(node, target, found)
-        )
-        if not conflicting:
-            return found
-        signed |= conflicting
-
-
-def _without_sign(graph: Graph, unsigned: Unsigned, signed: frozenset[str]) -> frozenset[str]:
-    """Find the values that are never negative, except ``signed`` ones.
-
-    Nodes are visited in topological order, so the inputs of a node are known before it.
-    """
-    found: set[str] = set()
-    for node in graph.nodes if unsigned.after else ():
-        if _is_never_negative(node, unsigned) or _passes_on(node, unsigned, found):
-            found.update({str(output.name) for output in node.outputs} - signed)
-    return frozenset(found)
-
-
-def _is_never_negative(node: ir.Node, unsigned: Unsigned) -> bool:
-    if node.domain != "" or node.op_type not in unsigned.after:
-        return False
-    if node.op_type != "Clip":
-        return True
-    low = constant_array(input_value(node, 1))
-    return low is not None and bool((low >= 0).all())
-
-
-def _passes_on(node: ir.Node, unsigned: Unsigned, found: set[str]) -> bool:
-    if node.domain != "" or node.op_type not in unsigned.through:
-        return False
-    values = [node.inputs[slot] for slot in data_slots(node)]
-    return bool(values) and all(
-        value is not None and (str(value.name) in found or _is_constant_without_sign(value))
-        for value in values
-    )
-
-
-def _is_constant_without_sign(value: ir.Value) -> bool:
-    array = constant_array(value) if is_constant(value) else None
-    return array is not None and bool((array >= 0).all())
-
-
-def _conflicting(node: ir.Node, target: Target, found: frozenset[str]) -> frozenset[str]:
-    """Find the unsigned values that a node ties to a signed one."""
-    rule = target.rule_for(node)
-    if rule is None or rule.scales is ScaleRule.FREE:
-        return frozenset()
-    inputs = [node.inputs[slot] for slot in data_slots(node)]
-    outputs = list(node.outputs)
-    tied = {
-        ScaleRule.UNIFY_INPUTS: inputs,
-        ScaleRule.UNIFY_ALL: inputs + outputs,
-    }.get(rule.scales, inputs[:1] + outputs)
-    names = {str(value.name) for value in tied if value is not None}
-    return frozenset() if names <= found else frozenset(names & found)
+from intact.targets import OpRule, Target, TensorScheme
 
 
 def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -> QuantizedGraph:
@@ -124,7 +45,7 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     overrides.check(graph)
     decisions = decide(graph, target, overrides)
     shapes = shape_or_index_values(graph)
-    schemes = _Schemes(target, unsigned_values(graph, target, decisions))
+    schemes = _Schemes(target, signs_of(graph, target, decisions))
     configs: dict[TensorEnd, TensorQuantConfig] = {}
     for node in graph.nodes:
         configs.update(_node_configs(node, graph, schemes, overrides, decisions, shapes))
@@ -134,14 +55,19 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
 
 @dataclass(frozen=True)
 class _Schemes:
-    """The schemes of a target, with the values of a graph that have unsigned codes."""
+    """The schemes of a target, with the ends of a graph that have unsigned codes."""
 
     target: Target
-    unsigned: frozenset[str]
+    signs: Signs
 
-    def of_activation(self, rule: OpRule, value: ir.Value | None) -> TensorScheme:
-        """Return the scheme of an activation."""
-        unsigned = value is not None and str(value.name) in self.unsigned
+    def of_input(self, rule: OpRule, node: ir.Node, slot: int) -> TensorScheme:
+        """Return the scheme of an activation where a node reads it."""
+        unsigned = self.signs.is_unsigned(node, node.inputs[slot], is_input=True)
+        return self.target.activation_scheme(rule, unsigned=unsigned)
+
+    def of_output(self, rule: OpRule, node: ir.Node, slot: int) -> TensorScheme:
+        """Return the scheme of an activation where a node writes it."""
+        unsigned = self.signs.is_unsigned(node, node.outputs[slot], is_input=False)
         return self.target.activation_scheme(rule, unsigned=unsigned)
 
 
@@ -192,7 +118,7 @@ def _input_config(
         return config_from_scheme(scheme, output_channel_axis(node), bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
-        return config_from_scheme(schemes.of_activation(rule, node.inputs[slot]), None, bits)
+        return config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
     return unquantized(QuantState.FP32)
 
 
@@ -229,7 +155,7 @@ def _output_config(
 ) -> TensorQuantConfig:
     end = TensorEnd.output(str(node.name), slot)
     has_weight = weight_slot(node) is not None
-    scheme = schemes.of_activation(rule, node.outputs[slot])
+    scheme = schemes.of_output(rule, node, slot)
     if rule.fixed_output is None:
         bits = overrides.bits_at(end, is_weight=False, has_weight=has_weight)
         return config_from_scheme(scheme, None, bits)

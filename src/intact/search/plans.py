@@ -34,9 +34,9 @@ from intact.plan import (
     quantization_points,
     quantizes,
 )
-from intact.plan.annotate import unsigned_values
 from intact.plan.build import structured
 from intact.plan.schemes import config_from_scheme
+from intact.plan.signs import signs_of
 from intact.plan.widths import Missing, missing_operator, operator_notes, width_notes
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.strategy import WIDEST_CODES, Strategy, Threshold, has_integers
@@ -239,7 +239,7 @@ def _places(
 ) -> Iterator[ChosenEnd]:
     """Yield the ends of an annotated plan whose widths are chosen."""
     target = plan.target
-    unsigned = unsigned_values(plan.graph, target, plan.decisions)
+    signs = signs_of(plan.graph, target, plan.decisions)
     for end, config in plan.configs.items():
         if config.state is not QuantState.INITIAL or end not in groups:
             continue
@@ -253,8 +253,8 @@ def _places(
         if is_input and input_role(node, end.slot) is Role.WEIGHT:
             scheme, axis = target.weight_scheme(rule), output_channel_axis(node)
         else:
-            name = "" if value is None else str(value.name)
-            scheme = target.activation_scheme(rule, unsigned=name in unsigned)
+            unsigned = signs.is_unsigned(node, value, is_input=is_input)
+            scheme = target.activation_scheme(rule, unsigned=unsigned)
         yield ChosenEnd(end, groups[end], scheme, axis, grids.family(scheme, axis))
 
 

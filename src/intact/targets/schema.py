@@ -5,6 +5,7 @@ It is a frozen value read from a TOML file. No other code names a target.
 
 from __future__ import annotations
 
+import enum
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -35,6 +36,17 @@ class Topology(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     in_place: bool = False
 
 
+class BesideSigned(enum.StrEnum):
+    """What becomes of an unsigned activation that a join such as Concat ties to a signed one."""
+
+    BY_ERROR = "by_error"
+    """It stays unsigned where other readers gain more by that than the join loses."""
+    ALWAYS = "always"
+    """It stays unsigned: behind a Relu codes are unsigned, whatever reads them ([mqbench])."""
+    NEVER = "never"
+    """All of the tie gets signed codes, by one quantizer."""
+
+
 class Unsigned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Which symmetric activations have unsigned codes, because they are never negative.
 
@@ -42,10 +54,13 @@ class Unsigned(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
         after: Operators whose results are never negative; a Clip only if its lower bound is a
             constant of 0 or more.
         through: Operators whose results are not negative if none of their data inputs is.
+        beside_signed: What becomes of those that a join ties to signed ones: a join reads what
+            stays unsigned through a second, signed quantizer.
     """
 
     after: tuple[str, ...] = ()
     through: tuple[str, ...] = ()
+    beside_signed: BesideSigned = BesideSigned.BY_ERROR
 
 
 class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
