@@ -352,10 +352,9 @@ def test_ranges_are_converted(say: Any, fails: Any) -> None:
     text = say("convert-ranges", "--low", "-1", "--high", "1", "--symmetric", "--narrow")
     assert "zero point 0" in text
     assert "codes -127 to 127" in text
-    ends = ("--low", "-1.28", "--high", "1.27", "--symmetric")
-    assert say("convert-ranges", *ends).startswith("scale 0.01, zero point 0")
-    ends = ("--low", "-0.64", "--high", "0.63", "--symmetric", "--bits", "7")
-    assert say("convert-ranges", *ends).startswith("scale 0.01, zero point 0")
+    for low, high, bits in (("-1.28", "1.27", "8"), ("-0.64", "0.63", "7")):
+        ends = ("--low", low, "--high", high, "--bits", bits, "--symmetric")
+        assert say("convert-ranges", *ends).startswith("scale 0.01, zero point 0")
     assert "--low and --high" in fails("convert-ranges", "--low", "1")
     assert "leave one of them out" in fails(
         "convert-ranges", "--scale", "1", "--zero-point", "3", "--symmetric"

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from intact.config import QuantState
+from intact.config.grid import FloatArray
 from intact.engines.simulate import Simulator
 from intact.numerics.affine import fake_quantize
 from intact.plan import QuantizedGraph, quantization_points
@@ -69,15 +70,15 @@ def test_nothing_is_rounded_to_the_codes_of_a_bound(tmp_path: Path) -> None:
     plan = clipped(tmp_path, "")
     ends = {str(point.end) for point in quantization_points(plan)}
     assert ends.isdisjoint({"clip.input[1]", "clip.input[2]"})
-    feeds = random_inputs_of(plan)
+    feeds = images()
     points = Simulator(plan)
     end = next(each for each in points.points if str(each) == "clip.output[0]")
     _, seen = points.run(feeds, observe=[end])
-    highest = config(plan, "clip.output[0]").fake_quantize(np.float32([0.7]))[0]
+    highest = config(plan, "clip.output[0]").fake_quantize(np.array([0.7], np.float32))[0]
     assert seen[end].max() == highest
 
 
-def random_inputs_of(plan: QuantizedGraph) -> dict[str, np.ndarray]:
+def images() -> dict[str, FloatArray]:
     return {"image": 4 * np.random.default_rng(0).normal(size=(2, 4, 8, 8)).astype(np.float32)}
 
 
@@ -94,12 +95,13 @@ def test_on_one_scale_the_bound_may_be_quantized_or_not(
     """With the document's rule (the bound is quantized like the data) fused codes are the same."""
     low, high = sorted((first, second))
     values = np.random.default_rng(seed).normal(size=200, scale=2).astype(np.float32)
-    values = np.concatenate([values, np.float32([low, high])])
+    values = np.concatenate([values, np.array([low, high], np.float32)])
 
-    def rounded(numbers: np.ndarray) -> np.ndarray:
-        return fake_quantize(numbers, np.float32(scale), np.int64(zero_point), 0, 255)
+    def rounded(numbers: FloatArray) -> FloatArray:
+        step = np.asarray(scale, np.float32)
+        return fake_quantize(numbers, step, np.asarray(zero_point), 0, 255)
 
-    bounds = rounded(np.float32([low, high]))
+    bounds = rounded(np.array([low, high], np.float32))
     ours = rounded(np.clip(values, np.float32(low), np.float32(high)))
     np.testing.assert_array_equal(ours, rounded(np.clip(values, *bounds)))
 

@@ -187,7 +187,8 @@ def _codes(ratio: Floats, largest: int, steps_per_octave: int) -> Floats:
     with np.errstate(divide="ignore"):
         position = np.log2(ratio) * steps_per_octave
     nearest = np.rint(np.clip(position, 1.0, largest))
-    return np.where(ratio < zero_below(steps_per_octave), 0.0, nearest)
+    codes: Floats = np.where(ratio < zero_below(steps_per_octave), 0.0, nearest)
+    return codes
 
 
 def _checked_scale(scale: npt.ArrayLike) -> Floats:

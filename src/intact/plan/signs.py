@@ -90,7 +90,7 @@ class _Ties:
         conflicts = {}
         for node, rule in self._tying():
             inputs = [node.inputs[slot] for slot in data_slots(node)]
-            outputs = list(node.outputs)
+            outputs: list[ir.Value | None] = list(node.outputs)
             tied = {
                 ScaleRule.UNIFY_INPUTS: inputs,
                 ScaleRule.UNIFY_ALL: inputs + outputs,
