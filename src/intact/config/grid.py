@@ -12,13 +12,8 @@ from intact.config.policy import Granularity, PerChannel, QuantPolicy
 from intact.errors import ConfigError
 from intact.numerics.affine import dequantize, fake_quantize, quantize
 from intact.numerics.affine_params import QuantParams
-from intact.numerics.levels import Levels, Rounding, Scheme
-from intact.numerics.logarithmic import (
-    MOST_STEPS,
-    STEPS_PER_OCTAVE,
-    dequantize_logarithmic,
-    quantize_logarithmic,
-)
+from intact.numerics.levels import MOST_STEPS, STEPS_PER_OCTAVE, Levels, Rounding, Scheme
+from intact.numerics.logarithmic import dequantize_logarithmic, quantize_logarithmic
 
 FloatArray = npt.NDArray[np.float32]
 

@@ -15,11 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import ConfigError, DataError
-
-STEPS_PER_OCTAVE = 16
-"""Levels between a magnitude and its double, where nothing else is said."""
-MOST_STEPS = 1024
-"""More would be closer than 0.07 %, which no code of up to 16 bits needs."""
+from intact.numerics.levels import STEPS_PER_OCTAVE
 
 Floats = npt.NDArray[np.float64]
 
@@ -155,7 +151,7 @@ def threshold_of_least_error(
         float64 ``[rows]``, between a 64th of the largest magnitude of a row and that.
     """
     values = magnitudes.astype(np.float64)
-    highest = values.max(axis=1, initial=0.0)
+    highest: Floats = values.max(axis=1, initial=0.0)
     best, least = highest, np.full(highest.shape, np.inf)
     weights = np.ones(values.shape[1]) if counts is None else counts.astype(np.float64)
     spacing = 1.0 / _PER_OCTAVE
@@ -178,7 +174,7 @@ def _squared_errors(
     scale = scale_from_threshold(threshold, quant_max, steps_per_octave).astype(np.float64)
     codes = _codes(values / scale[:, None], quant_max, steps_per_octave)
     levels = np.where(codes > 0, scale[:, None] * np.exp2(codes / steps_per_octave), 0.0)
-    errors: Floats = ((values - levels) ** 2) @ weights
+    errors: Floats = np.square(values - levels) @ weights
     return errors
 
 

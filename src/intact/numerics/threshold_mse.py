@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.numerics.distribution import Distribution
-from intact.numerics.levels import Levels, Scheme
+from intact.numerics.levels import STEPS_PER_OCTAVE, Levels, Scheme
 from intact.numerics.native import Kernels
 
 _KERNELS = Kernels(__name__)
@@ -58,7 +58,7 @@ def mse_range(distribution: Distribution, levels: Levels) -> tuple[float, float]
 
 def _logarithmic_threshold(distribution: Distribution, levels: Levels) -> float:
     """Return the largest of the logarithmic levels that lose least, the bins taken as points."""
-    from intact.numerics.logarithmic import STEPS_PER_OCTAVE, threshold_of_least_error
+    from intact.numerics.logarithmic import threshold_of_least_error
 
     is_symmetric = levels.scheme is Scheme.SYMMETRIC
     bins = distribution.absolute() if is_symmetric else distribution.positive()

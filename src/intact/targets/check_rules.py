@@ -10,7 +10,7 @@ import msgspec
 
 from intact.errors import TargetError, nearest
 from intact.graph.op_table import OPS
-from intact.numerics.logarithmic import MOST_STEPS
+from intact.numerics.levels import MOST_STEPS
 from intact.targets.arithmetic import (
     SUBJECT,
     Addition,
