@@ -75,8 +75,8 @@ def test_ends_as_they_are_written_come_back(
     again = QuantParams(np.asarray(back.scale), np.asarray(back.zero_point))
     assert [float(end) for end in ends_of_codes(again, *codes)] == [low, high]
     assert back.zero_point == zero_point
-    if 0 not in (low, high):
-        assert back.scale == np.float32(scale)
+    # Two neighbours rarely write the same ends: then either is right.
+    assert abs(back.scale - np.float32(scale)) <= np.spacing(np.float32(scale))
 
 
 @pytest.mark.parametrize("scale", [0.0, -1.0, float("nan"), float("inf"), 1e-50, 1e-40, 1e50])
