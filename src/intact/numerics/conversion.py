@@ -121,8 +121,8 @@ def params_of_ends(low: Ends, high: Ends, quant_min: int, quant_max: int) -> Qua
 
     That is the float32 next to ``(high - low) / (quant_max - quant_min)``, or its neighbour where
     only that one gives the ends. About one scale in 200 shares its ends with a neighbour where 0
-    is one of them, very few do elsewhere, and may come back as that. Ends that no scale and zero point give (0 is between
-    two codes) come back as the nearest that do.
+    is one of them, very few do elsewhere, and may come back as that. Ends that no scale and zero
+    point give (0 is between two codes) come back as the nearest that do.
 
     Args:
         low: Lower ends, finite float32, 0-d or ``[channels]``.
