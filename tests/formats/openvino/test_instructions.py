@@ -14,7 +14,7 @@ from intact.formats.openvino.process import instructions_in_use
 from intact.formats.openvino.run import ExecutedNode
 from intact.program.arithmetic.ends import EndsGrid, ends_codes
 from intact.targets import Arithmetic, InstructionSet, load_target
-from tests.program.one_step import int8
+from tests.program.one_step import int8, uint8
 
 AMX, VNNI, AVX512 = InstructionSet.AMX, InstructionSet.AVX512_VNNI, InstructionSet.AVX512
 AVX_VNNI, AVX2 = InstructionSet.AVX_VNNI, InstructionSet.AVX2
@@ -51,7 +51,8 @@ def test_each_set_has_the_arithmetic_of_its_kernels() -> None:
     target = load_target("openvino")
     conv = {each: target.on(each).arithmetic_for("Conv") for each in (None, AMX, VNNI, AVX2)}
     assert conv[None] == conv[AMX] == target.arithmetic_for("Conv")
-    assert (conv[AMX].zero_point, conv[VNNI].zero_point) == ("before_rounding", "after_rounding")
+    assert [conv[each].unsigned_inputs for each in (AMX, VNNI, AVX2)] == [False, True, True]
+    assert not target.on(VNNI).arithmetic_for("ConvTranspose").unsigned_inputs
     assert conv[AVX2] == load_target("openvino-avx2").arithmetic_for("Conv")
     for op_type in ("Add", "Mul", "AveragePool", "Gemm"):
         assert target.on(VNNI).arithmetic_for(op_type) == target.arithmetic_for(op_type)
@@ -86,34 +87,29 @@ def rounded_sum(real: np.float32, factor: np.float32, offset: np.float32) -> int
 def test_the_offset_of_signed_codes_is_added_as_the_kernels_do(
     scale: float, thousandths: list[int], ulps: int
 ) -> None:
-    encoding = int8(scale)
-    arithmetics = [load_target("openvino").on(each).arithmetic_for("Conv") for each in (VNNI, AMX)]
+    arithmetic = load_target("openvino").arithmetic_for("Conv")
     reals = np.array(thousandths, np.float32) * np.float32(scale / 1000)
     ties = (np.array(thousandths, np.float32) // 1000 + np.float32(0.5)) * np.float32(scale)
     for _ in range(abs(ulps)):
         ties = np.nextafter(ties, np.float32(np.inf if ulps > 0 else -np.inf))
     numbers = np.concatenate([reals, ties])
-    for arithmetic, first in zip(arithmetics, (-128, 0), strict=True):
+    for encoding, lowest in ((int8(scale), -128), (uint8(scale, 128), 0)):
         grid = EndsGrid.of(arithmetic, encoding)
-        assert grid.first == first
-        found = ends_codes(numbers, arithmetic, encoding, (-128, 127))
-        want = [rounded_sum(n, grid.factor[0], grid.offset[0]) + first for n in numbers]
-        assert found.tolist() == np.clip(want, -128, 127).tolist()
+        assert grid.first == 0
+        found = ends_codes(numbers, arithmetic, encoding, (lowest, lowest + 255))
+        want = [rounded_sum(n, grid.factor[0], grid.offset[0]) for n in numbers]
+        assert found.tolist() == np.clip(want, lowest, lowest + 255).tolist()
 
 
 def test_both_offsets_are_one_code_apart_next_to_some_ties() -> None:
-    arithmetics: list[Arithmetic] = [
-        load_target("openvino").on(each).arithmetic_for("Conv") for each in (VNNI, AMX)
-    ]
+    arithmetic: Arithmetic = load_target("openvino").arithmetic_for("Conv")
     random = np.random.default_rng(0)
     different = 0
     for scale in random.uniform(0.01, 0.1, 40).astype(np.float32):
         codes = np.arange(-127, 127, dtype=np.float32)
         ties = ((codes + np.float32(0.5)) * scale).astype(np.float32)
-        first, second = (
-            ends_codes(ties, each, int8(float(scale)), (-128, 127)).astype(int)
-            for each in arithmetics
-        )
+        first = ends_codes(ties, arithmetic, int8(float(scale)), (-128, 127)).astype(int)
+        second = ends_codes(ties, arithmetic, uint8(float(scale), 128), (0, 255)).astype(int) - 128
         assert np.abs(first - second).max() <= 1
         different += int((first != second).sum())
     assert 0 < different < 40 * 254

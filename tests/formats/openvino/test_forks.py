@@ -1,0 +1,71 @@
+"""Floats behind integers that several nodes read come out right in OpenVINO."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intact.formats.openvino.run import OpenVinoRuntime
+from intact.formats.openvino.write import OpenVinoModel, write_openvino
+from intact.numerics.metrics import sqnr_db
+from tests.models import ModelBuilder, random_inputs, run_model
+from tests.plans import calibrated
+
+PRODUCTS: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "Conv": lambda b, x: b.node("Conv", x, b.weight(4, 4, 3, 3)),
+    "zeros as bias": lambda b, x: b.node(
+        "Conv", x, b.weight(4, 4, 3, 3), b.constant(np.zeros(4, np.float32))
+    ),
+    "ConvTranspose": lambda b, x: b.node("ConvTranspose", x, b.weight(4, 4, 3, 3)),
+    "MatMul": lambda b, x: b.node("MatMul", x, b.node("Transpose", x, perm=[0, 1, 3, 2])),
+    "Mul": lambda b, x: b.node("Mul", b.node("Conv", x, b.weight(4, 4, 1, 1)), b.scalar(2)),
+}
+READERS: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "Relu": lambda b, y: b.node("Relu", y),
+    "GlobalAveragePool": lambda b, y: b.node("GlobalAveragePool", y),
+    "Sub": lambda b, y: b.node("Sub", y, b.scalar(0.3)),
+    "Floor": lambda b, y: b.node("Floor", y),
+}
+
+
+def written(b: ModelBuilder, results: list[str]) -> tuple[OpenVinoModel, dict[str, np.ndarray]]:
+    """What is written of a model with these results, and what the float model gives."""
+    for result in results:
+        b.output(result)
+    model = b.build()
+    return write_openvino(calibrated(model, "openvino")), run_model(model, random_inputs(model))
+
+
+def kept(model: OpenVinoModel) -> int:
+    return sum(node.op_type == "Max" for node in model.model.graph)
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_every_reader_gets_the_result_once_multiplied(product: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    y = PRODUCTS[product](b, b.input("image", ["batch", 4, 8, 8]))
+    model, expected = written(b, [make(b, y) for make in READERS.values()])
+    model.save(tmp_path)
+    outputs, _ = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1).run(
+        random_inputs(b.build())
+    )
+    for name, array in expected.items():
+        # 2 to 4 dB where one was multiplied twice; the next integer by Floor costs most of the rest
+        assert sqnr_db(array, outputs[name]) > (12 if name.startswith("floor") else 25), name
+    assert kept(model) == 1
+
+
+def test_a_bias_or_a_single_reader_needs_nothing() -> None:
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    once = b.node("Relu", b.node("Conv", x, b.weight(4, 4, 3, 3)))
+    biased = b.node("Conv", x, b.weight(4, 4, 3, 3), b.weight(4))
+    dense = b.node("MatMul", x, b.weight(8, 8))
+    readers = [make(b, y) for y in (biased, dense) for make in READERS.values()]
+    model, _ = written(b, [once, *readers])
+    assert kept(model) == 0
