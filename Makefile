@@ -16,7 +16,7 @@ MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all latest constraints fuzz lint format types bench clean
+.PHONY: help demo test test-all latest constraints fuzz fuzz-nets lint format types bench clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -52,6 +52,9 @@ constraints: ## Write the versions of .venv-latest to constraints.txt, once `mak
 
 fuzz: $(VENV)/dev ## Feed damaged files to everything that reads files (MINUTES=10)
 	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
+
+fuzz-nets: $(VENV)/dev ## Run random nets on every target and compare (MINUTES=10)
+	$(BIN)/python tools/fuzz_nets.py --minutes $(MINUTES)
 
 lint: $(VENV)/dev ## Check style and formatting
 	$(BIN)/ruff check .

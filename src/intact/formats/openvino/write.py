@@ -25,7 +25,7 @@ from intact.formats.openvino.fake_quantize import (
     quantizer,
     unsupported_reason,
 )
-from intact.formats.openvino.forks import keep_forks
+from intact.formats.openvino.shields import keep_results
 from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
 from intact.plan import (
@@ -244,7 +244,7 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
             writer.constant(point)
         else:
             writer.activation(point)
-    keep_forks(writer.editor, plan)
+    keep_results(writer.editor, plan)
     writer.result.notes += export_notes(points)
     writer.result.model = writer.finish()
     return writer.result

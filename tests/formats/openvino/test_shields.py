@@ -69,3 +69,25 @@ def test_a_bias_or_a_single_reader_needs_nothing() -> None:
     readers = [make(b, y) for y in (biased, dense) for make in READERS.values()]
     model, _ = written(b, [once, *readers])
     assert kept(model) == 0
+
+
+EXTREMES: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "ReduceMax": lambda b, x: b.node("ReduceMax", x, axes=[2], keepdims=1),
+    "ReduceMin": lambda b, x: b.node("ReduceMin", x, axes=[2], keepdims=1),
+    "GlobalMaxPool": lambda b, x: b.node("GlobalMaxPool", x),
+}
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("extreme", EXTREMES)
+def test_the_quantizer_behind_an_extreme_is_not_fused_with_it(extreme: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    y = EXTREMES[extreme](b, b.input("image", ["batch", 4, 8, 8]))
+    model, expected = written(b, [b.node("Conv", y, b.weight(4, 4, 1, 1))])
+    model.save(tmp_path)
+    runtime = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1)
+    outputs, _ = runtime.run(random_inputs(b.build()))
+    for name, array in expected.items():
+        assert sqnr_db(array, outputs[name]) > 30
+    assert kept(model) == 1

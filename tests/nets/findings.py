@@ -1,0 +1,140 @@
+"""What is wrong with a net on a target: exported, loaded, run in the runtime, compared."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cache
+
+import numpy as np
+
+from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.collect import collect
+from intact.data.sources import open_samples
+from intact.errors import ExportError, IntactError, MissingExtraError
+from intact.formats.base.format import Deployed, Io
+from intact.formats.base.report import Verification
+from intact.formats.registry import FORMATS
+from intact.graph import normalize
+from intact.plan import QuantizedGraph, build_plan
+from intact.targets import Target, load_target, target_names
+from tests.models import run_model
+from tests.nets.nets import Net, smaller
+
+FLOOR_DB = 15.0
+"""The least agreement of what runs with the engine, or else with the simulation, where layers agree
+by themselves: a rare difference of one step grows through the layers behind it."""
+
+Pair = tuple[str, str]
+"""Target and format."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """What is wrong with a net.
+
+    Attributes:
+        pair: Target and format.
+        kind: In a word: crash, refused by the runtime, bits, agreement.
+        text: What was seen.
+    """
+
+    pair: Pair
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{'/'.join(self.pair)}: {self.kind}: {self.text}"
+
+
+@cache
+def pairs() -> tuple[Pair, ...]:
+    """Every target with every format that it can be exported to."""
+    return tuple(
+        (name, format_name)
+        for name in target_names()
+        for format_name in load_target(name).formats
+        if FORMATS[format_name].verify is not None
+    )
+
+
+def check(
+    net: Net, pair: Pair, known: Callable[[Finding], bool] = lambda _: False
+) -> list[Finding]:
+    """Export a net, run it and compare; return what is wrong. Refusals are not."""
+    return [each for each in _check(net, pair) if not known(each)]
+
+
+def _check(net: Net, pair: Pair) -> Iterator[Finding]:
+    target, name = load_target(pair[0]), pair[1]
+    try:
+        plan = planned(net, target)
+        exported = FORMATS[name].write(plan, Io.INT8)
+    except IntactError:
+        return
+    except Exception:
+        yield Finding(pair, "crash", _last(traceback.format_exc()))
+        return
+    verify = FORMATS[name].verify
+    if verify is None:
+        return
+    try:
+        found = verify(Deployed(plan, exported, threads=1), [net.samples(8, seed=2)])
+    except MissingExtraError:
+        return
+    except ExportError as error:
+        yield Finding(pair, "refused by the runtime", str(error))
+        return
+    except IntactError as error:
+        yield Finding(pair, "not verified", f"{type(error).__name__}: {error}")
+        return
+    except Exception:
+        yield Finding(pair, "crash", _last(traceback.format_exc()))
+        return
+    yield from _judged(pair, found)
+
+
+def planned(net: Net, target: Target) -> QuantizedGraph:
+    """The calibrated plan of a net."""
+    plan = build_plan(normalize(net.model()), target)
+    samples = open_samples(net.samples(16), plan.graph)
+    statistics = collect(plan.graph, samples, required_tensors(plan), threads=1)
+    return assign(plan, statistics, Method.of(target, "minmax", "minmax"))
+
+
+def _judged(pair: Pair, found: Verification) -> Iterator[Finding]:
+    wrong = [each for each in found.layers if each.mismatches]
+    if wrong:
+        parts = (f"{each.end or each.tensor} {each.mismatches} of {each.values}" for each in wrong)
+        yield Finding(pair, "bits", ", ".join(parts))
+    broken = {place for places in found.rules.values() for place in places}
+    if broken:
+        yield Finding(pair, "rules", f"{found.rules}")
+    low = {n: db for n, db in found.outputs_sqnr_db.items() if not math.isnan(db) and db < FLOOR_DB}
+    if low:
+        yield Finding(pair, "agreement", f"{low} dB; {found.no_engine or 'engine'}")
+
+
+def _last(trace: str) -> str:
+    lines = [line.strip() for line in trace.strip().splitlines() if line.strip()]
+    places = [line for line in lines if line.startswith("File ") and "/intact/" in line]
+    return f"{lines[-1]} at {places[-1] if places else '?'}"[:400]
+
+
+def shrunk(net: Net, pair: Pair, kind: str) -> Net:
+    """The smallest net with a finding of that kind that leaving out instructions leads to."""
+    while True:
+        for each in smaller(net):
+            if any(found.kind == kind for found in check(each, pair)):
+                net = each
+                break
+        else:
+            return net
+
+
+def runs_in_float(net: Net) -> bool:
+    """Whether ONNX Runtime runs the float model, and to finite numbers."""
+    outputs = run_model(net.model(), net.samples(4))
+    return all(bool(np.isfinite(array).all()) for array in outputs.values())

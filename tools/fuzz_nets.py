@@ -1,0 +1,80 @@
+"""Export random nets to every target and format, run them, and compare, for some minutes.
+
+What is wrong is made small and printed, with the lines that show it again; the exit code is then
+1. A run with the seed that it printed repeats it::
+
+    python tools/fuzz_nets.py --minutes 60
+    python tools/fuzz_nets.py --pair openvino/openvino --seed 4711
+    python tools/fuzz_nets.py --pair openvino/openvino --net 4711
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests.nets.findings import Finding, Pair, check, pairs, shrunk  # noqa: E402 - see above
+from tests.nets.known import is_known  # noqa: E402
+from tests.nets.nets import random_net  # noqa: E402
+
+PROGRESS = 100
+"""Nets between two lines of progress."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run for the time that was asked for; return 1 where something new was found."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
+    parser.add_argument("--minutes", type=float, default=10)
+    parser.add_argument("--seed", type=int, default=None)
+    parser.add_argument("--net", type=int, default=None, help="the seed of one net")
+    parser.add_argument("--pair", action="append", help="TARGET/FORMAT; repeatable")
+    given = parser.parse_args(arguments)
+    chosen = [each for each in pairs() if given.pair is None or "/".join(each) in given.pair]
+    if not chosen:
+        parser.error(f"--pair: choose of {', '.join('/'.join(each) for each in pairs())}")
+    if given.net is not None:
+        return int(any([_try(given.net, each) for each in chosen]))
+    first = secrets.randbelow(1 << 31) if given.seed is None else given.seed
+    print(f"seed {first}", flush=True)
+    return int(_campaign(first, chosen, 60 * given.minutes) > 0)
+
+
+def _campaign(first: int, chosen: Sequence[Pair], seconds: float) -> int:
+    """Try one net after another on all pairs; return how many had something new."""
+    started, nets, found = time.monotonic(), 0, 0
+    while not nets or time.monotonic() - started < seconds:
+        found += sum([_try(first + nets, each) for each in chosen])
+        nets += 1
+        if nets % PROGRESS == 0:
+            spent = time.monotonic() - started
+            print(f"{spent:6.0f} s  {nets:7d} nets  {found:4d} findings", flush=True)
+    print(f"{nets} nets on {len(chosen)} pairs of target and format, {found} findings")
+    return found
+
+
+def _try(seed: int, pair: Pair) -> bool:
+    """Check one net; print what is new, made small."""
+    net = random_net(seed)
+    kinds: Counter[str] = Counter(each.kind for each in check(net, pair) if not is_known(net, each))
+    for kind in kinds:
+        least = shrunk(net, pair, kind)
+        for found in _of_kind(check(least, pair), kind):
+            print(f"net {seed}: {found}")
+        print(f"  {least}", flush=True)
+    return bool(kinds)
+
+
+def _of_kind(found: Sequence[Finding], kind: str) -> list[Finding]:
+    return [each for each in found if each.kind == kind]
+
+
+if __name__ == "__main__":
+    sys.exit(main())
