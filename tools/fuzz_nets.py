@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     if not chosen:
         parser.error(f"--pair: choose of {', '.join('/'.join(each) for each in pairs())}")
     if given.net is not None:
-        return int(any([_try(given.net, each) for each in chosen]))
+        return int(sum(_try(given.net, each) for each in chosen) > 0)
     first = secrets.randbelow(1 << 31) if given.seed is None else given.seed
     print(f"seed {first}", flush=True)
     return int(_campaign(first, chosen, 60 * given.minutes) > 0)
@@ -51,7 +51,7 @@ def _campaign(first: int, chosen: Sequence[Pair], seconds: float) -> int:
     """Try one net after another on all pairs; return how many had something new."""
     started, nets, found = time.monotonic(), 0, 0
     while not nets or time.monotonic() - started < seconds:
-        found += sum([_try(first + nets, each) for each in chosen])
+        found += sum(_try(first + nets, each) for each in chosen)
         nets += 1
         if nets % PROGRESS == 0:
             spent = time.monotonic() - started

@@ -8,24 +8,11 @@ from tests.nets.nets import Net
 _BY_ORT = ("onnxruntime", "onnxruntime-avx2")
 
 
-def is_known(net: Net, finding: Finding) -> bool:
+def is_known(_net: Net, finding: Finding) -> bool:
     """Whether a finding is one of those below."""
     target, name = finding.pair
-    present = {each.operator for each in net.instructions}
     if name == "onnx_qdq" and target not in _BY_ORT and finding.kind in ("bits", "agreement"):
         # ONNX Runtime rounds ties to even and adds float biases, which these targets do not.
         return True
-    if name == "openvino":
-        # OpenVINO reads the axes of these as absent: it reduces all of them.
-        if finding.kind == "not verified" and present & {
-            "ReduceLogSum",
-            "ReduceLogSumExp",
-            "ReduceL1",
-        }:
-            return True
-        # It has 8 columns where ONNX has 7.
-        if finding.kind == "not verified" and present & {"MaxPool", "AveragePool"}:
-            return True
-        return False
     # ncnn refuses some float layers only when it loads them.
     return name == "ncnn" and finding.kind == "refused by the runtime"

@@ -560,8 +560,8 @@ LEFT_OUT = {
     "quantizes by itself: `intact import` reads it": "QuantizeLinear DequantizeLinear",
     "ends as an initializer": "Constant",
     "needs an opset above 17": (
-        "Attention RotaryEmbedding TensorScatter Swish Gelu Mish RMSNormalization GroupNormalization"
-        " CumProd CenterCropPad DeformConv"
+        "Attention RotaryEmbedding TensorScatter Swish Gelu Mish RMSNormalization"
+        " GroupNormalization CumProd CenterCropPad DeformConv"
     ),
     "takes places or regions beside the data; stays float everywhere": (
         "ScatterND ScatterElements Scatter GatherND GatherElements Compress ReverseSequence"

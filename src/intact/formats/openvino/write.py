@@ -18,6 +18,7 @@ from onnx_ir.passes import common
 from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
+from intact.formats.openvino.dialect import translate
 from intact.formats.openvino.fake_quantize import (
     DOMAIN,
     OP_TYPE,
@@ -244,6 +245,11 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
             writer.constant(point)
         else:
             writer.activation(point)
+    unread = UnsupportedNodes(
+        "OpenVINO cannot run", "change the float model, or keep them out of it"
+    )
+    writer.result.notes += translate(writer.editor, unread)
+    unread.raise_any()
     keep_results(writer.editor, plan)
     writer.result.notes += export_notes(points)
     writer.result.model = writer.finish()

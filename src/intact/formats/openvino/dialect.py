@@ -1,0 +1,105 @@
+"""Where OpenVINO reads an operator of ONNX otherwise: written so that both mean the same.
+
+Measured with openvino 2026.4.1: it reduces all axes where those of ReduceL1, ReduceLogSum and
+ReduceLogSumExp are an attribute, and it keeps the last window of a pool with ``ceil_mode`` that
+starts in the pads behind.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.edit import Editor
+from intact.plan import Note, NoteKind
+from intact.program.unsupported import UnsupportedNodes
+
+_INNER = {"ReduceL1": "Abs", "ReduceLogSum": "", "ReduceLogSumExp": "Exp"}
+"""What is applied before the sum; the logarithms have Log behind it."""
+_UNSURE = "OpenVINO may have one window more (ceil_mode): the sizes are not known"
+_GIVE_SIZES = "export the float model with fixed sizes"
+_AXES_AS_INPUT = 13
+"""The opset from which ReduceSum takes its axes so."""
+
+
+def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
+    """Replace what OpenVINO reads otherwise, in place; list what cannot be replaced.
+
+    Returns:
+        What may come out otherwise, for want of sizes.
+    """
+    unsure = []
+    for node in list(editor.model.graph):
+        if node.domain != "":
+            continue
+        if node.op_type in _INNER and "axes" in node.attributes:
+            _reduction(editor, node, unsupported)
+        elif node.op_type in ("MaxPool", "AveragePool") and _flag(node, "ceil_mode"):
+            if not _has_sizes(node):
+                unsure.append(Note(NoteKind.EXPORT, str(node.name), _UNSURE, _GIVE_SIZES))
+            else:
+                _whole_windows(node, unsupported)
+    return unsure
+
+
+def _has_sizes(node: ir.Node) -> bool:
+    data = node.inputs[0]
+    known = None if data is None else data.shape
+    return known is not None and all(isinstance(size, int) for size in list(known)[2:])
+
+
+def _reduction(editor: Editor, node: ir.Node, unsupported: UnsupportedNodes) -> None:
+    """Make it a ReduceSum of what it sums."""
+    if editor.model.opset_imports.get("", 0) < _AXES_AS_INPUT or node.op_type == "ReduceLogSumExp":
+        unsupported.add(str(node.name), f"OpenVINO reads {node.op_type} without its axes")
+        return
+    data, result = node.inputs[0], node.outputs[0]
+    if data is None:
+        return
+    inner = _INNER[node.op_type]
+    name = str(node.name)
+    if inner:
+        data = editor.node(inner, [data], f"{name}_inner", shape=data.shape)
+    axes = np.asarray(node.attributes["axes"].as_ints(), np.int64)
+    keep = _flag(node, "keepdims", 1)
+    given = editor.initializer(f"{name}_axes", ir.tensor(axes))
+    total = editor.node(
+        "ReduceSum", [data, given], f"{name}_sum", {"keepdims": keep}, shape=result.shape
+    )
+    if node.op_type != "ReduceL1":
+        total = editor.node("Log", [total], f"{name}_log", shape=result.shape)
+    for use in tuple(result.uses()):
+        use.node.replace_input_with(use.idx, total)
+    editor.replace_output(result, total)
+    editor.model.graph.remove(node, safe=True)
+
+
+def _whole_windows(node: ir.Node, unsupported: UnsupportedNodes) -> None:
+    """Write the pads that give ONNX's number of windows without rounding up."""
+    data = node.inputs[0]
+    sizes = [] if data is None or data.shape is None else list(data.shape)[2:]
+    kernel = list(node.attributes["kernel_shape"].as_ints())
+    rank = len(kernel)
+    strides, dilations = (_ints(node, key, [1] * rank) for key in ("strides", "dilations"))
+    pads = _ints(node, "pads", [0] * (2 * rank))
+    behind = pads[rank:]
+    for k in range(rank):
+        size, reach = int(sizes[k]), (kernel[k] - 1) * dilations[k] + 1  # type: ignore[arg-type]
+        count = -(-(size + pads[k] + pads[rank + k] - reach) // strides[k]) + 1
+        count -= (count - 1) * strides[k] >= size + pads[k]
+        behind[k] = max(0, (count - 1) * strides[k] + reach - size - pads[k])
+    if behind == pads[rank:]:
+        node.attributes.pop("ceil_mode")
+    elif node.op_type == "MaxPool" or not _flag(node, "count_include_pad"):
+        node.attributes.pop("ceil_mode")
+        node.attributes["pads"] = ir.AttrInt64s("pads", [*pads[:rank], *behind])
+    else:
+        unsupported.add(str(node.name), "OpenVINO averages windows rounded up otherwise")
+
+
+def _flag(node: ir.Node, key: str, default: int = 0) -> int:
+    return node.attributes[key].as_int() if key in node.attributes else default
+
+
+def _ints(node: ir.Node, key: str, default: list[int]) -> list[int]:
+    return list(node.attributes[key].as_ints()) if key in node.attributes else default

@@ -1,0 +1,85 @@
+"""What OpenVINO reads otherwise than ONNX comes out as ONNX has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intact.errors import ExportError
+from intact.formats.openvino.run import OpenVinoRuntime
+from intact.formats.openvino.write import OpenVinoModel, write_openvino
+from tests.models import ModelBuilder, random_inputs, run_model
+from tests.plans import calibrated
+
+pytestmark = pytest.mark.runtime_fact("openvino")
+
+
+def written(b: ModelBuilder, y: str) -> tuple[OpenVinoModel, np.ndarray]:
+    """What is written of a model behind its first, integer layer, and the float result."""
+    b.node("Identity", y, out="y")
+    b.output("y")
+    model = b.build()
+    return write_openvino(calibrated(model, "openvino")), run_model(model, random_inputs(model))[
+        "y"
+    ]
+
+
+def run(model: OpenVinoModel, b: ModelBuilder, folder: Path) -> np.ndarray:
+    pytest.importorskip("openvino")
+    model.save(folder)
+    outputs, _ = OpenVinoRuntime(folder / "model.fq.onnx", threads=1).run(random_inputs(b.build()))
+    return outputs["y"]
+
+
+@pytest.mark.parametrize("pool", ["MaxPool", "AveragePool"])
+@pytest.mark.parametrize("size", [5, 6, 7, 8])
+def test_pools_rounded_up_have_the_windows_of_onnx(pool: str, size: int, tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 2, size, size]), 2, 2)
+    places = {"kernel_shape": [2, 3], "strides": [2, 3], "pads": [1, 1, 1, 1]}
+    model, expected = written(b, b.node(pool, x, ceil_mode=1, **places))
+    found = run(model, b, tmp_path)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 0.1
+
+
+def test_a_mean_over_pads_that_is_rounded_up_is_refused_where_it_differs() -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 2, 8, 8]), 2, 2)
+    places = {"kernel_shape": [3, 3], "strides": [3, 3], "count_include_pad": 1}
+    y = b.node("AveragePool", x, ceil_mode=1, name="rounded", **places)
+    with pytest.raises(ExportError, match="rounded"):
+        written(b, y)
+
+
+def test_a_pool_of_unknown_size_gets_a_note() -> None:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("image", ["batch", 2, "h", "w"]), b.weight(2, 2, 1, 1))
+    b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, out="y", name="pool")
+    b.output("y")
+    model = b.build()
+    from tests.plans import calibrate, planned
+
+    feeds = {"image": np.random.default_rng(0).normal(size=(4, 2, 6, 6)).astype(np.float32)}
+    notes = write_openvino(calibrate(planned(model, "openvino"), feeds)).notes
+    assert any(note.node == "pool" and "ceil_mode" in note.message for note in notes)
+
+
+@pytest.mark.parametrize("op_type", ["ReduceL1", "ReduceLogSum"])
+def test_reductions_keep_their_axes(op_type: str, tmp_path: Path) -> None:
+    b = ModelBuilder()
+    x = b.node("Abs", b.conv(b.input("image", ["batch", 2, 6, 5]), 2, 2))
+    y = b.node(op_type, x, axes=[2], keepdims=0)
+    model, expected = written(b, b.node("Neg", y))
+    found = run(model, b, tmp_path)
+    assert found.shape == expected.shape
+    assert np.abs(found - expected).max() < 0.2
+
+
+def test_the_logarithm_of_sums_of_exponentials_is_refused() -> None:
+    b = ModelBuilder()
+    x = b.conv(b.input("image", ["batch", 2, 6, 5]), 2, 2)
+    with pytest.raises(ExportError, match="without its axes"):
+        written(b, b.node("ReduceLogSumExp", x, axes=[2], name="smooth"))
