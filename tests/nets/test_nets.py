@@ -97,10 +97,12 @@ def test_a_code_that_is_off_by_one_is_seen() -> None:
     """The reference can fail."""
     for seed in range(40):
         net = random_net(seed, most=5)
-        program = lower(planned(net, load_target("onnxruntime")))
-        engine = IntegerEngine(program, threads=1)
+        try:
+            program = lower(planned(net, load_target("onnxruntime")))
+        except IntactError:
+            continue
         names = [tensor.name for tensor in program.tensors() if not tensor.is_constant]
-        values = dict(engine.run(net.samples(1), names).tensors)
+        values = dict(IntegerEngine(program, threads=1).run(net.samples(1), names).tensors)
         for step in program.steps:
             own = dict(values)
             if list(distances(step, own)):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,7 +12,7 @@ from intact.errors import ExportError
 from intact.formats.openvino.run import OpenVinoRuntime
 from intact.formats.openvino.write import OpenVinoModel, write_openvino
 from tests.models import ModelBuilder, random_inputs, run_model
-from tests.plans import calibrated
+from tests.plans import calibrate, calibrated, planned
 
 pytestmark = pytest.mark.runtime_fact("openvino")
 
@@ -38,7 +39,7 @@ def run(model: OpenVinoModel, b: ModelBuilder, folder: Path) -> np.ndarray:
 def test_pools_rounded_up_have_the_windows_of_onnx(pool: str, size: int, tmp_path: Path) -> None:
     b = ModelBuilder()
     x = b.conv(b.input("image", ["batch", 2, size, size]), 2, 2)
-    places = {"kernel_shape": [2, 3], "strides": [2, 3], "pads": [1, 1, 1, 1]}
+    places: dict[str, Any] = {"kernel_shape": [2, 3], "strides": [2, 3], "pads": [1, 1, 1, 1]}
     model, expected = written(b, b.node(pool, x, ceil_mode=1, **places))
     found = run(model, b, tmp_path)
     assert found.shape == expected.shape
@@ -48,7 +49,7 @@ def test_pools_rounded_up_have_the_windows_of_onnx(pool: str, size: int, tmp_pat
 def test_a_mean_over_pads_that_is_rounded_up_is_refused_where_it_differs() -> None:
     b = ModelBuilder()
     x = b.conv(b.input("image", ["batch", 2, 8, 8]), 2, 2)
-    places = {"kernel_shape": [3, 3], "strides": [3, 3], "count_include_pad": 1}
+    places: dict[str, Any] = {"kernel_shape": [3, 3], "strides": [3, 3], "count_include_pad": 1}
     y = b.node("AveragePool", x, ceil_mode=1, name="rounded", **places)
     with pytest.raises(ExportError, match="rounded"):
         written(b, y)
@@ -60,8 +61,6 @@ def test_a_pool_of_unknown_size_gets_a_note() -> None:
     b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2], ceil_mode=1, out="y", name="pool")
     b.output("y")
     model = b.build()
-    from tests.plans import calibrate, planned
-
     feeds = {"image": np.random.default_rng(0).normal(size=(4, 2, 6, 6)).astype(np.float32)}
     notes = write_openvino(calibrate(planned(model, "openvino"), feeds)).notes
     assert any(note.node == "pool" and "ceil_mode" in note.message for note in notes)
