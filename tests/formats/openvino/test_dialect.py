@@ -46,20 +46,6 @@ def test_pools_rounded_up_have_the_windows_of_onnx(pool: str, size: int, tmp_pat
     assert np.abs(found - expected).max() < 0.1
 
 
-def test_a_mean_over_pads_that_is_rounded_up_is_refused_where_it_differs() -> None:
-    b = ModelBuilder()
-    x = b.conv(b.input("image", ["batch", 2, 9, 9]), 2, 2)
-    places: dict[str, Any] = {
-        "kernel_shape": [3, 3],
-        "strides": [3, 3],
-        "count_include_pad": 1,
-        "pads": [1] * 4,
-    }
-    y = b.node("AveragePool", x, ceil_mode=1, name="rounded", **places)
-    with pytest.raises(ExportError, match="rounded"):
-        written(b, y)
-
-
 def test_a_pool_of_unknown_size_gets_a_note() -> None:
     b = ModelBuilder()
     x = b.node("Conv", b.input("image", ["batch", 2, "h", "w"]), b.weight(2, 2, 1, 1))

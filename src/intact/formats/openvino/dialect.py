@@ -2,7 +2,7 @@
 
 Measured with openvino 2026.4.1: it reduces all axes where those of ReduceL1, ReduceLogSum and
 ReduceLogSumExp are an attribute, and it keeps the last window of a pool with ``ceil_mode`` that
-starts in the pads behind.
+starts in the pads behind; `normalize` leaves ``ceil_mode`` only where sizes are not known.
 """
 
 from __future__ import annotations
@@ -35,17 +35,8 @@ def translate(editor: Editor, unsupported: UnsupportedNodes) -> list[Note]:
         if node.op_type in _INNER and "axes" in node.attributes:
             _reduction(editor, node, unsupported)
         elif node.op_type in ("MaxPool", "AveragePool") and _flag(node, "ceil_mode"):
-            if not _has_sizes(node):
-                unsure.append(Note(NoteKind.EXPORT, str(node.name), _UNSURE, _GIVE_SIZES))
-            else:
-                _whole_windows(node, unsupported)
+            unsure.append(Note(NoteKind.EXPORT, str(node.name), _UNSURE, _GIVE_SIZES))
     return unsure
-
-
-def _has_sizes(node: ir.Node) -> bool:
-    data = node.inputs[0]
-    known = None if data is None else data.shape
-    return known is not None and all(isinstance(size, int) for size in list(known)[2:])
 
 
 def _reduction(editor: Editor, node: ir.Node, unsupported: UnsupportedNodes) -> None:
@@ -74,32 +65,5 @@ def _reduction(editor: Editor, node: ir.Node, unsupported: UnsupportedNodes) -> 
     editor.model.graph.remove(node, safe=True)
 
 
-def _whole_windows(node: ir.Node, unsupported: UnsupportedNodes) -> None:
-    """Write the pads that give ONNX's number of windows without rounding up."""
-    data = node.inputs[0]
-    sizes = [] if data is None or data.shape is None else list(data.shape)[2:]
-    kernel = list(node.attributes["kernel_shape"].as_ints())
-    rank = len(kernel)
-    strides, dilations = (_ints(node, key, [1] * rank) for key in ("strides", "dilations"))
-    pads = _ints(node, "pads", [0] * (2 * rank))
-    behind = pads[rank:]
-    for k in range(rank):
-        size, reach = int(sizes[k]), (kernel[k] - 1) * dilations[k] + 1  # type: ignore[arg-type]
-        count = -(-(size + pads[k] + pads[rank + k] - reach) // strides[k]) + 1
-        count -= (count - 1) * strides[k] >= size + pads[k]
-        behind[k] = max(0, (count - 1) * strides[k] + reach - size - pads[k])
-    if behind == pads[rank:]:
-        node.attributes.pop("ceil_mode")
-    elif node.op_type == "MaxPool" or not _flag(node, "count_include_pad"):
-        node.attributes.pop("ceil_mode")
-        node.attributes["pads"] = ir.AttrInt64s("pads", [*pads[:rank], *behind])
-    else:
-        unsupported.add(str(node.name), "OpenVINO averages windows rounded up otherwise")
-
-
 def _flag(node: ir.Node, key: str, default: int = 0) -> int:
     return node.attributes[key].as_int() if key in node.attributes else default
-
-
-def _ints(node: ir.Node, key: str, default: list[int]) -> list[int]:
-    return list(node.attributes[key].as_ints()) if key in node.attributes else default
