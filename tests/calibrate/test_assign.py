@@ -132,6 +132,16 @@ def test_an_overflowing_bias_gets_room_and_a_note() -> None:
     assert float(weight.scale[2]) == pytest.approx(1 / 127)  # type: ignore[index]
 
 
+def test_a_bias_that_no_weight_scale_makes_room_for_is_refused() -> None:
+    graph = tiny_weights(1e-3, 1e30)
+    plan = build_plan(graph, load_target("onnxruntime"))
+    data = {"image": np.full((4, 2, 4, 4), 1e-30, np.float32)}
+    statistics = collect(graph, open_samples(data, graph), required_tensors(plan))
+    with pytest.raises(CalibrationError, match="bias is too large") as refused:
+        assign(plan, statistics, Method.of(plan.target, "minmax"))
+    assert str(graph.nodes[0].name) in str(refused.value)
+
+
 @pytest.mark.parametrize("size", [1e-3, 1e12])
 def test_a_bias_for_each_row_of_a_product(size: float) -> None:
     """The largest of a column decides whether it fits."""

@@ -185,6 +185,14 @@ def test_a_range_beyond_float32_is_refused() -> None:
         write_openvino(plan)
 
 
+@pytest.mark.parametrize(("step", "noted"), [(1e-39, True), (2e-38, False)])
+def test_steps_that_openvino_takes_for_0_are_noted(step: float, noted: bool) -> None:
+    plan = one_conv("openvino").copy()
+    config(plan, "one.input[0]").dominator.set_params(np.float32(step), 0)
+    notes = [note.message for note in write_openvino(plan).notes]
+    assert any("one.input[0]" in note and "denormal" in note for note in notes) == noted
+
+
 def test_a_plan_without_scales_is_refused() -> None:
     with pytest.raises(PlanError, match="no scale yet"):
         write_openvino(planned(residual_net(17), "openvino"))

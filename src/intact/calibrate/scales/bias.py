@@ -114,8 +114,8 @@ def _fitted(
     bias = np.zeros(0) if tensor is None else tensor.numpy().astype(np.float64)
     refuse_not_finite(bias, f"bias {value.name!r}", str(node.name))
     before = weight.params
-    lost = _lose(weight, np.float64(data.scale), bias, dead)
-    overflows = _make_room(weight, np.float64(data.scale), bias, config)
+    lost = _lose(node, weight, np.float64(data.scale), bias, dead)
+    overflows = _make_room(node, weight, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight, data, bias)
     scale = config.params
     if scale is None:
@@ -139,12 +139,13 @@ def rescale_bias(plan: QuantizedGraph, node: ir.Node) -> None:
         return
     bias = value.const_value.numpy().astype(np.float64)
     weight_config = plan.input_config(node, weight)
-    _lose(weight_config, np.float64(data.scale), bias, _lost(plan, node))
-    _make_room(weight_config, np.float64(data.scale), bias, config)
+    _lose(node, weight_config, np.float64(data.scale), bias, _lost(plan, node))
+    _make_room(node, weight_config, np.float64(data.scale), bias, config)
     _set_bias_scale(config, weight_config, data, bias)
 
 
 def _make_room(
+    node: ir.Node,
     weight: TensorQuantConfig,
     input_scale: np.float64,
     bias: npt.NDArray[np.float64],
@@ -159,7 +160,7 @@ def _make_room(
     if not np.any(overflows) or _is_settled(weight):
         return int(np.count_nonzero(overflows))
     needed = per_channel * _ROOM / (config.quant_max * input_scale)
-    _raise(weight, overflows, needed)
+    _raise(node, weight, overflows, needed)
     return int(np.count_nonzero(overflows))
 
 
@@ -173,6 +174,7 @@ def _lost(plan: QuantizedGraph, node: ir.Node) -> Mask | None:
 
 
 def _lose(
+    node: ir.Node,
     weight: TensorQuantConfig,
     input_scale: np.float64,
     bias: npt.NDArray[np.float64],
@@ -185,7 +187,7 @@ def _lose(
     lost = dead & (per_channel > 0)
     if lost.any():
         needed = np.maximum(per_channel * _BEYOND_HALF / input_scale, weight.scale)
-        _raise(weight, lost, needed)
+        _raise(node, weight, lost, needed)
     return int(np.count_nonzero(lost))
 
 
@@ -201,7 +203,14 @@ def _largest(
     return found
 
 
-def _raise(weight: TensorQuantConfig, where: Mask, needed: npt.NDArray[np.float64]) -> None:
+def _raise(
+    node: ir.Node, weight: TensorQuantConfig, where: Mask, needed: npt.NDArray[np.float64]
+) -> None:
+    if np.max(needed, where=where, initial=0.0) > np.finfo(np.float32).max / 2:
+        raise CalibrationError(
+            f"{node.name}: its bias is too large for int32 beside inputs as small as these",
+            remedy=f"--keep-float {node.name}, or samples as the model wants them",
+        )
     if weight.grid.power_of_two:
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))
     if weight.scale is not None:

@@ -55,7 +55,13 @@ def export_notes(points: list[QuantPoint]) -> list[Note]:
     Args:
         points: The quantization points of a plan, all of which can be expressed.
     """
-    texts = (_rounding(points), _half_unsigned(points), _floats(points), _biases(points))
+    texts = (
+        _rounding(points),
+        _half_unsigned(points),
+        _floats(points),
+        _biases(points),
+        _tiny(points),
+    )
     return [Note(NoteKind.EXPORT, "", text) for text in texts if text]
 
 
@@ -70,6 +76,22 @@ def _rounding(points: list[QuantPoint]) -> str:
     return (
         f"FakeQuantize rounds ties to even, the plan {odd[0].config.rounding}: ties of "
         f"{len(odd)} activation(s) come out differently (first: {odd[0].end})"
+    )
+
+
+def _tiny(points: list[QuantPoint]) -> str:
+    """Say where a step is a denormal number, which OpenVINO takes for 0 (measured: 2026.4.1)."""
+    tiny = np.finfo(np.float32).tiny
+    found = [
+        point
+        for point in points
+        if point.config.scale is not None and (point.config.scale < tiny).any()
+    ]
+    if not found:
+        return ""
+    return (
+        f"steps of {len(found)} tensor(s) are below the smallest normal float32 "
+        f"(first: {found[0].end}), and OpenVINO takes denormal numbers for 0: its outputs differ"
     )
 
 
