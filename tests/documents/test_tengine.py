@@ -1,0 +1,107 @@
+"""[tengine]: its loops written out, for what `tests/formats/tengine/test_published.py` leaves."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import intact
+from intact.formats.tengine.format import MODEL_FILE
+from intact.formats.tengine.tmfile.decode import open_tmfile
+from intact.formats.tengine.tmfile.file import FileTensor
+from tests.formats.tengine.exported import files_of
+from tests.models import ModelBuilder
+from tests.plans import config, planned
+
+F = np.float32
+
+
+def dense(weight: list[list[float]], bias: list[float]) -> onnx.ModelProto:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 3])
+    w, c = b.constant(np.array(weight, F), "w"), b.constant(np.array(bias, F), "c")
+    b.node("Gemm", x, w, c, name="dense", out="y", transB=1)
+    b.output("y", ["batch", len(bias)])
+    return b.build()
+
+
+def tensors(result: Any) -> dict[str, FileTensor]:
+    file = open_tmfile(files_of(result, "tengine")[MODEL_FILE])
+    return {tensor.name: tensor for tensor in file.tensors}
+
+
+def away(value: float) -> int:
+    """C's `round`."""
+    return int(math.copysign(math.floor(abs(value) + 0.5), value))
+
+
+def test_a_dense_layer_by_hand() -> None:
+    weight = [[1.27, -0.635, 0.005], [0.0, 2.54, -2.54]]
+    bias = [0.4, -1.0]
+    data = np.array([[1.0, -2.54, 0.5], [0.25, 1.27, -1.0]], F)
+    result = intact.quantize(dense(weight, bias), {"x": data}, target="tengine")
+    found = tensors(result)
+    input_scale = F(F(2.54) / F(127))
+    assert files_of(result, "tengine")["table_minmax.scale"].splitlines()[0] == b"x 0.020000 0"
+    for channel, row in enumerate(weight):
+        scale = F(max(abs(F(max(row))), abs(F(min(row)))) / F(127))
+        assert found["w"].quantization is not None
+        assert found["w"].quantization.scale[channel] == scale
+        codes = [max(-127, min(127, away(float(F(value) / scale)))) for value in row]
+        assert np.asarray(found["w"].data)[channel].tolist() == codes
+        bias_scale = F(scale * F(0.02))
+        assert abs(input_scale - F(0.02)) < 1e-8
+        assert found["c"].quantization is not None
+        assert found["c"].quantization.scale[channel] == bias_scale
+        assert int(np.asarray(found["c"].data)[channel]) == away(
+            float(F(bias[channel]) / bias_scale)
+        )
+        assert found["w"].quantization.zero_point.tolist() == [0, 0]
+        assert found["c"].quantization.zero_point.tolist() == [0, 0]
+    # 0.005 / 0.01 is a tie: half away from zero.
+    assert np.asarray(found["w"].data)[0].tolist() == [127, -64, 1]
+
+
+def behind(operator: str) -> onnx.ModelProto:
+    """A convolution, an Add (so that nothing is fused), an operator, a convolution."""
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    x = b.node("Conv", x, b.weight(4, 4, 1, 1), name="first")
+    x = b.node("Add", x, b.input("other", ["batch", 4, 8, 8]), name="sum")
+    pool = {"kernel_shape": [2, 2], "strides": [2, 2]}
+    more: dict[str, tuple[list[str], dict[str, Any]]] = {
+        "MaxPool": ([], pool),
+        "AveragePool": ([], pool),
+        "LeakyRelu": ([], {"alpha": 0.1}),
+        "Clip": ([b.scalar(0), b.scalar(6)], {}),
+        "Reshape": ([b.ints(0, 4, 4, 16)], {}),
+        "Slice": ([b.ints(0), b.ints(4), b.ints(2)], {}),
+        "Flatten": ([], {}),
+    }
+    extra, attributes = more.get(operator, ([], {}))
+    b.node(operator, x, *extra, name="here", out="y", **attributes)
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.parametrize("operator", ["MaxPool", "Relu", "Clip", "Flatten", "Reshape", "Slice"])
+def test_operators_in_place_give_their_scale_to_their_input(operator: str) -> None:
+    plan = planned(behind(operator), "tengine")
+    assert config(plan, "sum.output[0]").dominator is config(plan, "here.output[0]").dominator
+
+
+@pytest.mark.parametrize("operator", ["AveragePool", "LeakyRelu", "Sigmoid"])
+def test_other_pools_and_slopes_do_not(operator: str) -> None:
+    plan = planned(behind(operator), "tengine")
+    assert config(plan, "sum.output[0]").dominator is not config(plan, "here.output[0]").dominator
+
+
+def test_activations_have_one_scale_and_weights_one_a_channel() -> None:
+    plan = planned(behind("Relu"), "tengine")
+    assert config(plan, "first.input[0]").grid.axis is None
+    assert config(plan, "first.output[0]").grid.axis is None
+    assert config(plan, "first.input[1]").grid.axis == 0
