@@ -95,7 +95,7 @@ def test_both_formulas_of_fake_quantize_agree(
     zero_point = data.draw(st.integers(*codes))
     scale = 2.0**exponent
     low, high = published_ends(scale, zero_point, *codes)
-    steps: Floats = np.random.default_rng(seed).integers(-(2**12), 2**12, 200) + 0.25
+    steps = np.random.default_rng(seed).integers(-(2**12), 2**12, 200) + 0.25
     x: Floats = np.asarray(steps * scale, np.float64)
     wanted = published_fake_quantize(x, low, high, codes[1] - codes[0] + 1)
     ours = fake_quantize(
