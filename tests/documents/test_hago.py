@@ -12,7 +12,7 @@ from intact.graph import normalize
 from intact.numerics.simulated_quantize import simulated_quantize
 from intact.plan.inference import infer_scale
 from intact.search.space import FLOAT, Space
-from intact.targets import load_target
+from intact.targets import Requantize, load_target
 from tests.models import ModelBuilder, residual_net
 from tests.plans import conv, image, own_target
 
@@ -89,6 +89,15 @@ def test_codes_of_tvm_have_no_lowest_one() -> None:
     for scheme in (target.activation, target.weight):
         assert (scheme.quant_min, scheme.quant_max) == (-127, 127)  # as clip_min has it
         assert scheme.symmetric
+
+
+def test_hardware_that_shifts_has_powers_of_two() -> None:
+    for name in ("vta", "integer-pow2"):
+        target = load_target(name)
+        assert target.activation.power_of_two
+        assert target.weight.power_of_two
+        assert target.arithmetic.requantize is Requantize.SHIFT
+    assert not load_target("tvm").activation.power_of_two
 
 
 @pytest.mark.parametrize(

@@ -105,3 +105,21 @@ def test_activations_have_one_scale_and_weights_one_a_channel() -> None:
     assert config(plan, "first.input[0]").grid.axis is None
     assert config(plan, "first.output[0]").grid.axis is None
     assert config(plan, "first.input[1]").grid.axis == 0
+
+
+def test_three_kinds_of_layers_have_quantized_weights() -> None:
+    """Convolution, Deconvolution, FullyConnected: int8, -127..127, by output channel."""
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    x = b.node("Conv", x, b.weight(6, 4, 1, 1), b.weight(6), name="first")
+    x = b.node("ConvTranspose", x, b.weight(6, 3, 2, 2), b.weight(3), name="up", strides=[2, 2])
+    x = b.node("Flatten", x)
+    b.node("Gemm", x, b.weight(5, 768), b.weight(5), name="dense", out="y", transB=1)
+    b.output("y")
+    plan = planned(b.build(), "tengine")
+    for name, axis in (("first", 0), ("up", 1), ("dense", None)):
+        weight, bias = (config(plan, f"{name}.input[{slot}]") for slot in (1, 2))
+        assert (weight.quant_min, weight.quant_max) == (-127, 127)
+        assert weight.grid.axis is not None
+        assert axis in {weight.grid.axis, None}
+        assert (bias.bits, bias.quant_min) == (32, -(2**31))
