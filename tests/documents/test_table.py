@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from collections import Counter
 from functools import cache
 from pathlib import Path
 
@@ -55,6 +56,15 @@ def test_every_point_is_complete() -> None:
         left = CITED.sub("", cited[0]).strip(", |")
         assert not left, number  # nothing that only looks like a test
         assert CITED.search(cited[0]) or word == "later", number
+
+
+def test_the_summary_counts_the_points() -> None:
+    kinds = Counter(row[3].partition(":")[0] for row in rows())
+    summary = (
+        f"Of {kinds.total()} points {kinds['yes']} hold without more, {kinds['by name']} by name, "
+        f"{kinds['otherwise']} otherwise, and {kinds['later']} come later."
+    )
+    assert summary in PAGE.read_text(encoding="utf-8")
 
 
 def test_points_are_counted_from_1_under_their_document() -> None:
