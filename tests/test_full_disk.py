@@ -126,7 +126,9 @@ def test_no_room_for_a_result(
         shutil.rmtree(tmp_path / "out")
     before = content(tmp_path)
     fill_disk(int(sum(map(len, whole.values())) * share))
-    with pytest.raises(OutputError, match=r"^cannot write \S+.*: No space left on device$"):
+    with pytest.raises(
+        OutputError, match=r"^cannot write \S+.*: No space left on device; make room there, or name"
+    ):
         result.save(tmp_path / "out")
     assert content(tmp_path) == before
 

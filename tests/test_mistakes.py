@@ -5,6 +5,8 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -412,3 +414,42 @@ def test_memory_that_runs_out_is_said_in_one_line(
     monkeypatch.setattr(api, "evaluate", run_out)
     says = fails("evaluate", str(result), "-d", "calib.npz")
     assert "out of memory (Unable to allocate 9 TiB); give a smaller --batch" in says
+
+
+def test_outputs_are_not_written_over_the_data(result: Path, fails: Callable[..., str]) -> None:
+    before = Path("calib.npz").read_bytes()
+    line = fails("run", str(result), "-d", "calib.npz", "-o", "./calib.npz")
+    assert "is the data of this run; name another file" in line
+    assert Path("calib.npz").read_bytes() == before
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["quantize", "model.onnx", "-d", "calib.npz", "-o", ""], "--output is ''; give "),
+        (["quantize", "model.onnx", "-d", "", "-o", "out"], "--data is ''; give "),
+        (["quantize", "", "-d", "calib.npz", "-o", "out"], "model is ''; give "),
+        (["convert-ranges", "--scale", "1", "--low", "0", "--high", "1"], "are both given"),
+        (["convert-ranges", "--scale", "1", "--zero-point", "1.5"], "'1.5'; give a whole number\n"),
+    ],
+)
+def test_what_is_said_of_values(fails: Callable[..., str], arguments: list[str], says: str) -> None:
+    assert says in fails(*arguments, code=2)
+
+
+def test_the_next_command_takes_a_folder_that_begins_with_a_dash(
+    result: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["quantize", "model.onnx", "-d", "calib.npz", "-o", "./-out"]) == 0
+    command = capfd.readouterr().out.splitlines()[-1].split()[1:]
+    assert command == ["verify", "./-out"]
+    assert run([*command, "--samples", "2"]) == 0
+
+
+@pytest.mark.parametrize("closed", [1, 2])
+def test_a_stream_that_is_closed_is_no_mistake_of_ours(here: Path, closed: int) -> None:
+    command = f'"{sys.executable}" -m intact targets --json {closed}>&-'
+    done = subprocess.run(command, shell=True, cwd=here, capture_output=True, check=False)
+    assert done.returncode == 0
+    assert done.stderr == b""
+    assert bool(done.stdout) == (closed == 2)

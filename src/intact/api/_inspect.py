@@ -62,6 +62,11 @@ def convert_ranges(options: ConvertRangesOptions) -> Quantization:
         return Quantization.of_scale(options.scale, options.zero_point, *codes)
     if options.scale is None and options.low is not None and options.high is not None:
         return Quantization.of_range(options.low, options.high, *codes, symmetric=options.symmetric)
+    if options.scale is not None:
+        raise UsageError(
+            "a scale and an end of a range are both given",
+            remedy="give --scale (and --zero-point), or --low and --high",
+        )
     raise UsageError(
         "a scale, or both ends of a range, are needed",
         remedy="give --scale (and --zero-point), or --low and --high",

@@ -48,7 +48,8 @@ def _run(given: Sequence[str]) -> int:
         context = app.make_context("intact", list(given))
         with context:
             app.invoke(context)
-        sys.stdout.flush()
+        if sys.stdout is not None:  # as it is where whoever started the process closed it
+            sys.stdout.flush()
         return 0
     except (IntactError, MemoryError) as error:
         ran = "" if context is None else context.invoked_subcommand or ""
@@ -166,6 +167,6 @@ def main() -> None:
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
     code = run()
     for stream in (sys.stdout, sys.stderr):
-        with contextlib.suppress(OSError, ValueError):
+        with contextlib.suppress(OSError, ValueError, AttributeError):  # None where it is closed
             stream.flush()
     os._exit(code)

@@ -40,7 +40,7 @@ def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bo
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
         say(escape(f"{len(found)} targets, {seconds:.1f} s"))
         for folder in folders:
-            say(f"[dim]next: intact verify {escape(shlex.quote(str(folder)))}[/]")
+            say(f"[dim]next: intact verify {escape(_to_paste(folder))}[/]")
 
 
 def result(found: Result, *, seconds: float, as_json: bool) -> None:
@@ -52,9 +52,15 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
     _notes(found.plan.notes)
-    where = escape(shlex.quote(str(found.folder or Path())))
+    where = escape(_to_paste(found.folder or Path()))
     say(f"[dim]next: intact evaluate {where} --data FILE[/]")
     say(f"[dim]      intact verify {where}[/]")
+
+
+def _to_paste(folder: Path) -> str:
+    """Write a folder for a command line; a name that begins with a dash is no option."""
+    text = str(folder)
+    return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
 def _as_json(found: Result) -> dict[str, object]:

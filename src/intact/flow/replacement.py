@@ -77,7 +77,10 @@ def replacing(folder: Path, is_own: IsOwn) -> Iterator[Path]:
         cause = error if isinstance(error, OSError) else error.__cause__
         if not isinstance(cause, OSError):
             raise
-        raise OutputError(f"cannot write {folder}: {cause.strerror or cause}") from error
+        raise OutputError(
+            f"cannot write {folder}: {cause.strerror or cause}",
+            remedy="make room there, or name another folder",
+        ) from error
     finally:
         if staging is not None:
             staging.remove()

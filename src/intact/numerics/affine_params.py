@@ -123,7 +123,7 @@ def _checked_range(
     both = np.stack([lower, upper])
     if not (np.abs(both) <= _LARGEST_SCALE).all():  # also refuses NaN
         raise ConfigError(
-            "an end of the range is not a finite float32 number", remedy="recalibrate the tensor"
+            "an end of the range is not a finite float32 number", remedy="give finite ends"
         )
     if (lower > upper).any():
         raise ConfigError("a lower end is above its upper end", remedy="swap them")

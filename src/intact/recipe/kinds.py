@@ -182,7 +182,7 @@ class File(Kind["str | Path"]):
 
     def check(self, value: Any) -> str | Path:
         """Take a text or a path."""
-        if not isinstance(value, str | Path):
+        if not isinstance(value, str | Path) or value == "":  # of a variable that is not set
             raise self.wrong()
         return value
 
@@ -213,14 +213,14 @@ class Given(Kind[Any]):
 
     def check(self, value: Any) -> Any:
         """Take a text, a path or one of the objects."""
-        if isinstance(value, str):
+        if isinstance(value, str) and value:
             return self._read(value)
         is_taken = (
             any(is_instance(value, each) for each in self.types)
             if self.types
             else not (value is None or isinstance(value, bool | int | float | complex | bytes))
         )
-        if not (is_taken or isinstance(value, Path)):
+        if not (is_taken or isinstance(value, Path)) or isinstance(value, str):  # an empty one
             raise self.wrong()
         return value
 

@@ -36,18 +36,26 @@ class Whole(Kind[int]):
         except Unfit:
             raise
         except ValueError:
-            raise Unfit(f"give a whole number, {self.expects}") from None
+            raise self._no_number() from None
 
     def check(self, value: Any) -> int:
         """Take any integer type, but no bool."""
         try:
             number = operator.index(value)
         except TypeError:
-            raise Unfit(f"give a whole number, {self.expects}") from None
+            raise self._no_number() from None
         too_small = self.least is not None and number < self.least
         if isinstance(value, bool) or too_small or (self.most is not None and number > self.most):
             raise self.wrong()
         return number
+
+    def _no_number(self) -> Unfit:
+        whole = "a whole number"
+        return (
+            self.wrong()
+            if self.expects.startswith(whole)
+            else Unfit(f"give {whole}, {self.expects}")
+        )
 
 
 class Count(Whole):

@@ -44,7 +44,7 @@ def _run(given: Given[RunCommand]) -> None:
     if len(chosen) > 1:
         raise UsageError(f"--{chosen[0]} and --{chosen[1]}", remedy="choose one")
     output = Path(options.output)
-    _refuse_output(output)
+    _refuse_output(output, options.data)
     with shown("running", quiet=options.as_json, at_most=options.samples) as progress:
         found = api.execute(
             **given.of(ExecuteOptions),
@@ -83,7 +83,7 @@ def _verify(given: Given[VerifyCommand]) -> None:
         raise click.exceptions.Exit(1)
 
 
-def _refuse_output(path: Path) -> None:
+def _refuse_output(path: Path, data: object) -> None:
     """Refuse, before anything is computed, what cannot or should not be written."""
     if path.suffix != ".npz":
         raise OutputError(
@@ -93,6 +93,9 @@ def _refuse_output(path: Path) -> None:
         raise OutputError(
             f"{path}: there is no folder {path.parent}", remedy="make it first, or name another"
         )
+    names_files = isinstance(data, str | Path) and Path(data).exists() and path.exists()
+    if names_files and path.samefile(str(data)):
+        raise OutputError(f"{path}: is the data of this run", remedy="name another file")
 
 
 def _is_tflite_file(path: Path) -> bool:
