@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from intact.errors import OutputError
 from intact.flow import replacement
 from intact.flow.replacement import is_staging, probe, recover, replacing
 from tests.flow.killing import NEW, OLD, content_of, fill, is_own, replace
@@ -99,6 +100,30 @@ def test_what_came_between_check_and_exchange_stays(tmp_path: Path) -> None:
         fill(new, NEW)
         (folder / "notes.txt").write_text("mine")
     assert content_of(folder) == {**NEW, "notes.txt": "mine"}
+
+
+def test_what_came_between_stays_where_it_cannot_be_returned(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not swaps(tmp_path):
+        pytest.skip("this file system exchanges no folders")
+    folder = tmp_path / "place" / "out"
+    replace(folder, OLD)
+
+    def full(source: Path, goal: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with (
+        monkeypatch.context() as broken,
+        pytest.raises(OutputError, match="No space left"),
+        replacing(folder, is_own) as new,
+    ):
+        fill(new, NEW)
+        (folder / "notes.txt").write_text("mine")
+        broken.setattr(replacement.shutil, "move", full)
+    recover(folder, is_own)
+    assert content_of(folder) == {**NEW, "notes.txt": "mine"}
+    assert [path.name for path in folder.parent.iterdir()] == ["out"]
 
 
 def test_a_folder_keeps_its_mode(tmp_path: Path) -> None:

@@ -119,7 +119,8 @@ class Calibration:
             raise UsageError(
                 f"--preprocess has {self.preprocess.image.given[0]}, which is for a folder of "
                 "images, and the data is none",
-                remedy="give a file without [image]: arrays come as the model takes them",
+                remedy="give a file without [image], and with mean and std in the place of a "
+                "normalize that orders channels: arrays come as the model takes them",
             )
         groups: dict[int, list[int]] = {}
         for index, job in enumerate(jobs):

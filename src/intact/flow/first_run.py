@@ -25,6 +25,7 @@ from intact.errors import DataError, ExportError, IntactError, MissingExtraError
 from intact.formats.base.format import Deployed
 from intact.formats.registry import FORMATS
 from intact.graph import Graph
+from intact.numerics.metrics import sqnr_db
 from intact.plan import Direction, QuantizedGraph, TensorEnd, quantizes
 
 if TYPE_CHECKING:
@@ -166,18 +167,12 @@ def _difference(outputs: _Arrays, expected: _Arrays) -> str:
         lost = int(np.count_nonzero(finite & ~np.isfinite(array)))
         if lost:
             return f"{lost} of {array.size} values of output {name!r} {_NOT_FINITE}"
-        decibels = _sqnr_db(reference[finite], array[finite])
+        if not finite.any():
+            continue
+        decibels = sqnr_db(reference[finite], array[finite])
         if decibels < _FLOOR_DB:
             return f"output {name!r} has {decibels:.1f} dB of signal to noise"
     return ""
-
-
-def _sqnr_db(reference: npt.NDArray[Any], array: npt.NDArray[Any]) -> float:
-    first, second = reference.astype(np.float64), array.astype(np.float64)
-    noise, signal = float(np.sum((first - second) ** 2)), float(np.sum(first**2))
-    if noise == 0:
-        return float("inf")
-    return float(10 * np.log10(signal / noise)) if signal else float("-inf")
 
 
 def _differs(found: Verification) -> bool:

@@ -301,7 +301,9 @@ def _put(staging: _Staging, folder: Path, is_own: IsOwn) -> None:
     if _may_be_another(folder, staging.next):
         staging.write_journal(swaps=staging.next.stat().st_ino)
         if _swap(staging.next, folder):
+            staging.is_needed = True  # it holds what was there, until nothing of others is in it
             _return_foreign(staging.next, folder, is_own)
+            staging.is_needed = False
             return
     staging.previous.mkdir()
     names = sorted(path.name for path in staging.next.iterdir())

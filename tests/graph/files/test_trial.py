@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import os
+import signal
+from collections.abc import Callable
 from typing import Any
 
+import onnx
 import pytest
 
 from intact.errors import ModelError
 from intact.graph import normalize
 from intact.graph.files.trial import survives
+from intact.graph.passes import library
 from tests.models import ModelBuilder
 
 
@@ -17,6 +21,37 @@ def test_work_that_ends_its_process() -> None:
     assert survives(lambda: None)
     assert survives(lambda: 1 // 0)  # said when it is really done
     assert not survives(os.abort)
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGCHLD"), reason="signals of POSIX")
+def test_a_host_that_ignores_its_children() -> None:
+    before = signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+    try:
+        assert survives(lambda: None)
+    finally:
+        signal.signal(signal.SIGCHLD, before)
+
+
+def _sliced() -> onnx.ModelProto:
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("x", ["n", 2, 8, 8]), b.weight(4, 2, 3, 3))
+    b.node("Relu", b.node("Slice", x, b.ints(0), b.ints(3), b.ints(3)), out="y")
+    b.output("y")
+    return b.build()
+
+
+def test_a_model_is_tried_once_where_nothing_new_can_be_inferred(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tried: list[object] = []
+
+    def counted(work: Callable[[], object]) -> bool:
+        tried.append(work)
+        return survives(work)
+
+    monkeypatch.setattr(library, "survives", counted)
+    normalize(_sliced())
+    assert len(tried) == 1
 
 
 @pytest.mark.parametrize("opset", [9, 13, 18])

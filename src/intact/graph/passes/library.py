@@ -19,6 +19,9 @@ from intact.graph.files.trial import survives
 _LARGEST_GROWTH = 1 << 20
 """Limit for the elements that folding one node may add (for example an expanded constant)."""
 
+_TRIED = "intact.shapes_tried"
+"""Key in a model's ``meta``, which no file holds: its sizes were inferred once without a crash."""
+
 _KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
 """Operators that are not folded: they are more compact or more informative than their result."""
 
@@ -75,8 +78,9 @@ def infer_shapes(model: ir.Model) -> bool:
         ModelError: It would end the process: a Slice reads a tensor of a negative size.
     """
     infer = common.ShapeInferencePass(check_type=False, strict_mode=False)
-    if _has_slice(model):
+    if _has_slice(model) and (_TRIED not in model.meta or _may_learn_sizes(model)):
         _try_first(lambda: infer(model))
+        model.meta[_TRIED] = True
     with quiet():
         return infer(model).modified
 
