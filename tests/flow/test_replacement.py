@@ -113,14 +113,11 @@ def test_what_came_between_stays_where_it_cannot_be_returned(
     def full(source: Path, goal: Path) -> None:
         raise OSError(28, "No space left on device")
 
-    with (
-        monkeypatch.context() as broken,
-        pytest.raises(OutputError, match="No space left"),
-        replacing(folder, is_own) as new,
-    ):
-        fill(new, NEW)
-        (folder / "notes.txt").write_text("mine")
-        broken.setattr(replacement.shutil, "move", full)
+    (folder / "notes.txt").write_text("mine")
+    with monkeypatch.context() as broken:
+        broken.setattr("shutil.move", full)
+        with pytest.raises(OutputError, match="No space left"):
+            replace(folder, NEW)
     recover(folder, is_own)
     assert content_of(folder) == {**NEW, "notes.txt": "mine"}
     assert [path.name for path in folder.parent.iterdir()] == ["out"]

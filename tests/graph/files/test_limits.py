@@ -67,6 +67,17 @@ def loop(turns: int, *, ends: bool = False, depth: int = 1) -> onnx.ModelProto:
     return b.build()
 
 
+def loop_of(copy: str, *, begins: bool = True) -> onnx.ModelProto:
+    """A loop of 2^62 turns behind an operator, or of no number; it may not begin at all."""
+    model = loop(2**62)
+    (node,) = model.graph.node
+    node.input[:2] = ["copied" if copy else "", "begins"]
+    model.graph.initializer.append(numpy_helper.from_array(np.array(begins), "begins"))
+    if copy:
+        model.graph.node.insert(0, helper.make_node(copy, ["turns"], ["copied"]))
+    return model
+
+
 def sparse(*, sizes: list[int]) -> onnx.ModelProto:
     b = ModelBuilder()
     b.node("Relu", b.input("x", ["n", 2]), out="y")
@@ -86,8 +97,11 @@ def sparse(*, sizes: list[int]) -> onnx.ModelProto:
         (nested_functions(40), r"has about 10\^40 nodes"),
         (loop(2**62), r"nodes to run, as often as its loops turn"),
         (loop(1000, depth=4), r"nodes to run"),
-        (sparse(sizes=[2**25, 2**25, 2**25]), r"sparse initializers up to 'w2' have 402653184"),
-        (sparse(sizes=[2**62]), r"sparse initializers up to 'w0'"),
+        (loop_of("Identity"), r"nodes to run"),
+        (loop_of(""), r"nodes to run"),
+        (sparse(sizes=[2**25, 2**25, 2**25]), r"sparse initializers have 402653184"),
+        (sparse(sizes=[2**25] * 20), r"raise_limits 10$"),
+        (sparse(sizes=[2**62]), r"sparse initializers have 18446744073709551616 bytes"),
     ],
 )
 def test_small_models_that_become_large(model: onnx.ModelProto, says: str) -> None:
@@ -106,7 +120,14 @@ def test_a_function_that_calls_itself() -> None:
 
 
 @pytest.mark.parametrize(
-    "model", [nested_functions(5), loop(1000), loop(2**62, ends=True), sparse(sizes=[2**20])]
+    "model",
+    [
+        nested_functions(5),
+        loop(1000),
+        loop(2**62, ends=True),
+        loop_of("", begins=False),
+        sparse(sizes=[2**20]),
+    ],
 )
 def test_models_of_a_usual_size(model: onnx.ModelProto) -> None:
     load_model(model)

@@ -16,6 +16,9 @@ from intact.errors import ModelError
 from intact.graph.files.limits import NODE_RUNS, NODES, limit_of, remedy
 
 _STANDARD = ("", "ai.onnx")
+_COPIES = ("Identity", "Cast")
+_COUNTING = (onnx.TensorProto.INT64, onnx.TensorProto.BOOL)
+_ENDLESS = 1 << 63
 _FunctionKey = tuple[str, str, str]
 
 
@@ -40,8 +43,9 @@ def refuse_endless(proto: onnx.ModelProto, where: str) -> None:
     """
     lengths = _Lengths(proto, where)
     found = lengths.of(proto.graph.node, _constants(proto.graph))
+    without = "export it without functions"
     for count, usual, what, mend in (
-        (found.nodes, NODES, "nodes where its functions are written out", "export it without"),
+        (found.nodes, NODES, "nodes where its functions are written out", without),
         (found.runs, NODE_RUNS, "nodes to run, as often as its loops turn", "shorten its loops"),
     ):
         if count > limit_of(usual):
@@ -65,7 +69,7 @@ class _Lengths:
         nodes = list(nodes)
         if not self._functions and not any(_bodies(node) for node in nodes):
             return _Length(len(nodes), len(nodes))
-        constants = {**constants, **dict(_single_integers(nodes))}
+        constants = _with_copies(nodes, {**constants, **dict(_single_integers(nodes))})
         count = runs = 0
         for node in nodes:
             called = self._called(node)
@@ -107,26 +111,45 @@ def _bodies(node: onnx.NodeProto) -> list[onnx.GraphProto]:
 
 
 def _turns(node: onnx.NodeProto, constants: Mapping[str, int]) -> int:
-    """How often the bodies of a node run for certain; 1 where that is not known."""
+    """How often the bodies of a node run for certain; 1 where that is not known.
+
+    A loop without a number of turns goes on until its condition ends it.
+    """
     if node.op_type != "Loop" or node.domain not in _STANDARD or not node.input:
         return 1
     if any(_may_end(body) for body in _bodies(node)):
         return 1
-    return max(1, constants.get(node.input[0], 1))
+    turns, condition = (*node.input, "")[:2]
+    if turns:
+        return max(1, constants.get(turns, 1))
+    return _ENDLESS if constants.get(condition, not condition) else 1
+
+
+def _with_copies(
+    nodes: Iterable[onnx.NodeProto], constants: Mapping[str, int]
+) -> Mapping[str, int]:
+    """Add what is only a copy of a constant, where nodes are in order."""
+    found = dict(constants)
+    for node in nodes:
+        if node.op_type in _COPIES and node.domain in _STANDARD and node.input:
+            value = found.get(node.input[0])
+            if value is not None:
+                found[node.output[0]] = value
+    return found
 
 
 def _may_end(body: onnx.GraphProto) -> bool:
     """Tell whether a condition that is computed may end the loop."""
     producers = {name: each for each in body.node for name in each.output}
     condition = body.output[0].name if body.output else ""
-    while condition in producers and producers[condition].op_type in ("Identity", "Cast"):
+    while condition in producers and producers[condition].op_type in _COPIES:
         condition = next(iter(producers[condition].input), "")
     node = producers.get(condition)
     return node is not None and node.op_type != "Constant"
 
 
 def _constants(graph: onnx.GraphProto) -> dict[str, int]:
-    """The initializers that are one integer, by name."""
+    """The initializers that are one integer or truth value, by name."""
     found = {each.name: _integer(each) for each in graph.initializer if _is_single(each)}
     return {name: value for name, value in found.items() if value is not None}
 
@@ -144,7 +167,7 @@ def _single_integers(nodes: Iterable[onnx.NodeProto]) -> Iterator[tuple[str, int
 
 def _is_single(tensor: onnx.TensorProto) -> bool:
     sizes = list(tensor.dims)
-    return tensor.data_type == onnx.TensorProto.INT64 and sizes in ([], [1])
+    return tensor.data_type in _COUNTING and sizes in ([], [1])
 
 
 def _integer(tensor: onnx.TensorProto) -> int | None:

@@ -38,11 +38,11 @@ def dense_initializers(
         return proto
     dense = onnx.ModelProto()
     dense.CopyFrom(proto)
-    room = _Room(unpacked_limit(size), where)
+    _refuse_too_large(dense, where, unpacked_limit(size))
     for graph in _graphs(dense.graph):
         for sparse in graph.sparse_initializer:
             try:
-                graph.initializer.append(_dense(sparse, read, room))
+                graph.initializer.append(_dense(sparse, read))
             except (ValueError, IndexError, TypeError) as error:
                 raise ModelError(
                     f"{where}: sparse initializer {sparse.values.name!r} cannot be read: {error}",
@@ -52,20 +52,26 @@ def dense_initializers(
     return dense
 
 
-class _Room:
-    """The bytes that dense tensors may take, all of them together."""
+def _refuse_too_large(proto: onnx.ModelProto, where: str, allowed: int) -> None:
+    """Check the bytes of all dense tensors together, before one is made."""
+    tensors = [each for graph in _graphs(proto.graph) for each in graph.sparse_initializer]
+    needed = sum(map(_dense_bytes, tensors))
+    if needed > allowed:
+        largest = max(tensors, key=_dense_bytes).values.name
+        raise ModelError(
+            f"{where}: its sparse initializers have {needed} bytes when written out, the largest "
+            f"is {largest!r}; {allowed} are allowed",
+            remedy=remedy(needed, allowed, _MEND),
+        )
 
-    def __init__(self, allowed: int, where: str) -> None:
-        self._allowed, self._needed, self._where = allowed, 0, where
 
-    def take(self, size: int, name: str) -> None:
-        self._needed += size
-        if self._needed > self._allowed:
-            raise ModelError(
-                f"{self._where}: its sparse initializers up to {name!r} have {self._needed} bytes "
-                f"when written out, {self._allowed} are allowed",
-                remedy=remedy(self._needed, self._allowed, _MEND),
-            )
+def _dense_bytes(sparse: onnx.SparseTensorProto) -> int:
+    """Return the bytes of a tensor when written out; 0 where its shape or type is none."""
+    try:
+        itemsize = int(onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize)
+    except (KeyError, TypeError, ValueError):  # reported when it is read
+        return 0
+    return max(0, math.prod(sparse.dims)) * itemsize
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
@@ -78,14 +84,13 @@ def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
                     yield from _graphs(body)
 
 
-def _dense(sparse: onnx.SparseTensorProto, read: Reader, room: _Room) -> onnx.TensorProto:
+def _dense(sparse: onnx.SparseTensorProto, read: Reader) -> onnx.TensorProto:
     """Make a dense tensor: indices are flat positions, or one row of coordinates per value."""
     shape = tuple(sparse.dims)
     if min(shape, default=0) < 0:
         raise ValueError(f"its shape is {list(shape)}")
     values, indices = read(sparse.values), read(sparse.indices)
     size = math.prod(shape)
-    room.take(size * values.dtype.itemsize, sparse.values.name)
     if indices.ndim == 2:
         indices = np.ravel_multi_index(tuple(indices.T), shape)
     if indices.shape != values.shape or (indices < 0).any():
