@@ -71,7 +71,8 @@ def _dense_bytes(sparse: onnx.SparseTensorProto) -> int:
         itemsize = int(onnx.helper.tensor_dtype_to_np_dtype(sparse.values.data_type).itemsize)
     except (KeyError, TypeError, ValueError):  # reported when it is read
         return 0
-    return max(0, math.prod(sparse.dims)) * itemsize
+    sizes: list[int] = list(sparse.dims)
+    return max(0, math.prod(sizes)) * itemsize
 
 
 def _graphs(graph: onnx.GraphProto) -> Iterator[onnx.GraphProto]:
