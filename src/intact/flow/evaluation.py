@@ -124,9 +124,10 @@ class Evaluation:
         outputs: Errors of every output by name, where there are several.
         metrics: Figures of the user's metric by name, (float, quantized).
         skipped: Files of a folder that were left out, with the reason.
-        remedy: What avoids that option, by a target for such processors.
         why_no_labels: Why a folder of images gives no labels.
         warnings: What makes the figures doubtful, a line each.
+        remedy: How to quantize so that the runtime needs no slower exact arithmetic; empty where it
+            needs none.
         why_no_float: Why the quantized model is not compared with a float one: it was read, and
             what remains of it without its codes computes something else. Figures of the float model
             and differences are then NaN, and the agreement is None.
