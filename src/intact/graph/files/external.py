@@ -150,7 +150,10 @@ def _place(location: str, folder: Path | None, what: str) -> Path:
     ):
         raise ModelError(f"{what} is outside the model's folder", remedy="move it beside the model")
     if is_other:
-        raise ModelError(f"{what} is a folder, a pipe or a device", remedy="put a file with the weights in its place")
+        raise ModelError(
+            f"{what} is a folder, a pipe or a device",
+            remedy="put a file with the weights in its place",
+        )
     return path
 
 
