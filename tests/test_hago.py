@@ -15,6 +15,7 @@ import pytest
 
 import intact
 from intact import hago
+from intact.engines.simulate import Simulator
 from intact.errors import TargetError, UsageError
 from intact.graph import normalize
 from intact.hago import Hardware, OpDesc
@@ -121,7 +122,9 @@ def test_the_demonstration_runs() -> None:
     assert onnx.TensorProto.INT8 in stored
     kinds = {each.data_type for each in simulated_graph.graph.initializer if each.dims}
     assert kinds <= {onnx.TensorProto.FLOAT, onnx.TensorProto.INT64}
-    quantizers = [n for n in simulated_graph.graph.node if n.op_type == "QuantizeLinear"]
+    reference = Simulator(quantizer.plan).run({"data": data})[0]["logits"]
+    np.testing.assert_allclose(simulated, reference, rtol=0, atol=1e-4 * scale)
+    quantizers = [n for n in simulated_graph.graph.node if n.op_type == "Div"]
     edges = [point for point in quantization_points(quantizer.plan) if not point.is_constant]
     assert len(quantizers) == len(edges) >= 3
 

@@ -25,13 +25,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
-import onnx.numpy_helper
 import onnx_ir as ir
 
 from intact.api import inspect_graph_statistic, search_strategy
 from intact.errors import ExportError, TargetError, UsageError, nearest
 from intact.flow.search_setup import float_graph
 from intact.formats.base.format import Io, WrittenFiles
+from intact.formats.onnx_levels.write import write_levels
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
 from intact.graph.op_table import OPS
@@ -271,12 +271,16 @@ class Quantizer:
     plan: QuantizedGraph
 
     def simulate(self) -> onnx.ModelProto:
-        """Return the simulated graph, which computes with floats.
+        """Return the simulated graph, which computes with floats alone.
 
-        QuantizeLinear and DequantizeLinear stand on every quantized edge, and constants are the
-        floats that their integers stand for.
+        On every quantized edge Div, a rounding, bounds and Mul quantize as [tvm]'s simulated
+        quantize does, and constants are the floats that their integers stand for. With
+        QuantizeLinear beside float constants ONNX Runtime would quantize these once more.
+
+        Raises:
+            ExportError: An activation has a scale for each channel.
         """
-        return _with_float_constants(_proto(write_qdq(self.plan).model))
+        return _proto(write_levels(self.plan).model)
 
     def quantize(self) -> onnx.ModelProto:
         """Return the graph of low precision, which takes and gives floats as the model does.
@@ -363,29 +367,6 @@ def _target(hardware: Hardware | Target | str) -> Target:
 
 def _proto(model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(model)
-
-
-def _with_float_constants(model: onnx.ModelProto) -> onnx.ModelProto:
-    """Compute what dequantizes constants, in place; return the model."""
-    arrays = {each.name: onnx.numpy_helper.to_array(each) for each in model.graph.initializer}
-    for node in list(model.graph.node):
-        if node.op_type != "DequantizeLinear" or not arrays.keys() >= {*node.input}:
-            continue
-        codes, scale, zero_point = (arrays[name] for name in node.input)
-        axis = next((each.i for each in node.attribute if each.name == "axis"), 1)
-        shape = [1] * codes.ndim
-        if scale.ndim:
-            shape[axis] = scale.size
-        offset = zero_point.astype(np.int64).reshape(shape)
-        values = (codes.astype(np.int64) - offset).astype(np.float32) * scale.reshape(shape)
-        model.graph.initializer.append(onnx.numpy_helper.from_array(values, node.output[0]))
-        model.graph.node.remove(node)
-    read = {name for node in model.graph.node for name in node.input}
-    read.update(each.name for each in model.graph.output)
-    kept = [each for each in model.graph.initializer if each.name in read]
-    del model.graph.initializer[:]
-    model.graph.initializer.extend(kept)
-    return model
 
 
 def _batches(graph: ModelSource, target: Target, dataset: Any) -> Any:

@@ -14,8 +14,8 @@ import onnxruntime as ort
 import pytest
 
 import intact
-from intact.config import QuantState
-from intact.errors import ExportError, UsageError
+from intact.config import QuantState, Rounding
+from intact.errors import UsageError
 from intact.formats.onnx_levels.verify import verify_levels
 from intact.formats.onnx_levels.write import LevelsModel, write_levels
 from intact.graph.edit import Editor
@@ -229,12 +229,29 @@ def same_scales(left: QuantizedGraph, right: QuantizedGraph) -> bool:
     )
 
 
-def test_ties_that_no_operator_rounds_so_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("rounding", list(Rounding))
+def test_ties_are_rounded_as_the_target_says(tmp_path: Path, rounding: Rounding) -> None:
     header = HEADER.format(bits=8, steps=16, activation="int8")
-    linear = RULES.replace('dtype = "int8"', 'dtype = "int8", rounding = "half_up"')
-    plan = calibrated(network(), own_target(tmp_path, linear, header=header))
-    with pytest.raises(ExportError, match=r"sum.*rounding half_up"):
-        write_levels(plan)
+    rules = f"""
+[[op]]
+ops = ["Add"]
+activation = {{ spacing = "linear", dtype = "int8", rounding = "{rounding}" }}
+"""
+    b = ModelBuilder(17)
+    b.node("Add", *(b.input(name, [None, 8]) for name in ("left", "right")), out="sum", name="sum")
+    b.output("sum")
+    ties = np.concatenate([np.arange(-126.5, 127.0), [-127.0, 127.0, 0.49999997, -0.49999997]])
+    left = np.resize(ties, (33, 8)).astype(np.float32) * np.float32(0.25)
+    feeds = {"left": left, "right": left[::-1].copy()}
+    plan = calibrate(
+        planned(b.build(), own_target(tmp_path, rules, header=header)), feeds, method="minmax"
+    )
+    assert config(plan, "sum.input[0]").scale == np.float32(0.25)
+    exported = write_levels(plan)
+    found = tensors(exported, feeds)
+    for end, name in exported.levels.items():
+        wanted = plan.configs[end].fake_quantize(found[quantized_from(exported, name)])
+        np.testing.assert_array_equal(found[name], wanted, err_msg=str(end))
 
 
 def test_a_result_is_written_evaluated_verified_and_read(tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 import onnx_ir as ir
@@ -40,10 +41,28 @@ _COMPUTED_AT_ONCE = 1 << 24
 
 _DOUBLE, _INT32, _BOOL = ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.BOOL
 
-_ROUNDERS: Mapping[Rounding, str] = MappingProxyType(
-    {Rounding.HALF_EVEN: "Round", Rounding.NEAREST: "Round", Rounding.UP: "Ceil"}
+
+
+class _Ties(NamedTuple):
+    """A rounding in operators: to ``operator(number + shift)``."""
+
+    operator: str
+    shift: float = 0.0
+    of_magnitude: bool = False
+    """The magnitude is rounded so, and gets its sign back."""
+
+
+_ROUNDINGS: Mapping[Rounding, _Ties] = MappingProxyType(
+    {
+        Rounding.HALF_EVEN: _Ties("Round"),
+        Rounding.NEAREST: _Ties("Round"),
+        Rounding.UP: _Ties("Ceil"),
+        Rounding.HALF_UP: _Ties("Floor", 0.5),
+        Rounding.HALF_DOWN: _Ties("Ceil", -0.5),
+        Rounding.HALF_AWAY_FROM_ZERO: _Ties("Floor", 0.5, of_magnitude=True),
+        Rounding.HALF_TOWARD_ZERO: _Ties("Ceil", -0.5, of_magnitude=True),
+    }
 )
-"""Operators that round; there are none for other ties."""
 
 
 @dataclass
@@ -80,9 +99,8 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
     points = list(quantization_points(plan))
     unsupported = UnsupportedNodes("ONNX in float cannot express", "keep these nodes float")
     for point in points:
-        reason = "" if point.is_constant else _unsupported_reason(point.config)
-        if reason:
-            unsupported.add(str(point.end), reason)
+        if not point.is_constant and point.config.granularity.axis is not None:
+            unsupported.add(str(point.end), "one scale a channel of an activation")
     unsupported.raise_any()
     writer = _Writer(Editor(plan.graph.model))
     for point in points:
@@ -92,14 +110,6 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
             writer.activation(point)
     writer.result.model = _bare(writer.editor.finish())
     return writer.result
-
-
-def _unsupported_reason(config: TensorQuantConfig) -> str:
-    if config.granularity.axis is not None:
-        return "one scale a channel of an activation"
-    if not config.grid.exponential and config.rounding not in _ROUNDERS:
-        return f"rounding {config.rounding}"
-    return ""
 
 
 def _bare(model: ir.Model) -> ir.Model:
@@ -250,9 +260,22 @@ def _linear(chain: _Chain, value: ir.Value, config: TensorQuantConfig, _table: _
     low = chain.constant(config.quant_min - params.zero_point, np.float32)
     high = chain.constant(config.quant_max - params.zero_point, np.float32)
     steps = chain("Div", value, scale, dtype=number)
-    codes = chain(_ROUNDERS[config.rounding], steps, dtype=number)
+    codes = _rounded(chain, steps, _ROUNDINGS[config.rounding])
     codes = chain("Min", chain("Max", codes, low, dtype=number), high, dtype=number)
     return chain("Mul", codes, scale, dtype=number)
+
+
+def _rounded(chain: _Chain, steps: ir.Value, ties: _Ties) -> ir.Value:
+    """Round float32 numbers; a half is added in float64, where the sum of both is exact."""
+    number = ir.DataType.FLOAT
+    if not ties.shift:
+        return chain(ties.operator, steps, dtype=number)
+    rounded = chain("Abs", steps, dtype=number) if ties.of_magnitude else steps
+    shifted = chain("Add", chain.to(rounded, _DOUBLE), chain.constant(ties.shift), dtype=_DOUBLE)
+    codes = chain.to(chain(ties.operator, shifted, dtype=_DOUBLE), number)
+    if not ties.of_magnitude:
+        return codes
+    return chain("Mul", codes, chain("Sign", steps, dtype=number), dtype=number)
 
 
 def _logarithmic(
