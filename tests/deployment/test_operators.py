@@ -14,6 +14,7 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.errors import ExportError
 from intact.formats.base.report import Verification
 from intact.formats.tflite.micro import verify_micro
 from intact.formats.tflite.run import Kernels
@@ -231,7 +232,7 @@ RUNTIMES = {
 ABSENT = {
     "tflite": {"sum"},
     "tflite-xnnpack": set[str](),
-    "tflite-micro": {"gelu", "gelu_tanh", "tile", "expand"},
+    "tflite-micro": {"tile", "expand"},
 }
 """What a runtime has no kernel for, or a wrong one."""
 
@@ -251,3 +252,13 @@ def test_bits(name: str, target: str) -> None:
         (output,) = found.outputs
         assert output.mismatches == 0
         assert output.values >= 16 * 6
+
+
+def test_the_reason_of_a_refusal_by_micro_is_in_the_message(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    model = _model("tile")
+    feeds = _feeds(model, 4, 0.37, 1)
+    with pytest.raises(ExportError, match=r"refuses the file: .*TILE.*; keep what it lacks"):
+        _micro(calibrate(planned(model, "tflite-micro"), feeds), feeds)
+    assert capfd.readouterr().err == ""

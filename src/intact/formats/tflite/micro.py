@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import tempfile
 from collections.abc import Iterable
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
@@ -12,6 +13,7 @@ import numpy as np
 from intact.errors import ExportError, MissingExtraError
 from intact.formats.base.comparison import numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
+from intact.formats.tflite.run import stderr_into
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
 from intact.program.deployed import deployed_program
@@ -79,10 +81,18 @@ def _opened(content: bytes) -> Any:
             "TensorFlow Lite Micro needs tflite-micro, which is not installed",
             remedy="pip install tflite-micro",
         ) from error
-    try:
-        return micro.Interpreter.from_bytes(content)
-    except (RuntimeError, ValueError) as error:
-        raise ExportError(f"TensorFlow Lite Micro refuses the file: {error}") from error
+    with tempfile.TemporaryFile() as said:
+        try:
+            with stderr_into(said):
+                return micro.Interpreter.from_bytes(content)
+        except (RuntimeError, ValueError) as error:
+            said.seek(0)
+            reasons = said.read().decode(errors="replace").split("\n")
+            told = "; ".join(filter(None, map(str.strip, reasons))) or str(error)
+            raise ExportError(
+                f"TensorFlow Lite Micro refuses the file: {told}",
+                remedy="keep what it lacks out of the model, or quantize for LiteRT",
+            ) from error
 
 
 def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:

@@ -7,7 +7,7 @@ import enum
 import os
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import metadata
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -76,13 +76,19 @@ def _without_notice(kernels: Kernels) -> Iterator[None]:
     if kernels is not Kernels.XNNPACK:
         yield
         return
+    with open(os.devnull, "wb") as nowhere, stderr_into(nowhere):  # noqa: PTH123  a descriptor
+        yield
+
+
+@contextlib.contextmanager
+def stderr_into(file: BinaryIO) -> Iterator[None]:
+    """Write what compiled code says on stderr into a file instead."""
     try:
         kept = os.dup(_STDERR)
     except OSError:  # there is no stderr
         yield
         return
-    with open(os.devnull, "wb") as nowhere:  # noqa: PTH123  a descriptor is wanted
-        os.dup2(nowhere.fileno(), _STDERR)
+    os.dup2(file.fileno(), _STDERR)
     try:
         yield
     finally:
