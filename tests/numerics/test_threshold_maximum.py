@@ -91,7 +91,15 @@ def test_a_weight_has_the_threshold_of_each_channel(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", ["max_range", "power2_range"])
-def test_asymmetric_weights_are_refused_with_what_there_is(method: str) -> None:
-    levels = Levels(0, 255, Scheme.ASYMMETRIC)
-    with pytest.raises(CalibrationError, match=r"asymmetric weights.*minmax or mse"):
+@pytest.mark.parametrize(
+    ("levels", "kind"),
+    [
+        (Levels(0, 255, Scheme.ASYMMETRIC), "asymmetric"),
+        (Levels(-127, 127, Scheme.SYMMETRIC, 16), "logarithmic"),
+    ],
+)
+def test_weights_without_such_steps_are_refused_with_what_there_is(
+    method: str, levels: Levels, kind: str
+) -> None:
+    with pytest.raises(CalibrationError, match=rf"{kind} weights.*minmax or mse"):
         weight_range(float32(1.0, -1.0), levels, method, None)

@@ -56,6 +56,10 @@ def test_steps_of_some_operators_and_linear_ones(tmp_path: Path) -> None:
             'extends = "nnie"\n[calibration]\nmethod = "kl"\nfallback = "aciq"\n',
             "fallback 'aciq' is not defined for logarithmic levels",
         ),
+        (
+            'extends = "nnie"\n[calibration]\nweight_method = "power2_range"\n',
+            "weight_method 'power2_range' is not defined for logarithmic levels",
+        ),
     ],
 )
 def test_what_has_no_effect_or_no_meaning_is_refused(

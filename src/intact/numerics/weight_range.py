@@ -44,17 +44,18 @@ def weight_range(
         channel has the range 0..0.
 
     Raises:
-        CalibrationError: If the method is unknown or not defined for asymmetric codes, or a weight
-            is not finite.
+        CalibrationError: If the method is unknown or not defined for such codes, or a weight is
+            not finite.
         ConfigError: If the tensor has no such axis.
     """
     if method not in WEIGHT_METHODS:
         raise CalibrationError(
             f"unknown method {method!r} for weights", remedy=nearest(method, WEIGHT_METHODS)
         )
-    if levels.scheme is Scheme.ASYMMETRIC and METHODS[method].beyond_codes:
+    if not METHODS[method].fits(levels):
+        kind = "asymmetric" if levels.steps_per_octave is None else "logarithmic"
         raise CalibrationError(
-            f"{method} is not defined for asymmetric weights", remedy="use minmax or mse"
+            f"{method} is not defined for {kind} weights", remedy="use minmax or mse"
         )
     rows = _channel_rows(values, axis)
     low = rows.min(axis=1, initial=0.0).astype(np.float64)

@@ -140,7 +140,7 @@ def _check_calibration(target: Target, file: str) -> None:
                 f"{scheme.value} activations",
                 remedy="use 'minmax'",
             )
-    _check_fallback_of_exponents(target, file)
+    _check_methods_of_exponents(target, file)
     known = METHODS[chosen.method].options
     for name, value in chosen.options.items():
         if name not in known:
@@ -154,7 +154,7 @@ def _check_calibration(target: Target, file: str) -> None:
             )
 
 
-def _check_fallback_of_exponents(target: Target, file: str) -> None:
+def _check_methods_of_exponents(target: Target, file: str) -> None:
     chosen = target.calibration
     methods = (METHODS[chosen.method], METHODS[chosen.fallback])
     if target.is_logarithmic and all(method.equal_steps for method in methods):
@@ -162,6 +162,15 @@ def _check_fallback_of_exponents(target: Target, file: str) -> None:
             f"{file}: [calibration] fallback {chosen.fallback!r} is not defined for "
             "logarithmic levels",
             remedy="use 'minmax'",
+        )
+    rules = (rule for rule in target.rules if rule.quantize)
+    weights = (target.weight, *map(target.weight_scheme, rules))
+    is_logarithmic = any(scheme.is_logarithmic for scheme in weights)
+    if is_logarithmic and METHODS[chosen.weight_method].equal_steps:
+        raise TargetError(
+            f"{file}: [calibration] weight_method {chosen.weight_method!r} is not defined for "
+            "logarithmic levels",
+            remedy="use 'minmax' or 'mse'",
         )
 
 

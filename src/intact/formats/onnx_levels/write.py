@@ -42,7 +42,6 @@ _COMPUTED_AT_ONCE = 1 << 24
 _DOUBLE, _INT32, _BOOL = ir.DataType.DOUBLE, ir.DataType.INT32, ir.DataType.BOOL
 
 
-
 class _Ties(NamedTuple):
     """A rounding in operators: to ``operator(number + shift)``."""
 
