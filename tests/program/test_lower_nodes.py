@@ -51,7 +51,7 @@ def last(program: Program) -> Step:
         ("depth to space, CRD", PixelShuffle(2)),
         (
             "max pool, up",
-            Pool(PoolKind.MAX, (2, 2), (2, 2), ((0, 0), (0, 1)), added_by_ceil=(0, 1)),
+            Pool(PoolKind.MAX, (2, 2), (2, 2), ((0, 0), (0, 1))),
         ),
         ("linear", Resize(ResizeMode.LINEAR, (9, 14), half_pixel=True)),
     ],

@@ -238,7 +238,9 @@ ops = ["Add"]
 activation = {{ spacing = "linear", dtype = "int8", rounding = "{rounding}" }}
 """
     b = ModelBuilder(17)
-    b.node("Add", *(b.input(name, ["batch", 8]) for name in ("left", "right")), out="sum", name="sum")
+    b.node(
+        "Add", *(b.input(name, ["batch", 8]) for name in ("left", "right")), out="sum", name="sum"
+    )
     b.output("sum")
     ties = np.concatenate([np.arange(-126.5, 127.0), [-127.0, 127.0, 0.49999997, -0.49999997]])
     left = np.resize(ties, (33, 8)).astype(np.float32) * np.float32(0.25)

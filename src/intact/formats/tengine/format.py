@@ -58,7 +58,7 @@ def _write(plan: QuantizedGraph, _io: Io) -> Exported:
     try:
         model = write_int8(plan)
     except ExportError as error:
-        lines = error.unsaid or (str(error),)  # reasons that do not fit one message
+        lines = error.unsaid or (error.with_flags,)  # reasons that do not fit one message
         missing = [f"{MODEL_FILE} was not written, only the tables: {line}" for line in lines]
         reasons = tuple(Note(NoteKind.EXPORT, "", line) for line in missing)
         return WrittenFiles(files, notes=(*notes, *reasons))

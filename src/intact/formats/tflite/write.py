@@ -51,7 +51,7 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: str = "") -> byt
         unsupported = _build(program, target)[1]
         if not unsupported:
             raise
-        unsupported.add("inputs and outputs", str(error))
+        unsupported.add("inputs and outputs", error.with_flags)
         raise unsupported.error() from error
     return program_to_tflite(integers, target)
 
