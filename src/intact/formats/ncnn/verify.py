@@ -13,6 +13,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -141,7 +142,12 @@ class _Beside:
         self.engine = IntegerEngine(layers.program, threads=threads)
         self.layers = comparisons(layers.program, tensors)
         self.end_to_end = comparisons(layers.program, tensors)
-        self._quantizers = _quantizers(layers.codes, threads)
+        self._threads = threads
+
+    @cached_property
+    def _quantizers(self) -> NcnnRuntime:
+        """Made when asked for: ncnn refuses a net of no layers, which a float model's would be."""
+        return _quantizers(self._layers.codes, self._threads)
 
     def add(self, feeds: Feeds, blobs: Mapping[str, Array]) -> dict[str, Array]:
         """Compare one batch; return the engine's outputs, end to end.

@@ -12,6 +12,7 @@ from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace as replace_fields
 
 from intact.engines.cpu import detect_cpu
 from intact.formats.base.comparison import activations
@@ -30,6 +31,7 @@ from intact.program.lower import lower
 from intact.program.operations import RESIDUAL_SLOT
 from intact.targets import Target
 from intact.targets.advice import quantize_for_saturating_pairs
+from intact.targets.arithmetic import Overflow
 
 _Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -253,12 +255,14 @@ def verify_openvino(
             described.add(feeds, deployed)
             return deployed, view.codes(seen, hidden)
 
-        reference = EngineBeside(program, view.tensors.values(), threads=threads)
-        found = compare(plan, _runtime(limit), run, reference, batches)
         executed = models.executed[0]
+        in_float = _float_nodes(plan, executed)
+        computed = _without_saturation(program, in_float)
+        reference = EngineBeside(computed, view.tensors.values(), threads=threads)
+        found = compare(plan, _runtime(limit), run, reference, batches)
     found.layers = [each for each in found.layers if each.tensor not in hidden]
     found.end_to_end = [each for each in found.end_to_end if each.tensor not in hidden]
-    found.float_nodes = _float_nodes(plan, executed)
+    found.float_nodes = in_float
     found.not_compared = {
         **{str(view.tensors[name].end): _CHANGED for name in hidden},
         **{str(t.end): _INSIDE for n, t in every.tensors.items() if n not in view.tensors},
@@ -272,6 +276,21 @@ def verify_openvino(
     remedy = quantize_for_saturating_pairs(plan.target) if saturates else ""
     found.processor = described.finding(used, saturates=saturates, remedy=remedy)
     return found
+
+
+def _without_saturation(program: Program, in_float: Mapping[str, str]) -> Program:
+    """The program as it is computed where some nodes run in floats, whose sums hold every pair."""
+
+    def held(step: Step) -> Step:
+        pairs = step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
+        if not pairs or not in_float.keys() & set(step.nodes):
+            return step
+        exact = replace_fields(
+            step.arithmetic, accumulator_overflow=Overflow.WRAP, pair_bits=None, pair_block=None
+        )
+        return replace(step, arithmetic=exact)
+
+    return replace(program, steps=tuple(map(held, program.steps)))
 
 
 def _runtime(limit: str) -> str:
