@@ -161,3 +161,10 @@ def test_result_is_verified_from_its_folder_unless_it_was_changed(tmp_path: Path
     path.write_bytes(path.read_bytes()[:-1] + b"\x7f")
     with pytest.raises(PlanError, match=r"model\.int8\.bin is not what this plan gives"):
         verify(folder, feeds, threads=1)
+
+
+def test_a_model_without_integers_is_verified_by_its_outputs() -> None:
+    model = build_case("relu")
+    found = verified(model, calibrated(model, "ncnn"))
+    assert not found.layers
+    assert min(found.outputs_sqnr_db.values()) > 100

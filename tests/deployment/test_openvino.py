@@ -19,7 +19,7 @@ from intact.plan import Overrides
 from intact.program.lower import lower
 from intact.targets import load_target
 from tests.deployment.networks import batches, images, network, plan_for, wrong
-from tests.models import ModelBuilder
+from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrate, calibrated, planned
 
 pytestmark = pytest.mark.runtime_fact("openvino")
@@ -189,3 +189,21 @@ def test_through_the_public_function(tmp_path: Path) -> None:
     assert report.format == "openvino"
     assert wrong(report.layers) == []
     assert np.isfinite(report.agreement or 0)
+
+
+@pytest.mark.parametrize(("inputs", "outputs", "groups"), [(12, 8, 4), (10, 10, 2), (16, 16, 8)])
+@pytest.mark.parametrize("limit", ["AVX512_CORE", "AVX2"])
+def test_pairs_of_groups_saturate_as_the_kernels_of_the_processor_do(
+    limit: str, inputs: int, outputs: int, groups: int
+) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", inputs, 8, 8])
+    weight = b.weight(outputs, inputs // groups, 3, 3)
+    x = b.node("Conv", x, weight, group=groups, pads=[1, 1, 1, 1], name="groups")
+    b.output(b.node("Conv", x, b.weight(4, outputs, 1, 1), name="last"))
+    model = b.build()
+    plan = calibrated(model, "openvino")
+    feeds = random_inputs(model, batch=4, seed=1)
+    found = verify_openvino(plan, write_openvino(plan), [feeds], threads=1, instructions=limit)
+    compared = {str(layer.end): layer for layer in found.layers}["groups.output[0]"]
+    assert compared.mismatches <= 1

@@ -39,11 +39,16 @@ class Finding:
         pair: Target and format.
         kind: In a word: crash, refused by the runtime, bits, agreement.
         text: What was seen.
+        largest: Of bits, the largest difference, in steps.
+        share: Of bits, the largest share of the values of one tensor that differ; where one or two
+            differ, 0.
     """
 
     pair: Pair
     kind: str
     text: str
+    largest: int = 0
+    share: float = 0.0
 
     def __str__(self) -> str:
         return f"{'/'.join(self.pair)}: {self.kind}: {self.text}"
@@ -108,7 +113,9 @@ def _judged(pair: Pair, found: Verification) -> Iterator[Finding]:
     wrong = [each for each in found.layers if each.mismatches]
     if wrong:
         parts = (f"{each.end or each.tensor} {each.mismatches} of {each.values}" for each in wrong)
-        yield Finding(pair, "bits", ", ".join(parts))
+        share = max(each.mismatches / each.values * (each.mismatches > 2) for each in wrong)
+        largest = int(max(each.largest for each in wrong))
+        yield Finding(pair, "bits", ", ".join(parts), largest, share)
     broken = {place for places in found.rules.values() for place in places}
     if broken:
         yield Finding(pair, "rules", f"{found.rules}")

@@ -18,7 +18,7 @@ from intact.program.lower import lower
 from intact.targets import load_target
 from tests.models import run_model
 from tests.nets.exact import distances
-from tests.nets.findings import check, pairs, planned
+from tests.nets.findings import Finding, check, pairs, planned
 from tests.nets.known import is_known
 from tests.nets.nets import COMMON, INPUTS, Instruction, Net, random_net
 from tests.nets.operators import LEFT_OUT, OPERATORS
@@ -67,6 +67,32 @@ def test_what_is_exported_computes_the_integers_of_the_plan(part: int) -> None:
         assert not found, "; ".join(map(str, found))
 
     holds()
+
+
+READ_TWICE = Net(
+    0,
+    (
+        Instruction("MatMul", (151, 239, 61, 204, 30, 154, 123, 164, 240, 9, 65, 191)),
+        Instruction("Conv", (59, 22, 227, 187, 254, 106, 115, 178, 4, 166, 84, 56)),
+        Instruction("Conv", (232, 119, 184, 165, 143, 5, 31, 191, 115, 16, 238, 46)),
+    ),
+    13,
+)
+"""Its MatMul of two activations OpenVINO runs in floats; a convolution reads what it reads."""
+
+
+@pytest.mark.runtime_fact("openvino")
+def test_what_openvino_runs_in_floats_does_not_saturate() -> None:
+    pytest.importorskip("openvino")
+    assert not check(READ_TWICE, ("openvino-avx2", "openvino"))
+
+
+def test_a_rare_step_is_known_and_two_steps_are_not() -> None:
+    net, pair = random_net(0), ("tensorrt", "onnx_qdq")
+    assert is_known(net, Finding(pair, "bits", "", largest=1, share=0.009))
+    assert not is_known(net, Finding(pair, "bits", "", largest=2, share=0.001))
+    assert not is_known(net, Finding(pair, "bits", "", largest=1, share=0.02))
+    assert not is_known(net, Finding(("onnxruntime", "onnx_qdq"), "bits", "", largest=1))
 
 
 # How far a code may lie from the number that it rounds: half a step, and what the arithmetic adds.
