@@ -7,8 +7,8 @@ from tests.nets.nets import Net
 
 _RARE = {"tensorrt": 0.01, "tvm": 0.2, "integer-pow2": 0.4, "vta": 0.4}
 """The share of a small tensor's codes that may be one step off where ONNX Runtime computes a file
-for other hardware: it adds float biases, and rounds ties to even. Where scales are powers of two every
-second sum is a tie."""
+for other hardware: it adds float biases, and rounds ties to even. Where scales are powers of two
+every second sum is a tie."""
 
 _NORMALIZATIONS = {"InstanceNormalization", "LayerNormalization"}
 
