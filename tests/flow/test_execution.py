@@ -129,6 +129,27 @@ def test_bytes_are_codes_only_where_nothing_is_done_to_them() -> None:
     assert intact.execute(plain, {"image": IMAGES}, threads=1).codes == ("image",)
 
 
+def test_evaluation_takes_codes_as_their_numbers(result: Result) -> None:
+    """What both models of the evaluation get is what the codes stand for."""
+    with np.load(demo.test_path()) as found:
+        images, labels = found["image"][:200], found["labels"][:200]
+    plain = intact.evaluate(result, {**floats(images), "labels": labels}, threads=1)
+    coded = intact.evaluate(
+        result, {"image": codes_of(result, images), "labels": labels}, threads=1
+    )
+    assert plain.accuracy is not None
+    assert coded.accuracy is not None
+    assert coded.accuracy.top1[1] == plain.accuracy.top1[1]
+    assert coded.accuracy.top1[0] == pytest.approx(plain.accuracy.top1[0], abs=2)
+    assert (plain.codes, coded.codes) == ((), ("image",))
+    assert "image: taken as codes" in str(coded)
+    pixels = intact.evaluate(result, {"image": images.astype(np.uint8)}, threads=1)
+    assert pixels.codes == ()
+    few = {"image": codes_of(result)}
+    losses = [intact.quant_loss(result, data, threads=1) for data in (few, floats())]
+    assert losses[0].layers[-1].cosine == pytest.approx(losses[1].layers[-1].cosine, abs=0.01)
+
+
 def test_codes_outside_of_the_range_are_refused() -> None:
     model = ModelBuilder()
     x = model.input("x", ["batch", 4])

@@ -10,6 +10,7 @@ from intact.data.metric import Metric
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.flow.evaluation import Evaluation, evaluate_result
+from intact.flow.execution import in_numbers
 from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result
 from intact.flow.sources import load_result
@@ -83,4 +84,4 @@ def _open(options: EvaluateOptions | LayerOptions, result: Result) -> Samples:
         skip_bad=options.skip_bad,
         unread=frozenset({mask} if mask else ()),
     )
-    return replace(opened, progress=options.progress)
+    return replace(in_numbers(opened, result.plan), progress=options.progress)

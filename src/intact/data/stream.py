@@ -43,6 +43,8 @@ class Samples:
             array of the source.
         unread: Names of arrays of the source that are not needed.
         keep_references: Keep all references and not only labels; they may be large.
+        codes: Inputs that the source has as codes, and the reader as the numbers that those
+            stand for.
     """
 
     source: str
@@ -55,6 +57,7 @@ class Samples:
     mask: str | None = None
     unread: frozenset[str] = frozenset()
     keep_references: bool = False
+    codes: tuple[str, ...] = ()
     _seen: list[BatchReferences] = field(default_factory=list, repr=False, compare=False)
 
     def batches(self, size: int) -> Iterator[tuple[Batch, int]]:

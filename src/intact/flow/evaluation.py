@@ -131,6 +131,7 @@ class Evaluation:
         why_no_float: Why the quantized model is not compared with a float one: it was read, and
             what remains of it without its codes computes something else. Figures of the float model
             and differences are then NaN, and the agreement is None.
+        codes: Inputs whose data was taken as codes: both models got the numbers of these.
     """
 
     samples: int
@@ -151,6 +152,7 @@ class Evaluation:
     warnings: tuple[str, ...] = ()
     remedy: str = ""
     why_no_float: str = ""
+    codes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
@@ -175,6 +177,8 @@ class Evaluation:
         if EXACT in self.runtime:
             remedy = f": {self.remedy}" if self.remedy else ""
             lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
+        if self.codes:
+            lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")
         rows = list(self._rows())
         if self.why_no_float:
             return Figures(title, ("", "quantized"), [(row[0], row[2]) for row in rows], lines)
@@ -279,6 +283,7 @@ def evaluate_result(
         outputs=outputs if len(outputs) > 1 else {},
         metrics=metrics,
         skipped=samples.skipped,
+        codes=samples.codes,
         why_no_labels=samples.why_no_labels,
         warnings=_warnings(scores, labels, error),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",

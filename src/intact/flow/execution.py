@@ -23,6 +23,7 @@ from intact.flow.replacement import short_name
 from intact.graph import Graph
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph
+from intact.plan.points import has_logarithmic_levels
 from intact.program import Encoding, Program, Tensor
 from intact.program.lower import lower
 
@@ -108,8 +109,8 @@ def run_integer(
     if observe is not None:
         observe = [plan.graph.aliases.get(name, name) for name in observe]
     engine = IntegerEngine(program, threads=threads)
-    samples, codes = with_codes(samples, program)
-    outputs = _output_codes(program) if codes else dict(program.outputs)
+    samples = with_codes(samples, program)
+    outputs = _output_codes(program) if samples.codes else dict(program.outputs)
     wanted = _observed(program, observe)
     names = {tensor.name for tensor in (*outputs.values(), *wanted.values())}
 
@@ -119,7 +120,7 @@ def run_integer(
         return results, {name: _array(tensor, found.tensors) for name, tensor in wanted.items()}
 
     result = _collected(samples, batch, once)
-    result.codes, result.in_float = codes, program.in_float
+    result.codes, result.in_float = samples.codes, program.in_float
     result.overflows = {
         name: (each.overflows, each.sums, each.largest, each.limit)
         for name, each in engine.overflows.items()
@@ -159,9 +160,24 @@ def _joined(parts: list[Arrays]) -> Arrays:
     }
 
 
-def with_codes(
-    samples: Samples, program: Program, *, pixels: bool = False
-) -> tuple[Samples, tuple[str, ...]]:
+def in_numbers(samples: Samples, plan: QuantizedGraph, *, pixels: bool = True) -> Samples:
+    """Return the samples that a plan is compared on: codes as the numbers that they stand for.
+
+    Args:
+        samples: Numbers or codes.
+        plan: A calibrated plan.
+        pixels: As of `with_codes`.
+    """
+    if has_logarithmic_levels(plan):  # there is no program, and no code of integers
+        return samples
+    batches = samples.reader if isinstance(samples.reader, list) else []
+    arrays = (np.asarray(batch.get(name)) for batch in batches for name in samples.specs)
+    if not any(np.issubdtype(array.dtype, np.integer) for array in arrays):
+        return samples
+    return with_codes(samples, lower(plan), pixels=pixels)
+
+
+def with_codes(samples: Samples, program: Program, *, pixels: bool = False) -> Samples:
     """Return the samples with those inputs that are codes as the numbers that they stand for.
 
     A number that a code stands for has that code again, so nothing is lost on the way.
@@ -173,7 +189,7 @@ def with_codes(
             are in any case where a mean or scale is to be applied.
     """
     if not isinstance(samples.reader, list):
-        return samples, ()
+        return samples
     encodings = _input_encodings(program)
     pixels = pixels or samples.preprocess != Preprocess()
     found: dict[str, None] = {}
@@ -189,8 +205,8 @@ def with_codes(
                 found[name] = None
         batches.append(fresh)
     if not found:
-        return samples, ()
-    return replace(samples, reader=batches, preprocess=Preprocess()), tuple(found)
+        return samples
+    return replace(samples, reader=batches, preprocess=Preprocess(), codes=tuple(found))
 
 
 def _refuse_other_codes(name: str, array: npt.NDArray[Any], encoding: Encoding) -> None:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.errors import IntactError, UsageError
-from intact.flow.execution import with_codes
+from intact.flow.execution import in_numbers
 from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result, results_in
 from intact.flow.sources import default_target, load_result, names_deployed, target_of
@@ -23,8 +23,6 @@ from intact.flow.verification import (
     takes_kernels,
 )
 from intact.formats.base.report import Verification
-from intact.plan.points import has_logarithmic_levels
-from intact.program.lower import lower
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 
 if TYPE_CHECKING:
@@ -114,10 +112,7 @@ def _open(
             skip_bad=options.skip_bad,
             unread=subject.unread,
         )
-    if has_logarithmic_levels(subject.plan):  # there is no program, and no code of integers
-        return replace(opened, progress=options.progress)
-    program = lower(subject.plan)
-    return replace(with_codes(opened, program, pixels=pixels)[0], progress=options.progress)
+    return replace(in_numbers(opened, subject.plan, pixels=pixels), progress=options.progress)
 
 
 def _subject(result: Any, target: TargetSource | None) -> Subject:
