@@ -141,6 +141,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     for missing in (tmp_path / "none.toml", tmp_path, tmp_path / "nu\0ll"):
         with pytest.raises(DataError, match=r"no such file|cannot be read"):
             read_preprocess(missing)
+    with pytest.raises(DataError, match="it is a device, not a file"):
+        read_preprocess("/dev/zero")
     (tmp_path / "latin.toml").write_bytes(b"# \xe9\n")
     with pytest.raises(DataError, match="not UTF-8"):
         read_preprocess(tmp_path / "latin.toml")

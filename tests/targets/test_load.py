@@ -41,13 +41,15 @@ def test_path_as_text_or_path(tmp_path: Path) -> None:
 def test_what_is_no_readable_file(tmp_path: Path) -> None:
     with pytest.raises(TargetError, match=r"absent\.toml: no such file; shipped targets: arm"):
         load_target(tmp_path / "absent.toml")
-    with pytest.raises(TargetError, match="no such file"):
+    with pytest.raises(TargetError, match=r"cannot be read \(Is a directory\)"):
         load_target(tmp_path)
     with pytest.raises(TargetError, match=r"^a.x00b\.toml: (no such file|cannot be read)"):
         load_target("a\0b.toml")
     os.mkfifo(tmp_path / "pipe.toml")
-    with pytest.raises(TargetError, match="no such file"):  # and does not wait for a writer
+    with pytest.raises(TargetError, match="it is a pipe, not a file"):  # nor waits for a writer
         load_target(tmp_path / "pipe.toml")
+    with pytest.raises(TargetError, match="it is a device, not a file"):
+        load_target("/dev/zero")
 
 
 @pytest.mark.parametrize(

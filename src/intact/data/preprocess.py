@@ -16,6 +16,7 @@ import numpy.typing as npt
 from intact.data.images.steps import ImageSteps
 from intact.data.signature import InputSpec
 from intact.errors import DataError, nearest
+from intact.graph.files.regular import open_file
 
 NORMALIZATIONS: Mapping[str, Mapping[str, Any]] = MappingProxyType(
     {
@@ -284,10 +285,10 @@ def _toml(value: object) -> str:
 
 def _read(path: Path, label: str) -> bytes:
     try:
-        if not path.is_file():
-            raise DataError(f"{label}: no such file", remedy="check --preprocess")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             return file.read(_LARGEST_FILE + 1)
+    except FileNotFoundError as error:
+        raise DataError(f"{label}: no such file", remedy="check --preprocess") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{label}: cannot be read ({reason})", remedy="check the path") from error

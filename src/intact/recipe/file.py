@@ -25,6 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from intact.errors import UsageError, nearest
+from intact.graph.files.regular import open_file
 from intact.recipe.declare import Option, Options, options_of
 
 RECIPE = "recipe.toml"
@@ -151,10 +152,10 @@ def _is_text(value: Any) -> bool:
 
 def _read(path: Path) -> bytes:
     try:
-        if not path.is_file():
-            raise UsageError(f"{path}: no such file", remedy="check --recipe")
-        with path.open("rb") as file:
+        with open_file(path) as file:
             data = file.read(_LARGEST_FILE + 1)
+    except FileNotFoundError as error:
+        raise UsageError(f"{path}: no such file", remedy="check --recipe") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise UsageError(f"{path}: cannot be read ({reason})", remedy="check --recipe") from error

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from intact.errors import TargetError, nearest
+from intact.graph.files.regular import open_file
 from intact.targets.check import check
 from intact.targets.explain import to_target
 from intact.targets.merge import Table, complete, merge
@@ -185,13 +186,14 @@ def _base(name: str, source: _Source) -> _Source:
 
 def _read(source: _Source) -> Table:
     try:
-        if not source.path.is_file():
-            raise TargetError(f"{source.label}: no such file", remedy=_missing_remedy())
-        with source.path.open("rb") as file:
+        with open_file(source.path) as file:
             data = file.read(_LARGEST_FILE + 1)
+    except FileNotFoundError as error:
+        raise TargetError(f"{source.label}: no such file", remedy=_missing_remedy()) from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
+        reason = getattr(error, "strerror", None) or error
         raise TargetError(
-            f"{source.label}: cannot be read ({error})", remedy="check the path"
+            f"{source.label}: cannot be read ({reason})", remedy="check the path"
         ) from error
     if len(data) > _LARGEST_FILE:
         raise TargetError(f"{source.label}: larger than 1 MiB", remedy="give a target description")
