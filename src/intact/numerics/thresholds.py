@@ -205,10 +205,25 @@ def estimate_range(
         if name not in chosen.options:
             raise CalibrationError(
                 f"threshold method {method!r} has no option {name!r}",
-                remedy=nearest(name, chosen.options),
+                remedy=_options_of_others(name, chosen),
             )
     distribution.refuse_empty()
     return chosen.function(distribution, levels, **{**chosen.options, **options})
+
+
+def _options_of_others(name: str, chosen: ThresholdMethod) -> str:
+    """Say where an option belongs that a method does not have."""
+    owners: dict[str, list[str]] = {}
+    for method in METHODS.values():
+        for each in method.options:
+            owners.setdefault(each, []).append(method.name)
+    if name in owners:
+        have = "has" if len(owners[name]) == 1 else "have"
+        return f"give --method {' or '.join(owners[name])}, which {have} it"
+    if chosen.options:
+        return nearest(name, chosen.options)
+    known = (f"{each} of --method {' or '.join(of)}" for each, of in owners.items())
+    return f"it has none; known: {', '.join(known)}"
 
 
 def threshold_of(low: Ends, high: Ends, levels: Levels, method: str) -> Ends:
