@@ -158,8 +158,13 @@ def _one_line(text: str) -> str:
     )
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
+def nearest(name: str, known: Iterable[str], *, listed_by: str = "") -> str:
     """Return a phrase that offers the known name closest to a misspelt one.
+
+    Args:
+        name: As it was written.
+        known: The names that there are; of many, the first are shown.
+        listed_by: A command that lists all.
 
     >>> nearest("onnxruntme", ["onnxruntime", "tensorrt"])
     "did you mean 'onnxruntime'?"
@@ -171,4 +176,5 @@ def nearest(name: str, known: Iterable[str]) -> str:
     if close:
         return f"did you mean {close[0]!r}?"
     shown = ", ".join(names[:12]) + (", ..." if len(names) > 12 else "")
-    return f"known: {shown}" if names else "there are none"
+    more = f"; see `{listed_by}`" if listed_by else ""
+    return f"known: {shown}{more}" if names else "there are none"

@@ -101,7 +101,8 @@ def _source(name_or_path: str | Path) -> _Source:
             return found
         if not text.endswith(".toml") and "/" not in text and "\\" not in text:
             raise TargetError(
-                f"unknown target {quoted(text)}", remedy=nearest(plain(text), target_names())
+                f"unknown target {quoted(text)}",
+                remedy=nearest(plain(text), target_names(), listed_by="intact targets"),
             )
     return _Source(printable(text), Path(name_or_path))
 
@@ -170,7 +171,7 @@ def _base(name: str, source: _Source) -> _Source:
             return found
         raise TargetError(
             f"{source.label}: extends names an unknown target: {quoted(name)}",
-            remedy=nearest(plain(name), target_names()),
+            remedy=nearest(plain(name), target_names(), listed_by="intact targets"),
         )
     folder = source.path.resolve().parent
     path = folder / name
