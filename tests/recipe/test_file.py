@@ -139,7 +139,7 @@ def test_mistake_in_a_recipe_is_one_line(
 def test_recipe_that_is_not_there_is_one_line() -> None:
     with pytest.raises(UsageError, match=r"nowhere.toml: no such file"):
         read_recipe("nowhere.toml", "quantize", QuantizeCommand)
-    with pytest.raises(UsageError, match="/dev/zero: .*it is a device, not a file"):
+    with pytest.raises(UsageError, match=r"/dev/zero: .*it is a device, not a file"):
         read_recipe("/dev/zero", "quantize", QuantizeCommand)
 
 
