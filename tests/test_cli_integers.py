@@ -356,6 +356,8 @@ def test_ranges_are_converted(say: Any, fails: Any) -> None:
         ends = ("--low", low, "--high", high, "--bits", bits, "--symmetric")
         assert say("convert-ranges", *ends).startswith("scale 0.01, zero point 0")
     assert "--low and --high" in fails("convert-ranges", "--low", "1")
+    one_sided = ("--low", "0", "--high", "2.55", "--unsigned", "--symmetric")
+    assert say("convert-ranges", *one_sided).startswith("scale 0.01, zero point 0")
     assert "leave one of them out" in fails(
         "convert-ranges", "--scale", "1", "--zero-point", "3", "--symmetric"
     )

@@ -23,6 +23,8 @@ from tests.models import ModelBuilder
 
 Arrays = dict[str, Any]
 
+RANGE = ("--low", "-1", "--high", "1")
+
 
 @pytest.fixture
 def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits_model: Path) -> Path:
@@ -433,6 +435,9 @@ def test_outputs_are_not_written_over_the_data(result: Path, fails: Callable[...
         (["quantize", "model.onnx", "-d", "", "-o", "out"], "--data is ''; give "),
         (["quantize", "", "-d", "calib.npz", "-o", "out"], "model is ''; give "),
         (["convert-ranges", "--scale", "1", "--low", "0", "--high", "1"], "are both given"),
+        (["convert-ranges", *RANGE, "--unsigned", "--symmetric"], "nothing below 0, and the low"),
+        (["convert-ranges", *RANGE, "--unsigned", "--narrow"], "--narrow is for signed codes, and"),
+        (["convert-ranges", *RANGE, "--zero-point", "3"], "a zero point of 3 without a scale; "),
         (["convert-ranges", "--scale", "1", "--zero-point", "1.5"], "'1.5'; give a whole number\n"),
     ],
 )

@@ -52,13 +52,9 @@ def convert_ranges(options: ConvertRangesOptions) -> Quantization:
         UsageError: Both forms are given, or neither; or numbers that are impossible.
         ConfigError: An end of the range is not finite, or the ends are crossed.
     """
+    _refuse_contradictions(options)
     codes = full_range(options.bits, signed=options.signed, narrow=options.narrow)
     if options.scale is not None and options.low is None and options.high is None:
-        if options.symmetric and options.zero_point:
-            raise UsageError(
-                f"--symmetric and a zero point of {options.zero_point}",
-                remedy="leave one of them out",
-            )
         return Quantization.of_scale(options.scale, options.zero_point, *codes)
     if options.scale is None and options.low is not None and options.high is not None:
         return Quantization.of_range(options.low, options.high, *codes, symmetric=options.symmetric)
@@ -71,3 +67,22 @@ def convert_ranges(options: ConvertRangesOptions) -> Quantization:
         "a scale, or both ends of a range, are needed",
         remedy="give --scale (and --zero-point), or --low and --high",
     )
+
+
+def _refuse_contradictions(options: ConvertRangesOptions) -> None:
+    """Refuse options of which one would have no effect, and a range that the codes cannot hold."""
+    zero_point, low = options.zero_point, options.low
+    remedy = "leave one of them out"
+    if options.narrow and not options.signed:
+        raise UsageError("--narrow is for signed codes, and --unsigned is given", remedy=remedy)
+    if options.symmetric and zero_point:
+        raise UsageError(f"--symmetric and a zero point of {zero_point}", remedy=remedy)
+    if options.scale is None and zero_point:
+        raise UsageError(
+            f"a zero point of {zero_point} without a scale", remedy="give --scale, or leave it out"
+        )
+    if options.symmetric and not options.signed and low is not None and low < 0:
+        raise UsageError(
+            f"--symmetric with --unsigned holds nothing below 0, and the low end is {low}",
+            remedy="leave one of the two out, or give --low 0",
+        )
