@@ -433,7 +433,8 @@ def test_outputs_are_not_written_over_the_data(result: Path, fails: Callable[...
     [
         (["quantize", "model.onnx", "-d", "calib.npz", "-o", ""], "--output is ''; give "),
         (["quantize", "model.onnx", "-d", "", "-o", "out"], "--data is ''; give "),
-        (["quantize", "", "-d", "calib.npz", "-o", "out"], "model is ''; give "),
+        (["quantize", "", "-d", "calib.npz", "-o", "out"], "intact: MODEL is ''; give "),
+        (["evaluate", "", "-d", "calib.npz"], "intact: FOLDER is ''; give "),
         (["convert-ranges", "--scale", "1", "--low", "0", "--high", "1"], "are both given"),
         (["convert-ranges", *RANGE, "--unsigned", "--symmetric"], "nothing below 0, and the low"),
         (["convert-ranges", *RANGE, "--unsigned", "--narrow"], "--narrow is for signed codes, and"),

@@ -93,10 +93,10 @@ class _Refusal:
             shown = repr(self.value)
             if len(shown) > _LONGEST_VALUE or "\n" in shown:
                 shown = f"a {type(self.value).__name__}"
-            name = self.option.name
-            flag = self.option.flag or f"--{name.replace('_', '-')}"
-            found = UsageError(f"{flag} is {shown}", remedy=error.remedy)
-            found.args = (found.with_flags.replace(flag, name, 1),)
+            option = self.option
+            said = option.kind.metavar if option.positional else option.flag or option.name
+            found = UsageError(f"{said} is {shown}", remedy=error.remedy)
+            found.args = (found.with_flags.replace(said, option.name, 1),)
             raise found from None
 
 
