@@ -90,6 +90,15 @@ def test_quantize_says_what_it_made_and_what_comes_next(
     assert sorted(path.name for path in (here / folder).iterdir()) == sorted(FILES)
 
 
+@pytest.mark.parametrize("targets", [[], ["--target", "tflite", "--target", "onnxruntime"]])
+def test_what_cannot_be_verified_is_not_said_to_come_next(
+    here: Path, capfd: pytest.CaptureFixture[str], targets: list[str]
+) -> None:
+    few = ("--samples", "4", *targets)
+    assert "intact verify" in quantized(capfd, *few)
+    assert "intact verify" not in quantized(capfd, *few, "--format", "encodings", output="scales")
+
+
 def test_a_method_that_is_not_defined_leaves_a_note(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -39,7 +39,7 @@ def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bo
             _notes(each.plan.notes)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
         say(escape(f"{len(found)} targets, {seconds:.1f} s"))
-        for folder in folders:
+        for folder in folders if any(map(_is_verifiable, found.values())) else ():
             say(f"[dim]next: intact verify {escape(_to_paste(folder))}[/]")
 
 
@@ -54,7 +54,14 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     _notes(found.plan.notes)
     where = escape(_to_paste(found.folder or Path()))
     say(f"[dim]next: intact evaluate {where} --data FILE[/]")
-    say(f"[dim]      intact verify {where}[/]")
+    if _is_verifiable(found):
+        say(f"[dim]      intact verify {where}[/]")
+
+
+def _is_verifiable(found: Result) -> bool:
+    from intact.formats.registry import runnable
+
+    return bool(runnable(found.exports))
 
 
 def _to_paste(folder: Path) -> str:

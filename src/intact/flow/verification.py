@@ -21,7 +21,7 @@ from intact.flow.result import Result
 from intact.formats.base.format import Deployed, Exported, Format, Io
 from intact.formats.base.observed import verify_observed
 from intact.formats.base.report import Verification
-from intact.formats.registry import FORMATS, model_reader
+from intact.formats.registry import FORMATS, model_reader, runnable
 from intact.graph.aliases import by_own_name
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
@@ -158,16 +158,10 @@ def takes_kernels(name: str) -> bool:
     return bool(FORMATS[name].kernels)
 
 
-def runnable_formats(subject: Subject) -> tuple[str, ...]:
-    """The formats of a subject that a runtime can run."""
-    return tuple(name for name in subject.exports if FORMATS[name].verify is not None)
-
-
 def _chosen(exports: Mapping[str, Exported], deployed: str | None) -> tuple[str, _Verify]:
     by_case = {name.lower(): name for name in exports}
     if deployed is None:
-        runnable = (name for name in exports if FORMATS[name].verify is not None)
-        deployed = next(runnable, next(iter(exports)))
+        deployed = next(iter((*runnable(exports), *exports)))
     if deployed.lower() not in by_case:
         raise UsageError(
             f"--format {deployed!r}: the result has {', '.join(exports)}", remedy="choose of these"

@@ -19,10 +19,10 @@ from intact.flow.verification import (
     compare_observed,
     compare_or_say,
     not_compared,
-    runnable_formats,
     takes_kernels,
 )
 from intact.formats.base.report import Verification
+from intact.formats.registry import runnable
 from intact.recipe.reports import VerifyAllOptions, VerifyOptions
 
 if TYPE_CHECKING:
@@ -78,7 +78,7 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
         raise UsageError(
             "--kernels is for a .tflite, and there is none in this result", remedy="leave it out"
         )
-    rows = [(subject, name) for subject in subjects for name in runnable_formats(subject)]
+    rows = [(subject, name) for subject in subjects for name in runnable(subject.exports)]
     if not rows and subjects:
         rows = [(subjects[0], next(iter(subjects[0].exports)))]  # refused, with the reason
     run = compare_or_say if inside or len(rows) > 1 else compare

@@ -156,6 +156,11 @@ def export(plan: QuantizedGraph, formats: Iterable[str], io: Io) -> dict[str, Ex
     return {name: FORMATS[name].write(plan, io) for name in formats}
 
 
+def runnable(formats: Iterable[str]) -> tuple[str, ...]:
+    """Pick the formats that `verify` can run; the others hold scales and no program."""
+    return tuple(name for name in formats if FORMATS[name].verify is not None)
+
+
 def expressible(formats: Iterable[str]) -> Expressible:
     """What plans may ask of all of some formats."""
     found = Expressible()
