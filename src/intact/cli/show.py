@@ -10,19 +10,18 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.cli.printing import console, escape, new_table, print_json, say
+from intact.cli.show_notes import notes
 from intact.flow.text import kilobytes
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
     from intact.flow.evaluation import Evaluation
     from intact.flow.result import Result
-    from intact.plan import Note
     from intact.plan.inspection import Inspection
     from intact.plan.provenance import Provenance
     from intact.targets import Target
 
 _SHOWN_FILES = 5
-_SHOWN_NODES = 3
 
 
 def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bool) -> None:
@@ -36,7 +35,7 @@ def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bo
         for each in found.values():
             _made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
-            _notes(each.plan.notes)
+            _notes(each)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
         say(escape(f"{len(found)} targets, {seconds:.1f} s"))
         for folder in folders if any(map(_is_verifiable, found.values())) else ():
@@ -51,11 +50,17 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     _made(found)
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
-    _notes(found.plan.notes)
+    _notes(found)
     where = escape(_to_paste(found.folder or Path()))
     say(f"[dim]next: intact evaluate {where} --data FILE[/]")
     if _is_verifiable(found):
         say(f"[dim]      intact verify {where}[/]")
+
+
+def _notes(found: Result) -> None:
+    from intact.flow.result import PLAN
+
+    notes(found.plan.notes, all_in=f"in {(found.folder or Path()) / PLAN}")
 
 
 def _is_verifiable(found: Result) -> bool:
@@ -146,12 +151,7 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
     console().print(summary)
-    _notes(found.notes)
-
-
-def _notes(notes: Sequence[Note]) -> None:
-    for note in notes:
-        say(f"[yellow]note[/] {escape(str(note))}")
+    notes(found.notes, all_in="with --json")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

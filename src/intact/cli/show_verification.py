@@ -7,7 +7,15 @@ from collections.abc import Mapping, Sequence
 import msgspec
 from rich.table import Table
 
-from intact.cli.printing import console, escape, new_table, print_json, say
+from intact.cli.printing import (
+    SHOWN_NAMES,
+    console,
+    escape,
+    first_names,
+    new_table,
+    print_json,
+    say,
+)
 from intact.cli.show_runs import overflows
 from intact.flow.text import decibels
 from intact.formats.base.comparison import LayerComparison, OutputComparison
@@ -15,7 +23,6 @@ from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
 
 _WORST_LAYERS = 10
-_SHOWN_NODES = 3
 
 
 def verifications(found: Sequence[Verification], *, as_json: bool) -> None:
@@ -76,7 +83,9 @@ def _one(found: Verification, *, alone: bool) -> None:
     for name, ratio in found.outputs_sqnr_db.items():
         say(f"output {escape(name)}: deployed against expected {decibels(ratio)}")
     for rule, places in found.rules.items():
-        kept = "[green]kept[/]" if not places else f"[red]broken[/] by {escape(_named(places))}"
+        kept = (
+            "[green]kept[/]" if not places else f"[red]broken[/] by {escape(first_names(places))}"
+        )
         say(f"rule {escape(rule)}: {kept}")
     _layouts(found.layers)
     if found.no_engine:
@@ -91,7 +100,7 @@ def _one(found: Verification, *, alone: bool) -> None:
         named = [f"{name} ({op_type})" for name, op_type in found.float_nodes.items()]
         say(
             f"[yellow]{len(named)} node(s) planned for integers run in float, for want of an "
-            f"integer kernel in the runtime: {escape(_named(named))}[/]"
+            f"integer kernel in the runtime: {escape(first_names(named))}[/]"
         )
     if found.processor is not None:
         _processor(found.processor)
@@ -125,12 +134,6 @@ def _kinds(found: Verification) -> Table:
     return table
 
 
-def _named(names: Sequence[str]) -> str:
-    """Return the first of some names, and how many more there are."""
-    more = f", and {len(names) - _SHOWN_NODES} more" if len(names) > _SHOWN_NODES else ""
-    return f"{', '.join(names[:_SHOWN_NODES])}{more}"
-
-
 def _worst(layers: Sequence[LayerComparison]) -> None:
     """Name the tensors with the most differences."""
     wrong = sorted((each for each in layers if each.mismatches), key=lambda each: -each.mismatches)
@@ -150,14 +153,14 @@ def _layouts(layers: Sequence[LayerComparison]) -> None:
         if layer.layout:
             taken.setdefault(layer.layout, []).append(layer.tensor)
     for layout, names in taken.items():
-        say(f"[dim]recorded {escape(layout)}: {escape(_named(names))}[/]")
+        say(f"[dim]recorded {escape(layout)}: {escape(first_names(names))}[/]")
 
 
 def _not_compared(tensors: Mapping[str, str]) -> None:
-    for name, reason in list(tensors.items())[:_SHOWN_NODES]:
+    for name, reason in list(tensors.items())[:SHOWN_NAMES]:
         say(f"[yellow]not compared[/] {escape(name)}: {escape(reason)}")
-    if len(tensors) > _SHOWN_NODES:
-        say(f"[yellow]not compared[/] {len(tensors) - _SHOWN_NODES} more")
+    if len(tensors) > SHOWN_NAMES:
+        say(f"[yellow]not compared[/] {len(tensors) - SHOWN_NAMES} more")
 
 
 def _totals(
