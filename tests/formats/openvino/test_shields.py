@@ -91,3 +91,68 @@ def test_the_quantizer_behind_an_extreme_is_not_fused_with_it(extreme: str, tmp_
     for name, array in expected.items():
         assert sqnr_db(array, outputs[name]) > 30
     assert kept(model) == 1
+
+
+SIGNS = np.array([0.56, -0.19, 0.64, -1.82], np.float32).reshape(4, 1, 1)
+ZEROS, ONES = np.zeros(4, np.float32), np.ones(4, np.float32)
+
+
+def turned(b: ModelBuilder, x: str) -> str:
+    return b.node("Mul", x, b.constant(SIGNS))
+
+
+def normalized(b: ModelBuilder, x: str, bias: np.ndarray) -> str:
+    arrays = (SIGNS.ravel(), bias, ZEROS, ONES)
+    return b.node("BatchNormalization", x, *(b.constant(array) for array in arrays))
+
+
+TURNS: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "Mul": turned,
+    "Div": lambda b, x: b.node("Div", x, b.constant(SIGNS)),
+    "BatchNormalization": lambda b, x: normalized(b, x, ZEROS),
+    "Neg before": lambda b, x: b.node("Mul", b.node("Neg", x), b.constant(np.abs(SIGNS))),
+    "Neg behind": lambda b, x: b.node("Neg", b.node("Mul", x, b.constant(np.abs(SIGNS)))),
+    "Add behind": lambda b, x: b.node("Add", turned(b, x), b.scalar(0.5)),
+    "Transpose behind": lambda b, x: b.node("Transpose", turned(b, x), perm=[0, 1, 3, 2]),
+    "Relu behind": lambda b, x: b.node("Relu", turned(b, x)),
+    "Concat behind": lambda b, x: b.node("Concat", turned(b, x), b.node("Exp", x), axis=1),
+}
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("turn", TURNS)
+def test_each_channel_is_multiplied_by_its_own_number(turn: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    y = TURNS[turn](b, b.input("image", ["batch", 4, 8, 8]))
+    channels = 8 if turn.startswith("Concat") else 4
+    model, expected = written(b, [b.node("Conv", y, b.weight(4, channels, 1, 1))])
+    model.save(tmp_path)
+    runtime = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1)
+    outputs, _ = runtime.run(random_inputs(b.build()))
+    for name, array in expected.items():
+        assert sqnr_db(array, outputs[name]) > 25  # at most 15 with the first channel's
+    assert kept(model) == 1
+
+
+STRAIGHT: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "positive": lambda b, x: b.node("Mul", x, b.constant(np.abs(SIGNS))),
+    "one number": lambda b, x: b.node("Mul", x, b.scalar(-2)),
+    "of columns": lambda b, x: b.node("Mul", x, b.constant(SIGNS.reshape(1, 1, 4))),
+    "own shifts": lambda b, x: normalized(b, x, SIGNS.ravel()),
+}
+
+
+@pytest.mark.parametrize("turn", STRAIGHT)
+def test_other_factors_need_nothing(turn: str) -> None:
+    b = ModelBuilder()
+    y = STRAIGHT[turn](b, b.input("image", ["batch", 4, 8, 4]))
+    model, _ = written(b, [b.node("Conv", y, b.weight(4, 4, 1, 1))])
+    assert kept(model) == 0
+
+
+def test_factors_that_no_quantizer_reads_need_nothing() -> None:
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 4, 8, 8])
+    model, _ = written(b, [turned(b, x), b.node("Conv", x, b.weight(4, 4, 1, 1))])
+    assert kept(model) == 0
