@@ -32,11 +32,16 @@ READERS: dict[str, Callable[[ModelBuilder, str], str]] = {
 
 
 def written(b: ModelBuilder, results: list[str]) -> tuple[OpenVinoModel, dict[str, np.ndarray]]:
-    """What is written of a model with these results, and what the float model gives."""
+    """What is written of a model with these results, and what the float model gives.
+
+    Sums of the target never saturate, on any processor.
+    """
     for result in results:
         b.output(result)
     model = b.build()
-    return write_openvino(calibrated(model, "openvino")), run_model(model, random_inputs(model))
+    return write_openvino(calibrated(model, "openvino-avx2")), run_model(
+        model, random_inputs(model)
+    )
 
 
 def kept(model: OpenVinoModel) -> int:
@@ -126,12 +131,13 @@ def test_each_channel_is_multiplied_by_its_own_number(turn: str, tmp_path: Path)
     b = ModelBuilder()
     y = TURNS[turn](b, b.input("image", ["batch", 4, 8, 8]))
     channels = 8 if turn.startswith("Concat") else 4
-    model, expected = written(b, [b.node("Conv", y, b.weight(4, channels, 1, 1))])
+    conv = b.node("Conv", y, b.weight(4, channels, 1, 1))
+    model, expected = written(b, [conv])
     model.save(tmp_path)
     runtime = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1)
     outputs, _ = runtime.run(random_inputs(b.build()))
     for name, array in expected.items():
-        assert sqnr_db(array, outputs[name]) > 25  # at most 15 with the first channel's
+        assert sqnr_db(array, outputs[name]) > 20  # at most 11 with the first channel's
     assert kept(model) == 1
 
 
