@@ -80,6 +80,7 @@ EXTREMES: dict[str, Callable[[ModelBuilder, str], str]] = {
     "ReduceMax": lambda b, x: b.node("ReduceMax", x, axes=[2], keepdims=1),
     "ReduceMin": lambda b, x: b.node("ReduceMin", x, axes=[2], keepdims=1),
     "GlobalMaxPool": lambda b, x: b.node("GlobalMaxPool", x),
+    "Abs behind": lambda b, x: b.node("Abs", b.node("ReduceMin", x, axes=[2], keepdims=1)),
 }
 
 
