@@ -24,6 +24,7 @@ from intact.formats.openvino.intermediate import XML_FILE
 from intact.formats.openvino.process import LIMIT, OpenVinoProcess, instructions_in_use
 from intact.formats.openvino.run import ExecutedNode, OpenVinoRuntime, differences, openvino_version
 from intact.formats.openvino.write import ONNX_FILE, OpenVinoModel
+from intact.graph import OPS, OpKind
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Array, Program, Step, Tensor
 from intact.program.arithmetic.ends import effective
@@ -279,11 +280,15 @@ def verify_openvino(
 
 
 def _without_saturation(program: Program, in_float: Mapping[str, str]) -> Program:
-    """The program as it is computed where some nodes run in floats, whose sums hold every pair."""
+    """The program as it is computed where products run in floats, whose sums hold every pair.
+
+    What is fused behind a product may run alone, and in floats, without changing its sums.
+    """
+    products = {name for name, op_type in in_float.items() if _multiplies(op_type)}
 
     def held(step: Step) -> Step:
         pairs = step.arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
-        if not pairs or not in_float.keys() & set(step.nodes):
+        if not pairs or products.isdisjoint(step.nodes):
             return step
         exact = replace_fields(
             step.arithmetic, accumulator_overflow=Overflow.WRAP, pair_bits=None, pair_block=None
@@ -291,6 +296,11 @@ def _without_saturation(program: Program, in_float: Mapping[str, str]) -> Progra
         return replace(step, arithmetic=exact)
 
     return replace(program, steps=tuple(map(held, program.steps)))
+
+
+def _multiplies(op_type: str) -> bool:
+    spec = OPS.get(op_type)
+    return spec is not None and spec.kind is OpKind.COMPUTE
 
 
 def _runtime(limit: str) -> str:
