@@ -23,6 +23,8 @@ from intact.plan import QuantizedGraph, quantizes
 _SEED = 20240229
 _PIECE = 64
 """Samples generated at a time."""
+_OPEN = 32
+"""Length of an open axis of which nothing is known: networks halve images up to five times."""
 _Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
 """Generates so many samples of one input."""
 
@@ -40,6 +42,36 @@ class _Drawn:
         for start in range(0, self.count, _PIECE):
             count = min(_PIECE, self.count - start)
             yield {name: draw(generator, count) for name, draw in self.inputs.items()}
+
+
+def drawn_samples(plan: QuantizedGraph, statistics: Statistics | None, count: int) -> Samples:
+    """Draw inputs as calibration saw them, or else evenly from the ranges of the plan.
+
+    Raises:
+        DataError: An input was not observed and is not quantized either.
+    """
+    if statistics is None:
+        return evenly_drawn_samples(plan, count)
+    return synthetic_samples(plan.graph, statistics, count)
+
+
+def any_sample(graph: Graph) -> Batch:
+    """Draw a sample of which only type and shape are known; small, with open axes of 32.
+
+    Whole numbers are 0 or 1, which are valid indices of almost everything.
+
+    Raises:
+        ModelError: An input cannot be given by samples.
+    """
+    generator = np.random.default_rng(_SEED)
+    sample = {}
+    for name, spec in input_specs(graph).items():
+        first, *others = spec.shape
+        shape = (first or 1, *(_OPEN if size is None else size for size in others))
+        drawn = generator.uniform(-1, 1, shape)
+        whole = spec.dtype.kind != "f"
+        sample[name] = (drawn > 0 if whole else drawn).astype(spec.dtype)
+    return sample
 
 
 def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Samples:

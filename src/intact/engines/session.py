@@ -92,9 +92,14 @@ def make_session(
         options.add_session_config_entry("session.use_env_allocators", "1")
     if not isinstance(model, ir.Model):
         return _open(str(model) if isinstance(model, Path) else model, options)
-    if weight_bytes(model) <= _LARGEST_MESSAGE:
+    if fits_message(model):
         return _open(ir.to_proto(model).SerializeToString(), options)
     return _open_large(model, options)
+
+
+def fits_message(model: ir.Model) -> bool:
+    """Tell whether a model's weights can be handed to the runtime in memory."""
+    return weight_bytes(model) <= _LARGEST_MESSAGE
 
 
 @cache

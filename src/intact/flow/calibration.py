@@ -18,7 +18,8 @@ from intact.data.preprocess import Preprocess
 from intact.data.sources import is_folder, open_samples
 from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
-from intact.flow.first_run import run_once
+from intact.flow.first_run import draw_sample, run_once
+from intact.flow.original import Compared, Original
 from intact.flow.result import Result
 from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
@@ -90,11 +91,14 @@ class Calibration:
         options: As a call gave them.
         preprocess: What is done to samples first.
         improvements: What is done to the weights.
+        original: The model as it was given, to compare the graphs with; None for one that is
+            quantized already.
     """
 
     options: CalibrationOptions
     preprocess: Preprocess
     improvements: Improvements = field(default_factory=Improvements)
+    original: Original | None = None
 
     def run(
         self,
@@ -129,16 +133,25 @@ class Calibration:
         for members in groups.values():
             names = [name for index in members for name in required[index]]
             observed = self._observe(jobs[members[0]].plan.graph, names, data)
+            sample = None if observed is None else observed.first
+            compared = None
             for index in members:
                 plan, statistics = self._assigned(jobs[index], required[index], observed, given)
+                sample = draw_sample(plan, statistics) if sample is None else sample
+                compared = compared or self._compared(plan, sample)
                 notes = observed.notes if observed is not None else ()
                 plan = self.improvements.named_in(self._refined(plan, data))
                 results[index] = jobs[index].deployment.result(
-                    plan, statistics, self.preprocess, notes
+                    plan, statistics, self.preprocess, notes + compared.notes
                 )
-                sample = None if observed is None else observed.first
-                run_once(results[index], sample, threads=self.options.threads)
+                run_once(results[index], sample, compared.outputs, threads=self.options.threads)
         return [results[index] for index in range(len(jobs))]
+
+    def _compared(self, plan: QuantizedGraph, sample: Batch | None) -> Compared:
+        """Compare the graph of a plan with the given model."""
+        if self.original is None:
+            return Compared()
+        return self.original.compare(plan.graph, sample)
 
     def _observe(
         self, graph: Graph, required: Sequence[str], data: DataSource | None

@@ -29,6 +29,7 @@ from intact.numerics.metrics import sqnr_db
 from intact.plan import Direction, QuantizedGraph, TensorEnd, quantizes
 
 if TYPE_CHECKING:
+    from intact.calibrate.statistics import Statistics
     from intact.flow.result import Result
     from intact.formats.base.report import Verification
 
@@ -38,15 +39,22 @@ _NOT_FINITE = "are not finite"
 _STEPS = 1.0
 """Differences of one quantization step are rounding."""
 
-_Arrays = Mapping[str, npt.NDArray[Any]]
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
-def run_once(result: Result, sample: Batch | None = None, *, threads: int = 0) -> None:
-    """Run each format of a result whose runtime is installed.
+def run_once(
+    result: Result,
+    sample: Batch | None = None,
+    in_float: Arrays | None = None,
+    *,
+    threads: int = 0,
+) -> None:
+    """Run each format of a result whose runtime is installed; at least, let the runtime load it.
 
     Args:
         result: What was written.
         sample: Inputs by name, of one calibration sample; drawn from what the plan knows if None.
+        in_float: What the float model gives for the sample; it is run if None.
         threads: Of the runtimes; 0 takes all cores.
 
     Raises:
@@ -56,26 +64,34 @@ def run_once(result: Result, sample: Batch | None = None, *, threads: int = 0) -
     runnable = [name for name, each in result.exports.items() if FORMATS[name].can_run(each)]
     if not runnable:
         return
-    feeds = _drawn(result) if sample is None else sample
-    if not feeds:
-        return
+    feeds = draw_sample(result.plan, result.statistics) if sample is None else sample
     with ThreadPoolExecutor(1) as pool:  # beside the runtime: both open a session
-        in_float = pool.submit(_float_outputs, result.plan.graph, feeds, threads)
+        floats: Future[Arrays] = Future()
+        if in_float is not None:
+            floats.set_result(in_float)
+        elif feeds:
+            floats = pool.submit(_float_outputs, result.plan.graph, feeds, threads)
         for name in runnable:
             deployed = Deployed(result.plan, result.exports[name], None, threads)
             with contextlib.suppress(MissingExtraError):  # a compiler, say
-                _Run(name, deployed, feeds).compare(in_float)
+                run = _Run(name, deployed, feeds or {})
+                if feeds:
+                    run.compare(floats)
+                else:
+                    run.load()
 
 
-def _drawn(result: Result) -> Batch | None:
+def draw_sample(plan: QuantizedGraph, statistics: Statistics | None) -> Batch | None:
     """Draw a sample; None where the plan does not tell what inputs are like."""
+    from intact.calibrate.synthetic import drawn_samples
+
     with contextlib.suppress(DataError):
-        samples = result.draw_samples(1)
+        samples = drawn_samples(plan, statistics, 1)
         return next(samples.batches(samples.batch_size(1)))[0]
     return None
 
 
-def _float_outputs(graph: Graph, feeds: Batch, threads: int) -> _Arrays:
+def _float_outputs(graph: Graph, feeds: Batch, threads: int) -> Arrays:
     """Run the float model; not optimized, because one run is over before that pays."""
     session = make_session(graph.model, threads=threads, optimization=Optimization.NONE)
     names = [str(value.name) for value in graph.outputs]
@@ -96,7 +112,21 @@ class _Run:
     deployed: Deployed
     feeds: Batch
 
-    def compare(self, in_float: Future[_Arrays]) -> None:
+    def load(self) -> None:
+        """Let the runtime load it, without inputs.
+
+        Raises:
+            ExportError: It refuses it.
+        """
+        load = FORMATS[self.name].load
+        if load is None:
+            return
+        try:
+            load(self.deployed)
+        except ExportError as error:
+            raise self._refused(error) from error
+
+    def compare(self, in_float: Future[Arrays]) -> None:
         """Run it, and compare it as far as there is need to.
 
         Raises:
@@ -157,7 +187,7 @@ class _Run:
         )
 
 
-def _difference(outputs: _Arrays, expected: _Arrays) -> str:
+def _difference(outputs: Arrays, expected: Arrays) -> str:
     """Say which output is not finite, or not the expected one; "" where all are."""
     for name, reference in expected.items():
         array = outputs.get(name)

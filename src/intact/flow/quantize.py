@@ -20,6 +20,7 @@ from intact.flow.sources import (
     deployment_of,
     load_result,
     open_source,
+    original_of,
     target_of,
 )
 from intact.graph import normalize
@@ -109,7 +110,12 @@ def results_for(options: QuantizationOptions, targets: Sequence[TargetSource]) -
         for plan in plans:
             refuse_nothing_to_do(plan)
     plans = [plan.with_notes(improvements.notes(original)) for plan in plans]
-    calibration = Calibration(options, preprocess_of(options) or Preprocess(), improvements)
+    calibration = Calibration(
+        options,
+        preprocess_of(options) or Preprocess(),
+        improvements,
+        original_of(options.model, threads=options.threads),
+    )
     jobs = [Job(*parts) for parts in zip(plans, methods, deployments, strict=True)]
     results = calibration.run(jobs, options.data, given)
     for target, result in zip(targets, results, strict=True):

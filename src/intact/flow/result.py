@@ -154,11 +154,9 @@ class Result:
         Raises:
             DataError: An input was not observed and is not quantized either.
         """
-        from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
+        from intact.calibrate.synthetic import drawn_samples
 
-        if self.statistics is None:
-            return evenly_drawn_samples(self.plan, count)
-        return synthetic_samples(self.plan.graph, self.statistics, count)
+        return drawn_samples(self.plan, self.statistics, count)
 
     def sizes(self) -> tuple[int, int]:
         """Return the bytes of the float and of the first deployed model."""

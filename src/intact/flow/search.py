@@ -15,7 +15,7 @@ from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
 from intact.errors import SearchError, UsageError
 from intact.flow.doubts import doubts_of
-from intact.flow.first_run import run_once
+from intact.flow.first_run import draw_sample, run_once
 from intact.flow.quantize import overrides_of, preprocess_of, recipe_of, target_named
 from intact.flow.result import Result, check_output
 from intact.flow.search_setup import (
@@ -27,7 +27,7 @@ from intact.flow.search_setup import (
     objective_options,
     refuse_unknown,
 )
-from intact.flow.sources import default_target, deployment_of, target_of
+from intact.flow.sources import default_target, deployment_of, original_of, target_of
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.search.cost import CostModel
 from intact.search.goals import Budget, goal_of
@@ -172,8 +172,11 @@ def replay(options: ReplayOptions) -> Result:
     plan = entry.strategy.plan(graph, described)
     found_by = f"trial {entry.search.trial} of {Path(log).name}"
     plan.provenance = plan.provenance.searched(found_by)
-    result = deployment.result(plan, None, preprocess_of(options) or Preprocess())
-    run_once(result)
+    sample = draw_sample(plan, None)
+    compared = original_of(options.model).compare(graph, sample)
+    preprocess = preprocess_of(options) or Preprocess()
+    result = deployment.result(plan, None, preprocess, compared.notes)
+    run_once(result, sample, compared.outputs)
     result.recipe = recipe_of(
         "search", options, result, target=target_named(target), replay=log, trial=options.trial
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
+from intact.data.batching import Batch
 from intact.data.metric import Metric, MetricFunction
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
@@ -20,14 +21,14 @@ from intact.flow.calibration import Deployment, refuse_nothing_to_do
 from intact.flow.evaluation import latencies
 from intact.flow.quantize import preprocess_of
 from intact.flow.result import Result, check_output
-from intact.flow.sources import QuantizedSource, open_source
+from intact.flow.sources import QuantizedSource, open_source, original_of
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
 from intact.graph.passes.expand import expand as expand_operators
 from intact.improve.improvements import Improvements
-from intact.plan import Overrides, build_plan
+from intact.plan import Note, Overrides, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
 from intact.search.cost import COSTS, CostModel, make_cost, pruned
@@ -86,6 +87,7 @@ class Setup:
         deployment: What is written of the best.
         preprocess: Kept in the result.
         threads: In all; 0 takes all cores.
+        notes: Of the comparison of the graph with the given model.
     """
 
     space: Space
@@ -97,6 +99,7 @@ class Setup:
     deployment: Deployment
     preprocess: Preprocess
     threads: int
+    notes: tuple[Note, ...] = ()
 
     @staticmethod
     def of(space: Space, method: Method, options: SearchOptions, deployment: Deployment) -> Setup:
@@ -124,6 +127,7 @@ class Setup:
         )
         minimize, threads = options.minimize, options.threads
         observed = tuple(dict.fromkeys((*samples.specs, *required(space))))
+        first: Batch = {}
         statistics = collect(
             space.plan.graph,
             samples,
@@ -131,7 +135,9 @@ class Setup:
             threads=threads,
             progress=options.progress,
             max_memory=options.max_memory,
+            first=first,
         )
+        compared = original_of(options.model, threads=threads).compare(space.plan.graph, first)
         planner = Planner(space, statistics, method)
         # What cannot be written shall be said before hours are spent on it.
         deployment.result(planner.plan(space.default), statistics, preprocess)
@@ -152,6 +158,7 @@ class Setup:
             deployment,
             preprocess,
             threads,
+            compared.notes,
         )
 
     def result(self, candidate: Candidate, found_by: str, mask: str | None) -> Result:
@@ -168,7 +175,7 @@ class Setup:
         known = self.statistics.only(needed)
         found = assign(structure, known, self.method)
         found.provenance = found.provenance.searched(found_by).observed(mask)
-        return self.deployment.result(found, known, self.preprocess)
+        return self.deployment.result(found, known, self.preprocess, self.notes)
 
 
 def float_graph(

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from intact.errors import UsageError
 from intact.flow.calibration import Deployment
+from intact.flow.original import Original
 from intact.flow.result import PLAN, Result, refuse_several
 from intact.formats.base.format import FloatSource, Io, QuantizedSource
 from intact.formats.registry import (
@@ -32,6 +33,7 @@ __all__ = [
     "names_deployed",
     "names_result",
     "open_source",
+    "original_of",
     "target_of",
 ]
 
@@ -81,6 +83,19 @@ def open_source(model: ModelSource) -> FloatSource | QuantizedSource:
     if isinstance(model, str | Path):
         refuse_several(Path(model))
     return open_model(model)
+
+
+def original_of(model: ModelSource, *, threads: int = 0) -> Original:
+    """Return a float model as it was given, to be compared with what is made of it.
+
+    Of another format than ONNX it is what its reader gives.
+    """
+    if model_reader(model) is None:
+        return Original(model, threads)
+    opened = open_model(model)
+    if isinstance(opened, QuantizedSource):
+        raise UsageError("the model is quantized already", remedy="give the float model")
+    return Original(opened.model, threads)
 
 
 def default_target(model: ModelSource) -> str:

@@ -10,6 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.errors import ModelError
+from intact.graph.files.claims import forget_claims
 from intact.graph.files.load import load_model
 from intact.graph.graph import Graph
 from intact.graph.passes import library
@@ -48,8 +49,9 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     is a GlobalAveragePool, and pools have pads instead of ``ceil_mode``. float16 and bfloat16 are
     converted to float32 (see `intact.graph.passes.widen`).
 
-    The opset, the graph inputs and outputs, dynamic dimensions and the model's results do not
-    change (up to float rounding where BatchNormalization is folded). A tensor name that remains has
+    The opset, the graph inputs and outputs, named dimensions and the model's results do not
+    change (up to float rounding where BatchNormalization is folded). Of declared shapes only the
+    inputs' are believed (see `intact.graph.files.claims`). A tensor name that remains has
     the same values as in the source. Unknown operators, functions and the bodies of If and Loop are
     not changed.
 
@@ -62,7 +64,7 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
     """
     model = load_model(source)
     library.sort_nodes(model)
-    _forget_negative_sizes(model)
+    forget_claims(model)
     make_names_unique(model)
     widen_floats(model)
     library.lift_constants(model)
@@ -90,14 +92,6 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
             remedy="export it with its input",
         )
     return graph
-
-
-def _forget_negative_sizes(model: ir.Model) -> None:
-    """Some exporters declare -1 where they do not know a size."""
-    for node in model.graph:
-        for value in node.outputs:
-            if _is_negative(value):
-                value.shape = None
 
 
 def _is_negative(value: ir.Value | None) -> bool:

@@ -245,6 +245,7 @@ class Format:
             the outputs by name, as numbers with axes as in the model. Whatever is quantized is run
             so before it is called done. None where there is no runtime, or where starting it takes
             longer than all else.
+        load: Lets its runtime load what was written, where no inputs are known to run it on.
         runtime: Modules that running imports, besides those of intact's own dependencies.
         run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
             bound.
@@ -266,6 +267,7 @@ class Format:
     expressible: Expressible = Expressible()
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None
+    load: Callable[[Deployed], object] | None = None
     runtime: tuple[str, ...] = ()
     run_up_to: int | None = None
     kernels: tuple[str, ...] = ()

@@ -26,6 +26,7 @@ from intact.program.lower import lower_nodes
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
+    from intact.formats.ncnn.run import NcnnRuntime
 
 PARAM_FILE, BIN_FILE, TABLE_FILE = "model.int8.param", "model.int8.bin", "model.table"
 _FILES = (PARAM_FILE, BIN_FILE, TABLE_FILE)
@@ -70,6 +71,13 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return run_ncnn(deployed.plan, written, feeds, threads=deployed.threads)
 
 
+def _load(deployed: Deployed) -> NcnnRuntime:
+    from intact.formats.ncnn.run import NcnnRuntime
+
+    written = write_ncnn(lower_nodes(deployed.plan))
+    return NcnnRuntime(written.param, written.weights, threads=deployed.threads)
+
+
 def _scales() -> tuple[ScaleReader, ...]:
     from intact.formats.ncnn.table import is_ncnn_table, parse_ncnn_table
 
@@ -83,6 +91,7 @@ NCNN = Format(
     expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
     verify=_verify,
     run=_run,
+    load=_load,
     runtime=("ncnn",),
     scales=_scales,
 )

@@ -26,6 +26,7 @@ from intact.program.realize import integer_program
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
+    from intact.formats.onnx_integer.run import OnnxIntegerRuntime
 
 ONNX_INTEGER_FILE = "model.integer.onnx"
 
@@ -65,18 +66,22 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_onnx_integer(plan, content, batches, float_ends=floats, threads=deployed.threads)
 
 
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    from intact.formats.base.comparison import numbers_of, stored_feeds
+def _load(deployed: Deployed) -> OnnxIntegerRuntime:
     from intact.formats.onnx_integer.run import OnnxIntegerRuntime
 
-    plan = deployed.plan
-    program = integer_program(plan, float_ends=deployed.has_float_ends)
-    runtime = OnnxIntegerRuntime(
+    return OnnxIntegerRuntime(
         deployed.files[ONNX_INTEGER_FILE],
         threads=deployed.threads,
-        exact=not plan.target.saturates_pairs,
+        exact=not deployed.plan.target.saturates_pairs,
     )
-    return numbers_of(runtime.run(stored_feeds(program, feeds)), program.outputs)
+
+
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    from intact.formats.base.comparison import numbers_of, stored_feeds
+
+    program = integer_program(deployed.plan, float_ends=deployed.has_float_ends)
+    outputs = _load(deployed).run(stored_feeds(program, feeds))
+    return numbers_of(outputs, program.outputs)
 
 
 ONNX_INTEGER = Format(
@@ -87,4 +92,5 @@ ONNX_INTEGER = Format(
     expressible=INTEGERS_ALONE,
     verify=_verify,
     run=_run,
+    load=_load,
 )

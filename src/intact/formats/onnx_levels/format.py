@@ -14,6 +14,7 @@ from intact.plan import QuantizedGraph
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
+    from intact.formats.onnx_levels.run import LevelsRuntime
 
 
 def _write(plan: QuantizedGraph, _io: Io) -> Exported:
@@ -43,6 +44,16 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_levels(deployed.plan, model, batches, threads=deployed.threads)
 
 
+def _load(deployed: Deployed) -> LevelsRuntime:
+    from intact.formats.onnx_levels.run import LevelsRuntime
+
+    return LevelsRuntime(deployed.held(LevelsModel), threads=deployed.threads)
+
+
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    return _load(deployed).run(feeds)
+
+
 _FILES = (LEVELS_FILE, f"{LEVELS_FILE}.data")
 
 ONNX_LEVELS = Format(
@@ -52,4 +63,6 @@ ONNX_LEVELS = Format(
     optional=_FILES[1:],
     expressible=Expressible(packs=False, logarithmic=True),
     verify=_verify,
+    run=_run,
+    load=_load,
 )

@@ -17,6 +17,7 @@ from intact.plan import QuantizedGraph
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
+    from intact.formats.onnx_qdq.run import QdqRuntime
 
 
 def _write(plan: QuantizedGraph, _io: Io) -> Exported:
@@ -52,11 +53,15 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_qdq(deployed.plan, model, batches, threads=deployed.threads)
 
 
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+def _load(deployed: Deployed) -> QdqRuntime:
     from intact.formats.onnx_qdq.run import QdqRuntime
 
     model, exact = deployed.held(QdqModel).model, not deployed.plan.target.saturates_pairs
-    return QdqRuntime(model, threads=deployed.threads, exact=exact).run(feeds)[0]
+    return QdqRuntime(model, threads=deployed.threads, exact=exact)
+
+
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    return _load(deployed).run(feeds)[0]
 
 
 def _open(model: ir.Model) -> QuantizedSource | None:
@@ -68,5 +73,12 @@ def _open(model: ir.Model) -> QuantizedSource | None:
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")
 
 ONNX_QDQ = Format(
-    _FILES, _write, _read, optional=_FILES[1:], verify=_verify, run=_run, open_onnx=_open
+    _FILES,
+    _write,
+    _read,
+    optional=_FILES[1:],
+    verify=_verify,
+    run=_run,
+    load=_load,
+    open_onnx=_open,
 )

@@ -32,6 +32,7 @@ from intact.plan import Note, NoteKind, QuantizedGraph
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
+    from intact.formats.openvino.run import OpenVinoRuntime
 
 _FILES = (ONNX_FILE, XML_FILE, BIN_FILE, f"{ONNX_FILE}.data")
 
@@ -84,6 +85,12 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_openvino(deployed.plan, model, batches, threads=deployed.threads)
 
 
+def _load(deployed: Deployed) -> OpenVinoRuntime:
+    from intact.formats.openvino.run import load_openvino
+
+    return load_openvino(deployed.held(OpenVinoModel), threads=deployed.threads)
+
+
 def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     from intact.formats.openvino.run import run_openvino
 
@@ -106,6 +113,7 @@ OPENVINO = Format(
     expressible=Expressible(packs=False),
     verify=_verify,
     run=_run,
+    load=_load,
     runtime=("openvino",),
     open_onnx=_open,
 )

@@ -137,11 +137,23 @@ class OpenVinoRuntime:
         )
 
 
+def load_openvino(exported: OpenVinoModel, *, threads: int = 0) -> OpenVinoRuntime:
+    """Compile a written model; OpenVINO's own files, where there are any.
+
+    Raises:
+        ExportError: OpenVINO refuses the model.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        exported.save(Path(folder))
+        path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
+        return OpenVinoRuntime(path, threads=threads)
+
+
 def run_openvino(exported: OpenVinoModel, feeds: Feeds, *, threads: int = 0) -> _Arrays:
     """Run a written model in OpenVINO, as its users do.
 
     Args:
-        exported: What was written; OpenVINO's own files run, where there are any.
+        exported: What was written.
         feeds: Inputs by name.
         threads: Of the plugin; 0 takes all cores.
 
@@ -151,10 +163,7 @@ def run_openvino(exported: OpenVinoModel, feeds: Feeds, *, threads: int = 0) -> 
     Raises:
         ExportError: OpenVINO refuses the model, or fails on it.
     """
-    with tempfile.TemporaryDirectory() as folder:
-        exported.save(Path(folder))
-        path = Path(folder) / (XML_FILE if exported.ir_files else ONNX_FILE)
-        return OpenVinoRuntime(path, threads=threads).run(feeds)[0]
+    return load_openvino(exported, threads=threads).run(feeds)[0]
 
 
 def openvino_version() -> str:

@@ -33,6 +33,7 @@ from intact.plan import QuantizedGraph
 
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
+    from intact.formats.onnx_qdq.run import QdqRuntime
 
 _DATA_FILE = f"{MODEL_FILE}.data"
 _FILES = (MODEL_FILE, CACHE_FILE, RANGES_FILE, _DATA_FILE)
@@ -70,12 +71,16 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     return verify_tensorrt(deployed.plan, model, batches, threads=deployed.threads)
 
 
-def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    """Run the model in ONNX Runtime, which has no kernels of TensorRT's: in float, as it reads."""
+def _load(deployed: Deployed) -> QdqRuntime:
+    """Open the model in ONNX Runtime, which has no kernels of TensorRT's: in float, as it reads."""
     from intact.formats.onnx_qdq.run import QdqRuntime
 
     model = deployed.held(TensorRtModel).model
-    return QdqRuntime(model, threads=deployed.threads, fuse=False).run(feeds)[0]
+    return QdqRuntime(model, threads=deployed.threads, fuse=False)
+
+
+def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
+    return _load(deployed).run(feeds)[0]
 
 
 def _scales() -> tuple[ScaleReader, ...]:
@@ -92,6 +97,7 @@ TENSORRT = Format(
     expressible=Expressible(EIGHT_BITS, EIGHT_BITS, packs=False),
     verify=_verify,
     run=_run,
+    load=_load,
     scales=_scales,
 )
 """Its model is QDQ with float weights: the one format that is written by another's writer."""

@@ -34,6 +34,7 @@ from intact.targets import Target
 if TYPE_CHECKING:
     from intact.formats.base.report import Verification
     from intact.formats.tflite.read import TfliteModel
+    from intact.formats.tflite.run import Kernels
 
 TFLITE_FILE = "model.int8.tflite"
 
@@ -107,18 +108,40 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
 
 
 def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
-    from intact.formats.tflite.run import Kernels
-
     (content,) = deployed.files.values()
-    kind = _interpreter(deployed)
-    if kind is Interpreter.MICRO and not deployed.has_float_ends and is_installed("tflite_micro"):
+    if _in_micro(deployed):
         from intact.formats.tflite.micro import run_micro
 
         return run_micro(deployed.plan, content, feeds)
     from intact.formats.tflite.deployed import run_tflite
 
-    kernels = Kernels.REF if kind is Interpreter.MICRO else Kernels(kind.value)
-    return run_tflite(deployed.plan, content, feeds, kernels, threads=max(deployed.threads, 1))
+    threads = max(deployed.threads, 1)
+    return run_tflite(deployed.plan, content, feeds, _kernels(deployed), threads=threads)
+
+
+def _load(deployed: Deployed) -> object:
+    (content,) = deployed.files.values()
+    if _in_micro(deployed):
+        from intact.formats.tflite.micro import open_micro
+
+        return open_micro(content)
+    from intact.formats.tflite.run import TfliteRuntime
+
+    threads = max(deployed.threads, 1)
+    return TfliteRuntime(content, kernels=_kernels(deployed), threads=threads)
+
+
+def _in_micro(deployed: Deployed) -> bool:
+    """Whether TensorFlow Lite Micro runs it: LiteRT does where that is not installed."""
+    is_micro = _interpreter(deployed) is Interpreter.MICRO
+    return is_micro and not deployed.has_float_ends and is_installed("tflite_micro")
+
+
+def _kernels(deployed: Deployed) -> Kernels:
+    from intact.formats.tflite.run import Kernels
+
+    kind = _interpreter(deployed)
+    return Kernels.REF if kind is Interpreter.MICRO else Kernels(kind.value)
 
 
 def _interpreter(deployed: Deployed) -> Interpreter:
@@ -164,6 +187,7 @@ TFLITE = Format(
     expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
     verify=_verify,
     run=_run,
+    load=_load,
     kernels=tuple(Interpreter),
     models=_models,
     tensor_names=_tensor_names,

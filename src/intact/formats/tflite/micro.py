@@ -39,7 +39,7 @@ def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds])
     """
     from intact.formats.base.verification import compare, integer_ends  # and the engine
 
-    interpreter = _opened(content)
+    interpreter = open_micro(content)
     reference, given = integer_ends(plan, batches)
     program = reference.engine.program
 
@@ -63,7 +63,7 @@ def run_micro(plan: QuantizedGraph, content: bytes, feeds: Feeds) -> Arrays:
         MissingExtraError: The package tflite-micro is not installed.
         ExportError: The interpreter refuses the file.
     """
-    interpreter = _opened(content)
+    interpreter = open_micro(content)
     lowered = deployed_program(plan)
     program = integer_io(lowered)
     given = stored_feeds(program, feeds, lowered.inputs)
@@ -73,7 +73,13 @@ def run_micro(plan: QuantizedGraph, content: bytes, feeds: Feeds) -> Arrays:
         raise ExportError(f"TensorFlow Lite Micro refuses the file: {error}") from error
 
 
-def _opened(content: bytes) -> Any:
+def open_micro(content: bytes) -> Any:
+    """Let the interpreter read a file.
+
+    Raises:
+        MissingExtraError: The package tflite-micro is not installed.
+        ExportError: The interpreter refuses the file.
+    """
     try:
         from tflite_micro.python.tflite_micro import runtime as micro
     except ImportError as error:

@@ -32,10 +32,21 @@ _Weights = dict[str, MappedTensor]
 
 
 def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
+    """Read a model as `read_model` does; one of opset 7 to 10 is converted to opset 13.
+
+    Args:
+        source: As of `read_model`.
+
+    Raises:
+        ModelError: As of `read_model`; or the opset is older than 7 or cannot be converted.
+    """
+    return modernize(read_model(source), _where(source))
+
+
+def read_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
     """Read a model; weights in external files and in large ``.onnx`` files are memory-mapped.
 
     Such files may be replaced or removed while the model is in use, but not overwritten in place.
-    Models of opset 7 to 10 are converted to opset 13 (`intact.graph.files.opset`).
 
     Args:
         source: A path to an ``.onnx`` file, or a model that is already loaded. An `ir.Model` is
@@ -43,18 +54,17 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
 
     Raises:
         ModelError: The file is missing, a folder, empty, truncated or not ONNX; the graph is empty,
-            has a cycle or reads a tensor that no node produces; the opset is older than 7 or cannot
-            be converted; external data is missing, too short or outside the model's folder.
+            has a cycle or reads a tensor that no node produces; external data is missing, too short
+            or outside the model's folder.
     """
-    folder = None
-    where = "the model"
+    folder, where = None, _where(source)
     if isinstance(source, ir.Model):
         model = _cloned(source)
     elif isinstance(source, onnx.ModelProto):
         model = _deserialize(source, None, where)
     else:
         path = Path(source)
-        where, folder = f"model {str(path)!r}", path.parent
+        folder = path.parent
         proto, weights = _read(path, where)
         model = _deserialize(proto, folder, where)
         _put_back(model, weights)
@@ -65,7 +75,12 @@ def load_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
         own_tensors(model)
     except (AssertionError, TypeError, ValueError) as error:  # data do not fit type and shape
         raise ModelError(f"{where} has a malformed tensor: {_first_line(error)}") from error
-    return modernize(model, where)
+    return model
+
+
+def _where(source: str | Path | onnx.ModelProto | ir.Model) -> str:
+    """Name a model for messages."""
+    return f"model {str(Path(source))!r}" if isinstance(source, str | Path) else "the model"
 
 
 def _cloned(model: ir.Model) -> ir.Model:

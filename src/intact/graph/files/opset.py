@@ -14,10 +14,12 @@ import onnx_ir as ir
 from onnx import version_converter
 
 from intact.errors import ModelError
+from intact.graph.files.claims import forget_claims
 from intact.graph.files.save import weights_as_inputs
 from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.files.trial import survives
 from intact.graph.ops import input_value
+from intact.graph.passes.names import make_names_unique
 
 OLDEST_OPSET = 7
 """ONNX Runtime runs no older opset; broadcasting was defined differently before."""
@@ -58,6 +60,7 @@ def modernize(model: ir.Model, where: str) -> ir.Model:
             f"{where} has opset {opset}, the oldest supported one is {OLDEST_OPSET}",
             remedy=_REMEDY,
         )
+    forget_claims(model)  # the converter would go by them
     try:
         converted = convert_opset(model, CONVERTED_OPSET)
     except ModelError as error:
@@ -92,6 +95,7 @@ def convert_opset(model: ir.Model, opset: int) -> ir.Model:
     result.functions.update(functions)
     own_tensors(result)
     _attach(result, absent, ports)
+    make_names_unique(result)  # a node that becomes several leaves its name to one of them
     if before < TABLE_OPSET:
         _keep_meanings(result)
     needed = max(
@@ -130,11 +134,14 @@ def _restore_names(source: onnx.ModelProto, converted: onnx.ModelProto) -> None:
     known = {name for node in source.graph.node for name in (*node.input, *node.output)}
     present = {name for node in converted.graph.node for name in (*node.input, *node.output)}
     inner = {name for node in converted.graph.node for name in _read_inside(node)}
+    named = {node.name for node in converted.graph.node}
     for node in reversed(converted.graph.node):  # readers first: each identifies its producers
         old = before.get(node.output[0]) if node.output else None
         if old is None:
             continue
-        node.name = node.name or old.name
+        if not node.name and old.name not in named:
+            node.name = old.name
+            named.add(old.name)
         if node.op_type not in (old.op_type, _REPLACED.get(old.op_type)):
             continue
         for lost, new in zip(old.input, node.input, strict=False):

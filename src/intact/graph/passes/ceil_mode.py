@@ -31,7 +31,6 @@ def pad_pools(model: ir.Model) -> int:
     pools = [node for node in model.graph if _rounds_up(node)]
     if not pools:
         return 0
-    declared = {value: value.shape for value in _behind(pools)}
     changed, waiting = 0, pools
     while waiting:  # the first of them depends on no other
         uncertain = _behind(waiting)
@@ -40,10 +39,8 @@ def pad_pools(model: ir.Model) -> int:
         ready = [node for node in waiting if input_value(node, 0) not in uncertain]
         waiting = [node for node in waiting if input_value(node, 0) in uncertain]
         changed += sum(_replace(model.graph, node) for node in ready)
-    _forget(declared)
+    _forget(_behind(pools))
     library.infer_shapes(model)
-    for value, shape in declared.items():
-        value.shape = _completed(value.shape, shape)
     return changed
 
 
@@ -69,18 +66,6 @@ def _behind(nodes: Iterable[ir.Node]) -> dict[ir.Value, None]:
 def _forget(values: Iterable[ir.Value]) -> None:
     for value in values:
         value.shape = None
-
-
-def _completed(found: ir.Shape | None, declared: ir.Shape | None) -> ir.Shape | None:
-    """Return an inferred shape, with lengths that only the model says."""
-    if found is None or declared is None or len(found) != len(declared):
-        return declared if found is None else found
-    pairs = zip(found, declared, strict=True)
-    return ir.Shape([old if _is_unknown(new) else new for new, old in pairs])
-
-
-def _is_unknown(length: int | ir.SymbolicDim) -> bool:
-    return not isinstance(length, int) and length.value is None
 
 
 def _replace(graph: ir.Graph, node: ir.Node) -> bool:

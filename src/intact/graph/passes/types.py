@@ -54,12 +54,12 @@ def ask_runtime(model: ir.Model) -> int:
     """Set unknown types and shapes to those that ONNX Runtime infers.
 
     It knows its own operators (``com.microsoft``) and functions. A model that it rejects is not
-    changed, and it is not called if no known operator reads a value of unknown type.
+    changed, and it is not called if no known operator reads a value of unknown type or rank.
 
     Returns:
-        The number of values that got a type.
+        The number of values that got a type or a shape.
     """
-    unknown = {str(value.name): value for node in model.graph for value in _untyped(node)}
+    unknown = {str(value.name): value for node in model.graph for value in _unknown(node)}
     if not any(op_spec(use.node) for value in unknown.values() for use in value.uses()):
         return 0
     proto, _ = weights_as_inputs(model)
@@ -72,15 +72,21 @@ def ask_runtime(model: ir.Model) -> int:
         value = unknown.get(name)
         if value is None or element not in _RUNTIME_TYPES:
             continue
-        value.type = ir.TensorType(_RUNTIME_TYPES[element])
-        if value.shape is None:
+        gets_type, gets_shape = value.type is None, value.shape is None and bool(dimensions)
+        if gets_type:
+            value.type = ir.TensorType(_RUNTIME_TYPES[element])
+        if gets_shape:  # it gives no dimensions for a scalar, and for what it does not know
             value.shape = ir.Shape(dimensions)
-        found += 1
+        found += gets_type or gets_shape
     return found
 
 
-def _untyped(node: ir.Node) -> list[ir.Value]:
-    return [value for value in node.outputs if value.name and value.type is None]
+def _unknown(node: ir.Node) -> list[ir.Value]:
+    return [
+        value
+        for value in node.outputs
+        if value.name and (value.type is None or value.shape is None)
+    ]
 
 
 def _inferred_by_runtime(
