@@ -1,0 +1,73 @@
+"""What a model file says of shapes: which of it is a fact, and which a claim of its exporter.
+
+The shapes of a model's own inputs are facts: they define what it takes. Those of all other tensors
+follow from them, and exporters are known to write them wrongly: an output of shape
+``[1, 'seqlen']`` that really has three axes, or -1 for what is not known. Runtimes only warn of
+that. Nothing may be folded because of such a claim, so shapes are always inferred anew.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import onnx_ir as ir
+
+from intact.graph.files.tensors import all_nodes
+from intact.graph.names import Names
+
+_BATCH = "batch"
+"""Name of an open first axis: samples run along it, as many of each input."""
+
+_PLACEHOLDERS = frozenset({"none", "unknown"})
+"""Names that exporters write, in some case, for several axes of which they know nothing."""
+
+
+def forget_claims(model: ir.Model) -> None:
+    """Forget the shapes of all tensors but the graph's inputs and constants.
+
+    Open axes of the inputs get names, as what is inferred refers to them by name. Element types
+    stay: a runtime refuses a model in which they are wrong.
+    """
+    for node in all_nodes(model):
+        for value in node.outputs:
+            value.shape = None
+    for graph in model.graphs():
+        if graph is not model.graph:
+            for value in graph.inputs:
+                value.shape = None
+    _name_open_axes(model.graph)
+
+
+def _name_open_axes(graph: ir.Graph) -> None:
+    """Name the axes of inputs that are stored as -1, or as a name that means nothing.
+
+    Paddle's exporter calls every open axis ``?``: they are not one and the same.
+    """
+    inputs = [value for value in graph.inputs if not value.is_initializer() and value.shape]
+    shapes = [shape for value in inputs if (shape := value.shape) is not None]
+    names = Names(dim.value for dim in _named(shapes))
+    batch = ""
+    for value, shape in zip(inputs, shapes, strict=True):
+        for axis, dim in enumerate(shape):
+            if not _is_open(dim):
+                continue
+            if axis == 0:
+                batch = batch or names.fresh(_BATCH)
+            name = batch if axis == 0 else names.fresh(f"{value.name}_{axis}")
+            shape = ir.Shape([*shape[:axis], name, *shape[axis + 1 :]])  # noqa: PLW2901
+        value.shape = shape
+
+
+def _named(shapes: list[ir.Shape]) -> Iterator[ir.SymbolicDim]:
+    for shape in shapes:
+        yield from (dim for dim in shape if not isinstance(dim, int) and dim.value is not None)
+
+
+def _is_open(dim: int | ir.SymbolicDim) -> bool:
+    """Tell whether a length is not given, and has no name that tells it from others."""
+    if isinstance(dim, int):
+        return dim < 0
+    name = dim.value
+    if name is None:
+        return False
+    return name.lower() in _PLACEHOLDERS or not any(map(str.isalpha, name))
