@@ -245,9 +245,7 @@ def _beyond_rounding(
     return {name for name, size in largest.items() if size > _ROOM * spread[name]}, largest
 
 
-def _differs(
-    given: ir.Model, unexplained: set[str], largest: Mapping[str, float]
-) -> ModelError:
+def _differs(given: ir.Model, unexplained: set[str], largest: Mapping[str, float]) -> ModelError:
     """Name the first tensor that differs."""
     values = ((node, str(value.name)) for node in given.graph for value in node.outputs)
     node, name = next((node, name) for node, name in values if name in unexplained)

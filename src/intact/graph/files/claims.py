@@ -23,7 +23,7 @@ _PLACEHOLDERS = frozenset({"none", "unknown"})
 
 
 def forget_claims(model: ir.Model) -> None:
-    """Forget the shapes of all tensors but the graph's inputs and constants.
+    """Forget the shapes of all tensors but constants and the inputs of the graph and of bodies.
 
     Open axes of the inputs get names, as what is inferred refers to them by name. Element types
     stay: a runtime refuses a model in which they are wrong.
@@ -31,10 +31,6 @@ def forget_claims(model: ir.Model) -> None:
     for node in all_nodes(model):
         for value in node.outputs:
             value.shape = None
-    for graph in model.graphs():
-        if graph is not model.graph:
-            for value in graph.inputs:
-                value.shape = None
     _name_open_axes(model.graph)
 
 

@@ -15,6 +15,7 @@ from intact.errors import ModelError
 from intact.graph.files.quiet import quiet
 from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.files.trial import survives
+from intact.graph.passes.lengths import learn_shapes
 
 _LARGEST_GROWTH = 1 << 20
 """Limit for the elements that folding one node may add (for example an expanded constant)."""
@@ -74,7 +75,7 @@ def sort_nodes(model: ir.Model) -> bool:
 def infer_shapes(model: ir.Model) -> bool:
     """Infer the types and shapes of values with ONNX shape inference.
 
-    It stops at a Reshape to computed lengths, even where their number is known: its rank is.
+    It stops at a Reshape to computed lengths; `intact.graph.passes.lengths` helps it on.
 
     Raises:
         ModelError: It would end the process: a Slice reads a tensor of a negative size.
@@ -85,39 +86,9 @@ def infer_shapes(model: ir.Model) -> bool:
         model.meta[_TRIED] = True
     with quiet():
         modified = infer(model).modified
-        while _learn_ranks(model):
+        while learn_shapes(model):
             modified |= infer(model).modified
     return modified
-
-
-_TARGETS = {"Reshape": 1, "Expand": 1, "ConstantOfShape": 0}
-"""Operators with the lengths of their output as an input, and its slot."""
-
-
-def _learn_ranks(model: ir.Model) -> bool:
-    """Set the ranks of outputs whose lengths are computed, but not how many they are."""
-    found = False
-    for node in model.graph:
-        slot = _TARGETS.get(node.op_type) if node.domain == "" else None
-        if slot is None or node.outputs[0].shape is not None or slot >= len(node.inputs):
-            continue
-        rank = _only_length(node.inputs[slot])
-        if node.op_type == "Expand" and rank is not None:  # it broadcasts, so it drops no axis
-            data = node.inputs[0]
-            rank = None if data is None or data.shape is None else max(rank, len(data.shape))
-        if rank is not None:
-            node.outputs[0].shape = ir.Shape([None] * rank)
-            found = True
-    return found
-
-
-def _only_length(value: ir.Value | None) -> int | None:
-    """Return how many elements a tensor of one axis has; None if that is not known."""
-    shape = None if value is None else value.shape
-    if shape is None or len(shape) != 1:
-        return None
-    (length,) = shape
-    return length if isinstance(length, int) else None
 
 
 def _has_slice(model: ir.Model) -> bool:

@@ -33,13 +33,27 @@ class ExplicitPads(NormalizePadFormatConv):
 
 
 class ConstantShape(MaterializeReshapeShape):
-    """Constant Reshape targets. The library's rule sets allowzero, which opset 13 does not have."""
+    """Constant Reshape targets.
+
+    The library's rule sets allowzero, which opset 13 does not have, and stops at two open axes,
+    where one of them may be the same as of what is reshaped.
+    """
 
     def check(self, context: Any, data: ir.Value, shape: ir.Value) -> MatchResult:
-        """Run the library's check, then reject dimensions of zero."""
-        result = super().check(context, data, shape)
-        if result and 0 in self._new_dims:
-            return MatchResult().fail("a dimension is zero")
+        """Find the dimensions: -1 is computed, 0 is copied."""
+        result = MatchResult()
+        found = context.output_values[0].shape
+        if ir.convenience.get_const_tensor(shape) is not None or found is None:
+            return result.fail("the target is a constant, or not known")
+        if 0 in found:
+            return result.fail("a dimension is zero")
+        self._new_dims = [n if isinstance(n, int) else -1 for n in found]
+        if self._new_dims.count(-1) > 1 and data.shape is not None:
+            for axis, (new, old) in enumerate(zip(found, data.shape, strict=False)):
+                if isinstance(new, ir.SymbolicDim) and new.value is not None and new == old:
+                    self._new_dims[axis] = 0
+        if self._new_dims.count(-1) > 1:
+            return result.fail("two axes are not known")
         return result
 
     def rewrite(self, op: Any, data: ir.Value, shape: ir.Value) -> Any:  # noqa: ARG002

@@ -1,0 +1,140 @@
+"""Shapes of what is reshaped to computed lengths, where ONNX shape inference stops.
+
+Exports compute the target of a Reshape from the shape of another tensor: Shape, Gather or Slice,
+Concat. Often all of it is known but the batch, or at least how many axes there are. What is said
+here follows from shapes of the model's inputs; nothing is taken from what the file declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx_ir as ir
+
+from intact.graph.ops import constant_array, input_value
+
+_Length = int | str | None
+"""A number, the name of an open axis, or something unknown."""
+
+_MOST = 64
+"""Elements up to which a tensor may be a list of lengths."""
+
+_SAME_VALUES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
+_READ = _SAME_VALUES | {"Cast", "Gather", "Slice"}
+_WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
+
+_DEEPEST = 100
+"""Operators between a shape and what is reshaped by it."""
+
+
+def learn_shapes(model: ir.Model) -> bool:
+    """Set shapes, or ranks at least, of outputs whose lengths an input gives.
+
+    Returns:
+        Whether one became known; inference then goes on from there.
+    """
+    known = _Lengths()
+    found = False
+    for node in model.graph:
+        if node.domain != "" or not node.outputs or node.outputs[0].shape is not None:
+            continue
+        shape = _shape_of(node, known)
+        if shape is not None:
+            node.outputs[0].shape = ir.Shape(shape)
+            found = True
+    return found
+
+
+def _shape_of(node: ir.Node, known: _Lengths) -> list[_Length] | None:
+    if node.op_type == "ConstantOfShape":
+        return known.of(input_value(node, 0))
+    if node.op_type not in ("Expand", "Reshape"):
+        return None
+    data, target = _dims(input_value(node, 0)), known.of(input_value(node, 1))
+    if target is None or (node.op_type == "Expand" and data is None):
+        return None
+    if node.op_type == "Expand":  # it broadcasts: a 1, or an open axis, may become the other's
+        longest = max(len(target), len(data or ()))
+        target = [None] * (longest - len(target)) + target
+        return [n if isinstance(n, int) and n > 1 else None for n in target]
+    copies = not node.attributes.get_int("allowzero", 0)
+    shape: list[_Length] = []
+    for axis, length in enumerate(target):
+        if length == 0 and copies:
+            shape.append(data[axis] if data is not None and axis < len(data) else None)
+        else:
+            shape.append(None if length == -1 else length)
+    return shape
+
+
+def _dims(value: ir.Value | None) -> list[_Length] | None:
+    shape = None if value is None else value.shape
+    return None if shape is None else [n if isinstance(n, int) else n.value for n in shape]
+
+
+class _Lengths:
+    """Lists of lengths that tensors hold, each found once."""
+
+    def __init__(self) -> None:
+        self._found: dict[ir.Value, list[_Length] | None] = {}
+        self._depth = 0
+
+    def of(self, value: ir.Value | None) -> list[_Length] | None:
+        """Return what a tensor holds; None where not even how many are known."""
+        if value is None:
+            return None
+        if value not in self._found:
+            self._depth += 1
+            found = self._computed(value) if self._depth <= _DEEPEST else None
+            self._depth -= 1
+            dims = _dims(value)
+            if found is None and dims is not None and len(dims) == 1 and isinstance(dims[0], int):
+                found = [None] * dims[0] if 0 <= dims[0] <= _MOST else None
+            self._found[value] = found
+        return self._found[value]
+
+    def _computed(self, value: ir.Value) -> list[_Length] | None:
+        array = constant_array(value)
+        if array is not None:
+            whole = array.dtype.kind == "i" and array.ndim <= 1 and array.size <= _MOST
+            return [int(n) for n in array.reshape(-1)] if whole else None
+        node = value.producer()
+        return None if node is None or node.domain != "" else self._made_by(node)
+
+    def _made_by(self, node: ir.Node) -> list[_Length] | None:
+        if node.op_type == "Shape":
+            dims = _dims(input_value(node, 0))
+            start, end = node.attributes.get_int("start", 0), node.attributes.get("end")
+            return None if dims is None else dims[start : None if end is None else end.as_int()]
+        if node.op_type == "Concat":
+            parts = [self.of(each) for each in node.inputs]
+            joined = [n for part in parts if part is not None for n in part]
+            return None if None in parts else joined
+        held = self.of(input_value(node, 0)) if node.op_type in _READ else None
+        if held is None or node.op_type in _SAME_VALUES:
+            return held
+        if node.op_type == "Cast":
+            return held if node.attributes.get_int("to", 0) in _WHOLE else None
+        if node.op_type == "Gather":
+            places = _numbers(input_value(node, 1))
+            inside = places is not None and all(-len(held) <= n < len(held) for n in places)
+            return [held[n] for n in places] if places is not None and inside else None
+        return _sliced(node, held)
+
+
+def _sliced(node: ir.Node, held: list[_Length]) -> list[_Length] | None:
+    if len(node.inputs) < 3:
+        return None  # attributes, before opset 10
+    starts, ends = (_numbers(input_value(node, slot)) for slot in (1, 2))
+    steps = _numbers(input_value(node, 4)) if input_value(node, 4) is not None else [1]
+    if any(each is None or len(each) != 1 for each in (starts, ends, steps)):
+        return None
+    (start,), (end,), (step,) = starts or [], ends or [], steps or []
+    return held[start:end] if step == 1 else None
+
+
+def _numbers(value: ir.Value | None) -> Sequence[int] | None:
+    array = None if value is None else constant_array(value)
+    if array is None or array.dtype.kind != "i" or array.ndim > 1 or array.size > _MOST:
+        return None
+    return [int(n) for n in array.reshape(-1)]
