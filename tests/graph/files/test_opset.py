@@ -125,3 +125,23 @@ def test_functions_that_would_mean_something_else_are_refused() -> None:
     source.functions[0].node[0].CopyFrom(body)
     with pytest.raises(ModelError, match="function 'Swish' has ReduceMean"):
         convert_opset(load_model(source), 21)
+
+
+@pytest.mark.parametrize(("axis", "nodes"), [(2, 4), (-1, 1)])
+def test_a_softmax_of_unknown_rank_becomes_nodes_of_different_names(axis: int, nodes: int) -> None:
+    b = models.ModelBuilder(12)
+    x = b.input("x", ["batch", 3, 4])
+    lengths = b.input("lengths", ["rank"], 7)
+    b.node("Softmax", b.node("Reshape", x, lengths), out="y", axis=axis, name="soft")
+    b.output("y")
+    source = b.build()
+    converted = ir.to_proto(convert_opset(load_model(source), 13))
+    names = [node.name for node in converted.graph.node]
+    assert len(set(names)) == len(names) == 1 + nodes
+    assert "soft" in names
+    feeds = {
+        "x": np.random.default_rng(3).normal(size=(2, 3, 4)).astype(np.float32),
+        "lengths": np.array([2, 2, 6]),
+    }
+    expected, actual = (models.run_model(model, feeds)["y"] for model in (source, converted))
+    np.testing.assert_allclose(actual, expected, rtol=1e-6)

@@ -28,7 +28,7 @@ _DEEPEST = 100
 
 
 def learn_shapes(model: ir.Model) -> bool:
-    """Set shapes, or ranks at least, of outputs whose lengths an input gives.
+    """Set the shapes, or the ranks at least, of what Reshape gives.
 
     Returns:
         Whether one became known; inference then goes on from there.
@@ -36,27 +36,18 @@ def learn_shapes(model: ir.Model) -> bool:
     known = _Lengths()
     found = False
     for node in model.graph:
-        if node.domain != "" or not node.outputs or node.outputs[0].shape is not None:
-            continue
-        shape = _shape_of(node, known)
-        if shape is not None:
-            node.outputs[0].shape = ir.Shape(shape)
-            found = True
+        if node.domain == "" and node.op_type == "Reshape" and node.outputs[0].shape is None:
+            shape = _reshaped(node, known)
+            if shape is not None:
+                node.outputs[0].shape = ir.Shape(shape)
+                found = True
     return found
 
 
-def _shape_of(node: ir.Node, known: _Lengths) -> list[_Length] | None:
-    if node.op_type == "ConstantOfShape":
-        return known.of(input_value(node, 0))
-    if node.op_type not in ("Expand", "Reshape"):
-        return None
+def _reshaped(node: ir.Node, known: _Lengths) -> list[_Length] | None:
     data, target = _dims(input_value(node, 0)), known.of(input_value(node, 1))
-    if target is None or (node.op_type == "Expand" and data is None):
+    if target is None:
         return None
-    if node.op_type == "Expand":  # it broadcasts: a 1, or an open axis, may become the other's
-        longest = max(len(target), len(data or ()))
-        target = [None] * (longest - len(target)) + target
-        return [n if isinstance(n, int) and n > 1 else None for n in target]
     copies = not node.attributes.get_int("allowzero", 0)
     shape: list[_Length] = []
     for axis, length in enumerate(target):

@@ -1,0 +1,77 @@
+"""Shapes of Reshape targets that are computed follow from the inputs' shapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import onnx
+import onnx_ir as ir
+import pytest
+
+from intact.graph import normalize
+from tests import models
+from tests.models import ModelBuilder
+
+
+def by_slice(b: ModelBuilder, x: str) -> str:
+    """``[batch, 3, -1]``, as Paddle writes it."""
+    shape = b.node("Cast", b.node("Cast", b.node("Shape", x), to=6), to=7)
+    head = b.node("Slice", shape, b.ints(0), b.ints(2), b.ints(0))
+    return b.node("Concat", head, b.ints(-1), axis=0)
+
+
+def by_gather(b: ModelBuilder, x: str) -> str:
+    """``[batch, 3, 20]``, as torch writes it."""
+    shape = b.node("Shape", x)
+    batch, channels = (
+        b.node("Unsqueeze", b.node("Gather", shape, b.constant(np.int64(axis))), b.ints(0))
+        for axis in (0, -3)
+    )
+    return b.node("Concat", batch, channels, b.ints(20), axis=0)
+
+
+def by_arithmetic(b: ModelBuilder, x: str) -> str:
+    """Two lengths of which nothing is known but that there are two."""
+    batch, rest = (b.node("Gather", b.node("Shape", x), b.ints(axis)) for axis in (0, 1))
+    return b.node("Concat", b.node("Mul", batch, rest), b.ints(-1), axis=0)
+
+
+def reshaped(target: Callable[[ModelBuilder, str], str], shape: list[int | str]) -> onnx.ModelProto:
+    b = ModelBuilder(17)
+    x = b.node("Relu", b.input("x", shape))
+    b.node("Reshape", x, target(b, x), out="y")
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.parametrize(
+    ("target", "shape", "constant", "found"),
+    [
+        (by_slice, ["batch", 3, "h", "w"], [0, 3, -1], "[batch,3,?]"),
+        (by_slice, ["batch", 3, 4, 5], [0, 3, -1], "[batch,3,20]"),
+        (by_gather, ["batch", 3, 4, 5], [-1, 3, 20], "[batch,3,20]"),
+        (by_arithmetic, ["batch", "c", 4, 5], None, "[?,?]"),
+    ],
+)
+def test_what_is_known_of_a_target(
+    target: Callable[[ModelBuilder, str], str],
+    shape: list[int | str],
+    constant: list[int] | None,
+    found: str,
+) -> None:
+    source = reshaped(target, shape)
+    graph = normalize(source)
+    result = graph.outputs[0].shape
+    assert result is not None
+    named = ["?" if str(n).startswith("unk__") else str(n) for n in result]
+    assert f"[{','.join(named)}]".replace("None", "?") == found
+    array = graph.constant(graph.nodes[-1].inputs[1])
+    if constant is None:
+        assert array is None
+    else:
+        assert array is not None
+        assert array.tolist() == constant
+    feeds = {"x": np.random.default_rng(1).normal(size=(2, 3, 4, 5)).astype(np.float32)}
+    before, after = (models.run_model(m, feeds)["y"] for m in (source, ir.to_proto(graph.model)))
+    np.testing.assert_array_equal(after, before)
