@@ -213,3 +213,60 @@ def test_no_command_leaves_what_does_not_run(
     assert "intact: onnx_qdq: ONNX Runtime refuses the written model" in error
     assert not (tmp_path / "out").exists()
     assert not [path for path in tmp_path.iterdir() if path.name.startswith(".")]
+
+
+LOADED = {
+    "onnx_qdq": "onnxruntime",
+    "onnx_levels": "nnie",
+    "onnx_integer": "tflite-micro",
+    "tflite": "tflite",
+    "ncnn": "ncnn",
+    "openvino": "openvino",
+    "tensorrt": "tensorrt",
+    "c": "tflite-micro",
+}
+
+
+def test_whatever_can_be_run_can_be_loaded_without_inputs() -> None:
+    runnable = {name for name, row in FORMATS.items() if row.run is not None}
+    assert runnable == {name for name, row in FORMATS.items() if row.load is not None}
+    assert runnable == set(LOADED)
+
+
+@pytest.mark.parametrize("name", LOADED)
+def test_what_no_sample_can_be_drawn_for_is_loaded_at_least(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    row = FORMATS[name]
+    for package in (*row.packages, *row.runtime):
+        pytest.importorskip(package)
+    assert row.load is not None
+    loaded: list[str] = []
+
+    def refuse(deployed: Deployed) -> None:
+        load(deployed)
+        loaded.append(name)
+        raise ExportError("the runtime refuses the written model")
+
+    load = row.load
+    result = api.quantize(
+        demo.model_path(),
+        demo.calibration_path(),
+        samples=2,
+        target=LOADED[name],
+        formats=[name],
+        allow_empty=True,
+    )
+    changed = dataclasses.replace(row, load=refuse)
+    known = registry._load
+    monkeypatch.setattr(registry, "_load", lambda each: changed if each == name else known(each))
+    monkeypatch.setattr(first_run, "draw_sample", lambda _plan, _statistics: None)
+    with pytest.raises(ExportError, match="refuses the written model"):
+        first_run.run_once(result)
+    assert loaded == [name]
+
+
+def test_an_output_of_another_shape_is_a_difference() -> None:
+    one, other = np.ones((20, 1, 4), np.float32), np.ones((1, 80), np.float32)
+    assert not first_run._difference({"y": one}, {"y": one})
+    assert "shape [1, 80]" in first_run._difference({"y": other}, {"y": one})

@@ -188,11 +188,13 @@ class _Run:
 
 
 def _difference(outputs: Arrays, expected: Arrays) -> str:
-    """Say which output is not finite, or not the expected one; "" where all are."""
+    """Say which output is not finite, of another shape or value than expected; "" for none."""
     for name, reference in expected.items():
         array = outputs.get(name)
-        if array is None or reference.dtype.kind != "f" or array.shape != reference.shape:
+        if array is None or reference.dtype.kind != "f":
             continue
+        if array.shape != reference.shape:
+            return f"output {name!r} has the shape {[*array.shape]}, not {[*reference.shape]}"
         finite = np.isfinite(reference)
         lost = int(np.count_nonzero(finite & ~np.isfinite(array)))
         if lost:
