@@ -18,10 +18,9 @@ from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
@@ -121,11 +120,13 @@ class Original:
                 ) from error
         if set(expected) != set(found):
             return Compared(found, (_note("it has other outputs"),))
-        rounding = _rounding(graph)
-        differing = [n for n in expected if difference(expected[n], found[n]) > rounding.difference]
-        if not differing:
-            return Compared(found)
-        return Compared(found, _explained(read_model(self.source), graph, sample, differing))
+        rounding, chance = _rounding(graph), random_values(graph.model)
+        sure = [name for name in expected if name not in chance]
+        notes = _by_chance({name: chance[name] for name in expected if name in chance})
+        differing = [n for n in sure if difference(expected[n], found[n]) > rounding.difference]
+        if differing:
+            notes += _explained(read_model(self.source), graph, sample, differing)
+        return Compared(found, notes)
 
     def _run(self, graph: Graph, sample: Batch) -> Arrays:
         """Run the given model.
@@ -164,7 +165,7 @@ def _run(model: Path | ir.Model, sample: Batch, threads: int) -> Arrays:
     return dict(zip(names, run_session(session, feeds, names), strict=True))
 
 
-def difference(expected: npt.NDArray[Any], found: npt.NDArray[Any]) -> float:
+def difference(expected: object, found: object) -> float:
     """Return the largest difference of two arrays, relative to the largest number expected.
 
     Infinite where shapes, the places of NaN and infinity, or whole numbers are not the same.
@@ -199,16 +200,12 @@ def _explained(
     forget_claims(given)
     chance = random_values(given)
     rest = [name for name in outputs if name not in chance]
-    notes = [
-        _note(f"output {name!r} depends on chance, at {chance[name]}")
-        for name in outputs
-        if name in chance
-    ]
+    notes = _by_chance({name: chance[name] for name in outputs if name in chance})
     if rest:
         unexplained, largest = _beyond_rounding(given, graph, sample, chance)
         if not unexplained.isdisjoint(rest):
             raise _differs(given, unexplained, largest)
-        notes += [
+        notes += tuple(
             Note(
                 NoteKind.REWRITE,
                 "",
@@ -216,8 +213,14 @@ def _explained(
                 "changes it as much as normalizing the model did",
             )
             for name in rest
-        ]
-    return tuple(notes)
+        )
+    return notes
+
+
+def _by_chance(outputs: Mapping[str, str]) -> tuple[Note, ...]:
+    return tuple(
+        _note(f"output {name!r} depends on chance, at {node}") for name, node in outputs.items()
+    )
 
 
 def _beyond_rounding(
