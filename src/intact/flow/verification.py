@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.calibrate.synthetic import evenly_drawn_samples
 from intact.data.batching import Batch
@@ -22,6 +24,7 @@ from intact.formats.base.format import Deployed, Exported, Format, Io
 from intact.formats.base.observed import verify_observed
 from intact.formats.base.report import Verification
 from intact.formats.registry import FORMATS, model_reader, runnable
+from intact.graph import Graph
 from intact.graph.aliases import by_own_name
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
@@ -30,7 +33,9 @@ from intact.targets import Target
 _Verify: TypeAlias = Callable[[Deployed, Iterable[Batch]], Verification]
 
 _BATCH = 16
-"""Samples at once: every activation of a batch is held, several times."""
+"""Samples at once, at most."""
+_VALUES = 1 << 25
+"""Activations of a batch, at most: all are held at once, in 20 to 30 bytes each (measured)."""
 
 
 @dataclass(frozen=True)
@@ -81,12 +86,30 @@ class Subject:
         return evenly_drawn_samples(self.plan, count)
 
 
-def batches_of(samples: Samples) -> Iterator[Batch]:
-    """Yield samples as the verifications take them."""
-    size = samples.batch_size(_BATCH)
+def batches_of(samples: Samples, graph: Graph) -> Iterator[Batch]:
+    """Yield samples as the verifications take them: as many at once as memory is meant for."""
+    size = samples.batch_size(max(1, min(_BATCH, _VALUES // max(1, values_of(graph)))))
     whole = samples.fixed_batch is not None  # such a model cannot run fewer
     for batch, count in samples.batches(size):
         yield batch if whole else {name: array[:count] for name, array in batch.items()}
+
+
+def values_of(graph: Graph) -> int:
+    """Estimate how many activations one sample has.
+
+    Those of which the model does not tell the shape are taken to be as large as the largest.
+    """
+    sizes = [_length(value) for node in graph.nodes for value in node.outputs]
+    known = [size for size in sizes if size is not None]
+    return sum(known) + (len(sizes) - len(known)) * max(known, default=0)
+
+
+def _length(value: ir.Value) -> int | None:
+    """The elements of a value in one sample; None if they are not known."""
+    lengths = None if value.shape is None else list(value.shape)[1:]
+    if lengths is None or not all(isinstance(each, int) for each in lengths):
+        return None
+    return math.prod(int(each) for each in lengths)
 
 
 def compare(
@@ -110,7 +133,7 @@ def compare(
         UsageError: There is no such format or kernel, or the format has no kernels to choose.
         IntactError: The runtime refuses the model, or is not installed.
     """
-    feeds = batches_of(samples)
+    feeds = batches_of(samples, subject.plan.graph)
     if subject.result is None and deployed is not None:
         raise UsageError("--format is for a result, this is one file", remedy="leave it out")
     name, run = _chosen(subject.exports, deployed)
@@ -198,7 +221,7 @@ def compare_observed(
     else:
         dump = {key: np.asarray(array) for key, array in observed.items()}
     dump = by_own_name(name, plan.graph.aliases, dump)
-    batches = list(batches_of(samples))
+    batches = list(batches_of(samples, plan.graph))
     feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
     beside = _only_in_the_file(plan, dump)
     arrays: dict[str, npt.NDArray[Any]] = {

@@ -6,7 +6,7 @@ Every kernel is composed from the step's ``Arithmetic``; none asks for a target'
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,6 +86,7 @@ class IntegerEngine:
         feeds: Mapping[str, npt.NDArray[Any]],
         observe: Collection[str] = (),
         forced: Mapping[str, Array] | None = None,
+        seen: Callable[[str, Array], object] | None = None,
     ) -> IntegerRun:
         """Run one batch.
 
@@ -96,6 +97,8 @@ class IntegerEngine:
                 of which constants are left out.
             forced: Arrays that take the place of what the program computed for these tensors,
                 for all that reads them: teacher forcing. What was computed is what is observed.
+            seen: Takes each observed tensor when it is there, with its name, instead of the result,
+                which then holds none of them: all together they are many times a batch.
 
         Raises:
             DataError: A feed is missing; a feed or a forced array has the wrong type or shape; or
@@ -105,14 +108,18 @@ class IntegerEngine:
         wanted = set(observe)
         self._check_names(wanted)
         values = {t.name: _fed(name, t, feeds) for name, t in self.program.inputs.items()}
-        tensors = {name: array for name, array in values.items() if name in wanted}
+        tensors: dict[str, Array] = {}
+        keep = tensors.__setitem__ if seen is None else seen
+        for name, array in values.items():
+            if name in wanted:
+                keep(name, array)
         values |= {name: array for name, array in forced.items() if name in values}
         runs = zip(self.program.steps, self._kernels, self._last_uses, strict=True)
         for step, kernel, last_uses in runs:
             results = _run(step, kernel, [values[tensor.name] for tensor in step.activations])
             for tensor, array in zip(step.outputs, results, strict=True):
                 if tensor.name in wanted:
-                    tensors[tensor.name] = array
+                    keep(tensor.name, array)
                 values[tensor.name] = forced.get(tensor.name, array)
             for name in last_uses:
                 values.pop(name, None)

@@ -134,7 +134,8 @@ class LayerComparison:
                 remedy="compare a model with the plan that it was written from",
             )
         self.values += expected.size
-        if deployed.dtype == expected.dtype and np.array_equal(deployed, expected):
+        are_codes = deployed.dtype.kind in "iu" and expected.dtype.kind in "iu"
+        if (are_codes or deployed.dtype == expected.dtype) and np.array_equal(deployed, expected):
             return
         count, largest = differences(deployed, expected)
         self.mismatches += count
@@ -293,7 +294,7 @@ def activations(program: Program) -> list[Tensor]:
 
 def as_held(array: Array, tensor: Tensor) -> Array:
     """Return an array in the type that the program holds a tensor in, saturated."""
-    if tensor.encoding is None:
+    if tensor.encoding is None or array.dtype == tensor.encoding.dtype:
         return np.ascontiguousarray(array)
     kind = np.iinfo(tensor.encoding.dtype)
     return np.ascontiguousarray(np.clip(array, kind.min, kind.max), tensor.encoding.dtype)

@@ -171,17 +171,18 @@ class EngineBeside:
                 stored.
         """
         forced = {name: as_held(array, self._tensors[name]) for name, array in shown.items()}
-        taught = self.engine.run(feeds, forced, forced)
         before = sum(each.mismatches for each in self.layers)
-        for name, array in taught.tensors.items():
-            self._layers[name].add(shown[name], array)
-        own = taught
-        if sum(each.mismatches for each in self.layers) > before:
-            own = self.engine.run(feeds, forced)
-        # Else the engine, fed by itself, computes from the same numbers: they are what it gave.
-        for name, array in own.tensors.items():
-            self._end_to_end[name].add(shown[name], array)
-        return own.outputs
+        taught = self.engine.run(
+            feeds, forced, forced, lambda name, array: self._layers[name].add(shown[name], array)
+        )
+        if sum(each.mismatches for each in self.layers) == before:
+            # Fed by itself, the engine computes from the same numbers: they are what it gave.
+            for name in forced:
+                self._end_to_end[name].add(shown[name], shown[name])
+            return taught.outputs
+        return self.engine.run(
+            feeds, forced, seen=lambda name, array: self._end_to_end[name].add(shown[name], array)
+        ).outputs
 
 
 class OutputsOfSimulation:

@@ -156,13 +156,13 @@ class _SimulatedLayers:
     def add(self, feeds: Feeds, integers: Mapping[TensorEnd, npt.NDArray[Any]]) -> None:
         """Compare one batch of the runtime's integers."""
         values = {
-            name: self._plan.configs[end].dequantize(integers[end].astype(np.int64))
+            name: self._plan.configs[end].dequantize(integers[end])
             for end, name in self._simulator.teacher_inputs.items()
         }
         _, simulated = self._simulator.run(feeds | values, observe=self.ends)
         for end, array in simulated.items():
-            codes = self._plan.configs[end].quantize(array).astype(np.int64)
-            self._found[end].add(integers[end].astype(np.int64), codes)
+            codes = self._plan.configs[end].quantize(array)
+            self._found[end].add(integers[end], codes)
 
 
 def _plain(codes: npt.NDArray[Any]) -> npt.NDArray[Any]:
