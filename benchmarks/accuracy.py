@@ -17,7 +17,7 @@ from rich.table import Table
 
 import intact
 from intact.engines.cpu import detect_cpu
-from intact.flow.evaluation import Evaluation
+from intact.flow.evaluation_report import Evaluation
 from zoo import CALIBRATION, MODELS, TEST, ZooModel
 
 LIMITS = {True: 0.3, False: 0.5}

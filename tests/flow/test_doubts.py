@@ -12,7 +12,7 @@ import pytest
 
 import intact
 from intact.flow.doubts import doubts_of, is_chance
-from intact.flow.evaluation import Evaluation
+from intact.flow.evaluation_report import Evaluation
 from tests.formats.onnx_qdq.pairs import PairBuilder
 from tests.images import Images
 

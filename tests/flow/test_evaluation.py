@@ -15,7 +15,8 @@ from intact.data.metric import Metric, MetricFunction
 from intact.data.sources import open_samples
 from intact.engines.exact_sums import EXACT
 from intact.errors import DataError, UsageError
-from intact.flow.evaluation import Evaluation, evaluate_result
+from intact.flow.evaluation import evaluate_result
+from intact.flow.evaluation_report import Evaluation
 from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.plan import Overrides

@@ -9,7 +9,8 @@ from intact.analyze.errors import GraphStatistic, QuantLoss
 from intact.data.metric import Metric
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
-from intact.flow.evaluation import Evaluation, evaluate_result
+from intact.flow.evaluation import evaluate_result
+from intact.flow.evaluation_report import Evaluation
 from intact.flow.execution import in_numbers
 from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result

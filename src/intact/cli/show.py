@@ -15,7 +15,7 @@ from intact.flow.text import kilobytes
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
-    from intact.flow.evaluation import Evaluation
+    from intact.flow.evaluation_report import Evaluation
     from intact.flow.result import Result
     from intact.plan.inspection import Inspection
     from intact.plan.provenance import Provenance

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import math
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -15,14 +13,15 @@ import numpy.typing as npt
 from intact.data.batching import Batch
 from intact.data.metric import Metric, OutputRecord
 from intact.data.stream import Samples
-from intact.engines.exact_sums import EXACT, SATURATES
+from intact.engines.exact_sums import EXACT
 from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, UsageError
 from intact.flow.doubts import PREPROCESSED, doubts_of
+from intact.flow.evaluation_report import Accuracy, Evaluation, OutputComparison
+from intact.flow.latency import latencies
 from intact.flow.result import Result
-from intact.flow.text import Figures, decibels, kilobytes, times
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import ONNX_QDQ
 from intact.numerics.metrics import (
@@ -36,7 +35,6 @@ from intact.plan.points import has_logarithmic_levels
 from intact.program.lower import lower
 from intact.targets.advice import quantize_for_saturating_pairs
 
-_BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
 LITTLE_IN_COMMON = 3.0
 """Signal to quantization noise, dB, under which half of an output's power is noise."""
 _NO_FLOAT = (
@@ -45,180 +43,9 @@ _NO_FLOAT = (
 )
 
 
-def latencies(
-    first: Callable[[], object], second: Callable[[], object]
-) -> tuple[tuple[float, float], float]:
-    """Return the median milliseconds of both and the median ratio of blocks run in turn.
-
-    Blocks, because the threads of the session that ran last keep spinning for a while: run by
-    run, each would be timed while the other's threads hold the cores.
-    """
-    blocks = [(_block(first), _block(second)) for _ in range(_BLOCKS)]
-    medians = [1e3 * statistics.median(column) for column in zip(*blocks, strict=True)]
-    return (medians[0], medians[1]), statistics.median(a / b for a, b in blocks)
-
-
-def _block(function: Callable[[], object]) -> float:
-    """Return the median seconds of a few runs, the first ones left out."""
-    times = [_seconds(function) for _ in range(_WARM_UP + _TIMED)]
-    return statistics.median(times[_WARM_UP:])
-
-
-def _seconds(function: Callable[[], object]) -> float:
-    start = time.perf_counter()
-    function()
-    return time.perf_counter() - start
-
-
 Scores = npt.NDArray[np.float32]
 
 _Arrays = Mapping[str, npt.NDArray[Any]]
-
-
-@dataclass
-class Accuracy:
-    """Accuracy on labelled samples.
-
-    Attributes:
-        top1: In percent, (float, quantized).
-        top_k: The same for the ``k`` best classes; None with so many classes or fewer.
-        k: How many count as the best.
-        difference: Quantized minus float top-1 in points, with its paired 95 % interval.
-    """
-
-    top1: tuple[float, float]
-    top_k: tuple[float, float] | None
-    k: int
-    difference: AccuracyDifference
-
-
-class OutputComparison(NamedTuple):
-    """Error of one output; NaN where both models give arrays of different shapes."""
-
-    sqnr_db: float
-    """Signal to quantization noise, dB."""
-    cosine: float
-    """Cosine of both outputs."""
-
-
-@dataclass(repr=False)
-class Evaluation:
-    """Float against quantized.
-
-    Attributes:
-        samples: Samples run.
-        output: Name of the output that is scored, the model's first.
-        accuracy: None without labels, or with a metric for which they are no class numbers.
-        agreement: Share of samples, in percent, for which both give the same best class; None
-            where the output has no classes.
-        sqnr_db: Signal to quantization noise of the output, dB; NaN where both models give arrays
-            of different shapes (detections, say).
-        cosine: Cosine of both outputs; NaN likewise.
-        bytes: File sizes, (float, quantized).
-        latency_ms: Median time of one batch, (float, quantized); None where the quantized model
-            was not run by the runtime that it is deployed to.
-        latency_batch: Samples in that batch.
-        speedup: Median over blocks run in turn of float time over quantized time; None likewise.
-        runtime: What ran the quantized model, with the option that it needs to compute exactly on
-            a processor that saturates pairs of 8-bit products.
-        outputs: Errors of every output by name, where there are several.
-        metrics: Figures of the user's metric by name, (float, quantized).
-        skipped: Files of a folder that were left out, with the reason.
-        why_no_labels: Why a folder of images gives no labels.
-        warnings: What makes the figures doubtful, a line each.
-        remedy: How to quantize so that the runtime needs no slower exact arithmetic; empty where it
-            needs none.
-        why_no_float: Why the quantized model is not compared with a float one: it was read, and
-            what remains of it without its codes computes something else. Figures of the float model
-            and differences are then NaN, and the agreement is None.
-        codes: Inputs whose data was taken as codes: both models got the numbers of these.
-    """
-
-    samples: int
-    output: str
-    accuracy: Accuracy | None
-    agreement: float | None
-    sqnr_db: float
-    cosine: float
-    bytes: tuple[int, int]
-    latency_ms: tuple[float, float] | None
-    latency_batch: int
-    speedup: float | None
-    runtime: str
-    outputs: dict[str, OutputComparison] = field(default_factory=dict)
-    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
-    skipped: tuple[str, ...] = ()
-    why_no_labels: str = ""
-    warnings: tuple[str, ...] = ()
-    remedy: str = ""
-    why_no_float: str = ""
-    codes: tuple[str, ...] = ()
-
-    def __repr__(self) -> str:
-        """Name the figures that matter most."""
-        figures = []
-        if self.accuracy is not None:
-            before, after = self.accuracy.top1
-            figures.append(f"top-1 {after:.2f} %" if self.why_no_float else _change(before, after))
-        if not self.why_no_float:
-            figures.append(decibels(self.sqnr_db))
-        return f"Evaluation({', '.join([f'{self.samples} samples', *figures])})"
-
-    def __str__(self) -> str:
-        """Write the table that the command prints."""
-        return str(self.figures())
-
-    def figures(self) -> Figures:
-        """Write all figures as texts."""
-        title = f"{self.samples} samples, quantized model run by {self.runtime}"
-        if self.latency_ms is not None:
-            title += f"; latency of {self.latency_batch} at once"
-        lines = [self.why_no_float] if self.why_no_float else list(self._errors())
-        if EXACT in self.runtime:
-            remedy = f": {self.remedy}" if self.remedy else ""
-            lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
-        if self.codes:
-            lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")
-        rows = list(self._rows())
-        if self.why_no_float:
-            return Figures(title, ("", "quantized"), [(row[0], row[2]) for row in rows], lines)
-        return Figures(title, ("", "float", "quantized", "change"), rows, lines)
-
-    def _errors(self) -> Iterator[str]:
-        """Write the error of each output, the scored one first."""
-        agree = "" if self.agreement is None else f", agreement {self.agreement:.2f} %"
-        yield f"output {self.output}: {_error(OutputComparison(self.sqnr_db, self.cosine))}{agree}"
-        for name, error in self.outputs.items():
-            if name != self.output:
-                yield f"output {name}: {_error(error)}"
-
-    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
-        """Write what there is of each kind of figure, (name, float, quantized, change)."""
-        if self.accuracy is not None:
-            points = self.accuracy.difference
-            interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
-            before, after = self.accuracy.top1
-            yield "top-1 %", f"{before:.2f}", f"{after:.2f}", interval
-            if self.accuracy.top_k is not None:
-                before, after = self.accuracy.top_k
-                name = f"top-{self.accuracy.k} %"
-                yield name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
-        sizes = (kilobytes(self.bytes[0]), kilobytes(self.bytes[1]))
-        yield "size", *sizes, times(self.bytes[0] / self.bytes[1], "smaller", "larger")
-        if self.latency_ms is not None:
-            before, after = self.latency_ms
-            faster = "" if self.speedup is None else times(self.speedup, "faster", "slower")
-            yield "latency", f"{before:.2f} ms", f"{after:.2f} ms", faster
-        for name, (before, after) in self.metrics.items():
-            yield name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}"
-
-
-def _change(before: float, after: float) -> str:
-    return f"top-1 {before:.2f} % -> {after:.2f} %"
-
-
-def _error(error: OutputComparison) -> str:
-    return f"{decibels(error.sqnr_db)}, cosine {error.cosine:.5f}"
 
 
 def evaluate_result(
@@ -265,9 +92,9 @@ def evaluate_result(
     metrics = {} if metric is None else _figures(metric, seen.records, samples)
     outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
     error = outputs[seen.output]
-    latency, speedup = None, None
+    timed = None
     if is_deployed:
-        latency, speedup = latencies(lambda: float_model.run(first), lambda: quantized(first))
+        timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
     found = Evaluation(
         samples=seen.samples,
         output=seen.output,
@@ -276,10 +103,11 @@ def evaluate_result(
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
         bytes=result.sizes(),
-        latency_ms=latency,
+        latency_ms=None if timed is None else timed.milliseconds,
         latency_batch=size,
-        speedup=speedup,
+        speedup=None if timed is None else timed.ratio,
         runtime=runtime,
+        latency_runs=(0, 0) if timed is None else timed.runs,
         outputs=outputs if len(outputs) > 1 else {},
         metrics=metrics,
         skipped=samples.skipped,

@@ -18,7 +18,7 @@ from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import UsageError, nearest
 from intact.flow.calibration import Deployment, refuse_nothing_to_do
-from intact.flow.evaluation import latencies
+from intact.flow.latency import latencies
 from intact.flow.quantize import preprocess_of
 from intact.flow.result import Result, check_output
 from intact.flow.sources import QuantizedSource, open_source, original_of
@@ -56,12 +56,12 @@ def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[
     def plain() -> object:
         return float_model.run(feeds)
 
-    (unit, _), _ = latencies(plain, plain)
+    unit = latencies(plain, plain).milliseconds[0]
 
     def measure(candidate: Candidate) -> float:
         model = write_qdq(planner.plan(candidate)).model
         runtime = QdqRuntime(model, threads=threads, exact=exact)
-        _, speedup = latencies(plain, lambda: runtime.run(feeds))
+        speedup = latencies(plain, lambda: runtime.run(feeds)).ratio
         return unit / speedup
 
     return measure

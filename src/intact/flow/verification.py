@@ -106,10 +106,9 @@ def values_of(graph: Graph) -> int:
 
 def _length(value: ir.Value) -> int | None:
     """The elements of a value in one sample; None if they are not known."""
-    lengths = None if value.shape is None else list(value.shape)[1:]
-    if lengths is None or not all(isinstance(each, int) for each in lengths):
-        return None
-    return math.prod(int(each) for each in lengths)
+    lengths = () if value.shape is None else tuple(value.shape)[1:]
+    known = [each for each in lengths if isinstance(each, int)]
+    return None if value.shape is None or len(known) < len(lengths) else math.prod(known)
 
 
 def compare(

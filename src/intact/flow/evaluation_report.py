@@ -1,0 +1,161 @@
+"""The figures of an evaluation, and the table that shows them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from intact.engines.exact_sums import EXACT, SATURATES
+from intact.flow.text import Figures, decibels, kilobytes, times
+from intact.numerics.metrics import AccuracyDifference
+
+
+@dataclass
+class Accuracy:
+    """Accuracy on labelled samples.
+
+    Attributes:
+        top1: In percent, (float, quantized).
+        top_k: The same for the ``k`` best classes; None with so many classes or fewer.
+        k: How many count as the best.
+        difference: Quantized minus float top-1 in points, with its paired 95 % interval.
+    """
+
+    top1: tuple[float, float]
+    top_k: tuple[float, float] | None
+    k: int
+    difference: AccuracyDifference
+
+
+class OutputComparison(NamedTuple):
+    """Error of one output; NaN where both models give arrays of different shapes."""
+
+    sqnr_db: float
+    """Signal to quantization noise, dB."""
+    cosine: float
+    """Cosine of both outputs."""
+
+
+@dataclass(repr=False)
+class Evaluation:
+    """Float against quantized.
+
+    Attributes:
+        samples: Samples run.
+        output: Name of the output that is scored, the model's first.
+        accuracy: None without labels, or with a metric for which they are no class numbers.
+        agreement: Share of samples, in percent, for which both give the same best class; None
+            where the output has no classes.
+        sqnr_db: Signal to quantization noise of the output, dB; NaN where both models give arrays
+            of different shapes (detections, say).
+        cosine: Cosine of both outputs; NaN likewise.
+        bytes: File sizes, (float, quantized).
+        latency_ms: Median time of one batch, (float, quantized); None where the quantized model
+            was not run by the runtime that it is deployed to.
+        latency_batch: Samples in that batch.
+        latency_runs: How many runs of each the medians are of, (float, quantized); none where
+            nothing was timed.
+        speedup: Median over blocks run in turn of float time over quantized time; None likewise.
+        runtime: What ran the quantized model, with the option that it needs to compute exactly on
+            a processor that saturates pairs of 8-bit products.
+        outputs: Errors of every output by name, where there are several.
+        metrics: Figures of the user's metric by name, (float, quantized).
+        skipped: Files of a folder that were left out, with the reason.
+        why_no_labels: Why a folder of images gives no labels.
+        warnings: What makes the figures doubtful, a line each.
+        remedy: How to quantize so that the runtime needs no slower exact arithmetic; empty where it
+            needs none.
+        why_no_float: Why the quantized model is not compared with a float one: it was read, and
+            what remains of it without its codes computes something else. Figures of the float model
+            and differences are then NaN, and the agreement is None.
+        codes: Inputs whose data was taken as codes: both models got the numbers of these.
+    """
+
+    samples: int
+    output: str
+    accuracy: Accuracy | None
+    agreement: float | None
+    sqnr_db: float
+    cosine: float
+    bytes: tuple[int, int]
+    latency_ms: tuple[float, float] | None
+    latency_batch: int
+    speedup: float | None
+    runtime: str
+    latency_runs: tuple[int, int] = (0, 0)
+    outputs: dict[str, OutputComparison] = field(default_factory=dict)
+    metrics: dict[str, tuple[float, float]] = field(default_factory=dict)
+    skipped: tuple[str, ...] = ()
+    why_no_labels: str = ""
+    warnings: tuple[str, ...] = ()
+    remedy: str = ""
+    why_no_float: str = ""
+    codes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        """Name the figures that matter most."""
+        figures = []
+        if self.accuracy is not None:
+            before, after = self.accuracy.top1
+            figures.append(f"top-1 {after:.2f} %" if self.why_no_float else _change(before, after))
+        if not self.why_no_float:
+            figures.append(decibels(self.sqnr_db))
+        return f"Evaluation({', '.join([f'{self.samples} samples', *figures])})"
+
+    def __str__(self) -> str:
+        """Write the table that the command prints."""
+        return str(self.figures())
+
+    def figures(self) -> Figures:
+        """Write all figures as texts."""
+        title = f"{self.samples} samples, quantized model run by {self.runtime}"
+        if self.latency_ms is not None:
+            runs = " and ".join(map(str, dict.fromkeys(self.latency_runs)))
+            title += f"; latency of {self.latency_batch} at once, median of {runs} runs"
+        lines = [self.why_no_float] if self.why_no_float else list(self._errors())
+        if EXACT in self.runtime:
+            remedy = f": {self.remedy}" if self.remedy else ""
+            lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")
+        if self.codes:
+            lines.append(f"{', '.join(self.codes)}: taken as codes, both models got their numbers")
+        rows = list(self._rows())
+        if self.why_no_float:
+            return Figures(title, ("", "quantized"), [(row[0], row[2]) for row in rows], lines)
+        return Figures(title, ("", "float", "quantized", "change"), rows, lines)
+
+    def _errors(self) -> Iterator[str]:
+        """Write the error of each output, the scored one first."""
+        agree = "" if self.agreement is None else f", agreement {self.agreement:.2f} %"
+        yield f"output {self.output}: {_error(OutputComparison(self.sqnr_db, self.cosine))}{agree}"
+        for name, error in self.outputs.items():
+            if name != self.output:
+                yield f"output {name}: {_error(error)}"
+
+    def _rows(self) -> Iterator[tuple[str, str, str, str]]:
+        """Write what there is of each kind of figure, (name, float, quantized, change)."""
+        if self.accuracy is not None:
+            points = self.accuracy.difference
+            interval = f"{points.difference:+.2f} [{points.low:+.2f}, {points.high:+.2f}]"
+            before, after = self.accuracy.top1
+            yield "top-1 %", f"{before:.2f}", f"{after:.2f}", interval
+            if self.accuracy.top_k is not None:
+                before, after = self.accuracy.top_k
+                name = f"top-{self.accuracy.k} %"
+                yield name, f"{before:.2f}", f"{after:.2f}", f"{after - before:+.2f}"
+        sizes = (kilobytes(self.bytes[0]), kilobytes(self.bytes[1]))
+        yield "size", *sizes, times(self.bytes[0] / self.bytes[1], "smaller", "larger")
+        if self.latency_ms is not None:
+            before, after = self.latency_ms
+            faster = "" if self.speedup is None else times(self.speedup, "faster", "slower")
+            yield "latency", f"{before:.2f} ms", f"{after:.2f} ms", faster
+        for name, (before, after) in self.metrics.items():
+            yield name, f"{before:.4g}", f"{after:.4g}", f"{after - before:+.4g}"
+
+
+def _change(before: float, after: float) -> str:
+    return f"top-1 {before:.2f} % -> {after:.2f} %"
+
+
+def _error(error: OutputComparison) -> str:
+    return f"{decibels(error.sqnr_db)}, cosine {error.cosine:.5f}"

@@ -1,0 +1,63 @@
+"""How long two models take beside each other, measured in bounded time."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from typing import NamedTuple
+
+_BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
+_SECONDS = 3.0
+"""For each of the two; one run of each is timed however long it takes."""
+
+
+class Latency(NamedTuple):
+    """Times of two models, run in turn.
+
+    Attributes:
+        milliseconds: Medians of both, over blocks of the medians in each.
+        ratio: The median over blocks of the first one's time over the second's.
+        runs: How many runs of each were timed.
+    """
+
+    milliseconds: tuple[float, float]
+    ratio: float
+    runs: tuple[int, int]
+
+
+def latencies(
+    first: Callable[[], object], second: Callable[[], object], *, seconds: float = _SECONDS
+) -> Latency:
+    """Time blocks of runs in turn, as many as there is time for.
+
+    Blocks, because the threads of the session that ran last keep spinning for a while: run by
+    run, each would be timed while the other's threads hold the cores.
+
+    Args:
+        first: Runs a model once; it has run before, or its first runs count where they are long.
+        second: Runs the other.
+        seconds: For each of them.
+    """
+    blocks: list[tuple[list[float], list[float]]] = []
+    start = last = time.perf_counter()
+    while len(blocks) < _BLOCKS:
+        blocks.append((_block(first, seconds / _BLOCKS), _block(second, seconds / _BLOCKS)))
+        now = time.perf_counter()
+        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
+            break
+        last = now
+    pairs = [(statistics.median(one), statistics.median(other)) for one, other in blocks]
+    one, other = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
+    counts = (sum(len(a) for a, _ in blocks), sum(len(b) for _, b in blocks))
+    return Latency((one, other), statistics.median(a / b for a, b in pairs), counts)
+
+
+def _block(function: Callable[[], object], seconds: float) -> list[float]:
+    """Return the seconds of a few runs, the first ones left out where there is time for others."""
+    times: list[float] = []
+    while len(times) < _WARM_UP + _TIMED and sum(times) < seconds:
+        start = time.perf_counter()
+        function()
+        times.append(time.perf_counter() - start)
+    return times[_WARM_UP:] or times[-1:]
