@@ -11,12 +11,14 @@ import msgspec
 
 from intact.cli.printing import console, escape, new_table, print_json, say
 from intact.cli.show_notes import notes
+from intact.errors import ExportError
 from intact.flow.text import kilobytes
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:
+    from intact.errors import IntactError
     from intact.flow.evaluation_report import Evaluation
-    from intact.flow.result import Result
+    from intact.flow.result import Result, Results
     from intact.plan.inspection import Inspection
     from intact.plan.provenance import Provenance
     from intact.targets import Target
@@ -24,22 +26,33 @@ if TYPE_CHECKING:
 _SHOWN_FILES = 5
 
 
-def results(found: Result | Mapping[str, Result], *, seconds: float, as_json: bool) -> None:
+def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
     """Print what ``quantize`` made: one result, or one for each target."""
     if not isinstance(found, Mapping):
         result(found, seconds=seconds, as_json=as_json)
     elif as_json:
         made = {name: _as_json(each) for name, each in found.items()}
-        print_json({"results": made, "seconds": seconds})
+        refused = {name: error.with_flags for name, error in found.refused.items()}
+        print_json({"results": made, "refused": refused, "seconds": seconds})
     else:
         for each in found.values():
             _made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
             _notes(each)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
-        say(escape(f"{len(found)} targets, {seconds:.1f} s"))
+        _refused(found.refused)
+        of = f" of {len(found) + len(found.refused)}" if found.refused else ""
+        say(escape(f"{len(found)}{of} targets, {seconds:.1f} s"))
         for folder in folders if any(map(_is_verifiable, found.values())) else ():
             say(f"[dim]next: intact verify {escape(_to_paste(folder))}[/]")
+
+
+def _refused(errors: Mapping[str, IntactError]) -> None:
+    """Say of which targets nothing was written, and why."""
+    for name, error in errors.items():
+        say(f"[red]not written for {escape(name)}:[/] {escape(error.with_flags)}")
+        for line in error.unsaid if isinstance(error, ExportError) else ():
+            say(f"  {escape(line)}")
 
 
 def result(found: Result, *, seconds: float, as_json: bool) -> None:

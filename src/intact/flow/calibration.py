@@ -20,6 +20,7 @@ from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.original import Compared, Original
+from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
@@ -105,11 +106,19 @@ class Calibration:
         jobs: Sequence[Job],
         data: DataSource | None,
         given: ScaleTable | None = None,
+        refusals: Refusals | None = None,
     ) -> list[Result]:
         """Give plans their scales and write them.
 
         The float model is run over the data once for all the plans that share its graph.
+
+        Args:
+            jobs: What is made.
+            data: The samples.
+            given: Scales that need none.
+            refusals: Takes what is wrong with one job, of which there is no result then.
         """
+        refusals = refusals or Refusals(collects=False)
         required = [required_tensors(job.plan, given) for job in jobs]
         if data is None and given is None and any(required):
             raise UsageError(
@@ -133,19 +142,37 @@ class Calibration:
         for members in groups.values():
             names = [name for index in members for name in required[index]]
             observed = self._observe(jobs[members[0]].plan.graph, names, data)
-            sample = None if observed is None else observed.first
-            compared = None
+            compared = _Once(None if observed is None else observed.first)
             for index in members:
-                plan, statistics = self._assigned(jobs[index], required[index], observed, given)
-                sample = draw_sample(plan, statistics) if sample is None else sample
-                compared = compared or self._compared(plan, sample)
-                notes = observed.notes if observed is not None else ()
-                plan = self.improvements.named_in(self._refined(plan, data))
-                results[index] = jobs[index].deployment.result(
-                    plan, statistics, self.preprocess, notes + compared.notes
-                )
-                run_once(results[index], sample, compared.outputs, threads=self.options.threads)
-        return [results[index] for index in range(len(jobs))]
+                job = jobs[index]
+                with refusals.of(job.plan.target.name):
+                    results[index] = self._made(
+                        job, required[index], observed, data, given, compared
+                    )
+        return [results[index] for index in sorted(results)]
+
+    def _made(
+        self,
+        job: Job,
+        required: Sequence[str],
+        observed: _Observed | None,
+        data: DataSource | None,
+        given: ScaleTable | None,
+        once: _Once,
+    ) -> Result:
+        """Make the result of one job, and run it once."""
+        plan, statistics = self._assigned(job, required, observed, given)
+        if once.sample is None:
+            once.sample = draw_sample(plan, statistics)
+        if once.compared is None:
+            once.compared = self._compared(plan, once.sample)
+        notes = observed.notes if observed is not None else ()
+        plan = self.improvements.named_in(self._refined(plan, data))
+        result = job.deployment.result(
+            plan, statistics, self.preprocess, notes + once.compared.notes
+        )
+        run_once(result, once.sample, once.compared.outputs, threads=self.options.threads)
+        return result
 
     def _compared(self, plan: QuantizedGraph, sample: Batch | None) -> Compared:
         """Compare the graph of a plan with the given model."""
@@ -219,6 +246,19 @@ class _Observed(NamedTuple):
     notes: tuple[Note, ...]
     first: Batch
     """The inputs of one sample."""
+
+
+@dataclass
+class _Once:
+    """What the results of one graph share.
+
+    Attributes:
+        sample: Inputs of one sample, drawn where none was observed.
+        compared: What comparing the graph with the given model gave.
+    """
+
+    sample: Batch | None
+    compared: Compared | None = None
 
 
 def given_scales(

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING, Any
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.errors import ModelError, UsageError
-from intact.flow.calibration import Calibration, Job, given_scales, refuse_nothing_to_do
+from intact.flow.calibration import Calibration, Deployment, Job, given_scales, refuse_nothing_to_do
 from intact.flow.first_run import run_once
-from intact.flow.result import Result, check_output, save_several
+from intact.flow.refusals import Refusals
+from intact.flow.result import Result, Results, check_output, save_several
 from intact.flow.sources import (
     FloatSource,
     QuantizedSource,
@@ -60,15 +61,18 @@ def quantize(options: QuantizeOptions) -> Result:
     return result
 
 
-def quantize_for(options: QuantizeForOptions) -> dict[str, Result]:
+def quantize_for(options: QuantizeForOptions) -> Results:
     """Quantize a float model for several targets, from one pass over the samples.
 
     Raises:
-        IntactError: As of `quantize`; nothing is written then.
+        IntactError: As of `quantize`; or every target refuses. Nothing is written then.
     """
     if options.output is not None:
         check_output(Path(options.output))
-    results = results_for(options, options.targets)
+    refusals = Refusals()
+    results = Results(results_for(options, options.targets, refusals), refusals.errors)
+    if not results:
+        refusals.refuse_all()
     if options.output is not None:
         names = [target_named(target) for target in options.targets]
         recipe = recipe_of("quantize", options, target=names)
@@ -76,18 +80,30 @@ def quantize_for(options: QuantizeForOptions) -> dict[str, Result]:
     return results
 
 
-def results_for(options: QuantizationOptions, targets: Sequence[TargetSource]) -> dict[str, Result]:
-    """Make the result of each target, by the target's name; nothing is written."""
+def results_for(
+    options: QuantizationOptions,
+    targets: Sequence[TargetSource],
+    refusals: Refusals | None = None,
+) -> dict[str, Result]:
+    """Make the result of each target, by the target's name; nothing is written.
+
+    Args:
+        options: As a call gave them.
+        targets: What is quantized for.
+        refusals: Takes what one target refuses; None raises it.
+    """
+    refusals = refusals or Refusals(collects=False)
     described = [target_of(target) for target in targets]
     if not options.in_place:
         described = _not_in_place(described)
     names = _distinct_names(described)
     improvements = Improvements.of(options.improve)
-    deployments = [deployment_of(each, options.formats, options.io) for each in described]
-    methods = [
-        Method.of(each, options.method, options.weight_method, options.method_options)
-        for each in described
-    ]
+    ready: list[tuple[Target, Method, Deployment]] = []
+    for each in described:
+        with refusals.of(each.name):
+            deployment = deployment_of(each, options.formats, options.io)
+            method = Method.of(each, options.method, options.weight_method, options.method_options)
+            ready.append((each, method, deployment))
     source = open_source(options.model)
     if isinstance(source, QuantizedSource):
         raise UsageError(
@@ -102,25 +118,29 @@ def results_for(options: QuantizationOptions, targets: Sequence[TargetSource]) -
     given = given_scales(options.scales, source.model, graph)
     del source
     overrides = overrides_of(options)
-    plans = [
-        build_plan(own, each, overrides)
-        for own, each in zip(graphs_for(graph, described), described, strict=True)
-    ]
-    if not options.allow_empty:
-        for plan in plans:
-            refuse_nothing_to_do(plan)
-    plans = [plan.with_notes(improvements.notes(original)) for plan in plans]
+    jobs = []
+    graphs = graphs_for(graph, [each for each, _, _ in ready])
+    for own, (each, method, deployment) in zip(graphs, ready, strict=True):
+        with refusals.of(each.name):
+            plan = build_plan(own, each, overrides)
+            if not options.allow_empty:
+                refuse_nothing_to_do(plan)
+            jobs.append(Job(plan.with_notes(improvements.notes(original)), method, deployment))
     calibration = Calibration(
         options,
         preprocess_of(options) or Preprocess(),
         improvements,
         original_of(options.model, threads=options.threads),
     )
-    jobs = [Job(*parts) for parts in zip(plans, methods, deployments, strict=True)]
-    results = calibration.run(jobs, options.data, given)
-    for target, result in zip(targets, results, strict=True):
-        result.recipe = recipe_of("quantize", options, result, target=target_named(target))
-    return dict(zip(names, results, strict=True))
+    results = {
+        result.plan.target.name: result
+        for result in calibration.run(jobs, options.data, given, refusals)
+    }
+    for name, given_as in zip(names, targets, strict=True):
+        if name in results:
+            named = target_named(given_as)
+            results[name].recipe = recipe_of("quantize", options, results[name], target=named)
+    return results
 
 
 def read_quantized(options: ImportOptions) -> Result:

@@ -28,7 +28,7 @@ import onnx_ir as ir
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
-from intact.errors import OutputError, PlanError
+from intact.errors import IntactError, OutputError, PlanError
 from intact.flow.replacement import is_staging, probe, recover, replacing
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
@@ -169,6 +169,18 @@ class Result:
         else:
             deployed = exported.nbytes()
         return _file_bytes(self.folder / MODEL), deployed
+
+
+class Results(dict[str, Result]):
+    """Results by the names of their targets.
+
+    Attributes:
+        refused: Why there is none for a target that was asked for, by its name.
+    """
+
+    def __init__(self, made: Mapping[str, Result], refused: Mapping[str, IntactError]) -> None:
+        super().__init__(made)
+        self.refused = dict(refused)
 
 
 def save_several(results: Mapping[str, Result], folder: Path, recipe: str = "") -> None:

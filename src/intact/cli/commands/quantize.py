@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
+
+import click
 
 from intact.cli.parameters import Command, Given
 from intact.recipe.options import (
@@ -14,11 +17,14 @@ from intact.recipe.options import (
 )
 
 if TYPE_CHECKING:
-    from intact.flow.result import Result
+    from intact.flow.result import Result, Results
 
 
 def _quantize(given: Given[QuantizeCommand]) -> None:
     """Quantize a float model for a target, or for several.
+
+    Of several, one that cannot take the model leaves no folder, and ends with 1; the others are
+    written.
 
     Example: intact quantize model.onnx --data photos/ --normalize imagenet --output out/
     """
@@ -29,7 +35,7 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
     start = time.perf_counter()
     options = given.options
     arguments = given.of(QuantizationOptions)
-    made: Result | dict[str, Result]
+    made: Result | Results
     with shown("calibrating", quiet=options.as_json, at_most=options.samples) as progress:
         arguments["progress"] = progress
         if isinstance(options.target, list):
@@ -37,6 +43,8 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
         else:
             made = api.quantize(target=options.target, **arguments)  # type: ignore[arg-type]
     show.results(made, seconds=time.perf_counter() - start, as_json=options.as_json)
+    if isinstance(made, Mapping) and made.refused:
+        raise click.exceptions.Exit(1)
 
 
 def _import(given: Given[ImportCommand]) -> None:
