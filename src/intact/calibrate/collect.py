@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from intact.calibrate.observe.observer import Observed, Observer
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import Batch
 from intact.data.mask import RealPositions
+from intact.data.progress import Progress
 from intact.data.stream import Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
@@ -85,11 +86,6 @@ class Counter:
         self._gathered.clear()
         for position, tensor in enumerate(self._tensors):
             tensor.add(SampleStatistics(*(part[position] for part in joined)))
-
-
-Progress = Callable[[int, int | None], None]
-
-"""Called with the samples done and, where known, the samples in all."""
 
 
 def collect(

@@ -17,10 +17,10 @@ import msgspec
 
 if TYPE_CHECKING:
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import Progress, TaskID
     from rich.table import Table
 
-    from intact.calibrate.collect import Progress as Report
+    from intact.data.progress import Progress as Report
 
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
 """A tag of rich's markup, and the backslashes in front of it."""
@@ -53,10 +53,22 @@ def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[
     with aside, observing(console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task(what, total=None)
 
-        def report(done: int, total: int | None) -> None:
-            bar.update(task, completed=done, total=at_most if total is None else total)
+        yield _Report(bar, task, at_most)
 
-        yield report
+
+class _Report:
+    """Shows samples done on a bar, under the name of the phase that they are of."""
+
+    def __init__(self, bar: Progress, task: TaskID, at_most: int | None) -> None:
+        self._bar, self._task, self._at_most = bar, task, at_most
+
+    def __call__(self, done: int, total: int | None) -> None:
+        known = self._at_most if total is None else total
+        self._bar.update(self._task, completed=done, total=known)
+
+    def phase(self, what: str) -> None:
+        """Begin anew: until samples are counted, the bar only moves."""
+        self._bar.reset(self._task, description=what, total=None)
 
 
 def observing(**options: Any) -> Progress:

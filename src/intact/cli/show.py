@@ -32,25 +32,28 @@ def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
         result(found, seconds=seconds, as_json=as_json)
     elif as_json:
         made = {name: _as_json(each) for name, each in found.items()}
-        refused = {name: error.with_flags for name, error in found.refused.items()}
-        print_json({"results": made, "refused": refused, "seconds": seconds})
+        print_json({"results": made, "refused": _said(found.refused), "seconds": seconds})
     else:
         for each in found.values():
             _made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
             _notes(each)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
-        _refused(found.refused)
+        _refused("not written for", found.refused)
         of = f" of {len(found) + len(found.refused)}" if found.refused else ""
         say(escape(f"{len(found)}{of} targets, {seconds:.1f} s"))
         for folder in folders if any(map(_is_verifiable, found.values())) else ():
             say(f"[dim]next: intact verify {escape(_to_paste(folder))}[/]")
 
 
-def _refused(errors: Mapping[str, IntactError]) -> None:
-    """Say of which targets nothing was written, and why."""
+def _said(errors: Mapping[str, IntactError]) -> dict[str, str]:
+    return {name: error.with_flags for name, error in errors.items()}
+
+
+def _refused(what: str, errors: Mapping[str, IntactError]) -> None:
+    """Say for which targets something was not done, and why."""
     for name, error in errors.items():
-        say(f"[red]not written for {escape(name)}:[/] {escape(error.with_flags)}")
+        say(f"[red]{what} {escape(name)}:[/] {escape(error.with_flags)}")
         for line in error.unsaid if isinstance(error, ExportError) else ():
             say(f"  {escape(line)}")
 
@@ -185,6 +188,20 @@ def evaluation(found: Evaluation, *, as_json: bool) -> None:
     if found.why_no_labels and not found.metrics:
         say(f"[dim]no accuracy without labels: {escape(found.why_no_labels)}[/]")
     _skipped(found.skipped)
+
+
+def evaluations(
+    found: Mapping[str, Evaluation], refused: Mapping[str, IntactError], *, as_json: bool
+) -> None:
+    """Print what ``evaluate`` measured of each target, by name."""
+    if as_json:
+        made = {name: msgspec.to_builtins(each) for name, each in found.items()}
+        print_json({"results": made, "refused": _said(refused)})
+        return
+    for name, each in found.items():
+        say(f"[bold]{escape(name)}[/]")
+        evaluation(each, as_json=False)
+    _refused("not evaluated:", refused)
 
 
 def _skipped(files: Sequence[str]) -> None:

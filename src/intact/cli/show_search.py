@@ -18,7 +18,7 @@ from intact.cli import show
 from intact.cli.printing import console, escape, new_table, observing, print_json, say
 
 if TYPE_CHECKING:
-    from intact.calibrate.collect import Progress
+    from intact.data.progress import Progress
     from intact.flow.search import FoundStrategy
     from intact.search.loop import Report, SearchProgress
     from intact.search.space import Space

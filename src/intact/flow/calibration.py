@@ -15,6 +15,7 @@ from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.preprocess import Preprocess
+from intact.data.progress import begin
 from intact.data.sources import is_folder, open_samples
 from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
@@ -139,12 +140,15 @@ class Calibration:
         for index, job in enumerate(jobs):
             groups.setdefault(id(job.plan.graph), []).append(index)
         results: dict[int, Result] = {}
-        for members in groups.values():
+        for number, members in enumerate(groups.values()):
+            if number:  # other targets calibrate a graph of their own
+                begin(self.options.progress, "calibrating")
             names = [name for index in members for name in required[index]]
             observed = self._observe(jobs[members[0]].plan.graph, names, data)
             compared = _Once(None if observed is None else observed.first)
             for index in members:
                 job = jobs[index]
+                begin(self.options.progress, f"choosing scales for {job.plan.target.name}")
                 with refusals.of(job.plan.target.name):
                     results[index] = self._made(
                         job, required[index], observed, data, given, compared

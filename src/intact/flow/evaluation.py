@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from intact.data.batching import Batch
 from intact.data.metric import Metric, OutputRecord
+from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
 from intact.engines.integer import IntegerEngine
@@ -94,6 +95,7 @@ def evaluate_result(
     error = outputs[seen.output]
     timed = None
     if is_deployed:
+        begin(samples.progress, "timing both models")
         timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
     found = Evaluation(
         samples=seen.samples,

@@ -112,7 +112,8 @@ class Evaluation:
         title = f"{self.samples} samples, quantized model run by {self.runtime}"
         if self.latency_ms is not None:
             runs = " and ".join(map(str, dict.fromkeys(self.latency_runs)))
-            title += f"; latency of {self.latency_batch} at once, median of {runs} runs"
+            word = "run" if set(self.latency_runs) == {1} else "runs"
+            title += f"; latency of {self.latency_batch} at once, median of {runs} {word}"
         lines = [self.why_no_float] if self.why_no_float else list(self._errors())
         if EXACT in self.runtime:
             remedy = f": {self.remedy}" if self.remedy else ""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import NoReturn
 
 from intact.errors import ExportError, IntactError, UsageError
 
@@ -33,19 +34,17 @@ class Refusals:
                 raise
             self.errors[name] = error
 
-    def refuse_all(self) -> None:
+    def refuse_all(self, done: str = "made") -> NoReturn:
         """Raise what was kept, where nothing else is left.
+
+        Args:
+            done: What could be done with none of the targets, in a word.
 
         Raises:
             IntactError: The one error, or all of them as one.
         """
-        if len(self.errors) == 1:
+        said = {error.with_flags for error in self.errors.values()}
+        if len(said) == 1:
             raise next(iter(self.errors.values()))
-        listed = list(said(self.errors).values())
-        named = [f"{name}: {text}" for name, text in zip(self.errors, listed, strict=True)]
-        raise ExportError(f"none of the targets can be made: {'; '.join(named)}", listed=named)
-
-
-def said(errors: Mapping[str, IntactError]) -> dict[str, str]:
-    """Write errors as the command line prints them, by the same names."""
-    return {name: error.with_flags for name, error in errors.items()}
+        named = [f"{name}: {error.with_flags}" for name, error in self.errors.items()]
+        raise ExportError(f"none of the targets can be {done}: {'; '.join(named)}", listed=named)

@@ -18,7 +18,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.sources import load_arrays
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
-from intact.errors import DataError, IntactError, UsageError
+from intact.errors import DataError, UsageError
 from intact.flow.result import Result
 from intact.formats.base.format import Deployed, Exported, Format, Io
 from intact.formats.base.observed import verify_observed
@@ -143,23 +143,6 @@ def compare(
         found.format = name
     found.score(samples.labels())
     return found
-
-
-def compare_or_say(
-    subject: Subject,
-    samples: Samples,
-    *,
-    kernels: str | None = None,
-    deployed: str | None = None,
-    threads: int = 0,
-) -> Verification:
-    """Compare as `compare` does; what is wrong with the model, not with the data, is returned."""
-    try:
-        return compare(subject, samples, kernels=kernels, deployed=deployed, threads=threads)
-    except (DataError, UsageError):
-        raise
-    except IntactError as error:
-        return not_compared(subject.plan.target.name, str(error), deployed or "")
 
 
 def not_compared(target: str, reason: str, deployed: str = "") -> Verification:

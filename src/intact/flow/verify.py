@@ -6,9 +6,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intact.data.progress import begin
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
-from intact.errors import IntactError, UsageError
+from intact.errors import DataError, IntactError, UsageError
 from intact.flow.execution import in_numbers
 from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result, results_in
@@ -17,7 +18,6 @@ from intact.flow.verification import (
     Subject,
     compare,
     compare_observed,
-    compare_or_say,
     not_compared,
     takes_kernels,
 )
@@ -81,11 +81,24 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
     rows = [(subject, name) for subject in subjects for name in runnable(subject.exports)]
     if not rows and subjects:
         rows = [(subjects[0], next(iter(subjects[0].exports)))]  # refused, with the reason
-    run = compare_or_say if inside or len(rows) > 1 else compare
-    for subject, name in rows:
+    errors: list[IntactError] = []
+    for number, (subject, name) in enumerate(rows, 1):
+        if len(rows) > 1:
+            place = f"{subject.plan.target.name}, {name} ({number} of {len(rows)})"
+            begin(options.progress, f"verifying {place}")
         chosen = kernels if takes_kernels(name) else None
-        opened = _open(options, subject, samples)
-        found.append(run(subject, opened, kernels=chosen, deployed=name, threads=options.threads))
+        try:
+            opened = _open(options, subject, samples)
+            found.append(
+                compare(subject, opened, kernels=chosen, deployed=name, threads=options.threads)
+            )
+        except IntactError as error:
+            if isinstance(error, UsageError) or not (inside or len(rows) > 1):
+                raise
+            errors.append(error)
+            found.append(not_compared(subject.plan.target.name, str(error), name))
+    if errors and len(errors) == len(rows) and all(isinstance(e, DataError) for e in errors):
+        raise errors[0]  # the data does not fit any of them
     return found
 
 

@@ -112,7 +112,8 @@ class ProgressOptions(Options):
     progress: Callable[[int, int | None], None] | None = option(
         PROGRESS,
         None,
-        "Called with the samples done and, where known, the samples in all.",
+        "Called with the samples done and, where known, the samples in all; a function `phase` of "
+        "it is called with the name of each part of the work.",
         flag="",
         recorded=False,
     )

@@ -83,7 +83,11 @@ class EvaluateOptions(LabelOptions, ComparisonOptions):
     top_k: int = option(
         Whole(least=1), 5, "Also count how often the right class is among so many best ones."
     )
-    batch: int = option(Whole(least=1), 100, "Samples in one run, also for the latency.")
+    batch: int = option(
+        Whole(least=1),
+        100,
+        "Samples in one run, also for the latency, which takes some seconds: up to 25 runs.",
+    )
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING
+
+import click
 
 from intact.cli.parameters import Command, Given
 from intact.errors import UsageError
@@ -29,19 +33,51 @@ def _inspect(given: Given[InspectCommand]) -> None:
 def _evaluate(given: Given[EvaluateCommand]) -> None:
     """Compare float and quantized model: accuracy, error, size, latency.
 
+    A folder with a result for each target is evaluated one by one; what is wrong with one of them
+    ends with 1, and does not hide the others.
+
     Example: intact evaluate out/ --data test.npz
     """
     from intact import api
     from intact.cli import show
     from intact.cli.printing import progress as shown
+    from intact.flow.result import results_in
 
     options = given.options
     if options.quant_loss or options.graph_statistic:
         _compare_layers(given)
         return
+    inside = results_in(Path(options.result))
+    if inside:
+        _evaluate_several(given, inside)
+        return
     with shown("evaluating", quiet=options.as_json, at_most=options.samples) as progress:
         found = api.evaluate(**given.of(EvaluateOptions), progress=progress)
     show.evaluation(found, as_json=options.as_json)
+
+
+def _evaluate_several(given: Given[EvaluateCommand], folders: Sequence[Path]) -> None:
+    """Evaluate the result of each target."""
+    from intact import api
+    from intact.cli import show
+    from intact.cli.printing import progress as shown
+    from intact.flow.refusals import Refusals
+
+    options, found, refusals = given.options, {}, Refusals()
+    arguments = given.of(EvaluateOptions)
+    for path in folders:
+        with (
+            shown(
+                f"evaluating {path.name}", quiet=options.as_json, at_most=options.samples
+            ) as progress,
+            refusals.of(path.name),
+        ):
+            found[path.name] = api.evaluate(**{**arguments, "result": path}, progress=progress)
+    if not found:
+        refusals.refuse_all("evaluated")
+    show.evaluations(found, refusals.errors, as_json=options.as_json)
+    if refusals.errors:
+        raise click.exceptions.Exit(1)
 
 
 def _compare_layers(given: Given[EvaluateCommand]) -> None:

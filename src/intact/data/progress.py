@@ -1,0 +1,22 @@
+"""What a call tells while it runs: how far it came, and what it does now."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+Progress: TypeAlias = Callable[[int, int | None], None]
+"""Takes the samples done and, where known, of all; with an attribute ``phase``, a function, also
+the name of each part of the work that begins: the count then starts anew."""
+
+
+def begin(progress: Progress | None, what: str) -> None:
+    """Name what begins, to whoever wants to know.
+
+    Args:
+        progress: Of the caller.
+        what: In a few words: ``timing both models``.
+    """
+    phase = getattr(progress, "phase", None)
+    if phase is not None:
+        phase(what)
