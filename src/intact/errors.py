@@ -102,7 +102,7 @@ class ExportError(IntactError):
 
     def __init__(self, message: str, *, remedy: str = "", listed: Iterable[str] = ()) -> None:
         super().__init__(message, remedy=remedy)
-        is_whole = len(message) + len(remedy) + 2 <= _LONGEST
+        is_whole = fits(message, remedy)
         self.unsaid = () if is_whole else tuple(_one_line(each) for each in listed)
 
 
@@ -132,6 +132,11 @@ class OutputError(IntactError):
 
 class MissingExtraError(IntactError):
     """An optional package that is not installed."""
+
+
+def fits(message: str, remedy: str) -> bool:
+    """Check whether a message is told whole, with its remedy."""
+    return len(message) + len(remedy) + 2 <= _LONGEST
 
 
 def python_words(text: str) -> str:

@@ -6,12 +6,14 @@ import contextlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
-from intact.errors import ExportError, Unsupported
+from intact.errors import ExportError, Unsupported, fits
 
 if TYPE_CHECKING:  # formats that write no steps use this too, and do not load the operations
     from intact.program.program import Program, Step
 
 _EACH = "mend each as it says"
+_NAMED = 3
+"""Places with the same reason that are named, where all would make a message too long."""
 
 
 class UnsupportedNodes:
@@ -90,13 +92,20 @@ class UnsupportedNodes:
         remedies = {remedy or general for _, remedy in self._places}
         common = remedies.pop() if len(remedies) == 1 else ""
         said = {key: _said(*key, common) for key in self._places}
+        remedy = common or general or _EACH
         texts = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]
-        listed = [f"{each}: {said[key]}" for key, places in self._places.items() for each in places]
-        return ExportError(
-            f"{self._message} {'; '.join(texts)}",
-            remedy=common or general or _EACH,
-            listed=listed,
-        )
+        listed = [f"{_first(list(places))}: {said[key]}" for key, places in self._places.items()]
+        whole = f"{self._message} {'; '.join(texts)}"
+        if not fits(whole, remedy):
+            whole = f"{self._message} {'; '.join(listed)}"
+        return ExportError(whole, remedy=remedy, listed=listed)
+
+
+def _first(places: list[str]) -> str:
+    """Name the first of many places, and how many there are."""
+    if len(places) <= _NAMED:
+        return ", ".join(places)
+    return f"{len(places)} places ({', '.join(places[:_NAMED])}, ...)"
 
 
 def _said(reason: str, remedy: str, common: str) -> str:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
-from intact.errors import ExportError, Unsupported
+from intact.errors import Unsupported
 from intact.formats.ncnn import layers
 from intact.formats.ncnn.builder import WRITERS, NcnnBuilder
 from intact.formats.ncnn.model import LARGEST_CODE, NcnnModel, notes_of
@@ -29,6 +29,7 @@ from intact.program.operations import (
     TransposedConvolution,
     Unary,
 )
+from intact.program.unsupported import UnsupportedNodes
 from intact.targets.advice import advice, quantize_for
 
 __all__ = ["layers", "write_ncnn"]
@@ -52,10 +53,11 @@ def write_ncnn(program: Program, target: str = "") -> NcnnModel:
     """
     writer = _Writer(program)
     writer.write()
-    if writer.unsupported:
-        listed = [f"{place}: {reason}" for place, reason in writer.unsupported.items()]
-        remedy = f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}"
-        raise ExportError(f"ncnn cannot hold {'; '.join(listed)}", remedy=remedy, listed=listed)
+    remedy = f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}"
+    found = UnsupportedNodes("ncnn cannot hold", remedy)
+    for place, reason in writer.unsupported.items():
+        found.add(place, reason)
+    found.raise_any()
     return writer.model()
 
 
