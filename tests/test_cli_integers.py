@@ -162,7 +162,7 @@ def test_a_read_file_is_written_again(here: Path, say: Any) -> None:
     assert found["outputs"][0]["mismatches"] == 0
 
 
-def test_a_long_list_of_what_cannot_be_written_is_told_whole(
+def test_a_long_list_of_what_cannot_be_written_is_counted_by_reason(
     here: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     b = ModelBuilder(13)
@@ -175,10 +175,10 @@ def test_a_long_list_of_what_cannot_be_written_is_told_whole(
     np.savez("x.npz", image=np.random.default_rng(0).random((4, 2, 4, 4), np.float32))
     given = ("quantize", "odd.onnx", "-d", "x.npz", "-o", "out", "--target", "tflite")
     assert run(given) == 1
-    lines = capfd.readouterr().err.splitlines()
-    assert lines[-1].startswith("intact: TFLite cannot hold")
-    for number in range(40):
-        assert any(f"softplus_with_a_long_name_{number}':" in line for line in lines[:-1])
+    error = capfd.readouterr().err
+    assert error.splitlines()[-1].startswith("intact: TFLite cannot hold")
+    names = ", ".join(f"'softplus_with_a_long_name_{number}'" for number in range(3))
+    assert f"40 places ({names}, ...): " in error
     assert not Path("out").exists()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,13 @@ import intact
 from intact import api, demo
 from intact.calibrate.collect import collect
 from intact.cli import show_verification
+from intact.cli.entry import run
 from intact.engines.cpu import detect_cpu
-from intact.errors import ExportError, OutputError, UsageError
+from intact.errors import DataError, ExportError, OutputError, UsageError
+from intact.formats import registry
 from intact.formats.base.comparison import OutputComparer
 from intact.formats.base.report import Verification
+from intact.formats.registry import FORMATS
 from intact.graph import Graph
 from intact.recipe.file import RECIPE
 from intact.targets import load_target
@@ -138,6 +142,93 @@ def test_mistakes_are_found_before_anything_is_written(tmp_path: Path) -> None:
     with pytest.raises(OutputError, match=r".tflite."):
         api.quantize_for(model, data, targets=TARGETS, output=tmp_path / "out")
     assert [path.name for path in (tmp_path / "out").iterdir()] == ["tflite"]
+
+
+@pytest.fixture
+def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let TFLite hold nothing."""
+
+    def refuse(*_: Any) -> Any:
+        raise ExportError("TFLite cannot hold it", remedy="leave it out with --keep-float x")
+
+    row = dataclasses.replace(FORMATS["tflite"], write=refuse)
+    load = registry._load
+    monkeypatch.setattr(registry, "_load", lambda name: row if name == "tflite" else load(name))
+
+
+def several(*targets: str) -> list[str]:
+    named = (part for target in targets for part in ("--target", target))
+    data = ("--data", str(demo.calibration_path()), "--samples", "8")
+    return ["quantize", str(demo.model_path()), *data, *named]
+
+
+def test_a_target_that_refuses_does_not_discard_the_others(
+    tmp_path: Path, request: pytest.FixtureRequest, capfd: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "out"
+    line = [*several("tflite", "onnxruntime"), "--output", str(folder)]
+    assert run(line) == 0
+    capfd.readouterr()
+    request.getfixturevalue("refusing")
+    assert run(line) == 1
+    said = capfd.readouterr()
+    reason = "TFLite cannot hold it; leave it out with --keep-float x"
+    assert f"not written for tflite: {reason}" in said.out
+    assert "1 of 2 targets" in said.out
+    assert not said.err
+    # What an earlier run wrote for it does not stand beside the new results.
+    assert sorted(path.name for path in folder.iterdir()) == ["onnxruntime", RECIPE]
+    assert [path.name for path in tmp_path.iterdir()] == ["out"]
+    assert run([*line, "--json"]) == 1
+    found = json.loads(capfd.readouterr().out)
+    assert list(found["results"]) == ["onnxruntime"]
+    assert found["refused"] == {"tflite": reason}
+
+
+def test_nothing_is_written_where_all_refuse(
+    tmp_path: Path, refusing: None, capfd: pytest.CaptureFixture[str]
+) -> None:
+    model, data, folder = demo.model_path(), demo.calibration_path(), tmp_path / "out"
+    found = api.quantize_for(
+        model, data, targets=["tflite", "onnxruntime"], samples=8, output=folder
+    )
+    assert list(found) == ["onnxruntime"]
+    assert isinstance(found.refused["tflite"], ExportError)
+    before = files(folder / "onnxruntime")
+    assert run([*several("tflite"), "--output", str(folder)]) == 1
+    assert run([*several("tflite", "tflite-micro"), "--output", str(folder)]) == 1
+    assert "TFLite cannot hold it" in capfd.readouterr().err
+    assert files(folder / "onnxruntime") == before
+
+
+def test_what_is_wrong_with_one_result_does_not_hide_the_others(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model, data = demo.model_path(), demo.calibration_path()
+    api.quantize_for(model, data, targets=["onnxruntime", "tflite"], samples=8, output=tmp_path)
+    line = [str(tmp_path), "--data", str(demo.test_path()), "--samples", "6", "--json"]
+    assert run(["evaluate", *line]) == 0
+    assert set(json.loads(capfd.readouterr().out)["results"]) == {"onnxruntime", "tflite"}
+
+    def unfit(*_: Any, **__: Any) -> Verification:
+        raise DataError("the deployed model gives y, its plan z")
+
+    monkeypatch.setattr("intact.formats.tflite.verify.verify_tflite", unfit)
+    assert run(["verify", *line]) == 1
+    rows = json.loads(capfd.readouterr().out)["verified"]
+    assert {row["target"]: row["refused"] for row in rows} == {
+        "onnxruntime": "",
+        "tflite": "the deployed model gives y, its plan z",
+    }
+    (tmp_path / "tflite" / "plan.json").write_text('{"format": "intact-plan"')
+    assert run(["evaluate", *line]) == 1
+    found = json.loads(capfd.readouterr().out)
+    assert list(found["results"]) == ["onnxruntime"]
+    assert "plan.json" in found["refused"]["tflite"]
+    assert run(["evaluate", *line[:-1]]) == 1
+    assert "not evaluated: tflite: " in capfd.readouterr().out
+    assert run(["evaluate", str(tmp_path), "--data", str(tmp_path / "none.npz")]) == 1
+    assert "none.npz" in capfd.readouterr().err
 
 
 def test_one_table_for_all(

@@ -185,7 +185,7 @@ COMMANDS = {
     "quantize": ["quantize", "{model}", "--data", "{data}", "--samples", "5"],
     "several": [
         *("quantize", "{model}", "--data", "{data}", "--samples", "5"),
-        *("--target", "tflite", "--target", "onnxruntime"),
+        *("--target", "onnxruntime", "--target", "onnxruntime-avx2"),
     ],
     "export": ["export", "{result}", "--format", "onnx_qdq"],
     "import": ["import", "{result}/model.int8.onnx"],

@@ -18,6 +18,18 @@ def test_unsupported_nodes_of_one_reason_are_reported_together() -> None:
     )
 
 
+def test_reasons_that_differ_in_names_are_one_line_where_all_would_be_too_long() -> None:
+    found = UnsupportedNodes("C cannot hold", "keep them float")
+    for number in range(40):
+        found.add(f"'node_{number}'", f"a length of 'value_{number}' is not known")
+    found.add("'b'", "16 bits")
+    assert str(found.error()) == (
+        "C cannot hold 40 places ('node_0', 'node_1', 'node_2', ...): a length of 'value_0' is not "
+        "known; 'b': 16 bits; keep them float"
+    )
+    assert not found.error().unsaid
+
+
 def test_a_remedy_of_all_is_said_once() -> None:
     found = UnsupportedNodes("C cannot hold", "keep it float")
     found.add("'a'", Unsupported("no kernel", "leave it out"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from intact.errors import ExportError, Unsupported, fits
 if TYPE_CHECKING:  # formats that write no steps use this too, and do not load the operations
     from intact.program.program import Program, Step
 
+_QUOTED = re.compile("'[^']*'")
 _EACH = "mend each as it says"
 _NAMED = 3
 """Places with the same reason that are named, where all would make a message too long."""
@@ -94,11 +96,20 @@ class UnsupportedNodes:
         said = {key: _said(*key, common) for key in self._places}
         remedy = common or general or _EACH
         texts = [f"{', '.join(places)}: {said[key]}" for key, places in self._places.items()]
-        listed = [f"{_first(list(places))}: {said[key]}" for key, places in self._places.items()]
+        listed = _grouped({said[key]: list(places) for key, places in self._places.items()})
         whole = f"{self._message} {'; '.join(texts)}"
         if not fits(whole, remedy):
             whole = f"{self._message} {'; '.join(listed)}"
         return ExportError(whole, remedy=remedy, listed=listed)
+
+
+def _grouped(places: Mapping[str, list[str]]) -> list[str]:
+    """Write a line for each reason; those that differ in the names that they quote are one."""
+    groups: dict[str, tuple[str, dict[str, None]]] = {}
+    for reason, those in places.items():
+        _, named = groups.setdefault(_QUOTED.sub("''", reason), (reason, {}))
+        named |= dict.fromkeys(those)
+    return [f"{_first(list(named))}: {reason}" for reason, named in groups.values()]
 
 
 def _first(places: list[str]) -> str:

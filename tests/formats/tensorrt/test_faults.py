@@ -61,7 +61,7 @@ def test_each_place_is_listed() -> None:
     assert all(f"{node.name}.input[1]" in str(caught.value) for node in weights)
 
 
-def test_places_too_many_for_one_line_are_listed_by_themselves() -> None:
+def test_places_too_many_for_one_line_are_counted() -> None:
     b = ModelBuilder()
     x = b.input("x", ["batch", 4, 6, 6])
     for number in range(40):
@@ -69,8 +69,9 @@ def test_places_too_many_for_one_line_are_listed_by_themselves() -> None:
     b.output(x)
     with pytest.raises(ExportError) as caught:
         WRITE(calibrated(b.build(), "tensorrt", Overrides(weight_bits=4)), Io.INT8)
-    expected = {f"convolution_{k}.input[1]: 4 bits, it computes with 8" for k in range(40)}
-    assert set(caught.value.unsaid) == expected
+    first = ", ".join(f"convolution_{k}.input[1]" for k in range(3))
+    assert f"40 places ({first}, ...): 4 bits, it computes with 8" in str(caught.value)
+    assert not caught.value.unsaid
 
 
 def transposed() -> ModelBuilder:

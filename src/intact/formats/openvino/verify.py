@@ -108,11 +108,13 @@ class View:
             if name not in hidden
         }
 
-    def _codes_of(self, tensor: Tensor, floats: npt.NDArray[Any]) -> npt.NDArray[np.int64]:
+    def _codes_of(self, tensor: Tensor, floats: npt.NDArray[Any]) -> npt.NDArray[Any]:
         encoding, scale = tensor.encoding, self.scales[tensor.name].astype(np.float64)
         if encoding is None:
             return floats.astype(np.int64)
-        return np.rint(floats / scale).astype(np.int64) + encoding.zero_point
+        codes = np.rint(floats / scale).astype(np.int64) + encoding.zero_point
+        held = codes.astype(encoding.dtype)  # all tensors of a batch are there at once
+        return held if np.array_equal(held, codes) else codes
 
 
 def _residuals(program: Program) -> set[str]:
