@@ -145,14 +145,12 @@ class Calibration:
                 begin(self.options.progress, "calibrating")
             names = [name for index in members for name in required[index]]
             observed = self._observe(jobs[members[0]].plan.graph, names, data)
-            compared = _Once(None if observed is None else observed.first)
+            once = _Once(None if observed is None else observed.first)
             for index in members:
                 job = jobs[index]
                 begin(self.options.progress, f"choosing scales for {job.plan.target.name}")
                 with refusals.of(job.plan.target.name):
-                    results[index] = self._made(
-                        job, required[index], observed, data, given, compared
-                    )
+                    results[index] = self._made(job, required[index], observed, data, given, once)
         return [results[index] for index in sorted(results)]
 
     def _made(
