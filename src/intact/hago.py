@@ -29,11 +29,12 @@ import onnx_ir as ir
 
 from intact.api import inspect_graph_statistic, search_strategy
 from intact.errors import ExportError, TargetError, UsageError, nearest
-from intact.flow.search_setup import float_graph
+from intact.flow.search_setup import float_graph, float_model
 from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.onnx_levels.write import write_levels
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import FORMATS
+from intact.graph import normalize
 from intact.graph.op_table import OPS
 from intact.plan import QuantizedGraph
 from intact.plan.inference import Scale, infers_scale
@@ -255,7 +256,7 @@ def search_quantize_strategy(
         IntactError: As of `intact.search_strategy`.
     """
     target = _target(hardware)
-    data = _batches(graph, target, dataset)
+    data = _batches(graph, dataset)
     found = search_strategy(graph, data, target=target, **{"sampler": "greedy", **options})
     return found.strategy, found.score
 
@@ -307,7 +308,8 @@ def create_quantizer(
         PlanError: The strategy is of another model, or does not fit the hardware.
     """
     target = _target(hardware)
-    return Quantizer(strategy.plan(float_graph(graph, target, (), ()), target))
+    normalized = normalize(float_model(graph))
+    return Quantizer(strategy.plan(float_graph(normalized, target, (), ()), target))
 
 
 ThresholdRectify: TypeAlias = Callable[
@@ -369,11 +371,11 @@ def _proto(model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(model)
 
 
-def _batches(graph: ModelSource, target: Target, dataset: Any) -> Any:
+def _batches(graph: ModelSource, dataset: Any) -> Any:
     """Return a list of batches as other sources are: dicts with the names of inputs and labels."""
     if not isinstance(dataset, list | tuple) or not dataset:
         return dataset
-    inputs = [str(value.name) for value in float_graph(graph, target, (), ()).inputs]
+    inputs = [str(value.name) for value in normalize(float_model(graph)).inputs]
     return [_batch(each, inputs) for each in dataset]
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from intact.data.preprocess import Preprocess
-from intact.data.sources import open_samples
 from intact.errors import UsageError
 from intact.flow.execution import Executor, Run, run_float, run_integer, run_simulated
 from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result
+from intact.flow.samples import open_fed
 from intact.flow.sources import FloatSource, load_result, names_result, open_source, target_of
 from intact.graph import Graph, normalize
 from intact.plan import QuantizedGraph
@@ -36,9 +36,11 @@ def execute(options: ExecuteOptions) -> Run:
             f"executor {executor}: the model is float, there is no plan to run",
             remedy="give the folder that `intact quantize` made of it, or run it in float",
         )
-    opened = open_samples(
+    opened = open_fed(
         options.data,
         graph,
+        options,
+        None if plan is None else plan.provenance,
         preprocess=steps_for(options, options.data, steps),
         limit=options.samples,
         skip_bad=options.skip_bad,

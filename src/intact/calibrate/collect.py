@@ -131,7 +131,7 @@ def collect(
         CalibrationError: A tensor does not exist, or needs more memory than is allowed, or samples
             that are to be read several times cannot be.
     """
-    observer = Observer(graph, tensors)
+    observer = Observer(graph, tensors, takes_feeds=samples.takes_feeds)
     workers = worker_count(threads, len(tensors))
     if max_memory is None:
         return _observe(graph, samples, observer, workers, progress, first)
@@ -256,7 +256,7 @@ class _Feed:
         self._all = samples.count
         self._given = 0
         self._first = first
-        self._rows = samples.fixed_batch or 1
+        self._is_whole = samples.fixed_batch is not None
 
     def __iter__(self) -> Iterator[tuple[Batch, int, RealPositions | None]]:
         return self
@@ -271,7 +271,9 @@ class _Feed:
             batch, count, real = next(self._batches)
             self._given += count
             if self._first is not None and not self._first:
-                self._first.update({name: a[: self._rows].copy() for name, a in batch.items()})
+                self._first.update(
+                    {n: (a if self._is_whole else a[:1]).copy() for n, a in batch.items()}
+                )
             return batch, count, None if real is None else real[:count]
 
     def stop(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantState
 from intact.data.batching import Batch
+from intact.data.feeding import Feeding, takes_feeds
 from intact.data.signature import InputSpec, input_specs
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
@@ -19,6 +20,7 @@ from intact.errors import DataError
 from intact.graph import Graph
 from intact.numerics.distribution import Distribution
 from intact.plan import QuantizedGraph, quantizes
+from intact.plan.provenance import Provenance
 
 _SEED = 20240229
 _PIECE = 64
@@ -35,11 +37,14 @@ class _Drawn:
 
     count: int
     inputs: dict[str, _Draw]
+    is_fed: bool
 
     def __iter__(self) -> Iterator[Batch]:
         """Yield the same batches in every pass."""
         generator = np.random.default_rng(_SEED)
-        for start in range(0, self.count, _PIECE):
+        for _ in range(self.count if self.is_fed else 0):
+            yield {name: draw(generator, 1)[0] for name, draw in self.inputs.items()}
+        for start in range(0, 0 if self.is_fed else self.count, _PIECE):
             count = min(_PIECE, self.count - start)
             yield {name: draw(generator, count) for name, draw in self.inputs.items()}
 
@@ -52,7 +57,7 @@ def drawn_samples(plan: QuantizedGraph, statistics: Statistics | None, count: in
     """
     if statistics is None:
         return evenly_drawn_samples(plan, count)
-    return synthetic_samples(plan.graph, statistics, count)
+    return synthetic_samples(plan.graph, statistics, count, plan.provenance)
 
 
 def any_sample(graph: Graph) -> Batch:
@@ -74,22 +79,33 @@ def any_sample(graph: Graph) -> Batch:
     return sample
 
 
-def synthetic_samples(graph: Graph, statistics: Statistics, count: int) -> Samples:
+def synthetic_samples(
+    graph: Graph, statistics: Statistics, count: int, seen: Provenance | None = None
+) -> Samples:
     """Draw each element of each input independently from its recorded distribution.
 
     The marginal distribution is that of the calibration data, so every layer sees plausible
-    numbers; the images are noise. Always the same for the same statistics.
+    numbers; the images are noise. Always the same for the same statistics. States are drawn like
+    other inputs: the samples are no sequence.
+
+    Args:
+        graph: The float model.
+        statistics: Of its inputs.
+        count: How many samples.
+        seen: How the samples of the calibration were fed, and in which shapes.
 
     Raises:
-        DataError: An input was not observed, or has a free dimension besides the batch.
+        DataError: An input was not observed, or has a free dimension besides the batch of which no
+            length is known.
         UsageError: ``count`` is not positive.
     """
+    form = _Form.of(graph, seen)
     draws = {}
-    for name, spec in input_specs(graph).items():
+    for name, spec in form.specs.items():
         if name not in statistics.tensors:
             raise _cannot_draw(name, "it was not observed")
-        draws[name] = _as_seen(statistics[name].distribution(), spec, _sizes(name, spec))
-    return _opened(graph, count, draws)
+        draws[name] = _as_seen(statistics[name].distribution(), spec, form.sizes(name))
+    return _opened(graph, count, draws, form)
 
 
 def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
@@ -103,14 +119,48 @@ def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
         DataError: An input is not quantized, or has a free dimension besides the batch.
         UsageError: ``count`` is not positive.
     """
-    draws = {}
-    for name, spec in input_specs(plan.graph).items():
-        draws[name] = _evenly(_range(plan, name, spec), spec, _sizes(name, spec))
-    return _opened(plan.graph, count, draws)
+    form = _Form.of(plan.graph, plan.provenance)
+    draws = {
+        name: _evenly(_range(plan, name, spec), spec, form.sizes(name))
+        for name, spec in form.specs.items()
+    }
+    return _opened(plan.graph, count, draws, form)
 
 
-def _opened(graph: Graph, count: int, inputs: dict[str, _Draw]) -> Samples:
-    return replace(open_samples(_Drawn(count, inputs), graph, limit=count), count=count)
+@dataclass(frozen=True)
+class _Form:
+    """In which form samples are drawn.
+
+    Attributes:
+        specs: The model's inputs.
+        shapes: What calibration saw of those that leave sizes open, a batch of one.
+        is_fed: Each sample has the model's own shapes.
+    """
+
+    specs: dict[str, InputSpec]
+    shapes: Mapping[str, tuple[int, ...]]
+    is_fed: bool
+
+    @staticmethod
+    def of(graph: Graph, seen: Provenance | None) -> _Form:
+        seen, specs = seen or Provenance(), input_specs(graph)
+        is_fed = takes_feeds(specs, Feeding(seen.no_batch, seen.states))
+        return _Form(specs, seen.input_shapes, is_fed)
+
+    def sizes(self, name: str) -> tuple[int, ...]:
+        """Return the shape of one sample."""
+        first = 0 if self.is_fed else 1
+        shape = self.shapes.get(name, self.specs[name].shape)[first:]
+        sizes = tuple(size for size in shape if size is not None)
+        if len(sizes) < len(shape):
+            raise _cannot_draw(name, "it has a free dimension besides the batch")
+        return sizes
+
+
+def _opened(graph: Graph, count: int, inputs: dict[str, _Draw], form: _Form) -> Samples:
+    drawn = _Drawn(count, inputs, form.is_fed)
+    feeding = Feeding(no_batch=tuple(inputs)) if form.is_fed else None
+    return replace(open_samples(drawn, graph, limit=count, feeding=feeding), count=count)
 
 
 def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, float]:
@@ -125,14 +175,6 @@ def _range(plan: QuantizedGraph, name: str, spec: InputSpec) -> tuple[float, flo
         limits = np.iinfo(spec.dtype)
         return float(limits.min), float(limits.max)
     raise _cannot_draw(name, "the plan does not quantize it")
-
-
-def _sizes(name: str, spec: InputSpec) -> tuple[int, ...]:
-    """Return the shape of one sample."""
-    sizes = tuple(size for size in spec.shape[1:] if size is not None)
-    if len(sizes) < len(spec.shape) - 1:
-        raise _cannot_draw(name, "it has a free dimension besides the batch")
-    return sizes
 
 
 def _cannot_draw(name: str, reason: str) -> DataError:

@@ -59,6 +59,19 @@ def real_samples(
     }
 
 
+def sample_count(batch: Mapping[Key, npt.NDArray[Any]]) -> int:
+    """Count the samples along axis 0; a batch whose arrays do not agree on that is one feed.
+
+    >>> sample_count({"x": np.zeros((4, 2)), "y": np.zeros(4)})
+    4
+    >>> sample_count({"x": np.zeros((1, 2)), "state": np.zeros((2, 1, 8)), "rate": np.zeros(())})
+    1
+    """
+    lengths = {len(array) if array.ndim else None for array in batch.values()}
+    (length,) = lengths if len(lengths) == 1 else (1,)
+    return 1 if length is None else length
+
+
 def owned(batch: Batch, source: Batch) -> Batch:
     """Copy the arrays of a batch that share memory with those of the source."""
     return {

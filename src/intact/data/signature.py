@@ -36,26 +36,20 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
     """Make the specs of the graph's inputs, by name.
 
     Raises:
-        ModelError: There is no input, or an input has no sample axis, is not numeric or has an
-            impossible shape.
+        ModelError: There is no input, or an input is not numeric or has an impossible shape.
     """
     specs = {}
     for value in graph.inputs:
         where = f"input {value.name!r} of the model"
         if value.shape is None:
             raise ModelError(f"{where} has no shape", remedy="export the model with input shapes")
-        if not len(value.shape):
-            raise ModelError(
-                f"{where} is a scalar, without a sample axis",
-                remedy="make it a constant of the model",
-            )
         dtype = _numpy_type(value)
         if dtype is None or dtype.kind not in _NUMBERS:
             raise ModelError(
                 f"{where} takes {value.dtype}", remedy="cut the model at a numeric tensor"
             )
         shape = tuple(dim if isinstance(dim, int) else None for dim in value.shape)
-        if shape[0] == 0 or any(size is not None and size < 0 for size in shape):
+        if shape[:1] == (0,) or any(size is not None and size < 0 for size in shape):
             raise ModelError(
                 f"{where} has the impossible shape {list(shape)}",
                 remedy="export the model with another input shape",
@@ -116,6 +110,19 @@ def check_batch(
     return ready
 
 
+def without_batch_axis(
+    specs: Mapping[str, InputSpec], batch: Mapping[str, npt.NDArray[Any]]
+) -> dict[str, npt.NDArray[Any]]:
+    """Leave out the batch axis of 1 of samples that are stacked as the runtime takes each."""
+    found = dict(batch)
+    for name in specs.keys() & batch.keys():
+        shape, expected = batch[name].shape, specs[name].shape
+        is_stacked = len(shape) == len(expected) + 1 and fits(shape[1:], (1, *expected[1:]))
+        if is_stacked and expected[0] in (None, 1):
+            found[name] = batch[name][:, 0]
+    return found
+
+
 def check_ranks(
     source: str, specs: Mapping[str, InputSpec], batch: Mapping[str, npt.NDArray[Any]]
 ) -> None:
@@ -133,30 +140,71 @@ def _check_array(
     source: str, name: str, spec: InputSpec, array: npt.NDArray[Any], first: int
 ) -> npt.NDArray[Any]:
     where = f"{source}: input {name!r}"
+    _refuse_other_dtype(where, spec, array)
+    if array.ndim != len(spec.shape) or not fits(array.shape[1:], spec.shape[1:]):
+        raise _other_shape(where, array.shape, spec.shape)
+    ready, wrong, what = _converted(spec, array)
+    if wrong is not None and wrong.any():
+        bad = int(np.argmax(wrong.reshape(len(ready), -1).any(axis=1)))
+        raise _wrong_sample(where, first + bad, what)
+    return ready
+
+
+def check_feed(
+    source: str, specs: Mapping[str, InputSpec], feed: Mapping[str, npt.NDArray[Any]], index: int
+) -> dict[str, npt.NDArray[Any]]:
+    """Check one feed, in which every input has the model's own shape, and convert it.
+
+    Args:
+        source: What to call the data in messages.
+        specs: The model's inputs.
+        feed: Arrays by name, of shapes that fit.
+        index: Position of the sample in the source, for messages.
+
+    Raises:
+        DataError: A dtype is wrong, or there is NaN or infinity.
+    """
+    ready = {}
+    for name, spec in specs.items():
+        where = f"{source}: input {name!r}"
+        _refuse_other_dtype(where, spec, feed[name])
+        ready[name], wrong, what = _converted(spec, feed[name])
+        if wrong is not None and wrong.any():
+            raise _wrong_sample(where, index, what)
+    return ready
+
+
+def _wrong_sample(where: str, index: int, what: str) -> DataError:
+    return DataError(f"{where}: sample {index} holds {what}", remedy="correct or remove it")
+
+
+def _refuse_other_dtype(where: str, spec: InputSpec, array: npt.NDArray[Any]) -> None:
     kinds = "iu" if spec.dtype.kind in "iu" else "biu" if spec.dtype.kind == "b" else _NUMBERS
     if array.dtype.kind not in kinds:
         raise DataError(
             f"{where}: dtype {array.dtype}, the model takes {spec.dtype}",
             remedy=f"convert to {spec.dtype}",
         )
-    if array.ndim != len(spec.shape) or not _fits(array.shape[1:], spec.shape[1:]):
-        raise _other_shape(where, array.shape, spec.shape)
-    with np.errstate(over="ignore", invalid="ignore"):  # infinity is reported below
-        ready = np.ascontiguousarray(array, dtype=spec.dtype)
+
+
+def _converted(
+    spec: InputSpec, array: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[np.bool_] | None, str]:
+    """Convert an array to the type of an input.
+
+    Returns:
+        The array, which of its elements cannot be converted (None: all can) and what those are.
+    """
+    with np.errstate(over="ignore", invalid="ignore"):  # infinity is reported by the caller
+        ready = np.asarray(array, dtype=spec.dtype, order="C")
     if spec.dtype.kind == "f":
         wrong, what = ~np.isfinite(ready), "NaN or infinity"
         if wrong.any() and np.isfinite(array).all():
             what = f"a number that is too large for {spec.dtype}"
-    elif spec.dtype.kind in "iu" and not np.can_cast(array.dtype, spec.dtype):
-        wrong, what = ready != array, f"a number outside the range of {spec.dtype}"
-    else:
-        return ready
-    if wrong.any():
-        bad = int(np.argmax(wrong.reshape(len(ready), -1).any(axis=1)))
-        raise DataError(
-            f"{where}: sample {first + bad} holds {what}", remedy="correct or remove it"
-        )
-    return ready
+        return ready, wrong, what
+    if spec.dtype.kind in "iu" and not np.can_cast(array.dtype, spec.dtype):
+        return ready, ready != array, f"a number outside the range of {spec.dtype}"
+    return ready, None, ""
 
 
 def _shown(shape: tuple[int | None, ...]) -> str:
@@ -166,7 +214,7 @@ def _shown(shape: tuple[int | None, ...]) -> str:
 
 
 def _other_shape(where: str, shape: tuple[int, ...], expected: tuple[int | None, ...]) -> DataError:
-    if _fits(shape, expected[1:]):
+    if fits(shape, expected[1:]):
         return DataError(
             f"{where}: one sample of shape {list(shape)} without an axis for samples, the model "
             f"takes {_shown(expected)}",
@@ -181,12 +229,18 @@ def _other_shape(where: str, shape: tuple[int, ...], expected: tuple[int | None,
 def _shape_remedy(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> str:
     if len(shape) == len(expected):
         for axes in itertools.permutations(range(1, len(shape))):
-            if _fits(tuple(shape[axis] for axis in axes), expected[1:]):
+            if fits(tuple(shape[axis] for axis in axes), expected[1:]):
                 return f"transpose the axes to {(0, *axes)}"
     return "put the samples along axis 0 and check the layout"
 
 
-def _fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+def shown_sizes(shape: tuple[int | None, ...]) -> str:
+    """Format a shape with ? for any size."""
+    return f"[{', '.join('?' if size is None else str(size) for size in shape)}]"
+
+
+def fits(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> bool:
+    """Tell whether a shape is one of those expected; None stands for any size."""
     return len(shape) == len(expected) and all(
         want in (None, have) for have, want in zip(shape, expected, strict=True)
     )

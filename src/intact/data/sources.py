@@ -13,6 +13,7 @@ import numpy.typing as npt
 
 from intact.data.archive import PickledError, map_npy, read_npz
 from intact.data.batching import Batch
+from intact.data.feeding import Feeding, Step, arranged, takes_feeds
 from intact.data.functions import describe, import_function
 from intact.data.labels import is_reference
 from intact.data.mask import refuse_other_rank
@@ -108,6 +109,8 @@ def open_samples(
     labels: str | Path | None = None,
     skip_bad: bool = False,
     unread: Collection[str] = (),
+    feeding: Feeding | None = None,
+    step: Step | None = None,
 ) -> Samples:
     """Open calibration or evaluation data.
 
@@ -126,6 +129,8 @@ def open_samples(
         labels: A CSV file of ``file,label``, for a folder whose sub-folders are not the classes.
         skip_bad: Skip unreadable images and list them in ``skipped``.
         unread: Names of arrays of the source that are not needed.
+        feeding: Which inputs have no axis for samples, and which are states.
+        step: Runs the float model for its states.
 
     Raises:
         DataError: The source is missing, unreadable or has pickled objects; the mask is an input of
@@ -137,6 +142,12 @@ def open_samples(
     if limit is not None and limit < 1:  # a slice would accept a negative number
         raise UsageError(f"samples is {limit}", remedy="give 1 or more, or None for all")
     specs = input_specs(graph)
+    feeding = (feeding or Feeding()).of_graph(graph)
+    is_fed = takes_feeds(specs, feeding)
+    if is_fed and mask is not None:
+        raise UsageError(
+            f"--mask {mask} is for inputs that all have samples along axis 0", remedy="leave it out"
+        )
     refuse_other_rank(mask, specs)
     if is_folder(source):
         if mask is not None:
@@ -165,7 +176,7 @@ def open_samples(
     if graph.aliases:
         mask = None if mask is None else graph.aliases.get(mask, mask)
         reader = _by_own_name(name, graph.aliases, reader)
-    count = _count(reader)
+    count = _feed_count(reader, specs, feeding) if is_fed else _count(reader)
     if count is not None and limit is not None:
         count = min(count, limit)
     return Samples(
@@ -177,6 +188,8 @@ def open_samples(
         count,
         mask=mask,
         unread=frozenset(unread) - specs.keys(),
+        feeding=feeding,
+        step=step,
     )
 
 
@@ -222,6 +235,24 @@ def _count(reader: Iterable[Batch]) -> int | None:
         if isinstance(batch, Mapping)  # others are reported when read
     ]
     return sum(max(each, default=0) for each in lengths)
+
+
+def _feed_count(
+    reader: Iterable[Batch], specs: Mapping[str, InputSpec], feeding: Feeding
+) -> int | None:
+    """Count the feeds of a list of batches; None where they must be read."""
+    if not isinstance(reader, list):
+        return None
+    count = 0
+    for batch in reader:
+        if not isinstance(batch, Mapping):  # reported when read
+            return None
+        given = {n: as_array("data", n, array) for n, array in batch.items() if n in specs}
+        try:
+            count += arranged("data", specs, given, feeding).count
+        except DataError:  # reported when read
+            return None
+    return count
 
 
 def _reader(

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.data.batching import Batch, joined, owned, padded, pieces
+from intact.data.feeding import Carried, Feeding, Step, arranged, takes_feeds
 from intact.data.functions import describe
 from intact.data.images.reader import ImageFolder
 from intact.data.labels import (
@@ -23,7 +26,14 @@ from intact.data.labels import (
 )
 from intact.data.mask import RealPositions, real_positions, refuse_missing
 from intact.data.preprocess import Preprocess
-from intact.data.signature import LABELS, InputSpec, check_batch, check_ranks
+from intact.data.signature import (
+    LABELS,
+    InputSpec,
+    check_batch,
+    check_feed,
+    check_ranks,
+    without_batch_axis,
+)
 from intact.errors import DataError
 
 
@@ -45,6 +55,9 @@ class Samples:
         keep_references: Keep all references and not only labels; they may be large.
         codes: Inputs that the source has as codes, and the reader as the numbers that those
             stand for.
+        feeding: Which inputs have no axis for samples, and which are states.
+        step: Runs the float model for its states; needed where there are some.
+        shapes: How many samples of the last pass had which shapes, one for each input.
     """
 
     source: str
@@ -58,6 +71,11 @@ class Samples:
     unread: frozenset[str] = frozenset()
     keep_references: bool = False
     codes: tuple[str, ...] = ()
+    feeding: Feeding = field(default_factory=Feeding)
+    step: Step | None = None
+    shapes: Counter[tuple[tuple[int, ...], ...]] = field(
+        default_factory=Counter, repr=False, compare=False
+    )
     _seen: list[BatchReferences] = field(default_factory=list, repr=False, compare=False)
 
     def batches(self, size: int) -> Iterator[tuple[Batch, int]]:
@@ -80,6 +98,9 @@ class Samples:
         Raises:
             DataError: As for ``batches``.
         """
+        if self.takes_feeds:
+            yield from ((feed, 1, None) for feed in self._progressed())
+            return
         done, is_any_real = 0, self.mask is None
         for rows in self._rebatched(size):
             count = len(next(iter(rows.values())))
@@ -99,8 +120,15 @@ class Samples:
             )
 
     @property
+    def takes_feeds(self) -> bool:
+        """Whether each sample is a batch of its own, in which inputs have the model's shapes."""
+        return takes_feeds(self.specs, self.feeding)
+
+    @property
     def fixed_batch(self) -> int | None:
         """The batch size that the model fixes; None if it is free."""
+        if self.takes_feeds:
+            return 1
         fixed = (spec.fixed_batch for spec in self.specs.values())
         return next((size for size in fixed if size is not None), None)
 
@@ -140,7 +168,7 @@ class Samples:
             DataError: Some samples have no label, or labels are not class numbers.
         """
         if not self._seen:
-            for _ in self._checked():
+            for _ in self._feeds() if self.takes_feeds else self._checked():
                 pass
         return joined_labels(self.source, self._seen)
 
@@ -151,6 +179,87 @@ class Samples:
             DataError: Some samples have no entry, or there are not as many entries as samples.
         """
         return joined_references(self.source, self._seen)
+
+    def _progressed(self) -> Iterator[Batch]:
+        """Yield feeds, with the states that the float model gives, and report each."""
+        carried = Carried(self.feeding.states, self.specs)
+        for done, feed in enumerate(self._feeds()):
+            ready = {name: carried.into(feed)[name] for name in self.specs}
+            ready = check_feed(self.source, self.specs, ready, done)
+            self._note(ready, 1)
+            yield ready
+            if self.progress is not None:
+                self.progress(done + 1, self.count)
+            if self.step is not None:
+                carried.keep(self.step(ready))
+
+    def _feeds(self) -> Iterator[Batch]:
+        """Yield the feeds of the source, as they come."""
+        scaled = self.preprocess.inputs(self.specs)
+        self._start()
+        seen = 0
+        for raw in self._raw():
+            inputs, references = self._separated(raw)
+            found = arranged(self.source, self.specs, inputs, self.feeding)
+            room = found.count if self.limit is None else min(found.count, self.limit - seen)
+            for feed in itertools.islice(found, room):
+                seen += 1
+                ready = {
+                    name: self.preprocess(name, array) if name in scaled else array
+                    for name, array in feed.items()
+                }
+                yield owned(ready, inputs) if self._is_refilled else ready
+            self._seen.append(BatchReferences(references, found.count, room))
+            if self.limit is not None and seen >= self.limit:
+                return  # stop reading: the source may be endless
+        self._refuse_none(seen)
+
+    def _start(self) -> None:
+        """Forget what the last pass saw."""
+        self._seen.clear()
+        self.shapes.clear()
+
+    def _note(self, batch: Batch, count: int) -> None:
+        """Count the shapes of some samples, each as a batch of one."""
+        shapes = (batch[name].shape for name in self.specs)
+        if not self.takes_feeds:
+            shapes = ((1, *shape[1:]) for shape in shapes)
+        self.shapes[tuple(shapes)] += count
+
+    @property
+    def usual_shapes(self) -> dict[str, tuple[int, ...]]:
+        """The shapes that most samples of the last pass had, of inputs that leave them open.
+
+        The smallest of equally many, so that the order of the samples has no effect.
+        """
+        if not self.shapes:
+            return {}
+        usual = min(self.shapes, key=lambda shapes: (-self.shapes[shapes], shapes))
+        first = 0 if self.takes_feeds else 1
+        found = zip(self.specs.items(), usual, strict=True)
+        return {name: shape for (name, spec), shape in found if None in spec.shape[first:]}
+
+    def common_shapes(self) -> dict[str, tuple[int, ...]]:
+        """Read the samples for the shapes that all of them have, each as a batch of one.
+
+        Returns:
+            By input; empty where samples differ.
+
+        Raises:
+            DataError: As of `batches`.
+        """
+        if self.takes_feeds:
+            zeros = Carried(self.feeding.states, self.specs)
+            for feed in self._feeds():
+                self._note(zeros.into(feed), 1)
+        else:
+            for _ in self._checked():
+                pass
+        return dict(zip(self.specs, *self.shapes, strict=True)) if len(self.shapes) == 1 else {}
+
+    def _refuse_none(self, seen: int) -> None:
+        if seen == 0:
+            raise DataError(f"{self.source}: no samples", remedy="give at least one")
 
     def _rebatched(self, size: int) -> Iterator[Batch]:
         pending: list[Batch] = []
@@ -170,10 +279,11 @@ class Samples:
 
     def _checked(self) -> Iterator[Batch]:
         scaled = self.preprocess.inputs(self.specs) - {self.mask}
-        self._seen.clear()
+        self._start()
         seen = 0
         for raw in self._raw():
             inputs, references = self._separated(raw)
+            inputs = without_batch_axis(self.specs, inputs)
             check_ranks(self.source, self.specs, inputs)
             before = seen
             for batch in pieces(inputs):
@@ -188,14 +298,15 @@ class Samples:
                 checked = self._check(ready, first=seen)
                 if self._is_refilled:
                     checked = owned(checked, inputs)
-                seen += len(next(iter(checked.values())))
+                count = len(next(iter(checked.values())))
+                self._note(checked, count)
+                seen += count
                 yield checked
             every = len(next(iter(inputs.values())))
             self._seen.append(BatchReferences(references, every, seen - before))
             if self.limit is not None and seen >= self.limit:
                 return  # stop reading: the source may be endless
-        if seen == 0:
-            raise DataError(f"{self.source}: no samples", remedy="give at least one")
+        self._refuse_none(seen)
 
     def _separated(self, raw: Mapping[str, Any]) -> tuple[Batch, dict[str, Reference]]:
         """Split a raw batch into arrays for the model or the mask, and references to keep."""

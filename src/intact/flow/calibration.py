@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -14,15 +14,17 @@ from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
+from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
-from intact.data.sources import is_folder, open_samples
+from intact.data.sources import is_folder
 from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.original import Compared, Original
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
+from intact.flow.samples import open_fed
 from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import export
@@ -201,12 +203,15 @@ class Calibration:
             max_memory=self.options.max_memory,
             first=first,
         )
-        return _Observed(statistics, inputs, _skipped(opened.skipped), first)
+        return _Observed(
+            statistics, inputs, _skipped(opened.skipped), first, opened.feeding, opened.usual_shapes
+        )
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
-        return open_samples(
+        return open_fed(
             data,
             graph,
+            self.options,
             preprocess=self.preprocess,
             limit=self.options.samples,
             mask=self.options.mask,
@@ -237,7 +242,11 @@ class Calibration:
             statistics = observed.statistics.only(dict.fromkeys((*observed.inputs, *required)))
         plan = assign(job.plan, statistics, job.method, given)
         options = self.options
-        plan.provenance = plan.provenance.observed(options.mask, options.method_options)
+        provenance = plan.provenance.observed(options.mask, options.method_options)
+        if observed is not None:
+            fed = observed.feeding
+            provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
+        plan.provenance = provenance
         return plan, statistics
 
 
@@ -248,6 +257,9 @@ class _Observed(NamedTuple):
     notes: tuple[Note, ...]
     first: Batch
     """The inputs of one sample."""
+    feeding: Feeding
+    shapes: Mapping[str, tuple[int, ...]]
+    """What most samples have where the model leaves it open."""
 
 
 @dataclass

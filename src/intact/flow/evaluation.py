@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.data.batching import Batch
+from intact.data.feeding import Carried
 from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
@@ -85,9 +86,12 @@ def evaluate_result(
     runtime, quantized = _runs(result, threads)
     seen = _Pass.of(float_model.outputs, metric)
     first: Batch = {}
+    carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself
     for feeds, count in samples.batches(size):
         first = first or feeds
-        seen.add(float_model.run(feeds), quantized(feeds), size, count)
+        found = quantized(carried.into(feeds))
+        carried.keep(found)
+        seen.add(float_model.run(feeds), found, size, count)
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
     metrics = {} if metric is None else _figures(metric, seen.records, samples)
@@ -97,7 +101,7 @@ def evaluate_result(
     if is_deployed:
         begin(samples.progress, "timing both models")
         timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
-    found = Evaluation(
+    evaluation = Evaluation(
         samples=seen.samples,
         output=seen.output,
         accuracy=None if labels is None or scores is None else _accuracy(*scores, labels, top_k),
@@ -119,7 +123,7 @@ def evaluate_result(
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
     is_other = result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
-    return _without_float(found) if is_other else found
+    return _without_float(evaluation) if is_other else evaluation
 
 
 def _warnings(

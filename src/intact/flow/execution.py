@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.data.batching import Batch, real_samples
+from intact.data.feeding import Carried
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.integer import IntegerEngine
@@ -139,10 +140,13 @@ def _collected(samples: Samples, batch: int, once: Callable[[Batch], tuple[Array
     parts: list[tuple[Arrays, Arrays]] = []
     total = 0
     size = samples.batch_size(batch)
+    carried = Carried(samples.feeding.states, samples.specs)
     for feeds, count in samples.batches(size):
         whole = samples.fixed_batch is not None  # such a model cannot run fewer
         rows = size if whole else count
-        outputs, tensors = once({name: array[:rows] for name, array in feeds.items()})
+        part = feeds if whole else {name: array[:rows] for name, array in feeds.items()}
+        outputs, tensors = once(carried.into(part))
+        carried.keep(outputs)
         parts.append((real_samples(outputs, rows, count), real_samples(tensors, rows, count)))
         total += count
     outputs = _joined([each for each, _ in parts])

@@ -14,6 +14,7 @@ from intact.flow.calibration import Calibration, Deployment, Job, given_scales, 
 from intact.flow.first_run import run_once
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result, Results, check_output, save_several
+from intact.flow.shapes import shaped
 from intact.flow.sources import (
     FloatSource,
     QuantizedSource,
@@ -24,7 +25,7 @@ from intact.flow.sources import (
     original_of,
     target_of,
 )
-from intact.graph import normalize
+from intact.graph import Graph
 from intact.improve.improvements import Improvements
 from intact.plan import Overrides, build_plan
 from intact.plan.preparation import graphs_for
@@ -104,43 +105,72 @@ def results_for(
             deployment = deployment_of(each, options.formats, options.io)
             method = Method.of(each, options.method, options.weight_method, options.method_options)
             ready.append((each, method, deployment))
+    if not ready:
+        return {}
     source = open_source(options.model)
     if isinstance(source, QuantizedSource):
         raise UsageError(
             "the model is quantized already", remedy="`intact import` reads it, and completes it"
         )
-    original = normalize(source.model)
-    if options.expand:
-        from intact.graph.passes.expand import expand
-
-        original = expand(original, options.expand)
-    graph = improvements.rewrite(original)
-    given = given_scales(options.scales, source.model, graph)
+    preprocess = preprocess_of(options) or Preprocess()
+    formats = [deployment.formats for _, _, deployment in ready]
+    models = shaped(source.model, options, options.input_shape, options.data, preprocess, formats)
+    originals = _expanded(models.graphs, options.expand)
+    rewritten = {name: improvements.rewrite(graph) for name, graph in originals.items()}
+    first = id(models.graphs[0])
+    given = given_scales(options.scales, source.model, rewritten[first])
     del source
     overrides = overrides_of(options)
     jobs = []
-    graphs = graphs_for(graph, [each for each, _, _ in ready])
-    for own, (each, method, deployment) in zip(graphs, ready, strict=True):
+    graphs = _graphs(models.graphs, rewritten, [each for each, _, _ in ready])
+    for own, given_graph, (each, method, deployment) in zip(
+        graphs, models.graphs, ready, strict=True
+    ):
         with refusals.of(each.name):
             plan = build_plan(own, each, overrides)
             if not options.allow_empty:
                 refuse_nothing_to_do(plan)
-            jobs.append(Job(plan.with_notes(improvements.notes(original)), method, deployment))
-    calibration = Calibration(
-        options,
-        preprocess_of(options) or Preprocess(),
-        improvements,
-        original_of(options.model, threads=options.threads),
-    )
+            notes = improvements.notes(originals[id(given_graph)])
+            jobs.append(Job(plan.with_notes(notes), method, deployment))
+    compared = original_of(options.model, threads=options.threads)
+    calibration = Calibration(options, preprocess, improvements, compared)
     results = {
         result.plan.target.name: result
-        for result in calibration.run(jobs, options.data, given, refusals)
+        for result in calibration.run(jobs, models.data, given, refusals)
     }
     for name, given_as in zip(names, targets, strict=True):
         if name in results:
             named = target_named(given_as)
             results[name].recipe = recipe_of("quantize", options, results[name], target=named)
     return results
+
+
+def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:
+    """Return each graph with operators expanded, by the identity of what it was before."""
+    found = {id(graph): graph for graph in graphs}
+    if op_types:
+        from intact.graph.passes.expand import expand
+
+        found = {name: expand(graph, op_types) for name, graph in found.items()}
+    return found
+
+
+def _graphs(
+    graphs: Sequence[Graph], rewritten: Mapping[int, Graph], targets: Sequence[Target]
+) -> list[Graph]:
+    """Prepare what is planned on; targets that share a graph and its needs go on sharing it.
+
+    Args:
+        graphs: One for each target.
+        rewritten: What is planned on, by the identity of the graph.
+        targets: The targets.
+    """
+    found: dict[int, Graph] = {}
+    for name, graph in rewritten.items():
+        members = [index for index, each in enumerate(graphs) if id(each) == name]
+        own = graphs_for(graph, [targets[index] for index in members])
+        found.update(zip(members, own, strict=True))
+    return [found[index] for index in range(len(targets))]
 
 
 def read_quantized(options: ImportOptions) -> Result:
@@ -360,6 +390,8 @@ def _refuse_without_samples(options: ImportOptions, overrides: Overrides | None)
         "--method-option": options.method_options,
         "--keep-float": overrides,
         "--mask": options.mask,
+        "--no-batch": options.no_batch,
+        "--state": options.state,
         "--max-memory": options.max_memory,
         "--skip-bad": options.skip_bad,
     }

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -22,11 +22,13 @@ from intact.flow.search_setup import (
     Setup,
     choices,
     float_graph,
+    float_model,
     log_path,
     objective_of,
     objective_options,
     refuse_unknown,
 )
+from intact.flow.shapes import Shapes, logged_shapes, shape_options, shaped, with_shapes
 from intact.flow.sources import default_target, deployment_of, original_of, target_of
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.search.cost import CostModel
@@ -112,13 +114,22 @@ def search(options: SearchOptions) -> FoundStrategy:
         options.objective, figure=options.figure, lower_is_better=options.lower_is_better
     )
     refuse_unknown(options.sampler, options.minimize)
-    course = _Course(options, _budget(options.budget), _path(options))
-    course.limits(0.0, 1.0)
+    budget, path = _budget(options.budget), _path(options)
+    _Course(options, budget, path).limits(0.0, 1.0)
     if isinstance(options.data, Iterator):
         raise UsageError(
             "samples are read twice", remedy="give arrays, a file, or a function that begins anew"
         )
-    graph = float_graph(options.model, described, options.expand, options.improve)
+    preprocess = preprocess_of(options) or Preprocess()
+    models = shaped(
+        float_model(options.model),
+        options,
+        options.input_shape,
+        options.data,
+        preprocess,
+        [deployment.formats],
+    )
+    graph = float_graph(models.graphs[0], described, options.expand, options.improve)
     space = choices(
         graph,
         described,
@@ -127,7 +138,8 @@ def search(options: SearchOptions) -> FoundStrategy:
         options.widths,
         allow_float=options.allow_float,
     )
-    setup = Setup.of(space, method, options, deployment)
+    setup = Setup.of(space, method, options, deployment, preprocess)
+    course = _Course(options, budget, path, models.shapes)
     found = course.run(setup, scored)
     result = setup.result(found.best.candidate, course.told(found), options.mask)
     result.recipe = recipe_of("search", options, result, target=target_named(target))
@@ -163,7 +175,9 @@ def replay(options: ReplayOptions) -> Result:
     target = entry.settings.target if options.target is None else options.target
     described = target_of(target)
     deployment = deployment_of(described, options.formats, options.io)
-    graph = float_graph(options.model, described, options.expand, options.improve)
+    shapes = options.input_shape or logged_shapes(entry.settings.options)
+    normalized = with_shapes(float_model(options.model), shapes)
+    graph = float_graph(normalized, described, options.expand, options.improve)
     entry.settings.refuse_other(graph, described, str(log))
     if entry.strategy is None:
         raise SearchError(
@@ -223,11 +237,13 @@ class _Course:
         options: As a call gave them.
         budget: When it ends.
         path: Where trials are written; None for nowhere.
+        shapes: Of the model's inputs, where they were given or follow from the samples.
     """
 
     options: SearchOptions
     budget: Budget
     path: Path | None
+    shapes: Shapes = field(default_factory=dict)
 
     def run(self, setup: Setup, scored: Objective | None) -> _Found:
         """Search, and confirm the best."""
@@ -322,7 +338,7 @@ class _Course:
             samples=trial_data.samples,
             samples_hash=trial_data.samples_hash,
             method=repr(trial_data.method),
-            options=objective_options(trial_data.objective),
+            options=objective_options(trial_data.objective) | shape_options(self.shapes),
         )
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,19 +13,18 @@ from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
 from intact.data.metric import Metric, MetricFunction
 from intact.data.preprocess import Preprocess
-from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import UsageError, nearest
 from intact.flow.calibration import Deployment, refuse_nothing_to_do
 from intact.flow.latency import latencies
-from intact.flow.quantize import preprocess_of
 from intact.flow.result import Result, check_output
+from intact.flow.samples import open_fed
 from intact.flow.sources import QuantizedSource, open_source, original_of
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
-from intact.graph import Graph, normalize
+from intact.graph import Graph
 from intact.graph.passes.expand import expand as expand_operators
 from intact.improve.improvements import Improvements
 from intact.plan import Note, Overrides, build_plan
@@ -68,6 +67,8 @@ def latency_of(planner: Planner, samples: Samples, *, threads: int) -> Callable[
 
 
 if TYPE_CHECKING:
+    import onnx_ir as ir
+
     from intact.recipe.groups import ModelSource
 
 LOG_SUFFIX = ".search.jsonl"
@@ -86,6 +87,7 @@ class Setup:
         samples: What the float model was observed on, and trials are run on.
         deployment: What is written of the best.
         preprocess: Kept in the result.
+        shapes: Those of most samples, where the model leaves them open.
         threads: In all; 0 takes all cores.
         notes: Of the comparison of the graph with the given model.
     """
@@ -98,11 +100,18 @@ class Setup:
     samples: Samples
     deployment: Deployment
     preprocess: Preprocess
+    shapes: Mapping[str, tuple[int, ...]]
     threads: int
     notes: tuple[Note, ...] = ()
 
     @staticmethod
-    def of(space: Space, method: Method, options: SearchOptions, deployment: Deployment) -> Setup:
+    def of(
+        space: Space,
+        method: Method,
+        options: SearchOptions,
+        deployment: Deployment,
+        preprocess: Preprocess,
+    ) -> Setup:
         """Observe the float model, and price the choices.
 
         Args:
@@ -110,15 +119,16 @@ class Setup:
             method: How scales are found.
             options: As a call gave them.
             deployment: What is written.
+            preprocess: What is done to the samples.
 
         Raises:
             UsageError: No choice changes the cost.
             IntactError: The samples do not fit, or what is asked for cannot be written.
         """
-        preprocess = preprocess_of(options) or Preprocess()
-        samples = open_samples(
+        samples = open_fed(
             options.data,
             space.plan.graph,
+            options,
             preprocess=preprocess,
             limit=options.samples,
             labels=options.labels,
@@ -138,6 +148,7 @@ class Setup:
             first=first,
         )
         compared = original_of(options.model, threads=threads).compare(space.plan.graph, first)
+        shapes = samples.usual_shapes  # before a further pass
         planner = Planner(space, statistics, method)
         # What cannot be written shall be said before hours are spent on it.
         deployment.result(planner.plan(space.default), statistics, preprocess)
@@ -157,6 +168,7 @@ class Setup:
             samples,
             deployment,
             preprocess,
+            shapes,
             threads,
             compared.notes,
         )
@@ -174,17 +186,40 @@ class Setup:
         needed = dict.fromkeys((*self.samples.specs, *required_tensors(structure)))
         known = self.statistics.only(needed)
         found = assign(structure, known, self.method)
-        found.provenance = found.provenance.searched(found_by).observed(mask)
+        fed = self.samples.feeding
+        found.provenance = (
+            found.provenance.searched(found_by)
+            .observed(mask)
+            .fed(fed.no_batch, fed.states, self.shapes)
+        )
         return self.deployment.result(found, known, self.preprocess, self.notes)
 
 
+def float_model(model: ModelSource) -> ir.Model:
+    """Open a float model.
+
+    Raises:
+        UsageError: It is quantized.
+    """
+    source = open_source(model)
+    if isinstance(source, QuantizedSource):
+        raise UsageError("the model is quantized already", remedy="search on the float model")
+    return source.model
+
+
 def float_graph(
-    model: ModelSource, target: Target, expand: Sequence[str], improve: Sequence[str]
+    graph: Graph, target: Target, expand: Sequence[str], improve: Sequence[str]
 ) -> Graph:
     """Return the graph that is searched: what `quantize` would plan on.
 
+    Args:
+        graph: Normalized.
+        target: Whose operators it is written in.
+        expand: Operator types to expand.
+        improve: Passes over the weights.
+
     Raises:
-        UsageError: The model is quantized, or an improvement follows after the scales.
+        UsageError: An improvement follows after the scales.
     """
     improvements = Improvements.of(improve)
     if improvements.refinements:
@@ -192,11 +227,7 @@ def float_graph(
             f"--improve {improvements.refinements[0]} follows after the scales",
             remedy="leave it out of the search",
         )
-    source = open_source(model)
-    if isinstance(source, QuantizedSource):
-        raise UsageError("the model is quantized already", remedy="search on the float model")
-    graph = improvements.rewrite(expand_operators(normalize(source.model), expand))
-    return graphs_for(graph, [target])[0]
+    return graphs_for(improvements.rewrite(expand_operators(graph, expand)), [target])[0]
 
 
 def choices(

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intact.data.progress import begin
-from intact.data.sources import open_samples
 from intact.data.stream import Samples
 from intact.errors import DataError, IntactError, UsageError
 from intact.flow.execution import in_numbers
 from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result, results_in
+from intact.flow.samples import open_fed
 from intact.flow.sources import default_target, load_result, names_deployed, target_of
 from intact.flow.verification import (
     Subject,
@@ -116,9 +116,11 @@ def _open(
     if options.data is None:
         opened = subject.draw_samples(_SAMPLES if count is None else count)
     else:
-        opened = open_samples(
+        opened = open_fed(
             options.data,
             subject.plan.graph,
+            options,
+            subject.plan.provenance,
             preprocess=steps_for(options, options.data, subject.preprocess),
             limit=count,
             labels=options.labels,

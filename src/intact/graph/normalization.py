@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import onnx
@@ -23,6 +23,7 @@ from intact.graph.passes.canonical import (
 from intact.graph.passes.ceil_mode import pad_pools
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_gemms
+from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.types import ask_runtime, infer_types
@@ -39,7 +40,9 @@ far.
 """
 
 
-def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
+def normalize(
+    source: str | Path | onnx.ModelProto | ir.Model, shapes: Mapping[str, Sizes] | None = None
+) -> Graph:
     """Convert a model to the canonical form that the rest of `intact` works on.
 
     Afterwards every node and value has a unique name (the model's own where it had one), constants
@@ -57,12 +60,16 @@ def normalize(source: str | Path | onnx.ModelProto | ir.Model) -> Graph:
 
     Args:
         source: A path, or a loaded model, which is not changed.
+        shapes: Sizes of inputs that leave them open, by name: what follows from them is folded.
 
     Raises:
         ModelError: The model cannot be read (see `intact.graph.files.load.load_model`), has a cycle
             or no inputs.
+        UsageError: A shape contradicts the model.
     """
     model = load_model(source)
+    if shapes:
+        set_input_shapes(model, shapes)
     library.sort_nodes(model)
     forget_claims(model)
     make_names_unique(model)

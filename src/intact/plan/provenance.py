@@ -24,11 +24,14 @@ class Provenance(
     Attributes:
         formats: Names of the formats that were written, the best first.
         improve: The passes over weights, in the order in which they were run.
+        input_shapes: What calibration saw of inputs with sizes of their own: the shapes of most
+            samples, the smallest of equally many.
         io: Name of the ``Io`` of the written files: the types of their inputs and outputs.
         mask: The array that is 0 where samples are padded.
         mean: The preprocessing's ``mean``; only in plans of version 1, which had no file for it.
         method: Threshold method of activations; ``given`` if every scale was given.
         method_options: Options given for ``method``.
+        no_batch: Inputs that have no axis for samples.
         preprocess: SHA-256 of the preprocessing file beside the plan.
         producer: The tool that quantized the model that was read.
         read_from: The format of the file that was read, if it has a layout of its own.
@@ -38,17 +41,20 @@ class Provenance(
         search: The search, trial, score and cost that gave the plan.
         source: ``quantized model`` if one was read and not changed since; ``quantized model,
             completed`` if it was calibrated further.
+        states: Inputs by the output that is fed to them in the next sample.
         statistics: SHA-256 of the statistics beside the plan.
         weight_method: Threshold method of weights.
     """
 
     formats: tuple[str, ...] = ()
     improve: tuple[str, ...] = ()
+    input_shapes: dict[str, tuple[int, ...]] = {}
     io: str = ""
     mask: str = ""
     mean: tuple[float, ...] = ()
     method: str = ""
     method_options: dict[str, float] = {}
+    no_batch: tuple[str, ...] = ()
     preprocess: str = ""
     producer: str = ""
     read_from: str = ""
@@ -57,6 +63,7 @@ class Provenance(
     scales_hash: str = ""
     search: str = ""
     source: str = ""
+    states: dict[str, str] = {}
     statistics: str = ""
     weight_method: str = ""
 
@@ -84,6 +91,17 @@ class Provenance(
         """Add the mask and the method's options."""
         options = dict(sorted((method_options or {}).items()))
         return msgspec.structs.replace(self, mask=mask or "", method_options=options)
+
+    def fed(
+        self,
+        no_batch: Iterable[str],
+        states: Mapping[str, str],
+        input_shapes: Mapping[str, tuple[int, ...]],
+    ) -> Provenance:
+        """Add how samples were fed, and in which shapes."""
+        return msgspec.structs.replace(
+            self, no_batch=tuple(no_batch), states=dict(states), input_shapes=dict(input_shapes)
+        )
 
     def improved(self, names: Iterable[str]) -> Provenance:
         """Add the passes over weights."""

@@ -21,6 +21,7 @@ from intact.recipe.kinds import (
     path_or_preprocess,
 )
 from intact.recipe.numbers import Count, Memory, Numbers, Pairs, Whole
+from intact.recipe.pairs import Links, Shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -232,6 +233,26 @@ class SampleOptions(Options):
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+class FeedOptions(Options):
+    """How samples become what the model takes."""
+
+    section: ClassVar[str] = "States and inputs without a batch"
+
+    no_batch: Sequence[str] = option(
+        Names("inputs", str, "INPUT"),
+        (),
+        "An input that has no axis for samples: its array is the same for all samples, or has a "
+        "further first axis. Several may be given.",
+    )
+    state: Mapping[str, str] | None = option(
+        Links("stateN=state", "OUT=IN"),
+        None,
+        "An output that becomes an input of the next sample: the samples are a sequence, which "
+        "begins with what the data gives, or with zeros. Several may be given.",
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class SkipOptions(Options):
     """What is done with files that are no images."""
 
@@ -279,7 +300,13 @@ class ArrayStepOptions(Options):
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CalibrationOptions(
-    ThreadOptions, SkipOptions, ArrayStepOptions, SampleOptions, MethodOptions, ProgressOptions
+    ThreadOptions,
+    SkipOptions,
+    ArrayStepOptions,
+    FeedOptions,
+    SampleOptions,
+    MethodOptions,
+    ProgressOptions,
 ):
     """From samples to scales."""
 
@@ -326,6 +353,14 @@ class GraphOptions(Options):
         (),
         "An operator type to expand into simpler operators that can be integers: "
         "BatchNormalization or LayerNormalization. Several may be given.",
+    )
+    input_shape: Mapping[str, Sequence[int | None]] | None = option(
+        Shapes(),
+        None,
+        "The shape of an input that leaves it open, with ? for what stays open; its name may be "
+        "left out where there is one input. Left out, formats of fixed sizes get that of the "
+        "samples. Several may be given.",
+        in_python="Sizes alone will do too; None is any size.",
     )
 
 
@@ -382,13 +417,15 @@ class ComparisonOptions(
     ThreadOptions,
     SkipOptions,
     ArrayStepOptions,
+    FeedOptions,
     LimitOptions,
     ProgressOptions,
 ):
     """What the commands share that run a result on samples."""
 
     headings: ClassVar[Mapping[str, str]] = {
-        ArrayStepOptions.section: f"{ArrayStepOptions.section} (left out, as for the calibration)"
+        group.section: f"{group.section} (left out, as for the calibration)"
+        for group in (ArrayStepOptions, FeedOptions)
     }
 
 

@@ -95,14 +95,19 @@ class BatchLayout:
         return (each,) * (each != 1) + shape[:axis] + shape[axis + 1 :]
 
 
-def find_layout(graph: Graph, tensors: Sequence[str], run: Run) -> BatchLayout:
+def find_layout(
+    graph: Graph, tensors: Sequence[str], run: Run, *, takes_feeds: bool = False
+) -> BatchLayout:
     """Return the layout for observing these tensors.
 
     Args:
         graph: The float model.
         tensors: Names of the values to observe; inputs of the model too.
         run: Used where shape inference does not tell: on one and two samples of zeros.
+        takes_feeds: Each sample is a batch of its own, in which no axis is that of samples.
     """
+    if takes_feeds:
+        return BatchLayout(1, dict.fromkeys(tensors))
     specs = input_specs(graph)
     computed = [name for name in tensors if name not in specs]
     axes: dict[str, int | None] = dict.fromkeys(tensors, 0)
@@ -190,6 +195,7 @@ class Observer:
         tensors: Names of the values to read.
         session: Has the computed ones as outputs; made if it is not given.
         layout: Of the batches; found if it is not given.
+        takes_feeds: Each sample is a batch of its own, in which no axis is that of samples.
 
     Raises:
         CalibrationError: The graph has no such value.
@@ -202,13 +208,14 @@ class Observer:
         *,
         session: ort.InferenceSession | None = None,
         layout: BatchLayout | None = None,
+        takes_feeds: bool = False,
     ) -> None:
         self.tensors = tuple(tensors)
         inputs = {str(value.name) for value in graph.inputs}
         self._computed = tuple(name for name in self.tensors if name not in inputs)
         self._session = session or make_session(model_of_outputs(graph, self._computed), threads=1)
         run = partial(run_session, self._session)
-        self.layout = layout or find_layout(graph, self.tensors, run)
+        self.layout = layout or find_layout(graph, self.tensors, run, takes_feeds=takes_feeds)
         self._local = threading.local()
 
     @property

@@ -86,6 +86,7 @@ class Expressible:
         floats: Whether operators may stay float.
         packs: Whether codes of 4 bits are stored two a byte.
         logarithmic: Whether levels may be spaced logarithmically.
+        open_sizes: Whether tensors may have sizes that are not known, besides the batch.
     """
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
@@ -93,6 +94,7 @@ class Expressible:
     floats: bool = True
     packs: bool = True
     logarithmic: bool = False
+    open_sizes: bool = True
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""
@@ -102,6 +104,7 @@ class Expressible:
             self.floats and other.floats,
             self.packs and other.packs,
             self.logarithmic and other.logarithmic,
+            self.open_sizes and other.open_sizes,
         )
 
 
@@ -109,7 +112,9 @@ EIGHT_BITS = frozenset({8})
 
 UP_TO_EIGHT_BITS = frozenset(range(2, 9))
 
-INTEGERS_ALONE = Expressible(UP_TO_EIGHT_BITS, UP_TO_EIGHT_BITS, floats=False, packs=False)
+INTEGERS_ALONE = Expressible(
+    UP_TO_EIGHT_BITS, UP_TO_EIGHT_BITS, floats=False, packs=False, open_sizes=False
+)
 
 """Of formats for machines without floats."""
 

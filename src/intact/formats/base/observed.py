@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from intact.data.batching import sample_count
 from intact.engines.cpu import detect_cpu
 from intact.errors import DataError, nearest
 from intact.formats.base.comparison import activations, differences, stored_feeds
@@ -219,16 +220,16 @@ def verify_observed(
         raise DataError("no recorded tensor can be compared", remedy="record the outputs of layers")
     beside = EngineBeside(program, found.tensors.values(), threads=threads)
     given = stored_feeds(program, feeds)
-    count = len(next(iter(given.values())))
+    count = sample_count(given)
     parts = list(_parts(program, given))
-    first = {name: array[parts[0]] for name, array in given.items()}
+    first = _cut(given, parts[0]) if len(parts) > 1 else given
     expected = beside.engine.run(first, [t.name for t in found.tensors.values()]).tensors
     records = {
         tensor.name: recorded(name, np.asarray(dump[name]), tensor, expected[tensor.name], count)
         for name, tensor in found.tensors.items()
     }
     for part in parts:
-        batch = {name: array[part] for name, array in given.items()}
+        batch = _cut(given, part) if len(parts) > 1 else given
         seen = {
             name: record.codes[part] if len(parts) > 1 else record.codes
             for name, record in records.items()
@@ -249,9 +250,13 @@ def verify_observed(
     )
 
 
+def _cut(feeds: Mapping[str, Array], part: slice) -> dict[str, Array]:
+    return {name: array[part] for name, array in feeds.items()}
+
+
 def _parts(program: Program, feeds: Mapping[str, Array]) -> Iterator[slice]:
     """Cut the samples into batches; those of a model of fixed size are one."""
-    count = len(next(iter(feeds.values())))
+    count = sample_count(feeds)
     fixed = any(tensor.shape[:1] != (None,) for tensor in program.inputs.values())
     size = count if fixed else _BATCH
     for start in range(0, max(count, 1), max(size, 1)):

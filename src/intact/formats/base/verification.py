@@ -14,6 +14,7 @@ from typing import Any, Protocol, TypeAlias, TypeVar
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.data.batching import sample_count
 from intact.engines.cpu import detect_cpu
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.simulate import Simulator
@@ -99,7 +100,7 @@ def compare(
             comparer.add(name, deployed[name], array, (outputs or {}).get(name))
         for name, array in ({} if by_default is None else by_default.run(feeds)).items():
             as_apps.add(name, array, expected[name], (outputs or {}).get(name))
-        samples += len(next(iter(feeds.values())))
+        samples += sample_count(feeds)
     engine, found = reference.engine, comparer.found()
     return Verification(
         target=plan.target.name,

@@ -151,7 +151,10 @@ def _rows(port: Port, feeds: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.i
             f"input {port.name!r} is {array.dtype}, the program takes int8", remedy="give its codes"
         )
     batch = port.shape[0] if port.shape else 1
-    if array.shape[1:] != tuple(port.shape[1:]) or len(array) % max(batch, 1):
+    is_whole = array.shape == tuple(port.shape)
+    if not is_whole and (
+        array.shape[1:] != tuple(port.shape[1:]) or array.ndim == 0 or len(array) % max(batch, 1)
+    ):
         raise DataError(
             f"input {port.name!r} has shape {list(array.shape)}, the program takes "
             f"{list(port.shape)}",

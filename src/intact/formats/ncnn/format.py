@@ -88,7 +88,7 @@ NCNN = Format(
     _FILES,
     _write,
     _read,
-    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
+    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False),
     verify=_verify,
     run=_run,
     load=_load,

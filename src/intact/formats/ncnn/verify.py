@@ -17,6 +17,7 @@ from functools import cached_property
 
 import numpy as np
 
+from intact.data.batching import sample_count
 from intact.engines.cpu import detect_cpu, instruction_sets
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.session import Feeds
@@ -64,7 +65,7 @@ def verify_ncnn(
             outputs.add(name, _shaped(deployed[model.outputs[name]], expected.shape), expected)
         shown = {name: deployed[model.outputs[name]] for name in computed}
         described.add(feeds, {n: _shaped(a, computed[n].shape) for n, a in shown.items()})
-        samples += len(next(iter(feeds.values())))
+        samples += sample_count(feeds)
     return Verification(
         target=plan.target.name,
         runtime=f"{as_used.name}, default options",

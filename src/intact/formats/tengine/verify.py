@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from intact.data.batching import sample_count
 from intact.engines.integer import IntegerEngine
 from intact.engines.limits import limits_of_simulation
 from intact.formats.base.comparison import activations
@@ -98,11 +99,13 @@ class _Deployed:
     ) -> tuple[dict[str, npt.NDArray[Any]], dict[str, npt.NDArray[Any]]]:
         """Return the outputs, and the codes of tensors by the model's names for them."""
         wanted = {value: self.tensors[value] for value in values}
-        count = len(next(iter(feeds.values())))
+        count = sample_count(feeds)
         step = 1 if self._is_single else max(count, 1)
         parts = []
         for start in range(0, count, step):
-            rows = {name: array[start : start + step] for name, array in feeds.items()}
+            rows = feeds
+            if step < count:
+                rows = {name: array[start : start + step] for name, array in feeds.items()}
             found = self._engine.run(rows, [tensor.name for tensor in wanted.values()])
             codes = {v: t.as_in_model(found.tensors[t.name]) for v, t in wanted.items()}
             parts.append((found.outputs, codes))

@@ -184,7 +184,7 @@ TFLITE = Format(
     ("ai_edge_litert", "flatbuffers"),
     "tflite",
     has_io=True,
-    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False),
+    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS, packs=False, open_sizes=False),
     verify=_verify,
     run=_run,
     load=_load,

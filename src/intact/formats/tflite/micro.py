@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from intact.data.batching import sample_count
 from intact.errors import ExportError, MissingExtraError
 from intact.formats.base.comparison import numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
@@ -107,9 +108,11 @@ def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:
     size = max(
         (tensor.shape[0] or 1 for tensor in program.inputs.values() if tensor.shape), default=1
     )
-    for start in range(0, len(next(iter(feeds.values()))), size):
+    count = sample_count(feeds)
+    for start in range(0, count, size):
         for slot, name in enumerate(program.inputs):
-            interpreter.set_input(np.ascontiguousarray(feeds[name][start : start + size]), slot)
+            part = feeds[name][start : start + size] if size < count else feeds[name]
+            interpreter.set_input(np.ascontiguousarray(part), slot)
         interpreter.invoke()
         for slot, name in enumerate(program.outputs):
             found[name].append(np.array(interpreter.get_output(slot)))

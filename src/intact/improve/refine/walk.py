@@ -70,12 +70,10 @@ class Walk:
         limited = replace(samples, limit=limit)
         size = limited.batch_size(min(_BATCH, limit))
         inputs = {str(value.name): value for value in plan.graph.inputs}
-        batches = (
-            (feeds, size if limited.fixed_batch is not None else count)
-            for feeds, count in limited.batches(size)
-        )
+        whole = limited.fixed_batch is not None  # such a model cannot run fewer
         self._in_float: list[Arrays] = [
-            {inputs[name]: array[:rows] for name, array in feeds.items()} for feeds, rows in batches
+            {inputs[n]: array if whole else array[:count] for n, array in feeds.items()}
+            for feeds, count in limited.batches(size)
         ]
         self._quantized: list[Arrays] = [dict(values) for values in self._in_float]
         self._readers = Counter(

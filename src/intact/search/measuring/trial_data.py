@@ -63,11 +63,17 @@ class Chunk:
 
 
 def read_samples(samples: Samples, size: int, max_bytes: int) -> dict[str, npt.NDArray[Any]]:
-    """Read all samples into one array for each input; samples along axis 0."""
+    """Read all samples into one array for each input; samples along axis 0.
+
+    Feeds, which have no such axis, get it in front.
+    """
     parts: list[Mapping[str, npt.NDArray[Any]]] = []
     taken = 0
     for feeds, count in samples.batches(size):
-        part = {name: array[:count] for name, array in feeds.items()}
+        part = {
+            name: array[None] if samples.takes_feeds else array[:count]
+            for name, array in feeds.items()
+        }
         taken += sum(array.nbytes for array in part.values())
         known = taken if samples.count is None else taken * samples.count // _done(parts, count)
         if max(taken, known) > max_bytes:
@@ -115,13 +121,20 @@ def chunks_of(
     sizes: Sequence[int],
     threads: int,
     max_bytes: int,
+    *,
+    are_feeds: bool = False,
 ) -> Iterator[Chunk]:
-    """Split the samples into chunks of these sizes and run the float model over each."""
+    """Split the samples into chunks of these sizes and run the float model over each.
+
+    Of feeds, each is a chunk, without the axis along which they are stacked.
+    """
     model = FloatModel(graph, threads=threads)
     total, start = len(next(iter(feeds.values()))), 0
     taken = sum(array.nbytes for array in feeds.values())
     for size in sizes:
         rows = {name: array[start : start + size] for name, array in feeds.items()}
+        if are_feeds:
+            rows = {name: array[start] for name, array in feeds.items()}
         count = min(size, total - start)
         if count < size:
             rows = {
@@ -285,7 +298,17 @@ class TrialData:
             labels = labels[order]
         first = 1 if size == samples.fixed_batch else _FIRST_CHUNKS
         sizes = portions(total, size, first)
-        chunks = tuple(chunks_of(space.plan.graph, feeds, labels, sizes, threads, max_bytes))
+        chunks = tuple(
+            chunks_of(
+                space.plan.graph,
+                feeds,
+                labels,
+                sizes,
+                threads,
+                max_bytes,
+                are_feeds=samples.takes_feeds,
+            )
+        )
         output, count = next(iter(chunks[0].outputs.values())), chunks[0].count
         if objective is None:
             kind = default_kind(output, count, has_labels=labels is not None)

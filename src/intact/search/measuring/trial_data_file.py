@@ -143,8 +143,14 @@ def save_trial_data(trial_data: TrialData, folder: Path) -> None:
         objective,
         [chunk.size for chunk in chunks],
         [chunk.count for chunk in chunks],
-        [_joined(name, [c.feeds[name] for c in chunks], write) for name in chunks[0].feeds],
-        [_output(name, chunks, write) for name in chunks[0].outputs],
+        [
+            _stored([(c.feeds[name], c.size) for c in chunks], name, write)
+            for name in chunks[0].feeds
+        ],
+        [
+            _stored([(c.outputs[name], c.count) for c in chunks], name, write)
+            for name in chunks[0].outputs
+        ],
         write(np.concatenate(labels)) if labels else "",
         [_reference(name, values, write) for name, values in trial_data.references.items()],
         trial_data.is_probability,
@@ -204,7 +210,7 @@ def _decoded(document: _Document, folder: Path) -> TrialData:
 
 
 def _chunks(document: _Document, folder: Path) -> list[Chunk]:
-    feeds = {each.name: _mapped(each.files[0], folder) for each in document.feeds}
+    feeds = {each.name: _loaded_reference(each, folder) for each in document.feeds}
     outputs = {each.name: _loaded_reference(each, folder) for each in document.outputs}
     labels = _mapped(document.labels, folder) if document.labels else None
     chunks, start, done = [], 0, 0
@@ -213,7 +219,10 @@ def _chunks(document: _Document, folder: Path) -> list[Chunk]:
             name: array[number] if isinstance(array, list) else array[done : done + count]
             for name, array in outputs.items()
         }
-        rows = {name: array[start : start + size] for name, array in feeds.items()}
+        rows = {
+            name: array[number] if isinstance(array, list) else array[start : start + size]
+            for name, array in feeds.items()
+        }
         classes = None if labels is None else labels[done : done + count]
         chunks.append(Chunk(rows, own, size, count, classes))
         start, done = start + size, done + count
@@ -226,16 +235,17 @@ def _mapped(name: str, folder: Path) -> npt.NDArray[Any]:
     return map_npy(folder / name)
 
 
-def _joined(name: str, parts: Sequence[npt.NDArray[Any]], write: _Writer) -> _Array:
-    return _Array(name, [write(np.concatenate(parts))])
+def _stored(parts: Sequence[tuple[npt.NDArray[Any], int]], name: str, write: _Writer) -> _Array:
+    """Write an input or output as one file, or as one per chunk where it has no sample axis.
 
-
-def _output(name: str, chunks: Sequence[Chunk], write: _Writer) -> _Array:
-    """Write an output as one file, or as one per chunk where it has no sample axis."""
-    parts = [chunk.outputs[name] for chunk in chunks]
-    if all(part.ndim and len(part) == c.count for part, c in zip(parts, chunks, strict=True)):
-        return _joined(name, parts, write)
-    return _Array(name, [write(part) for part in parts], is_list=True)
+    Args:
+        parts: The array of each chunk, and how many samples it is of.
+        name: Of the input or output.
+        write: Writes an array.
+    """
+    if all(array.ndim and len(array) == count for array, count in parts):
+        return _Array(name, [write(np.concatenate([array for array, _ in parts]))])
+    return _Array(name, [write(array) for array, _ in parts], is_list=True)
 
 
 def _reference(name: str, values: Reference, write: _Writer) -> _Array:

@@ -1,0 +1,179 @@
+"""The float model with the shapes that a user gives, or that the samples have."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+from intact.data.feeding import Feeding, takes_feeds
+from intact.data.preprocess import Preprocess
+from intact.data.signature import input_specs
+from intact.data.sources import is_folder
+from intact.engines.session import Optimization, make_session
+from intact.errors import ModelError, SearchError, UsageError
+from intact.flow.samples import open_fed
+from intact.formats.registry import expressible
+from intact.graph import Graph, normalize
+from intact.graph.passes.input_shapes import Sizes, shown_option
+from intact.recipe import pairs
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+    from intact.recipe.groups import CalibrationOptions, DataSource
+
+Shapes: TypeAlias = Mapping[str, Sizes]
+_LOGGED = "input_shape"
+
+
+@dataclass(frozen=True)
+class Shaped:
+    """A float model for some formats.
+
+    Attributes:
+        graphs: Normalized, one for each set of formats; those with the same needs share it.
+        data: The samples, with those that were looked at.
+        shapes: Of the inputs, as they were given or found, for formats of fixed sizes.
+    """
+
+    graphs: tuple[Graph, ...]
+    data: DataSource | None
+    shapes: Shapes
+
+
+def with_shapes(model: ir.Model, given: Shapes | None) -> Graph:
+    """Normalize a model with the shapes that a user gives.
+
+    Raises:
+        UsageError: The model has no such input, or cannot compute with such a shape.
+        ModelError: As of `normalize`.
+    """
+    if not given:
+        return normalize(model)
+    try:
+        graph = normalize(model, given)
+        make_session(graph.model, threads=1, optimization=Optimization.NONE)  # infers all shapes
+    except ModelError as error:
+        shown = " ".join(shown_option(name, sizes) for name, sizes in given.items())
+        raise UsageError(
+            f"{shown}: the model cannot compute with that: {_cause(error)}",
+            remedy="give the shape that it is made for",
+        ) from error
+    return graph
+
+
+def _cause(error: ModelError) -> str:
+    """Return what an error says without its remedy, which is for models without such shapes."""
+    return error.with_flags.partition(";")[0]
+
+
+def shaped(
+    model: ir.Model,
+    options: CalibrationOptions,
+    given: Shapes | None,
+    data: DataSource | None,
+    preprocess: Preprocess,
+    formats: Sequence[Sequence[str]],
+) -> Shaped:
+    """Normalize a model for several sets of formats.
+
+    Formats of fixed sizes get those of the samples, where all samples agree. The others keep the
+    sizes open that the user does not give.
+
+    Args:
+        model: The float model.
+        options: How the samples are read.
+        given: Shapes by input.
+        data: The samples.
+        preprocess: What is done to them.
+        formats: What is written, a set for each result.
+
+    Raises:
+        UsageError: A shape contradicts the model.
+        DataError: The samples do not fit the model.
+    """
+    graph = with_shapes(model, given)
+    fixed = [not expressible(names).open_sizes for names in formats]
+    shapes: dict[str, Sizes] = dict(given or {})
+    if data is None or not any(fixed) or not _leaves_open(graph, options):
+        return Shaped((graph,) * len(formats), data, shapes)
+    found, data = _common(graph, options, data, preprocess)
+    if not found:
+        return Shaped((graph,) * len(formats), data, shapes)
+    static, shapes = _fixed(model, {name: sizes for name, sizes in shapes.items() if name} | found)
+    return Shaped(tuple(static if each else graph for each in fixed), data, shapes)
+
+
+def _fixed(model: ir.Model, shapes: dict[str, Sizes]) -> tuple[Graph, dict[str, Sizes]]:
+    """Normalize a model with the shapes of samples; the batch too, if it computes with that."""
+    graph = normalize(model, shapes)
+    if not _computes_sizes(graph):
+        return graph, shapes
+    batch = {name: spec.shape[0] or 1 for name, spec in input_specs(graph).items() if spec.shape}
+    shapes = {name: (batch[name], *sizes[1:]) if sizes else () for name, sizes in shapes.items()}
+    return normalize(model, shapes), shapes
+
+
+def _computes_sizes(graph: Graph) -> bool:
+    return any(node.op_type in ("Shape", "Size") for node in graph.nodes)
+
+
+def shape_options(shapes: Shapes) -> dict[str, str]:
+    """Return the shapes as an option that the log of a search has; none without shapes."""
+    return {_LOGGED: json.dumps(shapes, sort_keys=True)} if shapes else {}
+
+
+def logged_shapes(options: Mapping[str, str]) -> Shapes:
+    """Read the shapes of a search out of its log.
+
+    Raises:
+        SearchError: They cannot be read.
+    """
+    if _LOGGED not in options:
+        return {}
+    try:
+        return pairs.Shapes().check(json.loads(options[_LOGGED]))
+    except ValueError as error:
+        raise SearchError(f"the log's {_LOGGED} cannot be read", remedy="search again") from error
+
+
+def _leaves_open(graph: Graph, options: CalibrationOptions) -> bool:
+    """Whether an input has sizes that are not known: the batch, if the model computes with it."""
+    specs = input_specs(graph)
+    with_batch = takes_feeds(specs, _feeding(options)) or _computes_sizes(graph)
+    return any(None in spec.shape[0 if with_batch else 1 :] for spec in specs.values())
+
+
+def _feeding(options: CalibrationOptions) -> Feeding:
+    return Feeding(tuple(options.no_batch), options.state or {})
+
+
+def _common(
+    graph: Graph, options: CalibrationOptions, data: DataSource, preprocess: Preprocess
+) -> tuple[Shapes, DataSource]:
+    """Find the shapes that all samples have, of inputs that leave sizes open; none if they differ.
+
+    Of an iterator, which gives its samples once, only the first batch is looked at: the others are
+    compared with it when they are read.
+    """
+    looked: DataSource = data
+    if isinstance(data, Iterator):
+        begin = list(itertools.islice(data, 1))
+        looked, data = begin, itertools.chain(begin, data)
+    is_uniform = is_folder(looked)  # its images are brought to one size
+    samples = open_fed(
+        looked,
+        graph,
+        options,
+        preprocess=preprocess,
+        limit=1 if is_uniform else options.samples,
+        mask=options.mask,
+        skip_bad=options.skip_bad,
+    )
+    shapes = samples.common_shapes()
+    batch = () if samples.takes_feeds else (None,)
+    found = {name: (*batch, *shape[len(batch) :]) for name, shape in shapes.items()}
+    return found, data
