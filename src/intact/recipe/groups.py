@@ -248,7 +248,7 @@ class FeedOptions(Options):
         Links("stateN=state", "OUT=IN"),
         None,
         "An output that becomes an input of the next sample: the samples are a sequence, which "
-        "begins with what the data gives, or with zeros. Several may be given.",
+        "begins with what the data gives, or else with zeros. Several may be given.",
     )
 
 

@@ -22,7 +22,7 @@ _MODULES = (moves, operators, spatial)
 
 _KEEP_FLOAT = "keep them float with --keep-float"
 _CUT = "cut them from the model, and compute them apart"
-_FIX = "fix them, for instance with `python -m onnxruntime.tools.make_dynamic_shape_fixed`"
+_FIX = "calibrate on samples of one shape, or give the sizes with --input-shape"
 
 _DESCRIPTION = "Written by intact"
 

@@ -134,7 +134,7 @@ def chunks_of(
     for size in sizes:
         rows = {name: array[start : start + size] for name, array in feeds.items()}
         if are_feeds:
-            rows = {name: array[start] for name, array in feeds.items()}
+            rows = {name: np.asarray(array[start]) for name, array in feeds.items()}
         count = min(size, total - start)
         if count < size:
             rows = {
@@ -240,7 +240,7 @@ class TrialData:
         """SHA-256 of the samples, their order and their labels, in hexadecimal."""
         digest = hashlib.sha256()
         for chunk in self.chunks:
-            arrays = {name: array[: chunk.count] for name, array in chunk.feeds.items()}
+            arrays = real_samples(chunk.feeds, chunk.size, chunk.count)
             for name, array in [*arrays.items(), ("labels", chunk.labels)]:
                 if array is not None:
                     digest.update(f"{name} {array.dtype.str} {array.shape} ".encode())

@@ -174,7 +174,7 @@ UNSUPPORTED: dict[str, tuple[Program, str]] = {
 @pytest.mark.parametrize("name", UNSUPPORTED)
 def test_unsupported_steps_are_reported_with_reason_and_remedy(name: str) -> None:
     program, reason = UNSUPPORTED[name]
-    remedies = {"open axes": "make_dynamic_shape_fixed", "float nodes": "cut them from the model"}
+    remedies = {"open axes": "input_shape", "float nodes": "cut them from the model"}
     remedy = remedies.get(name, "keep_float")
     with pytest.raises(ExportError, match=remedy) as caught:
         program_to_tflite(program)

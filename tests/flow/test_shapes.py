@@ -1,0 +1,97 @@
+"""Open axes of inputs: shapes that are given, that samples have, and that are drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import intact
+from intact.errors import UsageError
+from intact.flow.result import Result
+
+
+def model() -> onnx.ModelProto:
+    """A convolution of [N, 3, H, W], then rows of W * 4, of which Shape computes the length."""
+    weight = np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32)
+    arrays = [
+        numpy_helper.from_array(weight, "w"),
+        numpy_helper.from_array(np.int64([0]), "zero"),
+        numpy_helper.from_array(np.int64([1]), "one"),
+        numpy_helper.from_array(np.int64([-1]), "rest"),
+    ]
+    nodes = [
+        helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),
+        helper.make_node("Relu", ["c"], ["r"], "relu"),
+        helper.make_node("Shape", ["r"], ["sizes"], "shape"),
+        helper.make_node("Slice", ["sizes", "zero", "one"], ["batch"], "slice"),
+        helper.make_node("Concat", ["batch", "rest"], ["to"], "concat", axis=0),
+        helper.make_node("Reshape", ["r", "to"], ["y"], "reshape"),
+    ]
+    inputs = [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["N", 3, "H", "W"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, ["N", "L"])]
+    graph = helper.make_graph(nodes, "open", inputs, outputs, arrays)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def images(height: int = 6, width: int = 8, count: int = 4) -> np.ndarray:
+    shape = (count, 3, height, width)
+    return np.random.default_rng(1).normal(size=shape).astype(np.float32)
+
+
+def sizes(result: Result) -> list[object]:
+    return [d if isinstance(d, int) else None for d in result.plan.graph.inputs[0].shape or ()]
+
+
+def test_formats_of_fixed_sizes_get_those_of_the_samples() -> None:
+    found = intact.quantize_for(model(), images(), targets=["onnxruntime", "tengine"])
+    assert sizes(found["onnxruntime"]) == [None, 3, None, None]
+    assert sizes(found["tengine"])[1:] == [3, 6, 8]
+    assert "Shape" not in {node.op_type for node in found["tengine"].plan.graph.nodes}
+
+
+def test_samples_of_an_iterator_are_all_read() -> None:
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        for each in images():
+            yield {"x": each[None]}
+
+    found = intact.quantize(model(), batches(), target="tengine")
+    assert sizes(found)[1:] == [3, 6, 8]
+    assert found.statistics is not None
+    assert found.statistics["x"].samples == 4
+
+
+def test_given_shapes_are_written_for_every_target() -> None:
+    found = intact.quantize(model(), images(), input_shape={"x": [1, 3, 6, 8]})
+    assert sizes(found) == [1, 3, 6, 8]
+    assert "Shape" not in {node.op_type for node in found.plan.graph.nodes}
+    assert "input_shape" in found.recipe
+    found = intact.quantize(model(), images(), input_shape=[None, 3, 6, None])
+    assert sizes(found) == [None, 3, 6, None]
+
+
+@pytest.mark.parametrize(
+    ("shape", "message"),
+    [
+        ({"x": [1, 4, 6, 8]}, r"contradicts the model, whose input is \[\?, 3, \?, \?\]"),
+        ([1, 3, 6], "contradicts the model"),
+        ({"z": [1, 3, 6, 8]}, "no such input; known: x"),
+        ({"x": [0, 3, 6, 8]}, "give sizes by name"),
+    ],
+)
+def test_shapes_that_contradict_the_model_are_refused(shape: object, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        intact.quantize(model(), images(), input_shape=shape)  # type: ignore[arg-type]
+
+
+def test_drawn_inputs_have_the_shapes_that_calibration_saw() -> None:
+    mixed = [{"x": images(6, 8)}, {"x": images(5, 7, 2)}]
+    for batches in (mixed, mixed[::-1]):
+        result = intact.quantize(model(), batches)
+        assert result.plan.provenance.input_shapes == {"x": (1, 3, 6, 8)}
+        feeds, _ = next(result.draw_samples(2).batches(1))
+        assert feeds["x"].shape == (1, 3, 6, 8)
+    assert intact.verify(result, samples=2).samples == 2
