@@ -19,12 +19,12 @@ def recurrent_model() -> onnx.ModelProto:
     constants = {
         "w": rng.normal(size=(WIDTH, STATE)) / 3,
         "v": rng.normal(size=(STATE, STATE)) / 2,
-        "half": np.float32(0.5),
-        "two_f": np.float32(2),
+        "half": np.array(0.5),
+        "two_f": np.array(2.0),
     }
-    arrays = [numpy_helper.from_array(np.float32(a), name) for name, a in constants.items()]
-    integers = {"two": np.int64(2), "first": np.int64(0), "axes": np.int64([0])}
-    arrays += [numpy_helper.from_array(np.asarray(a), name) for name, a in integers.items()]
+    arrays = [numpy_helper.from_array(a.astype(np.float32), n) for n, a in constants.items()]
+    integers = {"two": np.array(2), "first": np.array(0), "axes": np.array([0])}
+    arrays += [numpy_helper.from_array(a.astype(np.int64), n) for n, a in integers.items()]
 
     def branch(name: str, node: onnx.NodeProto) -> onnx.GraphProto:
         output = helper.make_tensor_value_info(node.output[0], TensorProto.FLOAT, [1, STATE])

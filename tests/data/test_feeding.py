@@ -96,22 +96,22 @@ def test_states_follow_from_the_sample_before() -> None:
         return {"next": feed["state"] + 1}
 
     x = np.ones((3, specs["x"].shape[1] or 1), np.float32)
-    data = {"x": x, "rate": np.int64(1)}
+    data: dict[str, Any] = {"x": x, "rate": np.int64(1)}
     states = Feeding(states={"next": "state"})
     samples = open_samples(data, graph, feeding=states, step=step)
     feeds = [feed for feed, _ in samples.batches(1)]
     assert [float(feed["state"].max()) for feed in feeds] == [0, 1, 2]
     assert samples.count == 3
-    start = {**data, "state": np.full((2, 1, 3), 7, np.float32)}
+    start: dict[str, Any] = {**data, "state": np.full((2, 1, 3), 7, np.float32)}
     samples = open_samples(start, graph, feeding=states, step=step)
     assert [float(feed["state"].max()) for feed, _ in samples.batches(1)] == [7, 8, 9]
 
 
 def test_names_and_shapes_of_states_are_checked() -> None:
     graph = Graph(recurrent_graph())
-    with pytest.raises(UsageError, match="no output 'nxt'.*next"):
+    with pytest.raises(UsageError, match=r"no output 'nxt'.*next"):
         Feeding(states={"nxt": "state"}).of_graph(graph)
-    with pytest.raises(UsageError, match="no input 'stat'.*state"):
+    with pytest.raises(UsageError, match=r"no input 'stat'.*state"):
         Feeding(no_batch=("stat",)).of_graph(graph)
     with pytest.raises(UsageError, match="two outputs to the input 'state'"):
         Feeding(states={"next": "state", "y": "state"}).of_graph(graph)

@@ -19,9 +19,9 @@ def model() -> onnx.ModelProto:
     weight = np.random.default_rng(0).normal(size=(4, 3, 3, 3)).astype(np.float32)
     arrays = [
         numpy_helper.from_array(weight, "w"),
-        numpy_helper.from_array(np.int64([0]), "zero"),
-        numpy_helper.from_array(np.int64([1]), "one"),
-        numpy_helper.from_array(np.int64([-1]), "rest"),
+        numpy_helper.from_array(np.array([0], np.int64), "zero"),
+        numpy_helper.from_array(np.array([1], np.int64), "one"),
+        numpy_helper.from_array(np.array([-1], np.int64), "rest"),
     ]
     nodes = [
         helper.make_node("Conv", ["x", "w"], ["c"], "conv", pads=[1, 1, 1, 1]),

@@ -103,7 +103,8 @@ def shaped(
     found, data = _common(graph, options, data, preprocess)
     if not found:
         return Shaped((graph,) * len(formats), data, shapes)
-    static, shapes = _fixed(model, {name: sizes for name, sizes in shapes.items() if name} | found)
+    named = {name: sizes for name, sizes in shapes.items() if name}
+    static, shapes = _fixed(model, {**named, **found})
     return Shaped(tuple(static if each else graph for each in fixed), data, shapes)
 
 

@@ -354,7 +354,7 @@ class GraphOptions(Options):
         "An operator type to expand into simpler operators that can be integers: "
         "BatchNormalization or LayerNormalization. Several may be given.",
     )
-    input_shape: Mapping[str, Sequence[int | None]] | None = option(
+    input_shape: Mapping[str, Sequence[int | None]] | Sequence[int | None] | None = option(
         Shapes(),
         None,
         "The shape of an input that leaves it open, with ? for what stays open; its name may be "
