@@ -69,7 +69,7 @@ def test_given_shapes_are_written_for_every_target() -> None:
     assert sizes(found) == [1, 3, 6, 8]
     assert "Shape" not in {node.op_type for node in found.plan.graph.nodes}
     assert "input_shape" in found.recipe
-    found = intact.quantize(model(), images(), input_shape=[None, 3, 6, None])
+    found = intact.quantize(model(), images(), input_shape={"": [None, 3, 6, None]})
     assert sizes(found) == [None, 3, 6, None]
 
 

@@ -354,13 +354,13 @@ class GraphOptions(Options):
         "An operator type to expand into simpler operators that can be integers: "
         "BatchNormalization or LayerNormalization. Several may be given.",
     )
-    input_shape: Mapping[str, Sequence[int | None]] | Sequence[int | None] | None = option(
+    input_shape: Mapping[str, Sequence[int | None]] | None = option(
         Shapes(),
         None,
         "The shape of an input that leaves it open, with ? for what stays open; its name may be "
         "left out where there is one input. Left out, formats of fixed sizes get that of the "
         "samples. Several may be given.",
-        in_python="Sizes alone will do too; None is any size.",
+        in_python="None is any size, and an empty name that of the only input.",
     )
 
 
