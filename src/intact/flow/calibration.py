@@ -147,36 +147,28 @@ class Calibration:
                 begin(self.options.progress, "calibrating")
             names = [name for index in members for name in required[index]]
             observed = self._observe(jobs[members[0]].plan.graph, names, data)
-            once = _Once(None if observed is None else observed.first)
+            sample = None if observed is None else observed.first
+            compared = None
             for index in members:
-                job = jobs[index]
-                begin(self.options.progress, f"choosing scales for {job.plan.target.name}")
-                with refusals.of(job.plan.target.name):
-                    results[index] = self._made(job, required[index], observed, data, given, once)
+                job, name = jobs[index], jobs[index].plan.target.name
+                begin(self.options.progress, f"choosing scales for {name}")
+                made: tuple[QuantizedGraph, Statistics | None] | None = None
+                with refusals.of(name):
+                    made = self._assigned(job, required[index], observed, given)
+                if made is None:
+                    continue
+                plan, statistics = made
+                sample = draw_sample(plan, statistics) if sample is None else sample
+                compared = compared or self._compared(plan, sample)  # a difference stops all
+                notes = observed.notes if observed is not None else ()
+                with refusals.of(name):
+                    plan = self.improvements.named_in(self._refined(plan, data))
+                    result = job.deployment.result(
+                        plan, statistics, self.preprocess, notes + compared.notes
+                    )
+                    run_once(result, sample, compared.outputs, threads=self.options.threads)
+                    results[index] = result
         return [results[index] for index in sorted(results)]
-
-    def _made(
-        self,
-        job: Job,
-        required: Sequence[str],
-        observed: _Observed | None,
-        data: DataSource | None,
-        given: ScaleTable | None,
-        once: _Once,
-    ) -> Result:
-        """Make the result of one job, and run it once."""
-        plan, statistics = self._assigned(job, required, observed, given)
-        if once.sample is None:
-            once.sample = draw_sample(plan, statistics)
-        if once.compared is None:
-            once.compared = self._compared(plan, once.sample)
-        notes = observed.notes if observed is not None else ()
-        plan = self.improvements.named_in(self._refined(plan, data))
-        result = job.deployment.result(
-            plan, statistics, self.preprocess, notes + once.compared.notes
-        )
-        run_once(result, once.sample, once.compared.outputs, threads=self.options.threads)
-        return result
 
     def _compared(self, plan: QuantizedGraph, sample: Batch | None) -> Compared:
         """Compare the graph of a plan with the given model."""
@@ -260,19 +252,6 @@ class _Observed(NamedTuple):
     feeding: Feeding
     shapes: Mapping[str, tuple[int, ...]]
     """What most samples have where the model leaves it open."""
-
-
-@dataclass
-class _Once:
-    """What the results of one graph share.
-
-    Attributes:
-        sample: Inputs of one sample, drawn where none was observed.
-        compared: What comparing the graph with the given model gave.
-    """
-
-    sample: Batch | None
-    compared: Compared | None = None
 
 
 def given_scales(
