@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -21,10 +21,15 @@ _NUMBERS = "biuf"  # numpy's kinds: bool, signed, unsigned, float
 
 @dataclass(frozen=True)
 class InputSpec:
-    """Dtype and shape of one input; None for a dimension of any size."""
+    """Dtype and shape of one input; None for a dimension of any size.
+
+    Attributes:
+        first: Of a state its value in the first run, ``[1, ...]``, which stands for a missing array.
+    """
 
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...]
+    first: npt.NDArray[Any] | None = field(default=None, compare=False, repr=False)
 
     @property
     def fixed_batch(self) -> int | None:
@@ -54,7 +59,9 @@ def input_specs(graph: Graph) -> dict[str, InputSpec]:
                 f"{where} has the impossible shape {list(shape)}",
                 remedy="export the model with another input shape",
             )
-        specs[str(value.name)] = InputSpec(dtype, shape)
+        state = graph.states.get(str(value.name))
+        first = None if state is None else state.first
+        specs[str(value.name)] = InputSpec(dtype, shape, first)
     if not specs:
         raise ModelError("the model has no inputs", remedy="export it with its input")
     return specs
@@ -93,6 +100,7 @@ def check_batch(
                 f"{source}: the model has no input {name!r}",
                 remedy=nearest(name, [*specs, LABELS]),
             )
+    batch = _with_first_values(specs, batch)
     for name in specs:
         if name not in batch:
             raise DataError(
@@ -121,6 +129,19 @@ def without_batch_axis(
         if is_stacked and expected[0] in (None, 1):
             found[name] = batch[name][:, 0]
     return found
+
+
+def _with_first_values(
+    specs: Mapping[str, InputSpec], batch: Mapping[str, npt.NDArray[Any]]
+) -> Mapping[str, npt.NDArray[Any]]:
+    """Return a batch in which states that are not given have their first values."""
+    count = max((len(batch[name]) for name in specs if np.ndim(batch.get(name, 0))), default=0)
+    first = {
+        name: np.broadcast_to(spec.first, (count, *spec.first.shape[1:]))
+        for name, spec in specs.items()
+        if spec.first is not None and name not in batch and count
+    }
+    return {**batch, **first}
 
 
 def check_ranks(

@@ -19,6 +19,7 @@ from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
 from intact.graph.ops import OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.passes.widen import METADATA_KEY
+from intact.graph.states import State, states_of
 
 _GRAPH_TYPES = {ir.AttributeType.GRAPH, ir.AttributeType.GRAPHS}
 
@@ -193,6 +194,15 @@ class Graph:
             ModelError: The model's metadata of them is damaged.
         """
         return MappingProxyType(aliases_of(self._model))
+
+    @cached_property
+    def states(self) -> Mapping[str, State]:
+        """Inputs that are the last run's outputs, by name, with their first values.
+
+        Raises:
+            ModelError: See `states_of`.
+        """
+        return MappingProxyType(dict(states_of(self._model)))
 
     def node(self, name: str) -> ir.Node:
         """Return a node by name.

@@ -14,6 +14,7 @@ from tests.formats.tflite.read_layers import (
     conv,
     dense,
     image,
+    some_scales,
 )
 from tests.formats.tflite.small_files import TYPES, FileBuilder
 
@@ -314,6 +315,50 @@ def stretched(b: FileBuilder) -> list[int]:
     return outs
 
 
+def comparisons(b: FileBuilder) -> list[int]:
+    """Comparisons of codes, of indices and of floats, and what CAST makes of them."""
+    x = image(b)
+    shape = (1, 8, 8, 4)
+    y = b.codes((1, 1, 1, 4), scale=0.05, zero=3)
+    ids = b.input((1, 5), "int32")
+    zero = b.tensor((1,), "int32", None, data=[0])
+    found = b.op("EQUAL", [ids, zero], b.tensor((1, 5), "bool"), "EqualOptions")
+    other = b.op("NOT_EQUAL", [ids, zero], b.tensor((1, 5), "bool"), "NotEqualOptions")
+    return [
+        conv(b, x, (1, 4, 4, 3), stride=2),
+        b.op("EQUAL", [x, y], b.tensor(shape, "bool"), "EqualOptions", version=2),
+        b.op("GREATER", [x, y], b.tensor(shape, "bool"), "GreaterOptions", version=2),
+        b.op("LESS", [x, y], b.tensor(shape, "bool"), "LessOptions", version=2),
+        b.op("CAST", [found], b.tensor((1, 5), "float32"), "CastOptions"),
+        b.op("CAST", [other], b.tensor((1, 5), "int32", None), "CastOptions"),
+    ]
+
+
+def densified(b: FileBuilder) -> list[int]:
+    """DENSIFY of a matrix by rows and of a kernel in blocks, int8, float16 and float32."""
+    x = image(b, 1, 4, 4, 8)
+    kernel = b.random.integers(-127, 128, (6, 1, 1, 8)) * (b.random.random((6, 1, 1, 8)) < 0.3)
+    sparse = b.sparse(kernel, scale=some_scales(6))
+    weight = b.op("DENSIFY", [sparse], b.tensor(kernel.shape, scale=some_scales(6)),
+                  "DensifyOptions")  # fmt: skip
+    bias = b.bias(6, [0.05 * each for each in some_scales(6)])
+    y = b.op("CONV_2D", [x, weight, bias], b.tensor((1, 4, 4, 6), scale=0.3), "Conv2DOptions",
+             strideH=1, strideW=1, dilationHFactor=1, dilationWFactor=1)  # fmt: skip
+    outs = [y]
+    flat = b.op("DEQUANTIZE", [y], b.tensor((1, 4, 4, 6), "float32"), "DequantizeOptions")
+    for kind in ("float32", "float16"):
+        matrix = b.random.standard_normal((8, 6)) * (b.random.random((8, 6)) < 0.4)
+        sparse = b.sparse(matrix, kind, blocks=((0, 4),))
+        full = b.op("DENSIFY", [sparse], b.tensor((8, 6), kind), "DensifyOptions")
+        if kind == "float16":
+            single = b.tensor((8, 6), "float32")
+            full = b.op("DEQUANTIZE", [full], single, "DequantizeOptions", version=3)
+        out = b.tensor((1, 4, 4, 8), "float32")
+        outs.append(b.op("FULLY_CONNECTED", [flat, full, -1], out, "FullyConnectedOptions",
+                         keepNumDims=True))  # fmt: skip
+    return outs
+
+
 CASES = {
     case.__name__: case
     for case in (
@@ -338,5 +383,7 @@ CASES = {
         products,
         inputs_read_twice,
         stretched,
+        comparisons,
+        densified,
     )
 }

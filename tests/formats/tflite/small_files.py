@@ -22,6 +22,7 @@ TYPES = {
     "int32": schema.TensorType.INT32,
     "int64": schema.TensorType.INT64,
     "bool": schema.TensorType.BOOL,
+    "resource": schema.TensorType.RESOURCE,
 }
 _UNION = {name: code for name, code in vars(schema.BuiltinOptions).items() if code}
 
@@ -87,6 +88,41 @@ class FileBuilder:
         codes = self.random.integers(-size, size, channels)
         return self.tensor([channels], "int32", scale, data=codes)
 
+    def sparse(
+        self,
+        array: Any,
+        kind: str = "int8",
+        *,
+        blocks: Sequence[tuple[int, int]] = (),
+        **more: Any,
+    ) -> int:
+        """Add a constant without its zeros: the last axis is sparse, those before it dense.
+
+        Args:
+            array: The numbers or codes, of which whole blocks may be zero.
+            kind: Of the elements.
+            blocks: Axes that are split, with the length of a block.
+            more: As of ``tensor``.
+        """
+        array = np.asarray(array)
+        lengths = dict(blocks)
+        split = [(n // lengths.get(k, 1), lengths.get(k, 1)) for k, n in enumerate(array.shape)]
+        rank = array.ndim
+        order = [*range(0, 2 * rank, 2), *(2 * axis + 1 for axis, _ in blocks)]
+        rest = [2 * k + 1 for k in range(rank) if k not in lengths]
+        levels = array.reshape([n for pair in split for n in pair]).transpose([*order, *rest])
+        rows = levels.reshape(-1, split[-1][0], int(np.prod([n for _, n in blocks])))
+        there = (rows != 0).any(axis=2)
+        index = self.tensor(array.shape, kind, data=rows[there].reshape(-1), **more)
+        self.graph.tensors[index].sparsity = sparsity = schema.SparsityParametersT()
+        sparsity.traversalOrder = [*range(rank), *(rank + k for k in range(len(blocks)))]
+        sparsity.blockMap = [axis for axis, _ in blocks]
+        sparsity.dimMetadata = [_level(n) for n, _ in split[:-1]]
+        segments = np.concatenate([[0], np.cumsum(there.sum(axis=1))])
+        sparsity.dimMetadata.append(_sparse_level(segments, np.nonzero(there)[1]))
+        sparsity.dimMetadata += [_level(n) for _, n in blocks]
+        return index
+
     def ints(self, *numbers: int, shape: Shape | None = None) -> int:
         """Add a constant list of int32."""
         array = np.array(numbers, np.int32)
@@ -128,7 +164,18 @@ class FileBuilder:
                 setattr(table, key, value)
             operator.builtinOptions, operator.builtinOptionsType = table, _UNION[options]
         self.graph.operators.append(operator)
-        return int(operator.outputs[0])
+        return int(operator.outputs[0]) if operator.outputs else -1
+
+    def begin_subgraph(self) -> None:
+        """Let what is added next be a subgraph that CALL_ONCE may run."""
+        self._main, self.graph = self.graph, schema.SubGraphT()
+        self.graph.tensors, self.graph.operators = [], []
+        self.graph.inputs, self.graph.outputs = [], []
+        self.model.subgraphs.append(self.graph)
+
+    def end_subgraph(self) -> None:
+        """Go back to the main graph."""
+        self.graph = self._main
 
     def sign(self, inputs: Mapping[str, int], outputs: Mapping[str, int]) -> None:
         """Give the graph a signature."""
@@ -151,6 +198,23 @@ class FileBuilder:
         builder = flatbuffers.Builder(1024)
         builder.Finish(self.model.Pack(builder), b"TFL3")
         return bytes(builder.Output())
+
+
+def _level(length: int) -> schema.DimensionMetadataT:
+    level = schema.DimensionMetadataT()
+    level.format, level.denseSize = schema.DimensionType.DENSE, length
+    return level
+
+
+def _sparse_level(segments: Any, indices: Any) -> schema.DimensionMetadataT:
+    level = schema.DimensionMetadataT()
+    level.format = schema.DimensionType.SPARSE_CSR
+    level.arraySegments, level.arrayIndices = schema.Int32VectorT(), schema.Uint8VectorT()
+    level.arraySegments.values = np.asarray(segments, np.int32)
+    level.arrayIndices.values = np.asarray(indices, np.uint8)
+    level.arraySegmentsType = schema.SparseIndexVector.Int32Vector
+    level.arrayIndicesType = schema.SparseIndexVector.Uint8Vector
+    return level
 
 
 def reference(data: bytes) -> Interpreter:

@@ -213,7 +213,7 @@ def test_a_signature_names_the_ports() -> None:
     out = conv(b, x, (1, 4, 4, 3))
     b.sign({"image": x}, {"scores": out})
     model = read_tflite_model(b.build(out), TARGET)
-    signature, graph = model.signature, model.plan.graph
+    signature, graph = model.file.signature, model.plan.graph
     assert [value.name for value in graph.inputs] == ["image"]
     assert [value.name for value in graph.outputs] == ["scores"]
     assert (signature.inputs, signature.outputs) == ({"image": x}, {"scores": out})

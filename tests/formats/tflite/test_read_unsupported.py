@@ -53,9 +53,9 @@ def test_custom_operators_are_called_by_their_name() -> None:
     assert "CUSTOM TFLite_Detection_PostProcess (0)" in _refusal(b.build(out))
 
 
-def _hybrid(b: FileBuilder) -> int:
+def _hybrid_uint8(b: FileBuilder) -> int:
     x = b.input(SHAPE, "float32")
-    weight = b.codes((3, 1, 1, 2), scale=0.02)
+    weight = b.codes((3, 1, 1, 2), "uint8", scale=0.02, zero=128)
     fields = {"padding": SAME, "strideH": 1, "strideW": 1}
     out = b.tensor((1, 4, 4, 3), "float32")
     fields |= {"dilationHFactor": 1, "dilationWFactor": 1}
@@ -72,6 +72,35 @@ def _sparse_like(b: FileBuilder) -> int:
     out = conv(b, _image(b), (1, 4, 4, 3))
     b.graph.tensors[1].sparsity = schema.SparsityParametersT()
     return out
+
+
+def _sparse(change: Callable[[Any], None]) -> Make:
+    def make(b: FileBuilder) -> int:
+        sparse = b.sparse([[1, 0, 2, 0], [0, 0, 3, 4]], scale=0.05)
+        change(b.graph.tensors[sparse].sparsity)
+        full = b.op("DENSIFY", [sparse], b.tensor((2, 4)), "DensifyOptions")
+        x = b.input((1, 4))
+        return b.op("FULLY_CONNECTED", [x, full], b.tensor((1, 2)), "FullyConnectedOptions")
+
+    return make
+
+
+def _set_indices(*numbers: int) -> Callable[[Any], None]:
+    def change(sparsity: Any) -> None:
+        sparsity.dimMetadata[1].arrayIndices.values = np.array(numbers, np.uint8)
+
+    return change
+
+
+def _set_segments(*numbers: int) -> Callable[[Any], None]:
+    def change(sparsity: Any) -> None:
+        sparsity.dimMetadata[1].arraySegments.values = np.array(numbers, np.int32)
+
+    return change
+
+
+def _set_length(sparsity: Any) -> None:
+    sparsity.dimMetadata[0].denseSize = 1 << 30
 
 
 def _computed_weight(b: FileBuilder) -> int:
@@ -192,8 +221,13 @@ def _elsewhere(b: FileBuilder) -> int:
 @pytest.mark.parametrize(
     ("make", "says"),
     [
-        (_hybrid, "mixes float tensors with integer ones"),
-        (_sparse_like, "it is sparse"),
+        (_hybrid_uint8, "mixes float tensors with integer ones"),
+        (_sparse_like, "a sparse tensor: its order of axes is []"),
+        (_sparse(_set_indices(0, 2, 2, 9)), "an index of axis 1 lies outside it"),
+        (_sparse(_set_indices(0, 2, 2)), "its segments do not fit its indices"),
+        (_sparse(_set_segments(0, 5, 4)), "its segments do not fit its indices"),
+        (_sparse(_set_segments(0, 4)), "its segments do not fit its indices"),
+        (_sparse(_set_length), "axis 0 has 1073741824 places"),
         (_computed_weight, "its weight is computed"),
         (_moved_scale, "another scale than its input, which it only moves"),
         (_float_bias, "mixes float tensors"),

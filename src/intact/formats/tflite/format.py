@@ -90,6 +90,7 @@ class ReadTflite(WrittenFiles):
 def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
     from intact.formats.tflite.micro import verify_micro
     from intact.formats.tflite.run import Kernels
+    from intact.formats.tflite.stateless import stateless
     from intact.formats.tflite.verify import verify_read_tflite, verify_tflite
 
     (content,) = deployed.files.values()
@@ -103,6 +104,7 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
         return verify_micro(deployed.plan, content, batches)
     kernels, exported = Kernels(kind.value), deployed.exported
     if isinstance(exported, ReadTflite) and exported.model is not None:
+        content = stateless(content, exported.model.file)
         return verify_read_tflite(exported.model, content, batches, kernels, threads=threads)
     return verify_tflite(deployed.plan, content, batches, kernels, threads=threads)
 

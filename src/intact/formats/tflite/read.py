@@ -9,15 +9,22 @@ from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
 
 from intact.config import QuantState, TensorQuantConfig
-from intact.errors import ConfigError, ModelError
+from intact.errors import ConfigError, ModelError, Unsupported
 from intact.formats.base.binary import clipped
 from intact.formats.tflite.reader.builder import BATCH, DATA_TYPES, ModelBuilder
+from intact.formats.tflite.reader.common import is_hybrid
 from intact.formats.tflite.reader.decode import is_tflite, open_tflite
-from intact.formats.tflite.reader.file import Parameters, Signature
+from intact.formats.tflite.reader.file import (
+    Parameters,
+    TfliteFile,
+    constant_of,
+    parameters_of,
+)
 from intact.formats.tflite.reader.operators import build_model
 from intact.formats.tflite.reader.schema import Element
 from intact.formats.tflite.reader.tensors import ChannelLayout, Operand, channels_first, inverse
@@ -32,7 +39,8 @@ from intact.graph import (
 from intact.graph.aliases import set_aliases
 from intact.graph.files.quiet import quiet
 from intact.graph.passes import library
-from intact.plan import Decision, QuantizedGraph, TensorEnd
+from intact.graph.states import State, set_states
+from intact.plan import Decision, Note, NoteKind, QuantizedGraph, TensorEnd
 from intact.plan.bounds import follow_data
 from intact.plan.schemes import unquantized
 from intact.targets import Target
@@ -52,8 +60,31 @@ def assemble(builder: ModelBuilder) -> Graph:
     model = ir.Model(graph, ir_version=_IR_VERSION, producer_name=builder.file.description[:200])
     library.remove_unused(model)
     set_aliases(model, _second_names(builder, outputs))
+    set_states(model, _states(builder, outputs))
     _check_shapes(model, builder)
     return Graph(model)
+
+
+def _states(builder: ModelBuilder, outputs: Sequence[ir.Value]) -> list[State]:
+    """Return the states, which are the last inputs and outputs.
+
+    Raises:
+        ModelError: A first value is damaged.
+    """
+    file, count = builder.file, len(builder.file.states)
+    if not count:
+        return []
+    ports = zip(file.states, builder.graph.inputs[-count:], outputs[-count:], strict=True)
+    found = []
+    for state, before, after in ports:
+        try:
+            parameters, first = parameters_of(state.first), constant_of(state.first)
+            builder.charge(first.size)
+        except Unsupported as reason:
+            raise ModelError(f"{file.source}: a first value: {clipped(str(reason))}") from reason
+        numbers = first if parameters is None else parameters.numbers(first)
+        found.append(State(str(before.name), str(after.name), numbers.astype(np.float32)))
+    return found
 
 
 def _second_names(builder: ModelBuilder, outputs: Sequence[ir.Value]) -> dict[str, str]:
@@ -284,14 +315,14 @@ class TfliteModel:
         tensors: The activations that its plan has, by their number in the file.
         inputs: Numbers of the file's inputs, in the order of the graph's.
         outputs: Numbers of the file's outputs, in the order of the graph's.
-        signature: What callers of the file's signature call them; empty where it has none.
+        file: What the plan was made of.
     """
 
     plan: QuantizedGraph
     tensors: Mapping[int, TensorPlace]
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
-    signature: Signature
+    file: TfliteFile
 
 
 def read_tflite(source: str | Path | bytes, target: Target) -> QuantizedGraph:
@@ -330,7 +361,22 @@ def read_tflite_model(source: str | Path | bytes, target: Target) -> TfliteModel
     graph = assemble(builder)
     plan = configure(graph, target, builder)
     plan.provenance = plan.provenance.read(file.description[:200], "tflite")
-    return TfliteModel(plan, _places(builder), file.inputs, file.outputs, file.signature)
+    plan = plan.with_notes(_notes(builder))
+    return TfliteModel(plan, _places(builder), file.inputs, file.outputs, file)
+
+
+_HYBRID = (
+    "operators have float inputs and weights of codes, which are computed in float here; LiteRT "
+    "rounds such inputs to 8 bits at run time, so its outputs differ a little"
+)
+_CALIBRATE = "to have them in integers, give calibration data: their weights stay as they are"
+
+
+def _notes(builder: ModelBuilder) -> tuple[Note, ...]:
+    count = sum(is_hybrid(builder, op) for op in builder.file.operators)
+    if not count:
+        return ()
+    return (Note(NoteKind.CALIBRATION, "", f"{count} {_HYBRID}", _CALIBRATE),)
 
 
 def _places(builder: ModelBuilder) -> dict[int, TensorPlace]:

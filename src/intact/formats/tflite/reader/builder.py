@@ -30,6 +30,7 @@ DATA_TYPES: Mapping[Element, ir.DataType] = {
     Element.UINT8: ir.DataType.FLOAT,
     Element.INT32: ir.DataType.INT32,
     Element.INT64: ir.DataType.INT64,
+    Element.BOOL: ir.DataType.BOOL,
 }
 
 """Types of activations that are read, and what they are in the float graph."""

@@ -187,10 +187,32 @@ def mixes_batch(builder: ModelBuilder, is_mixed: bool) -> None:
 
 
 def one_kind(builder: ModelBuilder, op: Operator) -> None:
-    """Check that an operator does not compute with both integers and floats."""
-    elements = {builder.tensor(i).element for i in (*op.inputs, *op.outputs) if i >= 0}
+    """Check that an operator does not compute with both integers and floats.
+
+    Those with weights may take floats and a weight of codes ("hybrid" ones).
+    """
+    operands = [*op.inputs, *op.outputs]
+    if is_hybrid(builder, op):
+        del operands[1]
+    elements = {builder.tensor(index).element for index in operands if index >= 0}
     if elements & _FLOATS and elements & _CODES:
-        raise Unsupported("it mixes float tensors with integer ones (dynamic-range quantization)")
+        raise Unsupported("it mixes float tensors with integer ones")
+
+
+def is_hybrid(builder: ModelBuilder, op: Operator) -> bool:
+    """Tell whether an operator multiplies floats by codes.
+
+    LiteRT quantizes such floats at run time, each row by its own largest number.
+    """
+    if op.name not in _HYBRID or len(op.inputs) < 2 or min(op.inputs[1], len(op.outputs) - 1) < 0:
+        return False
+    weight = builder.tensor(op.inputs[1])
+    is_float = builder.tensor(op.outputs[0]).element is Element.FLOAT32
+    return is_float and weight.element in _HYBRID_WEIGHTS and builder.is_constant(op.inputs[1])
+
+
+_HYBRID = {"CONV_2D", "DEPTHWISE_CONV_2D", "FULLY_CONNECTED", "BATCH_MATMUL"}
+_HYBRID_WEIGHTS = {Element.INT4, Element.INT8}
 
 
 _FLOATS = {Element.FLOAT32, Element.FLOAT16}

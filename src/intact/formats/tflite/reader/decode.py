@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,17 @@ from intact.formats.tflite.reader.file import (
     Signature,
     TfliteFile,
 )
-from intact.formats.tflite.reader.schema import IDENTIFIER, OPERATORS, OPTIONS, VERSION, Element
+from intact.formats.tflite.reader.schema import (
+    IDENTIFIER,
+    OPERATORS,
+    OPTIONS,
+    TEXT,
+    VERSION,
+    Element,
+    OptionField,
+)
+from intact.formats.tflite.reader.sparse import Level, Sparsity
+from intact.formats.tflite.reader.variables import Part, has_variables, without_variables
 from intact.graph.files.regular import open_file, read_file
 
 _TABLE = 32
@@ -203,16 +214,9 @@ def _decode(wire: Wire) -> TfliteFile:
         raise wire.damaged("it has no graph")
     graph = graphs[0]
     buffers = root.tables(4, _MOST_ENTRIES)
-    tensors = tuple(
-        _tensor(wire, index, table, buffers)
-        for index, table in enumerate(graph.tables(0, _MOST_ENTRIES))
-    )
     codes = [_code(table) for table in root.tables(1, _MOST_ENTRIES)]
-    operators = tuple(
-        _operator(wire, index, table, codes, len(tensors))
-        for index, table in enumerate(graph.tables(3, _MOST_ENTRIES))
-    )
-    return TfliteFile(
+    tensors, operators = _part(wire, graph, buffers, codes)
+    file = TfliteFile(
         wire.source,
         len(wire.data),
         root.text(3),
@@ -222,6 +226,30 @@ def _decode(wire: Wire) -> TfliteFile:
         _numbers(wire, graph, 2, len(tensors), "the graph's outputs"),
         _signature(wire, root, len(tensors)),
     )
+    if not has_variables(operators):
+        return file
+    others: dict[int, Part] = {}
+    for op in operators:
+        if op.name == "CALL_ONCE":
+            number = int(op.options["init_subgraph_index"])
+            if not 0 < number < len(graphs):
+                raise wire.damaged(f"operator {op.index} calls subgraph {number} of {len(graphs)}")
+            if number not in others:
+                others[number] = _part(wire, graphs[number], buffers, codes)
+    return without_variables(file, others)
+
+
+def _part(wire: Wire, graph: Table, buffers: list[Table], codes: list[str]) -> Part:
+    """Read the tensors and operators of a subgraph."""
+    tensors = tuple(
+        _tensor(wire, index, table, buffers)
+        for index, table in enumerate(graph.tables(0, _MOST_ENTRIES))
+    )
+    operators = tuple(
+        _operator(wire, index, table, codes, len(tensors))
+        for index, table in enumerate(graph.tables(3, _MOST_ENTRIES))
+    )
+    return tensors, operators
 
 
 def _signature(wire: Wire, root: Table, tensors: int) -> Signature:
@@ -263,7 +291,39 @@ def _tensor(wire: Wire, index: int, table: Table, buffers: list[Table]) -> FileT
         _quantization(table.table(4)),
         data,
         odd,
+        _sparsity(wire, table.table(6)),
     )
+
+
+_DENSE = 0
+_WIDTHS: Mapping[int, npt.DTypeLike] = {1: np.int32, 2: np.uint16, 3: np.uint8}
+"""Types of the lists of a sparse level, by the number of their table in the union."""
+
+
+def _sparsity(wire: Wire, table: Table | None) -> Sparsity | None:
+    if table is None:
+        return None
+    levels = []
+    for level in table.tables(2, 2 * _MOST_DIMENSIONS):
+        if level.integer(0, "<b") == _DENSE:
+            levels.append(Level(level.integer(1, "<i")))
+        else:
+            levels.append(Level(0, _listed(wire, level, 2), _listed(wire, level, 4)))
+    order, blocks = table.array(0, np.int32), table.array(1, np.int32)
+    return Sparsity(
+        () if order is None else tuple(order.tolist()),
+        () if blocks is None else tuple(blocks.tolist()),
+        tuple(levels),
+    )
+
+
+def _listed(wire: Wire, level: Table, slot: int) -> npt.NDArray[np.integer[Any]]:
+    """Return the list of a union whose type is at a slot and whose table is at the next one."""
+    width, table = _WIDTHS.get(level.integer(slot, "<B")), level.table(slot + 1)
+    found = None if table is None or width is None else table.array(0, width)
+    if found is None or not len(found):
+        raise wire.damaged("a sparse tensor has no list of its places")
+    return found
 
 
 def _data(wire: Wire, buffer: Table) -> memoryview | None:
@@ -291,8 +351,6 @@ def _oddity(table: Table, shape: tuple[int, ...], code: int, element: Element | 
         return f"its element type is {code}"
     if any(length <= 0 for length in shape) or math.prod(shape) > _MOST_ELEMENTS:
         return f"its shape is {list(shape)}"
-    if table.has(6):
-        return "it is sparse"
     if table.number(5, "<?", 0):
         return "it is a variable that keeps its value from one run to the next"
     if table.integer(10, "<I"):
@@ -335,12 +393,15 @@ def _operator(wire: Wire, index: int, table: Table, codes: list[str], tensors: i
         name,
         _numbers(wire, table, 1, tensors, f"operator {index} reads", optional=True),
         _numbers(wire, table, 2, tensors, f"operator {index} writes"),
-        {
-            key: each.default
-            if options is None
-            else options.number(each.slot, each.form, each.default)
-            for key, each in fields.items()
-        },
+        {key: _option(options, each) for key, each in fields.items()},
+    )
+
+
+def _option(options: Table | None, field: OptionField) -> Any:
+    if field.form == TEXT:
+        return "" if options is None else options.text(field.slot)
+    return (
+        field.default if options is None else options.number(field.slot, field.form, field.default)
     )
 
 

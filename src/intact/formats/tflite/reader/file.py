@@ -24,6 +24,7 @@ from intact.config import (
 )
 from intact.errors import Unsupported
 from intact.formats.tflite.reader.schema import Element
+from intact.formats.tflite.reader.sparse import Sparsity, positions
 from intact.numerics.affine import dequantize
 
 
@@ -50,6 +51,7 @@ class FileTensor:
         quantization: None for what is not quantized.
         data: Bytes of a constant, of the length that type and shape ask for; None for others.
         odd: Why it cannot be used, "" where it can.
+        sparsity: Where the elements of the data stand, if zeros are left out.
     """
 
     index: int
@@ -60,6 +62,7 @@ class FileTensor:
     quantization: Quantization | None
     data: memoryview | None
     odd: str = ""
+    sparsity: Sparsity | None = None
 
     @property
     def rank(self) -> int:
@@ -105,6 +108,25 @@ class Signature:
 
 
 @dataclass(frozen=True, eq=False)
+class State:
+    """A resource variable as an input and an output.
+
+    Attributes:
+        name: Of the variable, which the input has.
+        next_name: What the output is called.
+        before: Number of the tensor that is the input.
+        after: Number of the tensor that is the output.
+        first: The constant that it holds before the first run.
+    """
+
+    name: str
+    next_name: str
+    before: int
+    after: int
+    first: FileTensor
+
+
+@dataclass(frozen=True, eq=False)
 class TfliteFile:
     """The main graph of a file.
 
@@ -117,6 +139,8 @@ class TfliteFile:
         inputs: Numbers of tensors.
         outputs: Numbers of tensors.
         signature: What callers of the graph's signature call its inputs and outputs, if it has one.
+        states: Resource variables that became the last inputs and outputs.
+        same: Tensors that are another one, because a variable was read again.
     """
 
     source: str
@@ -127,6 +151,8 @@ class TfliteFile:
     inputs: tuple[int, ...]
     outputs: tuple[int, ...]
     signature: Signature
+    states: tuple[State, ...] = ()
+    same: Mapping[int, int] = field(default_factory=dict)
 
 
 READ = "read"
@@ -260,6 +286,8 @@ def constant_of(tensor: FileTensor) -> npt.NDArray[np.generic]:
     if kind is None or tensor.data is None:
         raise Unsupported(f"tensor {tensor.name!r} is a constant of {tensor.element.name.lower()}")
     packed = tensor.element is Element.INT4
+    if tensor.sparsity is not None and not packed:
+        return _dense(tensor, tensor.sparsity, tensor.data, np.dtype(kind).newbyteorder("<"))
     size = -(-tensor.size // 2) if packed else tensor.size * np.dtype(kind).itemsize
     if len(tensor.data) != size:
         raise Unsupported(
@@ -271,3 +299,17 @@ def constant_of(tensor: FileTensor) -> npt.NDArray[np.generic]:
         codes = np.stack([both << 4 >> 4, both >> 4], axis=-1).reshape(-1)
         return codes[: tensor.size].reshape(tensor.shape)
     return np.frombuffer(tensor.data, np.dtype(kind).newbyteorder("<")).reshape(tensor.shape)
+
+
+def _dense(
+    tensor: FileTensor, sparsity: Sparsity, data: memoryview, kind: np.dtype[Any]
+) -> npt.NDArray[np.generic]:
+    """Return a sparse constant with its zeros, which are codes 0 of what is quantized."""
+    places = positions(sparsity, tensor.shape)
+    if len(data) != len(places) * kind.itemsize:
+        raise Unsupported(
+            f"tensor {tensor.name!r} has {len(data)} bytes for {len(places)} stored elements"
+        )
+    dense = np.zeros(tensor.size, kind)
+    dense[places] = np.frombuffer(data, kind)
+    return dense.reshape(tensor.shape)

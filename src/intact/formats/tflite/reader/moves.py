@@ -17,7 +17,7 @@ from intact.formats.tflite.reader.common import (
     optional,
     slot,
 )
-from intact.formats.tflite.reader.file import Operator
+from intact.formats.tflite.reader.file import Operator, parameters_of
 from intact.formats.tflite.reader.tensors import ChannelLayout, Input, arranged, channels_first
 
 _MOST_GATHERED = 1 << 16
@@ -241,6 +241,17 @@ def _pads(builder: ModelBuilder, op: Operator) -> list[tuple[int, int]]:
     needs_shape(builder, op.outputs[0], [n + sum(p) for n, p in zip(shape, pads, strict=True)])
     mixes_batch(builder, any(pads[0]))
     return pads
+
+
+@READERS.register("DENSIFY")
+def densify(builder: ModelBuilder, op: Operator) -> None:
+    """DENSIFY: a sparse constant with its zeros."""
+    index, output = slot(op, 0), op.outputs[0]
+    needs_shape(builder, output, builder.tensor(index).shape)
+    given, kept = parameters_of(builder.tensor(index)), parameters_of(builder.tensor(output))
+    if given is not kept and (given is None or not given.equals(kept)):
+        raise Unsupported("its output has another scale than its input, which it only moves")
+    builder.known[output] = builder.array(index)
 
 
 @READERS.register("QUANTIZE", "DEQUANTIZE")

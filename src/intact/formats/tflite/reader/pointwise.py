@@ -18,7 +18,7 @@ from intact.formats.tflite.reader.common import (
     slot,
 )
 from intact.formats.tflite.reader.file import Operator
-from intact.formats.tflite.reader.schema import Fused
+from intact.formats.tflite.reader.schema import Element, Fused
 from intact.formats.tflite.reader.tensors import (
     ChannelLayout,
     Input,
@@ -67,6 +67,41 @@ def binary(builder: ModelBuilder, op: Operator) -> None:
             keeps_scale(builder, index, op.outputs[0])
     layout, operands = _operands(builder, op)
     finish(builder, op, builder.node(_BINARY[op.name], operands), layout)
+
+
+_COMPARISONS = {"EQUAL": "Equal", "NOT_EQUAL": "Equal", "GREATER": "Greater", "LESS": "Less"}
+
+
+@READERS.register(*_COMPARISONS)
+def comparison(builder: ModelBuilder, op: Operator) -> None:
+    """Comparisons, of codes only where they are of one scale: the kernels round other ones."""
+    first, second = (builder.parameters(slot(op, number)) for number in (0, 1))
+    if (first is None) != (second is None) or (first is not None and not first.equals(second)):
+        raise Unsupported("it compares integers of different scales")
+    if builder.tensor(op.outputs[0]).element is not Element.BOOL:
+        raise Unsupported("its output is not bool")
+    layout, operands = _operands(builder, op)
+    value = builder.node(_COMPARISONS[op.name], operands)
+    value.type = ir.TensorType(ir.DataType.BOOL)
+    if op.name == "NOT_EQUAL":
+        value = builder.node("Not", [value])
+    builder.write(op.outputs[0], value, layout)
+
+
+_PLAIN = {Element.FLOAT32, Element.INT32, Element.INT64, Element.BOOL}
+
+
+@READERS.register("CAST")
+def cast(builder: ModelBuilder, op: Operator) -> None:
+    """CAST between floats, indices and truth values."""
+    layout, source = _source(builder, op)
+    given, wanted = (builder.tensor(index).element for index in (slot(op, 0), op.outputs[0]))
+    if not {given, wanted} <= _PLAIN:
+        raise Unsupported(f"it makes {wanted.name.lower()} of {given.name.lower()}")
+    kind = DATA_TYPES[wanted]
+    value = builder.node("Cast", [source], {"to": int(kind)})
+    value.type = ir.TensorType(kind)
+    builder.write(op.outputs[0], value, layout)
 
 
 @READERS.register("SQUARED_DIFFERENCE")

@@ -94,9 +94,13 @@ OPERATORS: Mapping[int, str] = MappingProxyType(
 """Names of operators by code; others are called by their number."""
 
 
+TEXT = "text"
+"""Stands for the format of a field that is a string."""
+
+
 @dataclass(frozen=True)
 class OptionField:
-    """A field of an operator's options: its slot, ``struct`` format and default."""
+    """A field of an operator's options: its slot, ``struct`` format or `TEXT`, and default."""
 
     slot: int
     form: str = "<i"
@@ -168,6 +172,8 @@ OPTIONS: Mapping[str, Mapping[str, OptionField]] = MappingProxyType(
         "SPACE_TO_DEPTH": _BLOCK,
         "MIRROR_PAD": {"mode": OptionField(0, "<b")},
         "GELU": {"approximate": OptionField(0, "<?")},
+        "CALL_ONCE": {"init_subgraph_index": OptionField(0)},
+        "VAR_HANDLE": {"container": OptionField(0, TEXT), "shared_name": OptionField(1, TEXT)},
     }
 )
 """Fields of the options that are read, by operator."""

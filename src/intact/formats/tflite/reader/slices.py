@@ -13,6 +13,7 @@ from intact.formats.tflite.reader.builder import ModelBuilder
 from intact.formats.tflite.reader.common import (
     READERS,
     axis_in,
+    clamped,
     finish,
     keeps_scale,
     mixes_batch,
@@ -31,20 +32,26 @@ def concatenation(builder: ModelBuilder, op: Operator) -> None:
     """CONCATENATION; only the uint8 kernel brings its inputs to one scale."""
     output = builder.tensor(op.outputs[0])
     axis = axis_in(int(op.options["axis"]), output.rank)
-    mixes_batch(builder, axis == 0)
+    mixes_batch(builder, axis == 0 or any(map(builder.is_constant, op.inputs)))
     shapes = [builder.tensor(index).shape for index in op.inputs]
     rest = {(*shape[:axis], *shape[axis + 1 :]) for shape in shapes if len(shape) == output.rank}
     if not shapes or len(rest) != 1 or any(len(shape) != output.rank for shape in shapes):
         raise Unsupported(f"shapes {[list(shape) for shape in shapes[:4]]} do not fit together")
     total = sum(shape[axis] for shape in shapes)
     needs_shape(builder, op.outputs[0], (*shapes[0][:axis], total, *shapes[0][axis + 1 :]))
-    if output.element is not Element.UINT8:
+    moves_codes = output.element is not Element.UINT8
+    if moves_codes:
         for index in op.inputs:
             keeps_scale(builder, index, op.outputs[0])
     layout = builder.layout_of(*op.inputs)
     operands = [builder.operand(index, layout) for index in op.inputs]
     attributes = {"axis": _place(axis, output.rank, layout)}
-    finish(builder, op, builder.node("Concat", operands, attributes), layout)
+    value = builder.node("Concat", operands, attributes)
+    if moves_codes:  # whose range clamps nothing that their own does not
+        value = clamped(builder, value, int(op.options["fused"]))
+        builder.write(op.outputs[0], value, layout)
+    else:
+        finish(builder, op, value, layout)
 
 
 @READERS.register("SPLIT")

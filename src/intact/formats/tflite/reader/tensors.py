@@ -198,7 +198,9 @@ _SLACK = 1 << 20
 
 _MOST_INTEGERS = 1 << 16
 
-_FLOATS_AND_INDICES = frozenset({Element.FLOAT32, Element.FLOAT16, Element.INT32, Element.INT64})
+_UNQUANTIZED = frozenset(
+    {Element.FLOAT32, Element.FLOAT16, Element.INT32, Element.INT64, Element.BOOL}
+)
 
 
 class TensorBuilder(NodeBuilder):
@@ -277,7 +279,7 @@ class TensorBuilder(NodeBuilder):
             Unsupported: It is of a type that activations do not have here.
         """
         tensor = self.tensor(index)
-        if tensor.element in _FLOATS_AND_INDICES:
+        if tensor.element in _UNQUANTIZED:
             return None
         if tensor.element not in (Element.INT8, Element.UINT8):
             raise Unsupported(f"tensor {tensor.name!r} is {tensor.element.name.lower()}")
