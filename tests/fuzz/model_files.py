@@ -127,9 +127,11 @@ def read_fake_quantized(path: Path) -> None:
 
 
 def tflite_models(_folder: Path) -> list[bytes]:
-    from tests.formats.tflite.read_cases import CASES, build
+    from tests.formats.tflite.read_cases import CASES, WIDE, build
+    from tests.formats.tflite.small_files import FileBuilder
+    from tests.formats.tflite.streams import streaming
 
-    return [build(name) for name in CASES]
+    return [*(build(name) for name in (*CASES, *WIDE)), streaming(FileBuilder(), again=True)]
 
 
 def mutate_tflite(data: bytes, other: bytes, random: Random) -> bytes:
@@ -140,12 +142,16 @@ def mutate_tflite(data: bytes, other: bytes, random: Random) -> bytes:
 
 def read_tflite(path: Path) -> None:
     from intact.engines.integer import IntegerEngine
+    from intact.errors import ModelError
     from intact.formats.tflite.read import read_tflite
     from intact.plan import plan_to_json
     from intact.program.lower import lower
     from intact.targets import load_target
 
-    plan = read_tflite(path, load_target("tflite"))
+    try:
+        plan = read_tflite(path, load_target("tflite"))
+    except ModelError:
+        plan = read_tflite(path, load_target("tflite-16x8"))
     plan_to_json(plan)
     program = lower(plan)
     shapes = {

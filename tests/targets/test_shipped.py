@@ -38,6 +38,7 @@ SHIPPED = (
     "tengine-u8",
     "tensorrt",
     "tflite",
+    "tflite-16x8",
     "tflite-micro",
     "tflite-xnnpack",
     "tvm",

@@ -24,7 +24,7 @@ class InputSpec:
     """Dtype and shape of one input; None for a dimension of any size.
 
     Attributes:
-        first: Of a state its value in the first run, ``[1, ...]``, which stands for a missing array.
+        first: Of a state its value in the first run, ``[1, ...]``: it stands for a missing array.
     """
 
     dtype: np.dtype[Any]

@@ -32,7 +32,7 @@ ROUNDING_CODES = {
 }
 """Modes as numbers, for compiled code."""
 
-DOUBLE_HALF_AWAY, DOUBLE_HALF_UP, SINGLE = 0, 1, 2
+DOUBLE_HALF_AWAY, DOUBLE_HALF_UP, SINGLE, WIDE = 0, 1, 2, 3
 """Which multiplication :func:`requantize_fixed_point` does."""
 
 
@@ -130,6 +130,17 @@ def multiply_single(value: Any, multiplier: Any, shift: Any) -> Any:
 
 
 @register_jitable
+def multiply_wide(value: Any, multiplier: Any, shift: Any) -> Any:
+    """Return ``value * multiplier * 2**(shift - 31)`` of a 64-bit value, rounded once half up.
+
+    The multiplier is rounded to 15 bits first. ``shift`` is -31 to 7 (TFLite's
+    ``MultiplyByQuantizedMultiplier`` of int64).
+    """
+    reduced = np.minimum((multiplier + 32768) >> 16, 32767)
+    return wrap_int32(shift_right_half_up(value * reduced, 15 - shift))
+
+
+@register_jitable
 def round_float(value: Any, code: int) -> Any:
     """Return one float rounded to an integer by a mode of `ROUNDING_CODES`, exactly."""
     nearest = np.rint(value)
@@ -164,27 +175,30 @@ def requantize_fixed_point(
 
     Args:
         accumulators: Integers, or floats that are integers, ``[rows, channels]``; in 32 bits they
-            wrap.
+            wrap, but for `WIDE` ones.
         bias: int64 ``[1 or channels]``, added to the accumulators.
         multiplier: int64, as ``bias``.
         shift: int64, as ``bias``; to the left if positive.
         zero_point: int64, as ``bias``.
         low: Smallest code.
         high: Largest code.
-        multiplication: `DOUBLE_HALF_AWAY`, `DOUBLE_HALF_UP` or `SINGLE`.
+        multiplication: `DOUBLE_HALF_AWAY`, `DOUBLE_HALF_UP`, `SINGLE` or `WIDE`.
         codes: Written.
     """
     step = 1 if multiplier.shape[0] > 1 else 0
     for row in range(accumulators.shape[0]):
         for channel in range(accumulators.shape[1]):
             one = channel * step
-            value = wrap_int32(np.int64(accumulators[row, channel]) + bias[one])
+            value = np.int64(accumulators[row, channel]) + bias[one]
+            value = value if multiplication == WIDE else wrap_int32(value)
             if multiplication == DOUBLE_HALF_AWAY:
                 code = multiply_double(value, multiplier[one], shift[one])
             elif multiplication == DOUBLE_HALF_UP:
                 code = multiply_double_half_up(value, multiplier[one], shift[one])
-            else:
+            elif multiplication == SINGLE:
                 code = multiply_single(value, multiplier[one], shift[one])
+            else:
+                code = multiply_wide(value, multiplier[one], shift[one])
             codes[row, channel] = min(max(code + zero_point[one], low), high)
 
 

@@ -62,7 +62,7 @@ def passive_bias(scheme: BiasScheme, channel_axis: int | None) -> TensorQuantCon
     return TensorQuantConfig(
         policy=make_policy(granularity, symmetric=True),
         rounding=Rounding.HALF_EVEN,
-        bits=32,
+        bits=max(scheme.dtype.bits, 32),
         quant_min=quant_min,
         quant_max=quant_max,
         granularity=granularity,

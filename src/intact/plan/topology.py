@@ -130,7 +130,8 @@ def _adds_computed_bias(node: ir.Node) -> bool:
 
 def _adds_integers(target: Target, rule: OpRule) -> bool:
     factors = (target.activation_scheme(rule), target.weight_scheme(rule))
-    return target.bias.dtype is DType.INT32 and not any(scheme.is_float for scheme in factors)
+    integers = (DType.INT32, DType.INT64)
+    return target.bias.dtype in integers and not any(scheme.is_float for scheme in factors)
 
 
 def _is_empty(value: ir.Value | None) -> bool:

@@ -46,7 +46,9 @@ class Encoding:
     @property
     def dtype(self) -> np.dtype[Any]:
         """The smallest integer type that holds the codes."""
-        kinds = (np.int8, np.int16, np.int32) if self.quant_min < 0 else (np.uint8, np.uint16)
+        kinds = (
+            (np.int8, np.int16, np.int32, np.int64) if self.quant_min < 0 else (np.uint8, np.uint16)
+        )
         for kind in kinds:
             info = np.iinfo(kind)
             if info.min <= self.quant_min and self.quant_max <= info.max:

@@ -34,6 +34,9 @@ class Requantize(enum.StrEnum):
     """Saturating doubling high multiply, rounded, then a rounding shift: rounds twice."""
     FIXED_POINT_SINGLE = "fixed_point_single"
     """64-bit product with an int32 multiplier, shifted and rounded once."""
+    FIXED_POINT_WIDE = "fixed_point_wide"
+    """64-bit product of a 64-bit accumulator and a multiplier of 15 bits, shifted and rounded once,
+    half up (TFLite's int16 products)."""
     FLOAT32 = "float32"
     """Multiplied by a float32 factor and rounded once."""
     FLOAT64 = "float64"
@@ -88,6 +91,8 @@ class Functions(enum.StrEnum):
     """In float32 from the dequantized code, or a table of it; rounded to the output's code."""
     FIXED_POINT = "fixed_point"
     """In fixed point only, as in gemmlowp."""
+    INTERPOLATED = "interpolated"
+    """Of 16-bit codes: tables of some hundred values, with lines between (TFLite's int16)."""
     TABLE = "table"
     """The runtime has no kernel for it: the file has a table of the float32 results, in which the
     runtime looks up codes."""

@@ -109,9 +109,10 @@ def check_bias(bias: BiasScheme, file: str) -> None:
                 remedy="remove dead_channels or use int32",
             )
         return
-    if bias.dtype not in {DType.INT32, DType.INT16, DType.INT8}:
+    if bias.dtype not in {DType.INT64, DType.INT32, DType.INT16, DType.INT8}:
         raise TargetError(
-            f"{file}: [bias] dtype is {bias.dtype}", remedy="use int32, int16, int8 or float32"
+            f"{file}: [bias] dtype is {bias.dtype}",
+            remedy="use int64, int32, int16, int8 or float32",
         )
     low, high = bias.range()
     least, most = full_range(bias.dtype.bits, signed=True, narrow=False)

@@ -20,6 +20,7 @@ class DType(enum.StrEnum):
     UINT16 = "uint16"
     INT16 = "int16"
     INT32 = "int32"
+    INT64 = "int64"
     FLOAT32 = "float32"
 
     @property

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from tests.formats.tflite import read_operator_cases
+from intact.targets import Target, load_target
+from tests.formats.tflite import read_int16_cases, read_operator_cases
 from tests.formats.tflite.read_layers import (
     NONE,
     RELU,
@@ -211,8 +212,16 @@ CASES: dict[str, Case] = {
     **read_operator_cases.CASES,
 }
 
+WIDE = {f"int16_{name}": case for name, case in read_int16_cases.CASES.items()}
+"""Models with int16 activations, which are read for another target."""
+
 
 def build(name: str, seed: int = 0) -> bytes:
     """Return the file of a case."""
     b = FileBuilder(seed)
-    return b.build(*CASES[name](b))
+    return b.build(*(CASES | WIDE)[name](b))
+
+
+def target_of(name: str) -> Target:
+    """Return the target that a case is read for."""
+    return load_target("tflite-16x8" if name in WIDE else "tflite")

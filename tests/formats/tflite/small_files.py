@@ -19,6 +19,7 @@ TYPES = {
     "int8": schema.TensorType.INT8,
     "uint8": schema.TensorType.UINT8,
     "int16": schema.TensorType.INT16,
+    "uint16": schema.TensorType.UINT16,
     "int32": schema.TensorType.INT32,
     "int64": schema.TensorType.INT64,
     "bool": schema.TensorType.BOOL,
@@ -236,7 +237,7 @@ def random_feeds(interpreter: Interpreter, seed: int) -> Mapping[int, np.ndarray
         kind = np.dtype(detail["dtype"])
         if kind.kind == "f":
             array = random.standard_normal(detail["shape"]) * 3
-        elif kind.itemsize == 1:
+        elif kind.itemsize <= 2:
             info = np.iinfo(kind)
             array = random.integers(info.min, info.max + 1, detail["shape"])
         else:

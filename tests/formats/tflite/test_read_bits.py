@@ -8,16 +8,18 @@ import numpy as np
 import pytest
 
 from intact.engines.integer.engine import IntegerEngine
+from intact.formats.tflite.int16 import INT16_VERSIONS
 from intact.formats.tflite.read import TfliteModel, read_tflite_model
 from intact.graph import moves_values
 from intact.program import Array, Program
 from intact.program.lower import lower
 from intact.targets import load_target
-from tests.formats.tflite.read_cases import CASES, build
+from tests.formats.tflite.files import operators_of
+from tests.formats.tflite.read_cases import CASES, WIDE, build, target_of
 from tests.formats.tflite.small_files import random_feeds, reference
 
 _SEEDS = (0, 1)
-_CODES = ("int8", "uint8")
+_CODES = ("int8", "uint8", "int16")
 
 
 def _feeds(model: TfliteModel, arrays: dict[int, Array]) -> dict[str, Array]:
@@ -46,10 +48,10 @@ def _observed(program: Program, model: TfliteModel, feeds: dict[str, Array]) -> 
     return found
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", [*CASES, *WIDE])
 def test_every_tensor_has_the_reference_integers(name: str) -> None:
     data = build(name)
-    model = read_tflite_model(data, load_target("tflite"))
+    model = read_tflite_model(data, target_of(name))
     program = lower(model.plan)
     interpreter = reference(data)
     wrong: Counter[str] = Counter()
@@ -74,6 +76,11 @@ def test_every_tensor_has_the_reference_integers(name: str) -> None:
         assert producer is not None
         assert moves_values(producer)
     assert len(compared) > 1
+
+
+def test_every_int16_operator_is_in_a_case() -> None:
+    found = {name for case in WIDE for name in operators_of(build(case))}
+    assert found == set(INT16_VERSIONS)
 
 
 @pytest.mark.parametrize("name", [name for name in CASES if name != "dilated_by_batch"])

@@ -6,11 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from intact.calibrate.method import Method
 from intact.config import QuantState
 from intact.engines.session import FloatModel
 from intact.formats.tflite.read import read_tflite
-from intact.plan import TensorEnd
 from intact.targets import load_target
 from tests.formats.tflite.read_layers import SAME, some_scales
 from tests.formats.tflite.small_files import FileBuilder, reference
@@ -44,6 +42,6 @@ def test_a_hybrid_file_is_a_float_model_with_its_weights() -> None:
     expected = interpreter.get_tensor(interpreter.get_output_details()[0]["index"])
     error = np.abs(found - expected).max() / np.abs(expected).max()
     assert 0 < error < 0.05  # LiteRT rounds what it multiplies
-    weights = [end for end in plan.baked]
+    weights = list(plan.baked)
     assert [plan.configs[end].state for end in weights] == [QuantState.BAKED] * 2
     assert any("at run time" in note.message for note in plan.notes)

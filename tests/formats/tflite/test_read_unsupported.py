@@ -10,7 +10,7 @@ import pytest
 
 from intact.errors import ModelError
 from intact.formats.tflite.read import read_tflite
-from intact.targets import load_target
+from intact.targets import Target, load_target
 from tests.formats.tflite.read_layers import SAME, VALID, conv, dense
 from tests.formats.tflite.small_files import FileBuilder
 
@@ -24,9 +24,9 @@ def _image(b: FileBuilder, kind: str = "int8", **more: Any) -> int:
     return b.input(SHAPE, kind, **({"scale": 0.05} | more))
 
 
-def _refusal(data: bytes) -> str:
+def _refusal(data: bytes, target: Target = TARGET) -> str:
     with pytest.raises(ModelError) as caught:
-        read_tflite(data, TARGET)
+        read_tflite(data, target)
     message = str(caught.value)
     assert message.isprintable()
     return message
@@ -261,7 +261,66 @@ def test_unsupported_operators_have_a_reason(make: Make, says: str) -> None:
 
 def test_inputs_of_a_kind_that_is_not_read() -> None:
     b = FileBuilder()
-    assert "an input: tensor 't0' is int16" in _refusal(b.build(_sixteen_bits(b)))
+    out = b.op("LOGISTIC", [_image(b, "uint16")], b.tensor(SHAPE, "uint16"))
+    assert "an input: tensor 't0' is uint16" in _refusal(b.build(out))
+
+
+def test_widths_are_those_of_the_target() -> None:
+    b = FileBuilder()
+    content = b.build(_sixteen_bits(b))
+    assert "its codes have 16 bits, those of the target 8: try target tflite-16x8" in _refusal(
+        content
+    )
+    wide = load_target("tflite-16x8")
+    assert read_tflite(content, wide).decisions
+    b = FileBuilder()
+    narrow = b.op("LOGISTIC", [_image(b)], b.tensor(SHAPE, scale=1 / 256, zero=-128))
+    assert "its codes have 8 bits" in _refusal(b.build(narrow), wide)
+
+
+def _wide_of_other_form(b: FileBuilder) -> int:
+    return b.op("HARD_SWISH", [_image(b, "int16")], b.tensor(SHAPE, "int16"), "HardSwishOptions")
+
+
+def _wide_zero_point(b: FileBuilder) -> int:
+    return b.op("TANH", [_image(b, "int16")], b.tensor(SHAPE, "int16", zero=3))
+
+
+def _wide_shifts(b: FileBuilder) -> int:
+    x = _image(b, "int16", scale=0.5)
+    return b.op("ADD", [x, x], b.tensor(SHAPE, "int16", 0.5), "AddOptions", potScaleInt16=True)
+
+
+def _wide_slopes(b: FileBuilder) -> int:
+    slopes = b.tensor((2,), "int16", 0.001, data=[1, 2])
+    return b.op("PRELU", [_image(b, "int16"), slopes], b.tensor(SHAPE, "int16"))
+
+
+def _wide_bias(size: int, kind: str) -> Make:
+    def make(b: FileBuilder) -> int:
+        x, weight = b.input((1, 4), "int16", scale=0.05), b.codes((2, 4))
+        bias = b.tensor((2,), kind, data=[size, 0])
+        out = b.tensor((1, 2), "int16")
+        return b.op("FULLY_CONNECTED", [x, weight, bias], out, "FullyConnectedOptions")
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("make", "says"),
+    [
+        (_wide_of_other_form, "HARD_SWISH (0): its int16 form is not read"),
+        (_wide_zero_point, "is int16 with a zero point"),
+        (_wide_shifts, "it shifts int16 codes, as all scales are powers of two"),
+        (_wide_slopes, "its slopes are int16"),
+        (_wide_bias(1, "int32"), "its bias is int32"),
+        (_wide_bias(1 << 50, "int64"), "its bias leaves the 48 bits of the kernels' sums"),
+        (_wide_bias(-(1 << 63), "int64"), "its bias leaves the 48 bits of the kernels' sums"),
+    ],
+)
+def test_unsupported_int16_operators_have_a_reason(make: Make, says: str) -> None:
+    b = FileBuilder()
+    assert says in _refusal(b.build(make(b)), load_target("tflite-16x8"))
 
 
 def test_a_float_model_is_not_quantized() -> None:

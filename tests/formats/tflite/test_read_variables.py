@@ -15,42 +15,10 @@ from intact.formats.tflite.run import TfliteRuntime
 from intact.formats.tflite.stateless import stateless
 from intact.program.lower import lower
 from intact.targets import load_target
-from tests.formats.tflite.read_layers import conv
 from tests.formats.tflite.small_files import FileBuilder, reference
+from tests.formats.tflite.streams import PAST, streaming
 
 TARGET = load_target("tflite")
-_PAST = (1, 2, 1, 4)
-_RING = {"scale": 0.05, "zero": 3}
-
-
-def streaming(
-    b: FileBuilder, *, first_scale: float = 0.05, fill: int = 7, again: bool = False
-) -> bytes:
-    """Return a file that convolves the last three rows, of which it keeps two."""
-    x = b.input((1, 1, 1, 4), name="audio", **_RING)
-    b.op("CALL_ONCE", [], [], "CallOnceOptions", initSubgraphIndex=1)
-    handle = _handle(b)
-    past = b.op("READ_VARIABLE", [handle], b.tensor(_PAST, **_RING), "ReadVariableOptions")
-    rows = b.tensor((1, 3, 1, 4), **_RING)
-    rows = b.op("CONCATENATION", [past, x], rows, "ConcatenationOptions", axis=1)
-    kept = b.op("SLICE", [rows, b.ints(0, 1, 0, 0), b.ints(1, 2, 1, 4)],
-                b.tensor(_PAST, **_RING), "SliceOptions")  # fmt: skip
-    b.op("ASSIGN_VARIABLE", [handle, kept], [], "AssignVariableOptions")
-    outputs = [conv(b, rows, (1, 1, 1, 3), (3, 1, 0), padding=1)]
-    if again:
-        new = b.op("READ_VARIABLE", [handle], b.tensor(_PAST, **_RING), "ReadVariableOptions")
-        outputs.append(conv(b, new, (1, 1, 1, 2), (2, 1, 0), padding=1))
-    b.begin_subgraph()
-    first = b.tensor(_PAST, data=np.full(_PAST, fill), scale=first_scale, zero=3)
-    b.op("ASSIGN_VARIABLE", [_handle(b), first], [], "AssignVariableOptions")
-    b.end_subgraph()
-    b.sign({"audio": x}, {f"out{k}": each for k, each in enumerate(outputs)})
-    return b.build(*outputs)
-
-
-def _handle(b: FileBuilder) -> int:
-    handle = b.tensor((), "resource", None)
-    return b.op("VAR_HANDLE", [], handle, "VarHandleOptions", sharedName="ring", container="")
 
 
 @pytest.mark.parametrize("again", [False, True])
@@ -62,6 +30,7 @@ def test_a_stream_gives_the_codes_of_a_runtime_that_keeps_its_variables(again: b
     (state,) = graph.states.values()
     assert (state.before, state.after) == ("ring", "ring/next")
     assert [value.name for value in graph.inputs] == ["audio", "ring"]
+    assert any("input 'ring' takes what output" in note.message for note in model.plan.notes)
     held = state.first
     for codes in np.random.default_rng(0).integers(-128, 128, (5, 1, 1, 1, 4)):
         interpreter.set_tensor(model.inputs[0], codes.astype(np.int8))
@@ -88,7 +57,7 @@ def test_states_left_out_of_the_data_have_their_first_value(tmp_path: Path) -> N
     audio = np.random.default_rng(1).normal(size=(4, 1, 1, 4)).astype(np.float32)
     result = intact.read_quantized(path, target="tflite", output=tmp_path / "out")
     again = intact.load_result(tmp_path / "out")
-    first = np.full((4, *_PAST[1:]), np.float32(0.05) * 4, np.float32)
+    first = np.full((4, *PAST[1:]), np.float32(0.05) * 4, np.float32)
     for each in (result, again):
         found = intact.execute(each, {"audio": audio}).outputs
         told = intact.execute(each, {"audio": audio, "ring": first}).outputs

@@ -27,7 +27,13 @@ from intact.formats.tflite.reader.file import (
 )
 from intact.formats.tflite.reader.operators import build_model
 from intact.formats.tflite.reader.schema import Element
-from intact.formats.tflite.reader.tensors import ChannelLayout, Operand, channels_first, inverse
+from intact.formats.tflite.reader.tensors import (
+    Array,
+    ChannelLayout,
+    Operand,
+    channels_first,
+    inverse,
+)
 from intact.graph import (
     Graph,
     Role,
@@ -46,6 +52,8 @@ from intact.plan.schemes import unquantized
 from intact.targets import Target
 
 _IR_VERSION = 9
+_NARROW = 8
+"""Bits of activations that the kernels of most files have."""
 
 
 def assemble(builder: ModelBuilder) -> Graph:
@@ -78,11 +86,12 @@ def _states(builder: ModelBuilder, outputs: Sequence[ir.Value]) -> list[State]:
     found = []
     for state, before, after in ports:
         try:
-            parameters, first = parameters_of(state.first), constant_of(state.first)
+            parameters = parameters_of(state.first)
+            first: Array = constant_of(state.first)
             builder.charge(first.size)
         except Unsupported as reason:
             raise ModelError(f"{file.source}: a first value: {clipped(str(reason))}") from reason
-        numbers = first if parameters is None else parameters.numbers(first)
+        numbers: Array = first if parameters is None else parameters.numbers(first)
         found.append(State(str(before.name), str(after.name), numbers.astype(np.float32)))
     return found
 
@@ -357,7 +366,7 @@ def read_tflite_model(source: str | Path | bytes, target: Target) -> TfliteModel
         ModelError: See `read_tflite`.
     """
     file = open_tflite(source)
-    builder = build_model(file)
+    builder = build_model(file, wide=target.activation.bits > _NARROW)
     graph = assemble(builder)
     plan = configure(graph, target, builder)
     plan.provenance = plan.provenance.read(file.description[:200], "tflite")
@@ -366,17 +375,23 @@ def read_tflite_model(source: str | Path | bytes, target: Target) -> TfliteModel
 
 
 _HYBRID = (
-    "operators have float inputs and weights of codes, which are computed in float here; LiteRT "
-    "rounds such inputs to 8 bits at run time, so its outputs differ a little"
+    "operators of the file take floats and weights of codes: LiteRT rounds such floats to 8 bits "
+    "at run time, which is not followed, so that its outputs differ a little"
 )
-_CALIBRATE = "to have them in integers, give calibration data: their weights stay as they are"
+_FEED = "left out of the data, such inputs have their first value"
+_CALIBRATE = "with calibration data they are planned in integers, their weights as they are"
 
 
 def _notes(builder: ModelBuilder) -> tuple[Note, ...]:
+    found = []
     count = sum(is_hybrid(builder, op) for op in builder.file.operators)
-    if not count:
-        return ()
-    return (Note(NoteKind.CALIBRATION, "", f"{count} {_HYBRID}", _CALIBRATE),)
+    if count:
+        found.append(Note(NoteKind.CALIBRATION, "", f"{count} {_HYBRID}", _CALIBRATE))
+    if states := builder.file.states:
+        first = f"input {states[0].name!r} takes what output {states[0].next_name!r} gave"
+        message = f"{len(states)} variable(s) of the file are inputs and outputs: {clipped(first)}"
+        found.append(Note(NoteKind.CALIBRATION, "", message, _FEED))
+    return tuple(found)
 
 
 def _places(builder: ModelBuilder) -> dict[int, TensorPlace]:

@@ -13,6 +13,7 @@ from intact.config import Rounding
 from intact.numerics.fixed_point import Integers
 from intact.numerics.rounding import round_to_integer
 from intact.program.arithmetic.fixed_functions import fixed_function
+from intact.program.arithmetic.interpolated import curve, interpolate, table_of
 from intact.program.arithmetic.reals import to_codes
 from intact.program.arithmetic.requantize import Requantizer, code_bounds, real_multiplier
 from intact.program.operations import Function, Unary
@@ -134,6 +135,8 @@ def function_of_codes(
     found: npt.NDArray[Any] | None = None
     if arithmetic.functions is Functions.FIXED_POINT:
         found = fixed_function(operation.kind, steps, data, output)
+    elif arithmetic.functions is Functions.INTERPOLATED and data.dtype.itemsize == 2:
+        found = _interpolated(operation, steps, data, output)
     if found is None:
         found = _in_table(operation, steps, data, output)
     low, high = code_bounds(arithmetic, output, operation.bounds)
@@ -200,6 +203,20 @@ def _in_table(
     if is_cast:
         return np.trunc(finite) + float(output.zero_point)
     return round_to_integer(finite, Rounding.HALF_AWAY_FROM_ZERO) + float(output.zero_point)
+
+
+def _interpolated(
+    operation: Function, steps: Integers, data: Encoding, output: Encoding
+) -> Integers:
+    """Find codes on the lines of a table; those of the logistic are of one scale."""
+    found = curve(operation.kind, steps, data)
+    if found is not None:
+        return found
+
+    def function(values: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return real_function(operation.kind, values, operation.parameter, for_table=True)
+
+    return interpolate(table_of(function, (data.scale.item(), output.scale.item())), steps)
 
 
 def _dequantized(steps: Integers, encoding: Encoding) -> npt.NDArray[np.float32]:

@@ -25,15 +25,22 @@ from intact.program.operations import Bounds
 from intact.program.program import Array, Encoding
 from intact.targets import Arithmetic, Requantize, ScalePrecision, ZeroPointOrder
 
-_FIXED_POINT = (Requantize.FIXED_POINT_DOUBLE, Requantize.FIXED_POINT_SINGLE)
+_FIXED_POINT = (
+    Requantize.FIXED_POINT_DOUBLE,
+    Requantize.FIXED_POINT_SINGLE,
+    Requantize.FIXED_POINT_WIDE,
+)
 _LARGEST_SHIFT = 62
+_WIDE_SHIFT = 7
+"""The largest exponent that LiteRT's product of 64 bits takes."""
 
 
 class Requantizer:
     """Brings accumulators to an output's codes: multiply, round, add the zero point, clamp.
 
-    Fixed-point multiplications wrap accumulators to 32 bits, and add the zero point after rounding
-    whatever the arithmetic says; their second rounding is half up or else half away from zero.
+    Fixed-point multiplications but wide ones wrap accumulators to 32 bits. All add the zero point
+    after rounding whatever the arithmetic says; their second rounding is half up or else half away
+    from zero.
 
     Args:
         arithmetic: How.
@@ -124,6 +131,13 @@ def _fixed_point(arithmetic: Arithmetic, factors: Array) -> tuple[Integers, Inte
     multiplier, shift = quantize_multiplier(factors)
     if arithmetic.requantize is Requantize.FIXED_POINT_SINGLE:
         return *saturate_single(multiplier, shift), loops.SINGLE
+    if arithmetic.requantize is Requantize.FIXED_POINT_WIDE:
+        if shift.max(initial=0) > _WIDE_SHIFT:
+            raise ConfigError(
+                f"a multiplier is at least 2**{_WIDE_SHIFT}, for which 64 bits are too few",
+                remedy="check the scales: the output's is far below that of the products",
+            )
+        return multiplier, shift, loops.WIDE
     half_up = arithmetic.rounding is Rounding.HALF_UP
     return multiplier, shift, loops.DOUBLE_HALF_UP if half_up else loops.DOUBLE_HALF_AWAY
 

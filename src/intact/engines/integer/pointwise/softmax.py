@@ -37,6 +37,7 @@ from intact.numerics.fixed_point_functions import (
 from intact.numerics.rounding import round_to_integer
 from intact.program import Array, Encoding, Step
 from intact.program.arithmetic.fixed_functions import fraction_bits, input_multiplier
+from intact.program.arithmetic.interpolated import InterpolatedSoftmax
 from intact.program.operations import Softmax
 from intact.targets import Arithmetic, Functions, Requantize
 
@@ -46,6 +47,7 @@ _SUM_BITS = 12
 """Integer bits of the sum of a row's exponentials."""
 _LOG_OUTPUT_BITS = 4
 """Integer bits of a fixed-point logarithm's codes, 16ths."""
+_WIDE = (np.dtype(np.int16), np.dtype(np.int16))
 _WIDEST = 2
 """Bytes of a code: there is a table entry for each difference of two."""
 _BLOCK = 1 << 18
@@ -96,6 +98,8 @@ def _rows(operation: Softmax, arithmetic: Arithmetic, data: Encoding, output: En
         return _float_log_softmax(data, output)
     if fixed and eight_bits and (fraction := fraction_bits(scale)) is not None:
         return _fixed_softmax(data, output, fraction)
+    if arithmetic.functions is Functions.INTERPOLATED and (data.dtype, output.dtype) == _WIDE:
+        return InterpolatedSoftmax(data)
     if arithmetic.scales_in_turn:
         return _softmax_in_turn(arithmetic, data, output)
     return _float_softmax(arithmetic, data, output)

@@ -28,6 +28,7 @@ DATA_TYPES: Mapping[Element, ir.DataType] = {
     Element.FLOAT32: ir.DataType.FLOAT,
     Element.INT8: ir.DataType.FLOAT,
     Element.UINT8: ir.DataType.FLOAT,
+    Element.INT16: ir.DataType.FLOAT,
     Element.INT32: ir.DataType.INT32,
     Element.INT64: ir.DataType.INT64,
     Element.BOOL: ir.DataType.BOOL,

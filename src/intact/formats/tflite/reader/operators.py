@@ -7,10 +7,12 @@ from collections import Counter, defaultdict
 
 from intact.errors import ModelError, Unsupported
 from intact.formats.base.binary import clipped
+from intact.formats.tflite.int16 import INT16_VERSIONS
 from intact.formats.tflite.reader import moves, pointwise, products, slices, spatial
 from intact.formats.tflite.reader.builder import FixesBatch, ModelBuilder
 from intact.formats.tflite.reader.common import READERS, mixes_batch, one_kind
 from intact.formats.tflite.reader.file import Operator, TfliteFile
+from intact.formats.tflite.reader.schema import Element
 
 _MODULES = (moves, pointwise, products, slices, spatial)
 """Their readers are registered when they are imported."""
@@ -23,8 +25,12 @@ _MOST_GROUPS = 100
 """Kinds and reasons that are listed: each of a hostile file's operators may have its own."""
 
 
-def build_model(file: TfliteFile) -> ModelBuilder:
+def build_model(file: TfliteFile, *, wide: bool = False) -> ModelBuilder:
     """Return the float graph of a file, with its batch open if nothing in it mixes samples.
+
+    Args:
+        file: What is read.
+        wide: Activations of 16 bits are read, and not those of 8.
 
     Raises:
         ModelError: Some operators cannot be read; all of them are listed.
@@ -35,13 +41,13 @@ def build_model(file: TfliteFile) -> ModelBuilder:
         raise ModelError(f"{file.source}: an input is listed twice")
     for batch in (True, False):
         try:
-            return _build(file, batch=batch)
+            return _build(file, batch=batch, wide=wide)
         except FixesBatch:
             continue
     raise ModelError(f"{file.source}: its batch is not known")
 
 
-def _build(file: TfliteFile, *, batch: bool) -> ModelBuilder:
+def _build(file: TfliteFile, *, batch: bool, wide: bool) -> ModelBuilder:
     try:
         builder = ModelBuilder(file, batch=batch, alias=_aliases(file))
     except Unsupported as reason:
@@ -53,7 +59,7 @@ def _build(file: TfliteFile, *, batch: bool) -> ModelBuilder:
             failed.update(op.outputs)
             continue
         try:
-            _read(builder, op)
+            _read(builder, op, wide=wide)
         except Unsupported as reason:
             unsupported.append((op, str(reason)))
             failed.update(op.outputs)
@@ -72,7 +78,7 @@ def _build(file: TfliteFile, *, batch: bool) -> ModelBuilder:
     )
 
 
-def _read(builder: ModelBuilder, op: Operator) -> None:
+def _read(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
     wanted = len(op.outputs) >= 1 if op.name in _MANY_OUTPUTS else len(op.outputs) == 1
     if op.name in READERS and not wanted:
         raise Unsupported(f"it has {len(op.outputs)} outputs")
@@ -87,9 +93,22 @@ def _read(builder: ModelBuilder, op: Operator) -> None:
         raise Unsupported("operators of this kind are not read")
     if op.name not in _CONVERSIONS:
         one_kind(builder, op)
+        _one_width(builder, op, wide=wide)
     for index in op.outputs:
         builder.parameters(index)
     read(builder, op)
+
+
+def _one_width(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
+    """Check that an operator has kernels that compute as the target does."""
+    activations = [i for i in op.inputs if i >= 0 and not builder.is_constant(i)]
+    elements = {builder.tensor(index).element for index in (*activations, *op.outputs)}
+    if Element.INT16 in elements and op.name not in INT16_VERSIONS:
+        raise Unsupported("its int16 form is not read")
+    if elements & {Element.INT8, Element.UINT8} and wide:
+        raise Unsupported("its codes have 8 bits in a model for 16")
+    if Element.INT16 in elements and not wide:
+        raise Unsupported("its codes have 16 bits, those of the target 8: try target tflite-16x8")
 
 
 def _listed(unsupported: list[tuple[Operator, str]]) -> str:

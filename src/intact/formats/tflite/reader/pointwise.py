@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import onnx_ir as ir
 
 from intact.errors import Unsupported
@@ -65,8 +67,18 @@ def binary(builder: ModelBuilder, op: Operator) -> None:
     if op.name in {"MAXIMUM", "MINIMUM"}:
         for index in op.inputs:
             keeps_scale(builder, index, op.outputs[0])
+    if op.options.get("pot_scale_int16"):
+        _needs_other_scales(builder, op)
     layout, operands = _operands(builder, op)
     finish(builder, op, builder.node(_BINARY[op.name], operands), layout)
+
+
+def _needs_other_scales(builder: ModelBuilder, op: Operator) -> None:
+    """Check that int16 operands do not all have powers of two as scales, which kernels shift."""
+    found = [builder.parameters(index) for index in (*op.inputs, *op.outputs)]
+    wide = [float(each.scale) for each in found if each and each.bits > 8 and each.axis is None]
+    if wide and all(math.frexp(scale)[0] == 0.5 for scale in wide):
+        raise Unsupported("it shifts int16 codes, as all scales are powers of two")
 
 
 _COMPARISONS = {"EQUAL": "Equal", "NOT_EQUAL": "Equal", "GREATER": "Greater", "LESS": "Less"}
@@ -181,6 +193,9 @@ def prelu(builder: ModelBuilder, op: Operator) -> None:
     if not builder.is_constant(index):
         raise Unsupported("its slope is computed")
     broadcast(builder, op, builder.tensor(slot(op, 0)).shape, builder.tensor(index).shape)
+    parameters = builder.parameters(index)
+    if parameters is not None and parameters.bits > 8:
+        raise Unsupported("its slopes are int16, which the kernel reads as int8")
     slope = builder.constant(index, layout, len(source.shape))
     builder.write(op.outputs[0], builder.node("PRelu", [source, slope]), layout)
 

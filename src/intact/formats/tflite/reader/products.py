@@ -26,6 +26,8 @@ from intact.graph.builder import Attribute
 
 _WINDOW = ("stride_h", "stride_w")
 _DILATION = ("dilation_h", "dilation_w")
+_WIDE = 48
+"""Bits of the sums that LiteRT's int16 kernels are made for, whose biases are int64."""
 
 
 @READERS.register("CONV_2D")
@@ -233,8 +235,10 @@ def _bias(
     tensor = builder.tensor(index)
     if not builder.is_constant(index) or tensor.size != channels:
         raise Unsupported("its bias is not one stored number an output channel")
-    wanted = Element.FLOAT32 if data.parameters is None else Element.INT32
-    if tensor.element is not wanted:
+    wanted = [Element.FLOAT32 if data.parameters is None else Element.INT32]
+    if data.parameters is not None and data.parameters.bits > 8:
+        wanted = [Element.INT64]  # with int32 the kernels compute otherwise
+    if tensor.element not in wanted:
         raise Unsupported(f"its bias is {tensor.element.name.lower()}")
     parameters = None
     if data.parameters is not None and weight.parameters is not None:
@@ -244,7 +248,10 @@ def _bias(
         if not (np.isfinite(scale) & (scale > 0)).all():
             raise Unsupported("the product of the scales of its data and weight is no float32")
         axis = None if scale.ndim == 0 else 0
-        parameters = Parameters(scale, np.zeros(scale.shape, np.int64), 32, True, axis)
+        bits = _WIDE if tensor.element is Element.INT64 else 32
+        parameters = Parameters(scale, np.zeros(scale.shape, np.int64), bits, True, axis)
+        if bits == _WIDE and np.abs(builder.array(index) // 2).max() >= parameters.high // 2:
+            raise Unsupported(f"its bias leaves the {bits} bits of the kernels' sums")
     return builder.rearranged(
         index, ("bias", op.index), lambda array: array.reshape(channels), parameters
     )

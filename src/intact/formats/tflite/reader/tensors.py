@@ -281,11 +281,13 @@ class TensorBuilder(NodeBuilder):
         tensor = self.tensor(index)
         if tensor.element in _UNQUANTIZED:
             return None
-        if tensor.element not in (Element.INT8, Element.UINT8):
+        if tensor.element not in (Element.INT8, Element.UINT8, Element.INT16):
             raise Unsupported(f"tensor {tensor.name!r} is {tensor.element.name.lower()}")
         found = parameters_of(tensor)
         if found is None:
             raise Unsupported(f"tensor {tensor.name!r} has integers without a scale")
+        if tensor.element is Element.INT16 and found.zero_point.any():
+            raise Unsupported(f"tensor {tensor.name!r} is int16 with a zero point")
         return found
 
     def constant(

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.tflite.int16 import int16_version
 from intact.program import Array, Encoding, Shape, Step, Tensor
 from intact.program.handlers import Handlers
 from intact.program.operations import Bounds
@@ -97,6 +98,10 @@ class FileBuilder:
             version: The first version of the operator that does what is asked; a runtime that
                 knows only earlier ones rejects the file.
         """
+        if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
+            version = max(version, int16_version(code))
+            if code in _POWERS_OF_TWO and options is not None:
+                options = options.extended(potScaleInt16=False)
         names = tuple(self.mention(tensor) for tensor in inputs)
         results = tuple(self.mention(tensor) for tensor in outputs)
         self.operators.append(Operator(code, version, names, results, options))
@@ -148,6 +153,14 @@ class FileBuilder:
         return candidate
 
 
+_POWERS_OF_TWO = frozenset({"ADD", "SUB"})
+"""Operators that compute otherwise where all scales are powers of two, unless told not to."""
+
+
+def _is_wide(tensor: Tensor | None) -> bool:
+    return tensor is not None and tensor.encoding is not None and tensor.dtype == np.int16
+
+
 Writer: TypeAlias = Callable[[Any, Step, FileBuilder], None]
 """Adds the operators of a step; raises `Unsupported` where TFLite has none."""
 
@@ -169,6 +182,10 @@ def constant_data(tensor: Tensor) -> np.ndarray[Any, Any]:
     return tensor.data
 
 
+_WIDE_BITS = 48
+"""Of the sums that kernels of int16 data are made for; their biases are int64."""
+
+
 def bias_or_zeros(
     builder: FileBuilder, step: Step, data: Tensor, weight: Tensor, bias: Tensor | None
 ) -> Tensor:
@@ -184,10 +201,11 @@ def bias_or_zeros(
     scale = np.float32(data.encoding.scale) * weight.encoding.scale.astype(np.float32)
     axis = None if np.ndim(scale) == 0 else 0
     zeros = np.zeros(np.shape(scale), np.int64)
-    encoding = Encoding(scale, zeros, -(1 << 31), (1 << 31) - 1, axis)
+    bits, kind = (_WIDE_BITS, np.int64) if _is_wide(data) else (32, np.int32)
+    encoding = Encoding(scale, zeros, -(1 << (bits - 1)), (1 << (bits - 1)) - 1, axis)
     if bias is not None and encoding.same_as(bias.encoding):
         return bias
-    return builder.constant(name, values.astype(np.int32), encoding)
+    return builder.constant(name, values.astype(kind), encoding)
 
 
 def last_axis(encoding: Encoding | None) -> Encoding | None:

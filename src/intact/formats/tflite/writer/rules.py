@@ -27,9 +27,11 @@ from intact.program.operations import (
     Pad,
     Pool,
     PoolKind,
+    PRelu,
     Quantize,
     Reduce,
     Reduction,
+    Requantize,
     Resize,
     ResizeMode,
     Softmax,
@@ -40,10 +42,23 @@ from intact.program.operations import (
 
 def _about_scales(step: Step) -> Iterator[str]:
     """Yield what kernels cannot compute with the scales of a step whose tensors are int8."""
+    yield from _about_widths(step)
     yield from _about_multiplier(step)
     yield from _about_fixed_scale(step)
     if wants_same_scale(step.operation):
         yield from _about_same_scale(step)
+
+
+def _about_widths(step: Step) -> Iterator[str]:
+    """Yield operands of other widths than the output's, which only QUANTIZE takes."""
+    has_narrow = isinstance(step.operation, (*WEIGHTED, PRelu))
+    operands = step.inputs[:1] if has_narrow else step.inputs
+    widths = {t.dtype for t in (*operands, *step.outputs) if t is not None and t.encoding}
+    if len(widths) > 1 and not isinstance(step.operation, Requantize):
+        yield "codes of 8 and of 16 bits among its inputs and outputs"
+    slope = step.inputs[1] if isinstance(step.operation, PRelu) else None
+    if slope is not None and slope.dtype.itemsize > 1:
+        yield f"{slope.name!r} has slopes of 16 bits, the kernel reads 8"
 
 
 def wants_same_scale(operation: Operation) -> bool:
@@ -111,8 +126,12 @@ def _multiplier(operation: Operation, inputs: list[float], output: float) -> flo
 
 
 def _about_fixed_scale(step: Step) -> Iterator[str]:
-    fixed, encoding = _fixed_scale(step.operation), step.outputs[0].encoding
-    if fixed is None or encoding is None:
+    encoding = step.outputs[0].encoding
+    if encoding is None:
+        return
+    is_wide = (encoding.quant_min, encoding.quant_max) == _INT16
+    fixed = (_wide_fixed_scale if is_wide else _fixed_scale)(step.operation)
+    if fixed is None:
         return
     found = (float(encoding.scale.reshape(-1)[0]), int(encoding.zero_point.reshape(-1)[0]))
     if found != fixed:
@@ -131,6 +150,15 @@ def _fixed_scale(operation: Operation) -> tuple[float, int] | None:
             return 16 / 256, 127
         case Function(kind=Unary.TANH):
             return 1 / 128, 0
+        case _:
+            return None
+
+
+def _wide_fixed_scale(operation: Operation) -> tuple[float, int] | None:
+    """Return scale and zero point that a kernel's int16 output must have."""
+    match operation:
+        case Softmax() | Function(kind=Unary.SIGMOID | Unary.TANH):
+            return 2.0**-15, 0
         case _:
             return None
 
@@ -154,6 +182,8 @@ WEIGHTED = (Convolution, TransposedConvolution, FullyConnected)
 """Operations whose second input is a constant weight, and whose third a bias."""
 
 _INT8 = (-128, 127)
+
+_INT16 = (-(1 << 15), (1 << 15) - 1)
 
 _WEIGHTS = (-127, 127)
 
@@ -218,16 +248,18 @@ def _about_activation(tensor: Tensor) -> Iterator[str]:
     if encoding.axis is not None:
         yield f"{tensor.name!r} has scales by channel, activations have one"
     codes = (encoding.quant_min, encoding.quant_max)
-    if codes != _INT8:
+    if codes not in (_INT8, _INT16):
         yield f"codes {_span(codes)} of activations, TFLite's are {_span(_INT8)}"
+    if codes == _INT16 and np.any(encoding.zero_point):
+        yield f"{tensor.name!r} has 16 bits and a zero point that is not 0"
 
 
 def _about_constant(tensor: Tensor) -> Iterator[str]:
     """Of a constant operand the codes themselves count: nothing is saturated to its range."""
     if tensor.encoding is None:
         yield f"constant {tensor.name!r} is in float"
-    elif tensor.encoding.dtype != np.int8:
-        yield f"constant {tensor.name!r} is {tensor.encoding.dtype}, not int8"
+    elif tensor.encoding.dtype not in (np.int8, np.int16):
+        yield f"constant {tensor.name!r} is {tensor.encoding.dtype}, not int8 or int16"
     elif tensor.encoding.axis is not None:
         yield f"constant {tensor.name!r} has scales by channel, operands have one"
 
