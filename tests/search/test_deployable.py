@@ -54,6 +54,7 @@ def space_of(target: str, limits: Expressible) -> Space:
         weight_bits=limits.weight_bits,
         activation_bits=limits.activation_bits,
         floats=limits.floats,
+        mixes=limits.mixes,
     )
 
 
@@ -106,7 +107,10 @@ def test_what_is_left_out_cannot_be_written(target: str, name: str, bits: int) -
 
 def test_several_formats_leave_what_all_express() -> None:
     found = expressible(["tflite", "c"])
-    assert found == Expressible(frozenset(range(2, 9)), frozenset({8}), floats=False, packs=False)
+    eight = frozenset({8})
+    assert found == Expressible(
+        frozenset(range(2, 9)), eight, floats=False, packs=False, mixes=False
+    )
     assert expressible([]) == expressible(["onnx_qdq"]) == Expressible()
 
 

@@ -252,6 +252,7 @@ def choices(
         weight_bits=able.weight_bits,
         activation_bits=able.activation_bits,
         floats=able.floats,
+        mixes=able.mixes,
     )
     if not space.open:
         raise UsageError(

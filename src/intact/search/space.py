@@ -324,6 +324,7 @@ def deployable(
     weight_bits: Collection[int],
     activation_bits: Collection[int],
     floats: bool,
+    mixes: bool = True,
 ) -> Space:
     """Restrict a space to the choices that the formats of a deployment can express.
 
@@ -335,13 +336,17 @@ def deployable(
         weight_bits: Widths that weights may have.
         activation_bits: Widths that activations may have.
         floats: Whether operators may stay float.
+        mixes: Whether activations of several widths may meet; else all have the target's.
 
     Returns:
         The space. A group that would have no choice left keeps the target's own width.
     """
 
     def left(group: Group) -> tuple[int, ...]:
-        widths = weight_bits if group.kind is GroupKind.WEIGHT else activation_bits
+        is_weight = group.kind is GroupKind.WEIGHT
+        widths = weight_bits if is_weight else activation_bits
+        if not is_weight and not mixes and group.default in widths:
+            widths = (group.default,)
         found = (bits for bits in group.choices if (floats if bits == FLOAT else bits in widths))
         return tuple(found) or (group.default,)
 

@@ -87,6 +87,7 @@ class Expressible:
         packs: Whether codes of 4 bits are stored two a byte.
         logarithmic: Whether levels may be spaced logarithmically.
         open_sizes: Whether tensors may have sizes that are not known, besides the batch.
+        mixes: Whether activations of several widths may meet.
     """
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
@@ -95,6 +96,7 @@ class Expressible:
     packs: bool = True
     logarithmic: bool = False
     open_sizes: bool = True
+    mixes: bool = True
 
     def __and__(self, other: Expressible) -> Expressible:
         """Combine two formats: what both express."""
@@ -105,6 +107,7 @@ class Expressible:
             self.packs and other.packs,
             self.logarithmic and other.logarithmic,
             self.open_sizes and other.open_sizes,
+            self.mixes and other.mixes,
         )
 
 

@@ -186,7 +186,9 @@ TFLITE = Format(
     ("ai_edge_litert", "flatbuffers"),
     "tflite",
     has_io=True,
-    expressible=Expressible(UP_TO_EIGHT_BITS, EIGHT_BITS | {16}, packs=False, open_sizes=False),
+    expressible=Expressible(
+        UP_TO_EIGHT_BITS, EIGHT_BITS | {16}, packs=False, open_sizes=False, mixes=False
+    ),
     verify=_verify,
     run=_run,
     load=_load,
