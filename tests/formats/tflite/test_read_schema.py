@@ -10,7 +10,7 @@ import pytest
 from ai_edge_litert import schema_py_generated as schema
 
 from intact.formats.tflite.reader.common import READERS
-from intact.formats.tflite.reader.schema import OPERATORS, OPTIONS, Element, Fused, Padding
+from intact.formats.tflite.reader.schema import OPERATORS, OPTIONS, TEXT, Element, Fused, Padding
 
 SOURCE = Path(str(schema.__file__)).read_text(encoding="utf-8")
 
@@ -45,6 +45,8 @@ _TABLES = {
     "SPACE_TO_DEPTH": "SpaceToDepthOptions",
     "MIRROR_PAD": "MirrorPadOptions",
     "GELU": "GeluOptions",
+    "CALL_ONCE": "CallOnceOptions",
+    "VAR_HANDLE": "VarHandleOptions",
 }
 _FIELDS = {
     "fused": "FusedActivationFunction",
@@ -53,7 +55,13 @@ _FIELDS = {
     "dilation_w": "DilationWFactor",
     "dilation_h": "DilationHFactor",
 }
-_FORMS = {"Int8": "<b", "Int32": "<i", "Bool": "<?", "Float32": "<f"}
+_FORMS = {
+    "Int8": "<b",
+    "Int32": "<i",
+    "Bool": "<?",
+    "Float32": "<f",
+    "UOffsetTRelative": TEXT,
+}
 
 
 @pytest.mark.parametrize("name", OPTIONS)
@@ -62,7 +70,7 @@ def test_option_slots_are_those_of_the_schema(name: str) -> None:
         called = _FIELDS.get(field, "".join(part.capitalize() for part in field.split("_")))
         pattern = (
             rf"def {_TABLES[name]}Add{called}\(builder, \w+\):\s+"
-            r"builder\.Prepend(\w+)Slot\((\d+), \w+, ([^)]+)\)"
+            r"builder\.Prepend(\w+)Slot\((\d+), [^,]+, ([^)]+)\)"
         )
         found = re.search(pattern, SOURCE)
         assert found is not None, (name, field)

@@ -62,7 +62,7 @@ def _named(shapes: list[ir.Shape]) -> Iterator[ir.SymbolicDim]:
 def _is_open(dim: int | ir.SymbolicDim) -> bool:
     """Tell whether a length is not given, and has no name that tells it from others."""
     if isinstance(dim, int):
-        return dim < 0
+        return dim == -1
     name = dim.value
     if name is None:
         return False
