@@ -155,10 +155,8 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         return
     table = new_table(f"on {found.target}", ("node", "op", "computes", "why"))
     for row in found.nodes:
-        computes = "float"
-        if row.quantized:
-            weight = f", {row.weight_bits}-bit weight" if row.weight_bits else ""
-            computes = f"int{row.activation_bits}{weight}"
+        weight = f", {row.weight_bits}-bit weight" if row.weight_bits else ""
+        computes = f"int{row.activation_bits}{weight}" if row.quantized else f"float{weight}"
         reason = f"fused into {row.fused_into}" if row.fused_into else row.reason
         style = "" if row.quantized else "yellow"
         table.add_row(escape(row.node), escape(row.op_type), computes, escape(reason), style=style)

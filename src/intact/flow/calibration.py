@@ -33,6 +33,7 @@ from intact.graph import Graph
 from intact.improve.improvements import Improvements
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
+from intact.plan.topology import has_weights_only
 from intact.recipe.groups import CalibrationOptions
 
 if TYPE_CHECKING:
@@ -284,7 +285,7 @@ def refuse_nothing_to_do(plan: QuantizedGraph) -> None:
     Raises:
         PlanError: With the reasons.
     """
-    if any(decision.quantized for decision in plan.decisions.values()):
+    if any(each.quantized or has_weights_only(each) for each in plan.decisions.values()):
         return
     reasons = sorted({decision.reason for decision in plan.decisions.values()})
     raise PlanError(

@@ -175,3 +175,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
 
 EXPANDABLE = ("BatchNormalization", "LayerNormalization")
 """Operators that ``intact.graph.passes.expand`` writes as several simpler ones."""
+
+STORABLE = ("GRU", "LSTM", "RNN", "Gather")
+"""Operators whose constants can be stored as integers while they compute in float: the weights of
+recurrent ones, and the table in which Gather looks up rows."""

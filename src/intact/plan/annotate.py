@@ -18,11 +18,13 @@ from intact.graph import (
     shape_or_index_values,
     weight_slot,
 )
+from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision, Direction, QuantizedGraph, TensorEnd
 from intact.plan.schemes import config_from_scheme, passive_bias, unquantized
 from intact.plan.signs import Signs, signs_of
-from intact.plan.topology import adds_to_products, decide, outputs_float
+from intact.plan.stored_weights import is_stored, stored_config
+from intact.plan.topology import adds_to_products, decide, has_weights_only, outputs_float
 from intact.targets import OpRule, Target, TensorScheme
 
 
@@ -81,9 +83,9 @@ def _node_configs(
 ) -> dict[TensorEnd, TensorQuantConfig]:
     name = str(node.name)
     rule = schemes.target.rule_for(node) if decisions[name].quantized else None
-    configs: dict[TensorEnd, TensorQuantConfig] = {}
+    configs = _stored_configs(node, schemes.target, overrides, decisions[name])
     for slot, value in enumerate(node.inputs):
-        if value is None:
+        if value is None or TensorEnd.input(name, slot) in configs:
             continue
         end = TensorEnd.input(name, slot)
         if input_role(node, slot) is Role.SHAPE or str(value.name) in shapes:
@@ -102,6 +104,19 @@ def _node_configs(
             configs[end] = unquantized(QuantState.FP32)
         else:
             configs[end] = _output_config(node, slot, schemes, rule, overrides)
+    return configs
+
+
+def _stored_configs(
+    node: ir.Node, target: Target, overrides: Overrides, decision: Decision
+) -> dict[TensorEnd, TensorQuantConfig]:
+    """Make the configs of the weights that a float node has as integers."""
+    rule = target.rule_for(node) if has_weights_only(decision) else None
+    configs = {}
+    for slot, axis in ({} if rule is None else stored_weight_axes(node)).items():
+        end = TensorEnd.input(str(node.name), slot)
+        bits = overrides.bits_at(end, is_weight=True, has_weight=True)
+        configs[end] = stored_config(target.weight_scheme(rule), axis, bits)
     return configs
 
 
@@ -201,8 +216,9 @@ def _check_places(
         for end in ends:
             config = configs.get(end)
             if config is not None and config.state is QuantState.INITIAL:
-                is_weight = end.direction is Direction.INPUT and end.slot == weight
-                has_weight = weight is not None
+                is_input = end.direction is Direction.INPUT
+                is_weight = (is_input and end.slot == weight) or is_stored(config)
+                has_weight = weight is not None or is_stored(config)
                 places = overrides.places(end, is_weight=is_weight, has_weight=has_weight)
                 used.update(places)
                 if places and end not in overrides.widths:

@@ -9,7 +9,10 @@ import onnx_ir as ir
 
 from intact.config import QuantState
 from intact.graph import data_slots, weight_slot
+from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
+from intact.plan.stored_weights import is_stored
+from intact.plan.topology import has_weights_only
 
 
 @dataclass(frozen=True)
@@ -80,6 +83,9 @@ def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeRe
         output = plan.output_config(node)
         if output.state is QuantState.OVERLAPPED:
             fused_into = ends[id(output.dominator)]
+    elif has_weights_only(decision):
+        stored = (plan.input_config(node, slot) for slot in stored_weight_axes(node))
+        weight_bits = next((config.bits for config in stored if is_stored(config)), None)
     return NodeReport(
         node=str(node.name),
         op_type=node.op_type,

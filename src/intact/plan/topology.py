@@ -20,11 +20,13 @@ from intact.graph import (
     shape_or_index_values,
     weight_slot,
 )
+from intact.graph.stored_weights import stored_weight_axes
 from intact.plan.overrides import Overrides
 from intact.plan.quantized_graph import Decision
 from intact.targets import DType, OpRule, Target
 
 _ASKED = "kept float as asked (--keep-float "
+_WEIGHTS_ONLY = "weights only: "
 
 
 def decide(graph: Graph, target: Target, overrides: Overrides) -> dict[str, Decision]:
@@ -65,6 +67,11 @@ def kept_float_entry(decision: Decision) -> str | None:
     return decision.reason[len(_ASKED) : -1] if is_asked else None
 
 
+def has_weights_only(decision: Decision) -> bool:
+    """Tell whether a node computes in float with weights that are stored as integers."""
+    return not decision.quantized and decision.reason.startswith(_WEIGHTS_ONLY)
+
+
 def adds_to_products(node: ir.Node, slot: int) -> bool:
     """Tell whether a data input is a computed bias, for which 8 bits are too few."""
     spec = op_spec(node)
@@ -93,7 +100,8 @@ def _decide_node(
     if rule is None:
         return Decision(False, f"target {target.name} describes no integer {node.op_type}")
     if not rule.quantize:
-        return Decision(False, rule.reason)
+        is_stored = rule.weights_only and bool(stored_weight_axes(node))
+        return Decision(False, f"{_WEIGHTS_ONLY}{rule.reason}" if is_stored else rule.reason)
     if _adds_computed_bias(node) and _adds_integers(target, rule):
         return Decision(
             False, f"the model computes its bias, and target {target.name} adds integers only"

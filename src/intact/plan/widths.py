@@ -15,6 +15,7 @@ from intact.plan.quantized_graph import (
     TensorEnd,
     quantizes,
 )
+from intact.plan.stored_weights import is_stored
 from intact.targets import DType, OpRule, Target
 
 Missing: TypeAlias = tuple[str, DType, DType | None]
@@ -59,7 +60,7 @@ def missing_operator(
     if rule is None or config.bits > DType.INT16.bits:
         return None
     is_input = end.direction is Direction.INPUT
-    is_weight = is_input and input_role(node, end.slot) is Role.WEIGHT
+    is_weight = (is_input and input_role(node, end.slot) is Role.WEIGHT) or is_stored(config)
     scheme = plan.target.weight_scheme(rule) if is_weight else plan.target.activation_scheme(rule)
     needed = DType.holding(config.bits, signed=config.quant_min < 0)
     declared = {scheme.dtype, *_declared(rule)}

@@ -29,6 +29,7 @@ from intact.graph import (
 )
 from intact.plan import Overrides, QuantizedGraph, TensorEnd, build_plan, quantizes
 from intact.plan.inference import widest_bits
+from intact.plan.stored_weights import is_stored
 from intact.plan.topology import sole_reader
 from intact.targets import Target
 
@@ -135,7 +136,7 @@ class Space:
             owners = (found or _producers(plan, ends, claimed)) if allow_float else ()
             first = plan.configs[ends[0]]
             choices = _choices(widest(plan, ends), widths)
-            if first.dominator.detail.get("fixed"):
+            if first.dominator.detail.get("fixed") or is_stored(first):
                 choices = (first.bits,)
             if any(_asked(plan, end, overrides) for end in ends):
                 choices, owners = (first.bits,), ()

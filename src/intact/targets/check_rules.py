@@ -9,7 +9,7 @@ from collections.abc import Iterable
 import msgspec
 
 from intact.errors import TargetError, nearest
-from intact.graph.op_table import OPS
+from intact.graph.op_table import OPS, STORABLE
 from intact.numerics.levels import MOST_STEPS
 from intact.targets.arithmetic import (
     SUBJECT,
@@ -217,8 +217,13 @@ def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     where = rule_label(rule.ops)
     check_ops(rule.ops, file, where)
     if not rule.quantize:
-        _check_float_rule(rule, file, where)
+        _check_float_rule(rule, target, file, where)
         return
+    if rule.weights_only:
+        raise TargetError(
+            f"{file}: {where}: weights_only is true, but quantize too",
+            remedy="add quantize = false and a reason",
+        )
     for key, override in (("activation", rule.activation), ("weight", rule.weight)):
         _check_override(override, file, f"{where}, {key}")
     activation, weight = target.activation_scheme(rule), target.weight_scheme(rule)
@@ -275,13 +280,23 @@ def _check_override(override: SchemeOverride | None, file: str, where: str) -> N
         )
 
 
-def _check_float_rule(rule: OpRule, file: str, where: str) -> None:
+def _check_float_rule(rule: OpRule, target: Target, file: str, where: str) -> None:
     if not rule.reason.strip():
         raise TargetError(
             f"{file}: {where}: quantize is false without reason",
             remedy="add reason, which is shown to users",
         )
     idle = OpRule(ops=rule.ops, when=rule.when, quantize=False, reason=rule.reason)
+    if rule.weights_only:
+        for name in rule.ops:
+            if name not in STORABLE:
+                raise TargetError(
+                    f"{file}: {where}: weights_only has no effect on {name}",
+                    remedy=f"it is for {', '.join(STORABLE)}",
+                )
+        _check_override(rule.weight, file, f"{where}, weight")
+        check_scheme(target.weight_scheme(rule), file, f"{where}, weight")
+        idle = msgspec.structs.replace(idle, weights_only=True, weight=rule.weight)
     for name in rule.__struct_fields__:
         if getattr(rule, name) != getattr(idle, name):
             raise TargetError(

@@ -106,6 +106,9 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         when: Condition for nodes; all nodes if omitted.
         quantize: Whether they compute with integers.
         reason: Why not; shown to users, required if ``quantize`` is false.
+        weights_only: They compute in float, but their constant weights are stored as integers, in
+            the scheme of ``weight``; requires ``quantize`` to be false. For recurrent operators and
+            for the table of Gather.
         float: The operator also has a float form, so it is quantized only behind a quantized source
             (topology rule of [tvm]).
         float_output: The integer form can output float32.
@@ -132,6 +135,7 @@ class OpRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     when: Condition | None = None
     quantize: bool = True
     reason: str = ""
+    weights_only: bool = False
     float: bool = False
     float_output: bool = False
     inputs: tuple[DType, ...] = ()

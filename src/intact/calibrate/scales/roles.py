@@ -9,11 +9,14 @@ from intact.config import TensorQuantConfig
 from intact.errors import CalibrationError
 from intact.graph import Role, input_role
 from intact.plan import QuantPoint
+from intact.plan.stored_weights import is_stored
 from intact.plan.tie import THRESHOLD_RECTIFY, Follows
 
 
 def point_role(point: QuantPoint) -> Role:
     """Return the role in which the first reader takes the data; DATA where there is none."""
+    if is_stored(point.config):
+        return Role.WEIGHT
     node, slot = point.readers[0] if point.readers else (None, 0)
     return Role.DATA if node is None or point.at_output else input_role(node, slot)
 

@@ -11,6 +11,7 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.config import TensorQuantConfig
+from intact.plan.stored_weights import is_stored
 
 
 @dataclass(frozen=True)
@@ -71,14 +72,17 @@ def container_of(data_type: ir.DataType | None) -> Container | None:
 def container_for(config: TensorQuantConfig, *, is_constant: bool) -> Container | None:
     """Return the smallest type that holds a config's range; None if ONNX has none.
 
+    A weight of a float node takes 8 bits at least: older opsets look up whole bytes only.
+
     Activations take 8 bits at least: ONNX Runtime 1.31 refuses a model in which a Clip stands
     before a 4-bit QuantizeLinear, and gives no 4-bit tensors.
     """
+    may_pack = is_constant and not is_stored(config)
     family = _SIGNED if config.quant_min < 0 else _UNSIGNED
     return next(
         (
             container
-            for container in (family if is_constant else family[1:])
+            for container in (family if may_pack else family[1:])
             if container.low <= config.quant_min and config.quant_max <= container.high
         ),
         None,

@@ -22,6 +22,7 @@ from intact.formats.base.clamps import drop_clamps
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.reader.parameters import is_quantize
 from intact.formats.onnx_qdq.shield import shield_float_products
+from intact.formats.onnx_qdq.stored import GatheredCodes, StoredWeights
 from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
@@ -34,6 +35,7 @@ from intact.plan import (
     quantization_points,
     refuse_unready,
 )
+from intact.plan.stored_weights import is_stored
 from intact.program.unsupported import UnsupportedNodes
 
 
@@ -155,11 +157,15 @@ class QdqModel:
     Attributes:
         model: The ONNX model.
         codes: For each quantized activation, the name of the value that carries its integers.
+        stored: For each weight that a float node has as integers, the constant that holds them.
+        gathered: For each such table, where its codes are looked up.
         notes: What a user should know about this export.
     """
 
     model: ir.Model
     codes: dict[TensorEnd, str] = field(default_factory=dict)
+    stored: dict[TensorEnd, str] = field(default_factory=dict)
+    gathered: dict[TensorEnd, GatheredCodes] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
     def save(self, folder: Path) -> None:
@@ -186,8 +192,9 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
     refuse_unready(plan)
     points = list(quantization_points(plan))
     _refuse_inexpressible(points)
-    needed = max((_container(point).opset_for(point.config) for point in points), default=0)
-    writer = _Writer(Editor(raise_opset(plan.graph.model, needed)), float_weights=float_weights)
+    needed = max((_needed_opset(point) for point in points), default=0)
+    editor = Editor(raise_opset(plan.graph.model, needed))
+    writer = _Writer(editor, plan, float_weights=float_weights)
     for point in points:
         if point.is_constant:
             writer.constant(point)
@@ -263,8 +270,9 @@ def _packed_notes(points: list[QuantPoint]) -> list[Note]:
 class _Writer:
     """Adds the pairs of one model."""
 
-    def __init__(self, editor: Editor, *, float_weights: bool) -> None:
+    def __init__(self, editor: Editor, plan: QuantizedGraph, *, float_weights: bool) -> None:
         self.editor = editor
+        self._plan = plan
         self._float_weights = float_weights
         self.result = QdqModel(editor.model)
         self._constants: dict[tuple[str, int], ir.Value] = {}
@@ -306,6 +314,37 @@ class _Writer:
 
     def constant(self, point: QuantPoint) -> None:
         """Store a constant with a DequantizeLinear, shared by equal readers."""
+        ends = [(node, slot, self._plan.input_config(node, slot)) for node, slot in point.readers]
+        stored = [(node, slot) for node, slot, config in ends if is_stored(config)]
+        others = [(str(node.name), slot) for node, slot, config in ends if not is_stored(config)]
+        if stored:
+            self._store(point, stored)
+        if others:
+            self._dequantize(point, others)
+
+    def _store(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
+        """Store a weight of float nodes."""
+        if self._float_weights:
+            name = f"{point.value.name}_on_grid"
+            floats = self.editor.initializer(name, stored_on_grid(point))
+            ends = [(str(node.name), slot) for node, slot in readers]
+            self.editor.redirect(self.editor.value(str(point.value.name)), floats, ends)
+            return
+        container = _container(point)
+        codes = self.editor.initializer(
+            f"{point.value.name}_quantized", stored_codes(point, container)
+        )
+        added = StoredWeights(self.editor, point, codes)
+        for node, slot in readers:
+            end = TensorEnd.input(str(node.name), slot)
+            self.result.stored[end] = str(codes.name)
+            if slot == 0:
+                self.result.gathered[end] = added.look_up(str(node.name))
+            else:
+                added.read(str(node.name), slot)
+
+    def _dequantize(self, point: QuantPoint, readers: list[tuple[str, int]]) -> None:
+        """Let nodes read a constant through a DequantizeLinear."""
         key = (str(point.value.name), id(point.config.dominator))
         if key not in self._constants:
             container = _container(point)
@@ -319,7 +358,6 @@ class _Writer:
                 shape=codes.shape,
             )
         value = self.editor.value(str(point.value.name))
-        readers = [(str(node.name), slot) for node, slot in point.readers]
         self.editor.redirect(value, self._constants[key], readers)
 
     def _codes(
@@ -393,6 +431,11 @@ def _container(point: QuantPoint) -> Container:
     if container is None:
         raise ExportError(f"{point.end}: ONNX has no type for its range")
     return container
+
+
+def _needed_opset(point: QuantPoint) -> int:
+    """Return the opset whose pairs express a point; a stored weight has none."""
+    return 0 if is_stored(point.config) else _container(point).opset_for(point.config)
 
 
 def _axis_attribute(point: QuantPoint) -> dict[str, int | float | str]:
