@@ -24,6 +24,7 @@ from intact.formats.base.verification import (
     compare,
 )
 from intact.formats.onnx_qdq.run import QdqRuntime, float_leftovers
+from intact.formats.onnx_qdq.stored_comparison import StoredComparison
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.plan import QuantizedGraph, TensorEnd, quantization_points
 from intact.program import Program, Tensor
@@ -65,6 +66,7 @@ def verify_qdq(
         return as_used.run(feeds)[0], {end: _plain(array) for end, array in codes.items()}
 
     found = compare(plan, as_used.name, run, reference, batches, by_default=by_default)
+    found.layers = [*found.layers, *reference.stored.layers]
     found.simulation = reference.simulation.layers
     found.in_float = dict(program.in_float)
     found.float_nodes = float_leftovers(
@@ -111,6 +113,8 @@ class _Reference:
         self.simulation = _SimulatedLayers(plan, threads)
         compared = {*self.tensors, *self.simulation.ends}
         self.codes = {end: name for end, name in exported.codes.items() if end in compared}
+        self.stored = StoredComparison(plan, exported)
+        self.codes |= self.stored.watched
 
     @property
     def layers(self) -> list[LayerComparison]:
@@ -131,6 +135,7 @@ class _Reference:
         """Compare one batch with both; return the outputs that the engine expects."""
         stored = {t.name: t.as_stored(shown[end]) for end, t in self.tensors.items()}
         expected = self._outputs.add(feeds, stored)
+        self.stored.add(feeds, shown)
         self.simulation.add(feeds, shown)
         return expected
 
