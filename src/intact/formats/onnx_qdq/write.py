@@ -19,10 +19,15 @@ import onnx_ir as ir
 from intact.config import QuantState, Rounding, TensorQuantConfig
 from intact.errors import ExportError, ModelError
 from intact.formats.base.clamps import drop_clamps
+from intact.formats.base.stored_weights import (
+    GatheredCodes,
+    StoredWeights,
+    is_looked_up,
+    stored_readers,
+)
 from intact.formats.onnx_qdq.containers import Container, container_for
 from intact.formats.onnx_qdq.reader.parameters import is_quantize
 from intact.formats.onnx_qdq.shield import shield_float_products
-from intact.formats.onnx_qdq.stored import GatheredCodes, StoredWeights
 from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
@@ -314,13 +319,11 @@ class _Writer:
 
     def constant(self, point: QuantPoint) -> None:
         """Store a constant with a DequantizeLinear, shared by equal readers."""
-        ends = [(node, slot, self._plan.input_config(node, slot)) for node, slot in point.readers]
-        stored = [(node, slot) for node, slot, config in ends if is_stored(config)]
-        others = [(str(node.name), slot) for node, slot, config in ends if not is_stored(config)]
+        stored, others = stored_readers(self._plan, point)
         if stored:
             self._store(point, stored)
         if others:
-            self._dequantize(point, others)
+            self._dequantize(point, [(str(node.name), slot) for node, slot in others])
 
     def _store(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
         """Store a weight of float nodes."""
@@ -338,7 +341,7 @@ class _Writer:
         for node, slot in readers:
             end = TensorEnd.input(str(node.name), slot)
             self.result.stored[end] = str(codes.name)
-            if slot == 0:
+            if is_looked_up(node, slot):
                 self.result.gathered[end] = added.look_up(str(node.name))
             else:
                 added.read(str(node.name), slot)

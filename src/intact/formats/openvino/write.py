@@ -18,6 +18,7 @@ from onnx_ir.passes import common
 from intact.config import Rounding
 from intact.errors import ExportError
 from intact.formats.base.clamps import drop_clamps
+from intact.formats.base.stored_weights import StoredWeights, is_looked_up, stored_readers
 from intact.formats.openvino.dialect import translate
 from intact.formats.openvino.fake_quantize import (
     DOMAIN,
@@ -212,6 +213,9 @@ ONNX_FILE = "model.fq.onnx"
 
 """What the ONNX model is called in a result's folder."""
 
+_BYTE = 8
+"""Bits of the widest codes of tables."""
+
 _COMPUTED_AT_ONCE = 1 << 24
 
 """Bytes of a constant beyond which its floats are computed one constant at a time."""
@@ -261,7 +265,7 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
         if reason:
             unsupported.add(str(point.end), reason)
     unsupported.raise_any()
-    writer = _Writer(Editor(plan.graph.model))
+    writer = _Writer(Editor(plan.graph.model), plan)
     for point in points:
         if point.is_constant:
             writer.constant(point)
@@ -281,10 +285,11 @@ def write_openvino(plan: QuantizedGraph) -> OpenVinoModel:
 class _Writer:
     """Adds the quantizers of one model."""
 
-    def __init__(self, editor: Editor) -> None:
+    def __init__(self, editor: Editor, plan: QuantizedGraph) -> None:
         self.editor = editor
+        self._plan = plan
         self.result = OpenVinoModel(editor.model)
-        self._constants: dict[tuple[str, int], ir.Value] = {}
+        self._constants: dict[tuple[str, int, bool], ir.Value] = {}
         self._ends: dict[tuple[int, bool], tuple[ir.Value, ir.Value]] = {}
 
     def activation(self, point: QuantPoint) -> None:
@@ -300,17 +305,42 @@ class _Writer:
         self.result.codes[point.end] = str(result.name)
 
     def constant(self, point: QuantPoint) -> None:
+        """Store a constant: tables as codes, all others as numbers on their grid.
+
+        OpenVINO takes only constants as weights of recurrent operators, so those have no quantizer.
+        """
+        stored, others = stored_readers(self._plan, point)
+        is_byte = point.config.bits <= _BYTE
+        tables = [node for node, slot in stored if is_byte and is_looked_up(node, slot)]
+        if tables:
+            self._look_up(point, tables)
+        self._numbers(point, [each for each in stored if each[0] not in tables], plain=True)
+        self._numbers(point, others, plain=is_plain(point))
+
+    def _look_up(self, point: QuantPoint, tables: list[ir.Node]) -> None:
+        """Store a table as its codes."""
+        dtype = np.int8 if point.config.quant_min < 0 else np.uint8
+        codes = ir.tensor(point.constant_codes().astype(dtype))
+        name = f"{point.value.name}_quantized"
+        added = StoredWeights(self.editor, point, self.editor.initializer(name, codes))
+        for node in tables:
+            added.look_up(str(node.name))
+
+    def _numbers(
+        self, point: QuantPoint, readers: list[tuple[ir.Node, int]], *, plain: bool
+    ) -> None:
         """Store a constant as numbers on its grid, shared by equal readers."""
-        key = (str(point.value.name), id(point.config.dominator))
+        if not readers:
+            return
+        key = (str(point.value.name), id(point.config.dominator), plain)
         if key not in self._constants:
             stored = self.editor.initializer(f"{point.value.name}_on_grid", _on_grid(point))
-            plain = is_plain(point)
             self._constants[key] = (
                 stored if plain else self._quantized(point, stored, str(point.value.name))
             )
         value = self.editor.value(str(point.value.name))
-        readers = [(str(node.name), slot) for node, slot in point.readers]
-        self.editor.redirect(value, self._constants[key], readers)
+        ends = [(str(node.name), slot) for node, slot in readers]
+        self.editor.redirect(value, self._constants[key], ends)
 
     def finish(self) -> ir.Model:
         """Return the model, sorted, without what nothing reads and what no runtime does."""

@@ -1,4 +1,4 @@
-"""Weights that float nodes have as integers.
+"""Weights that float nodes have as integers, as ONNX.
 
 A Cast and a Mul stand before a recurrent operator, and no DequantizeLinear: ONNX Runtime computes
 those once, when it loads the model, and packs the floats as those of a float model. A
@@ -15,7 +15,8 @@ import onnx_ir as ir
 
 from intact.errors import ExportError
 from intact.graph.edit import Editor
-from intact.plan import QuantPoint
+from intact.plan import QuantizedGraph, QuantPoint
+from intact.plan.stored_weights import is_stored
 
 
 @dataclass(frozen=True)
@@ -31,6 +32,21 @@ class GatheredCodes:
     codes: str
     indices: str
     axis: int
+
+
+def stored_readers(
+    plan: QuantizedGraph, point: QuantPoint
+) -> tuple[list[tuple[ir.Node, int]], list[tuple[ir.Node, int]]]:
+    """Part the readers of a constant: float nodes that have it as integers, and all others."""
+    parted: tuple[list[tuple[ir.Node, int]], list[tuple[ir.Node, int]]] = [], []
+    for node, slot in point.readers:
+        parted[0 if is_stored(plan.input_config(node, slot)) else 1].append((node, slot))
+    return parted
+
+
+def is_looked_up(node: ir.Node, slot: int) -> bool:
+    """Tell whether a node reads rows of a constant only."""
+    return node.op_type == "Gather" and slot == 0
 
 
 class StoredWeights:
