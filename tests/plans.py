@@ -78,7 +78,8 @@ def calibrate(
 
 def _observed(plan: QuantizedGraph, feeds: Arrays) -> Statistics:
     samples = open_samples(feeds, plan.graph)
-    return collect(plan.graph, samples, required_tensors(plan), threads=1)
+    tensors = required_tensors(plan) or tuple(samples.specs)
+    return collect(plan.graph, samples, tensors, threads=1)
 
 
 def calibrated(

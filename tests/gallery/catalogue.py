@@ -21,6 +21,7 @@ REASONS = {
     "not float": "not float32",
     "no kernel": "ONNX Runtime has no integer kernel for it",
     "costs accuracy": "its 8-bit kernel costs accuracy",
+    "weights only": "weights only: ",
 }
 """Why a node stays float: a short word for what the decision's reason holds."""
 
@@ -56,6 +57,7 @@ class GalleryModel:
 _ENCODER = {
     "no operator": "Div Sub Erf Tanh",
     "no integer source": "Gather Add Mul",
+    "weights only": "Gather",
     "no integer reader": "Add",
     "shapes": "Unsqueeze",
     "not float": "Cast",
@@ -146,10 +148,10 @@ GALLERY: Mapping[str, GalleryModel] = {
     "keyword_spotter": GalleryModel(sequence.keyword_spotter, (37, 33, 32, 17)),
     "volume_net": GalleryModel(sequence.volume_net, (45, 40, 42, 23)),
     "lstm_net": GalleryModel(
-        sequence.lstm_net, (32, 30, 31, 26), {"no operator": "LSTM", **_RECURRENT}
+        sequence.lstm_net, (32, 30, 31, 26), {"weights only": "LSTM", **_RECURRENT}
     ),
     "gru_net": GalleryModel(
-        sequence.gru_net, (35, 34, 34, 25), {"no operator": "GRU", **_RECURRENT}
+        sequence.gru_net, (35, 34, 34, 25), {"weights only": "GRU", **_RECURRENT}
     ),
     "text_transformer": GalleryModel(
         sequence.text_transformer,

@@ -153,6 +153,19 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
             OP + "quantize = false\nreason = 'r'\nscales = 'unify_all'",
             "scales has no effect where quantize is false; remove scales",
         ),
+        (
+            "[[op]]\nops = ['Conv']\nquantize = false\nreason = 'r'\nweights_only = true",
+            "weights_only has no effect on Conv; it is for GRU, LSTM, RNN, Gather",
+        ),
+        (
+            "[[op]]\nops = ['LSTM']\nweights_only = true",
+            "weights_only is true, but quantize too; add quantize = false and a reason",
+        ),
+        (
+            "[[op]]\nops = ['LSTM']\nquantize = false\nreason = 'r'\nweights_only = true\n"
+            "weight = { bits = 9 }",
+            "[[op]] for LSTM, weight bits is 9, but dtype is int8",
+        ),
         (OP + "weight = { bits = 9 }", "[[op]] for Conv, weight bits is 9, but dtype is int8"),
         (OP + "activation = { granularity = 'per_channel' }", "Conv, activation granularity is"),
         (OP + "weight = { dtype = 'float32', bits = 8 }", "has keys for integers, but dtype is fl"),

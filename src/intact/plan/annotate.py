@@ -112,8 +112,10 @@ def _stored_configs(
 ) -> dict[TensorEnd, TensorQuantConfig]:
     """Make the configs of the weights that a float node has as integers."""
     rule = target.rule_for(node) if has_weights_only(decision) else None
+    if rule is None:
+        return {}
     configs = {}
-    for slot, axis in ({} if rule is None else stored_weight_axes(node)).items():
+    for slot, axis in stored_weight_axes(node).items():
         end = TensorEnd.input(str(node.name), slot)
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         configs[end] = stored_config(target.weight_scheme(rule), axis, bits)

@@ -100,7 +100,7 @@ class StoredWeights:
         """
         numbers = {"scale": self._params.scale}
         if np.any(self._params.zero_point):
-            numbers["zero_point"] = self._params.zero_point
+            numbers["zero_point"] = self._params.zero_point.astype(np.float32)
         shape = () if self._axis is None else (-1, *(1,) * (self._rank - 1 - self._axis))
         return {
             part: self._editor.initializer(
@@ -113,9 +113,7 @@ class StoredWeights:
         kind = data.dtype or ir.DataType.FLOAT
         return self._editor.node("Gather", [data, indices], name, {"axis": axis}, kind)
 
-    def _in_floats(
-        self, codes: ir.Value, parameters: dict[str, ir.Value], name: str
-    ) -> ir.Value:
+    def _in_floats(self, codes: ir.Value, parameters: dict[str, ir.Value], name: str) -> ir.Value:
         """Compute ``(codes - zero point) * scale``, as DequantizeLinear does."""
         attributes = {"to": int(ir.DataType.FLOAT)}
         value = self._editor.node("Cast", [codes], f"{name}_cast", attributes, shape=codes.shape)
