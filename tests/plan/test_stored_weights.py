@@ -11,8 +11,9 @@ import pytest
 from intact.config import PerChannel, QuantState
 from intact.flow.calibration import refuse_nothing_to_do
 from intact.graph import normalize
-from intact.plan import Overrides, load_plan, save_plan
+from intact.plan import Overrides, TensorEnd, load_plan, save_plan
 from intact.plan.inspection import inspect_plan
+from intact.search.cost.structure import Structure
 from intact.search.space import Space
 from intact.targets import load_target
 from tests.models import ModelBuilder
@@ -30,7 +31,13 @@ def recurrent() -> onnx.ModelProto:
 
 def embedding() -> onnx.ModelProto:
     b = ModelBuilder()
-    b.node("Gather", b.weight(9, 16), b.input("ids", ["batch", 3], onnx.TensorProto.INT64), out="y", name="words")
+    b.node(
+        "Gather",
+        b.weight(9, 16),
+        b.input("ids", ["batch", 3], onnx.TensorProto.INT64),
+        out="y",
+        name="words",
+    )
     b.output("y")
     return b.build()
 
@@ -53,7 +60,8 @@ def test_scales_follow_from_the_rows_without_data() -> None:
     plan = calibrated(recurrent())
     weight = config(plan, "lstm.input[1]")
     value = plan.graph.node("lstm").inputs[1]
-    assert value is not None and value.const_value is not None
+    assert value is not None
+    assert value.const_value is not None
     largest = np.abs(value.const_value.numpy()).max(axis=(0, 2))
     assert weight.state is QuantState.ACTIVATED
     assert weight.scale is not None
@@ -88,3 +96,4 @@ def test_plan_files_keep_it(tmp_path: Path) -> None:
 def test_a_search_leaves_its_width_alone() -> None:
     space = Space.of(normalize(recurrent()), load_target("onnxruntime"))
     assert [group.choices for group in space.groups] == [(8,), (8,)]
+    assert Structure(space).bits(TensorEnd.input("lstm", 1), {0: 8, 1: 8}) == 8

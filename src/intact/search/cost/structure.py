@@ -20,6 +20,7 @@ from intact.errors import DataError
 from intact.graph import Graph
 from intact.graph.edit import Editor
 from intact.plan import QuantizedGraph, TensorEnd, quantizes
+from intact.plan.stored_weights import is_stored
 from intact.search.cost.model import Choice, Term
 from intact.search.space import FLOAT, Space
 
@@ -73,9 +74,12 @@ class Structure:
     def bits(self, end: TensorEnd, choice: Choice) -> int:
         """Return the width at an end for given choices; ``FLOAT`` for floats.
 
-        An end that belongs to no group (an int32 bias) has the width in the plan.
+        An end that belongs to no group (an int32 bias) has the width in the plan, and so has a
+        weight that is stored as integers for a float node.
         """
         config = self.plan.configs[end]
+        if is_stored(config):
+            return config.bits
         if self.is_floating(end, choice):
             return FLOAT
         if end in self.group_of:
