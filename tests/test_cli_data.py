@@ -21,7 +21,7 @@ from intact.data.images.steps import ImageSteps
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
 from intact.data.stream import Samples
-from intact.flow import verify
+from intact.flow import samples
 from intact.plan import quantization_points
 from tests.models import ModelBuilder
 
@@ -119,7 +119,7 @@ def test_verify_keeps_the_steps_that_are_not_given(
         seen.append(options["preprocess"])
         return open_samples(*arguments, **options)
 
-    monkeypatch.setattr(verify, "open_samples", watched)
+    monkeypatch.setattr(samples, "open_samples", watched)
     steps = ("--scale", "0.1", "--resize", "box")
     printed("quantize", "model.onnx", "-d", "photos", "-o", "out", "--samples", "8", *steps)
     printed("verify", "out", "-d", "photos", "--samples", "2", "--mean", "3")

@@ -109,7 +109,7 @@ def test_several_formats_leave_what_all_express() -> None:
     found = expressible(["tflite", "c"])
     eight = frozenset({8})
     assert found == Expressible(
-        frozenset(range(2, 9)), eight, floats=False, packs=False, mixes=False
+        frozenset(range(2, 9)), eight, floats=False, packs=False, open_sizes=False, mixes=False
     )
     assert expressible([]) == expressible(["onnx_qdq"]) == Expressible()
 

@@ -140,7 +140,7 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
             "[bias]\ndtype = 'float32'\ndead_channels = 'zero'",
             "[bias] dead_channels is zero, but dtype is float32; remove dead_channels",
         ),
-        ("[bias]\ndtype = 'uint8'", "[bias] dtype is uint8; use int32, int16"),
+        ("[bias]\ndtype = 'uint8'", "[bias] dtype is uint8; use int64, int32, int16"),
         ("[bias]\nquant_max = 4294967296", "[bias] range -2147483648..4294967296 is impossible"),
         ("[bias]\nquant_min = 0", "[bias] range 0..2147483647 is impossible"),
         ("[[op]]\nops = []", "no operator is listed; list ONNX op types"),

@@ -113,7 +113,7 @@ def checked_params(
 
 Code: TypeAlias = Annotated[int, msgspec.Meta(ge=-(2**31), le=2**32)]
 
-Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
+Bits: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=64)]
 
 
 class Topology(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -145,7 +145,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     Attributes:
         model_hash: Hash of the normalized float model.
         topology: Which parts are quantized.
-        bits: The width of every quantized end; 32 for an int32 bias.
+        bits: The width of every quantized end; 32 for an int32 bias, 64 for an int64 one.
         thresholds: What the methods gave, by tensor: the end of the node that computes it, or of
             the first that reads it where none does. One number, or one for each channel. Biases
             have none: their scale is the product of those of input and weight.
