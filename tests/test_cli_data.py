@@ -124,7 +124,7 @@ def test_verify_keeps_the_steps_that_are_not_given(
     printed("quantize", "model.onnx", "-d", "photos", "-o", "out", "--samples", "8", *steps)
     printed("verify", "out", "-d", "photos", "--samples", "2", "--mean", "3")
     kept = api.load_result("out").preprocess
-    assert seen == [Preprocess((3.0,), (0.1,), kept.image)]
+    assert seen[-1] == Preprocess((3.0,), (0.1,), kept.image)
 
 
 STRANGERS: dict[str, dict[str, Any]] = {

@@ -28,8 +28,8 @@ class Grid:
         policy: A checked set of properties.
         granularity: One scale for the tensor, or one per index of an axis.
         rounding: Rounding mode.
-        bits: 2 to 32, or 64 (biases of 16-bit activations). The range may have fewer levels than the bits allow (as in [tvm], 6 bits in
-            an int8), never more.
+        bits: 2 to 32, or 64 (biases of 16-bit activations). The range may have fewer levels than
+            the bits allow (as in [tvm], 6 bits in an int8), never more.
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
         steps_per_octave: Logarithmic levels between a magnitude and its double; None for linear

@@ -57,7 +57,7 @@ def _load(deployed: Deployed) -> QdqRuntime:
     from intact.formats.onnx_qdq.run import QdqRuntime
 
     model, exact = deployed.held(QdqModel).model, not deployed.plan.target.saturates_pairs
-    return QdqRuntime(model, threads=deployed.threads, exact=exact)
+    return QdqRuntime(model, threads=deployed.threads, exact=exact, packs=False)
 
 
 def _run(deployed: Deployed, feeds: Feeds) -> Feeds:

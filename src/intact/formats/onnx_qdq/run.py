@@ -47,6 +47,8 @@ class QdqRuntime:
             does for its users; else every operator computes in float32 what it says.
         exact: Whether sums of 8-bit products are exact, also on a processor that saturates pairs
             of them; False runs the model as the runtime does by default.
+        packs: Whether the runtime keeps a copy of the weights in its kernels' own order, which
+            takes longer than one run gains, and as much memory as the weights.
 
     Attributes:
         name: The runtime with its version, and with the option that makes sums exact.
@@ -63,6 +65,7 @@ class QdqRuntime:
         threads: int = 0,
         fuse: bool = True,
         exact: bool = True,
+        packs: bool = True,
     ) -> None:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
@@ -76,6 +79,7 @@ class QdqRuntime:
         # As in every session of intact: idle threads do not hold the cores of others.
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
+        options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
         model = exact_sums(model, options) if exact else model
         with tempfile.TemporaryDirectory() as folder:
             self._session = _open(model, options, Path(folder))
