@@ -163,3 +163,48 @@ def test_factors_that_no_quantizer_reads_need_nothing() -> None:
     x = b.input("image", ["batch", 4, 8, 8])
     model, _ = written(b, [turned(b, x), b.node("Conv", x, b.weight(4, 4, 1, 1))])
     assert kept(model) == 0
+
+
+WINDOWS: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "MaxPool": lambda b, y: b.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]),
+    "MaxPool of the same size": lambda b, y: b.node(
+        "MaxPool", y, kernel_shape=[3, 3], pads=[1, 1, 1, 1]
+    ),
+    "AveragePool": lambda b, y: b.node("AveragePool", y, kernel_shape=[2, 2], strides=[2, 2]),
+    "Resize": lambda b, y: b.node(
+        "Resize", y, "", b.constant(np.array([1, 1, 2, 2], np.float32)), mode="nearest"
+    ),
+    "Mul before": lambda b, y: WINDOWS["MaxPool"](b, b.node("Mul", y, b.scalar(2))),
+}
+
+
+def dense(b: ModelBuilder) -> str:
+    """A matrix product whose columns differ in size, [batch, 3, 6, 8]."""
+    columns = np.exp2(np.arange(8)).astype(np.float32)
+    weight = b.constant(np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32) * columns)
+    return b.node("MatMul", b.input("image", ["batch", 3, 6, 8]), weight)
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("window", WINDOWS)
+def test_windows_over_columns_of_a_product_are_computed(window: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    model, expected = written(b, [WINDOWS[window](b, dense(b))])
+    model.save(tmp_path)
+    runtime = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1)
+    outputs, _ = runtime.run(random_inputs(b.build()))
+    for name, array in expected.items():
+        assert sqnr_db(array, outputs[name]) > 25  # or OpenVINO refuses the model
+    assert kept(model) == 1
+
+
+def test_windows_behind_a_bias_or_relu_need_nothing() -> None:
+    b = ModelBuilder()
+    y = dense(b)
+    results = [
+        WINDOWS["MaxPool"](b, each)
+        for each in (b.node("Relu", y), b.node("Add", y, b.constant(np.ones(8, np.float32))))
+    ]
+    model, _ = written(b, results)
+    assert kept(model) == 0

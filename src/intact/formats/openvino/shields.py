@@ -18,6 +18,11 @@ positive ones, which other passes have taken before, and one factor for all chan
 multiplications become one, scalars move across them, and quantizers move before what moves values.
 A shift of each channel's own in a BatchNormalization prevents it. Measured with openvino 2026.4.1.
 
+A window moves over the axis of a matrix product that its scales lie along: OpenVINO moves the scales
+through MaxPool, AveragePool and nearest Resize as if that axis were the channels. It refuses the
+model then, or gives numbers that are wrong (9 dB), also where the product is multiplied by a
+constant before; not behind a bias or a Relu.
+
 A maximum with the lowest number changes no number; nothing is moved through it, nor fused across.
 """
 
@@ -39,6 +44,7 @@ _LOWEST = float(np.finfo(np.float32).min)
 _WINDOWS = frozenset({"Conv", "ConvTranspose"})
 _FACTORS = frozenset({"Mul", "Div"})
 _EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
+_OVER_AXES = frozenset({"AveragePool", "MaxPool", "Resize"})
 _BIAS_SLOT = 2
 _CHANNELS = 1
 """The axis of which OpenVINO takes factors into a quantizer."""
@@ -59,6 +65,7 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
     found = [value for value in _results(editor.model, plan) if _is_fork(value)]
     found += [value for value in _extremes(editor.model) if _reaches_quantizer(value)]
     found += [value for value in _turned(editor.model) if value not in found]
+    found += [value for value in _windowed(editor.model, plan) if value not in found]
     lowest = None
     for value in found:
         uses = [use for use in value.uses() if use.node.graph is editor.model.graph]
@@ -71,7 +78,7 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
 
 def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return what products without a bias give, also times constants, in order."""
-    integers = {name for name, decision in plan.decisions.items() if decision.quantized}
+    integers = _in_integers(plan)
     bare: dict[ir.Value, None] = {}
     for node in model.graph:
         if node.domain == "" and (
@@ -81,6 +88,27 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
         ):
             bare[node.outputs[0]] = None
     return list(bare)
+
+
+def _windowed(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+    """Return what matrix products with weights give, also times constants, and windows read."""
+    integers = _in_integers(plan)
+    products: set[ir.Value] = set()
+    found: dict[ir.Value, None] = {}
+    for node in model.graph:
+        if node.domain != "" or not _has_constant(node):
+            continue
+        product = node.op_type == "MatMul" and str(node.name) in integers
+        if product or (node.op_type in _FACTORS and products & {*node.inputs}):
+            products.add(node.outputs[0])
+    for node in model.graph:
+        if node.domain == "" and node.op_type in _OVER_AXES and node.inputs[0] in products:
+            found[node.inputs[0]] = None
+    return list(found)
+
+
+def _in_integers(plan: QuantizedGraph) -> set[str]:
+    return {name for name, decision in plan.decisions.items() if decision.quantized}
 
 
 def _extremes(model: ir.Model) -> list[ir.Value]:
