@@ -30,6 +30,9 @@ Floats32 = npt.NDArray[np.float32]
 _NEGLIGIBLE = np.float32(1e-4)
 """Offsets below it are left out (OpenVINO's own limit)."""
 
+_ALIKE = np.float32(5e-5)
+"""Offsets of channels that differ less are taken for one (OpenVINO's own limit)."""
+
 
 @dataclass(frozen=True)
 class EndsGrid:
@@ -46,18 +49,21 @@ class EndsGrid:
     first: int
 
     @staticmethod
-    def of(arithmetic: Arithmetic, encoding: Encoding, unit: float = 1.0) -> EndsGrid:
+    def of(
+        arithmetic: Arithmetic, encoding: Encoding, unit: float | Floats32 = 1.0
+    ) -> EndsGrid:
         """Return the grid of an encoding.
 
         Args:
             arithmetic: With ``before_rounding`` the lowest code is part of the offset.
             encoding: Of the codes.
-            unit: What numbers are counted in, rounded to float32.
+            unit: What numbers are counted in, rounded to float32; one, or ``[channels]``.
 
         Raises:
             ConfigError: A factor is not finite.
         """
-        low, high = (np.atleast_1d(np.divide(end, np.float32(unit))) for end in _ends(encoding))
+        units = np.asarray(unit, np.float32)
+        low, high = (np.atleast_1d(np.divide(end, units)) for end in _ends(encoding))
         codes = np.float32(encoding.quant_max - encoding.quant_min)
         span = high - low
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
@@ -80,6 +86,17 @@ class EndsGrid:
             return self
         one = np.float32(1)
         return replace(self, factor=one / (one / self.factor), offset=np.zeros_like(self.offset))
+
+
+    def with_one_offset(self) -> EndsGrid:
+        """Return the grid of kernels that have one offset where those of channels are about alike.
+
+        It is the first channel's, and none where it is negligible (OpenVINO's own limits).
+        """
+        alike = (np.abs(self.offset - self.offset[0]) < _ALIKE).all()
+        offset = self.offset[:1] if alike else self.offset
+        kept = np.where(np.abs(offset) < _NEGLIGIBLE, np.float32(0), offset)
+        return replace(self, offset=np.asarray(kept, np.float32))
 
 
 def has_ends(arithmetic: Arithmetic) -> bool:

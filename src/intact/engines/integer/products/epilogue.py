@@ -82,7 +82,7 @@ class RealRequantizer:
         biases: Array = np.zeros(1, np.float32) if bias is None else np.asarray(bias, np.float32)
         added = np.zeros(1, np.int64) if constant is None else constant
         channels = np.broadcast_shapes((1,), scale.shape, biases.shape, added.shape)
-        by_ends = partial(_by_ends, in_place=not keeps_residual)
+        by_ends = partial(_by_ends, in_place=not keeps_residual, bounds=bounds)
         prepare = by_ends if has_ends(arithmetic) else _by_scale
         with np.errstate(over="ignore", invalid="ignore"):
             real, units, last = prepare(arithmetic, (scale, biases), output, residual)
@@ -131,12 +131,15 @@ def _by_ends(
     residual: Encoding | None,
     *,
     in_place: bool = True,
+    bounds: Bounds,
 ) -> tuple[_Real, _Units, _Steps]:
     """Count in the residual's steps, whose zero point is taken off beforehand (OpenVINO).
 
     Measured with openvino 2026.4.1: no code of some ten million differs.
     """
     unit, zero = _ONE, _NONE
+    if residual is None and not real[1].any() and bounds in (Bounds(), Bounds(low=0)):
+        return _sums_by_ends(arithmetic, real[0], output)
     if residual is not None:
         unit = np.float32(effective(arithmetic, residual).scale.item())
         zero = effective_zero(residual)
@@ -150,6 +153,20 @@ def _by_ends(
     grid = EndsGrid.of(arithmetic, output, float(unit))
     grid = grid.as_stored_scale() if in_place else grid
     return real, units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
+
+
+def _sums_by_ends(
+    arithmetic: Arithmetic, scale: Floats32, output: Encoding
+) -> tuple[_Real, _Units, _Steps]:
+    """Count the sums themselves, where nothing is added and a Relu at most lies between.
+
+    OpenVINO divides the ends by the scales of the sums then, and multiplies before it adds.
+    Measured with openvino 2026.4.1 under ONEDNN_MAX_CPU_ISA=AVX2.
+    """
+    grid = EndsGrid.of(arithmetic, output, scale).with_one_offset()
+    one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
+    units = _NONE, _ONE, np.int64(0), _ONE
+    return (grid.factor, grid.offset), units, (one, none, grid.first, _Last.FUSED)
 
 
 def _by_scale(
