@@ -114,6 +114,10 @@ def test_ends_of_ranges_are_floats(tmp_path: Path) -> None:
     for wrong, message in (
         (body.replace('"float32"', '"float64"'), "'float32_ends', but requantize is 'float64'"),
         (folded.replace("float32_ends", "float32"), "folded_factor has no effect"),
+        (
+            folded.replace("float32_ends", "float32").replace("folded_factor", "folded_ends"),
+            "folded_ends has no effect",
+        ),
         (body.replace('ends"', 'ends"\nscales_in_turn = true'), "scales_in_turn does not apply"),
         (
             body.replace('ends"', 'ends"\nreciprocal_scale = true'),

@@ -143,6 +143,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     ratio_conversions: bool | None = None
     fused_bias: bool | None = None
     folded_factor: bool | None = None
+    folded_ends: bool | None = None
     integer_whole_windows: bool | None = None
     unsigned_inputs: bool | None = None
 
@@ -176,6 +177,9 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         folded_factor: With ``float32_ends``, the factor of the output's grid is folded into the
             scale of the sums and into a float bias, and the offset into the bias. Otherwise factor
             and offset are applied afterwards (OpenVINO's dense layers).
+        folded_ends: With ``float32_ends``, a sum to which no bias is added is multiplied once: the
+            ends are divided by the scale of the sums, or that scale by the residual's (OpenVINO's
+            convolutions). Otherwise it is made a real number first.
         integer_whole_windows: With float arithmetic, the average of a window that is the whole
             input divides a sum of codes, as that of GlobalAveragePool; other windows are averaged
             as floats (ONNX Runtime).
@@ -207,6 +211,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     ratio_conversions: bool = False
     fused_bias: bool = False
     folded_factor: bool = False
+    folded_ends: bool = False
     integer_whole_windows: bool = False
     unsigned_inputs: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()

@@ -342,6 +342,10 @@ _IN_FLOATS = ("scales_in_turn", "ratio_conversions", "fused_bias")
 
 """Fields about float arithmetic."""
 
+_OF_ENDS = ("folded_factor", "folded_ends")
+
+"""Fields about grids given by low and high."""
+
 _OF_SCALES = ("scales_in_turn", "ratio_conversions", "reciprocal_scale")
 
 """Fields about an output's scale, which do not apply to a grid given by low and high."""
@@ -453,12 +457,13 @@ def _check_ends(arithmetic: Arithmetic, file: str, where: str) -> None:
             f"{arithmetic.requantize.value!r}",
             remedy="requantize with 'float32'",
         )
-    if arithmetic.folded_factor and not has_ends:
-        raise TargetError(
-            f"{file}: {where} folded_factor has no effect with scale_precision = "
-            f"{arithmetic.scale_precision.value!r}",
-            remedy="remove it, or use 'float32_ends'",
-        )
+    for key in _OF_ENDS:
+        if not has_ends and getattr(arithmetic, key):
+            raise TargetError(
+                f"{file}: {where} {key} has no effect with scale_precision = "
+                f"{arithmetic.scale_precision.value!r}",
+                remedy="remove it, or use 'float32_ends'",
+            )
     for key in _OF_SCALES:
         if has_ends and getattr(arithmetic, key):
             raise TargetError(

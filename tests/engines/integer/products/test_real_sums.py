@@ -27,6 +27,12 @@ FOLDED = Arithmetic(
     zero_point=ZeroPointOrder.BEFORE_ROUNDING,
     folded_factor=True,
 )
+BARE = Arithmetic(
+    requantize=Requantize.FLOAT32,
+    scale_precision=ScalePrecision.FLOAT32_ENDS,
+    zero_point=ZeroPointOrder.BEFORE_ROUNDING,
+    folded_ends=True,
+)
 
 one = np.float32
 
@@ -55,7 +61,7 @@ def test_every_way_gives_the_nearest_code_or_its_neighbour(
     if residual is not None:
         exact += Fraction(residual.scale.item()) * added
     wanted = min(max(round(exact / Fraction(one(step).item())) + 3, -128), 127)
-    for arithmetic in (SCALES, ENDS, FOLDED):
+    for arithmetic in (SCALES, ENDS, FOLDED, BARE):
         make = RealRequantizer(
             arithmetic, scale(by), int8(step, 3), Bounds(), bias=reals(bias), residual=residual
         )
@@ -101,6 +107,47 @@ def test_a_folded_factor_rounds_otherwise() -> None:
     differ = np.flatnonzero(first != second)
     assert 0 < len(differ) < 20
     assert np.abs(first.astype(int) - second).max() == 1
+
+
+def test_sums_that_nothing_is_added_to_are_multiplied_once() -> None:
+    """By the ends over each channel's scale; all channels have the first one's offset."""
+    sums = np.random.default_rng(0).integers(-(10**5), 10**5, (100_000, 2))
+    scales, grid = scale(0.00123, 0.0007123), uint8(1.0731, 128)
+    low, high = (one(code * 1.0731) for code in (-128, 127))
+    lows, highs = low / scales, high / scales
+    factor = one(255) / (highs - lows)
+    offset = (-lows * one(255) / (highs - lows))[0]
+    wanted = np.clip(np.rint(sums.astype(np.float32) * factor + offset), 0, 255)
+    found = RealRequantizer(BARE, scales, grid, Bounds())(sums)
+    assert np.array_equal(found, wanted)
+    zeros = RealRequantizer(BARE, scales, grid, Bounds(), bias=reals(0, 0))(sums)
+    assert np.array_equal(zeros, wanted)
+    assert 0 < np.count_nonzero(RealRequantizer(ENDS, scales, grid, Bounds())(sums) != wanted) < 20
+
+
+def test_one_factor_is_the_reciprocal_of_a_stored_scale() -> None:
+    sums = np.random.default_rng(0).integers(0, 10**4, (100_000, 1))
+    by, high = one(0.000274), one(255 * 0.0198)
+    factor = one(255) / (high / by)
+    wanted = np.rint(sums.astype(np.float32) * (one(1) / (one(1) / factor))).clip(0, 255)
+    for count in (1, 3):
+        make = RealRequantizer(BARE, scale(*[by] * count), uint8(0.0198), Bounds(0))
+        assert np.array_equal(make(np.tile(sums, count)), np.tile(wanted, count))
+
+
+def test_a_residuals_zero_point_is_taken_off_in_the_sums_units() -> None:
+    sums = np.random.default_rng(1).integers(-(10**5), 10**5, (100_000, 1))
+    beside = np.random.default_rng(2).integers(0, 256, (100_000, 1)).astype(np.uint8)
+    by, unit = one(0.00123), one(0.731)
+    make, other = (
+        RealRequantizer(each, scale(by), int8(1.0731), Bounds(), residual=uint8(0.731, 128))
+        for each in (BARE, ENDS)
+    )
+    counted = (sums.astype(np.float32) - one(128) * unit / by) * (by / unit) + beside
+    exact = counted.astype(np.float64) * 0.731 / 1.0731
+    found = make(sums, beside)
+    assert np.abs(np.clip(np.rint(exact), -128, 127) - found).max() <= 1
+    assert 0 < np.count_nonzero(found != other(sums, beside)) < 20
 
 
 def test_a_fused_bias_rounds_once() -> None:

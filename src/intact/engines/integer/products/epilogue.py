@@ -134,12 +134,12 @@ def _by_ends(
 ) -> tuple[_Real, _Units, _Steps]:
     """Count in the residual's steps, whose zero point is taken off beforehand (OpenVINO).
 
-    Where no bias lies between, the scale of the sums is counted in these steps at once, and the
+    With ``folded_ends``, where no bias lies between, the scale of the sums is counted in these steps at once, and the
     zero point in the sums' units: or, without a residual, the ends. Measured with openvino 2026.4.1
     under ONEDNN_MAX_CPU_ISA=AVX2: no code of some 60 million differs.
     """
     _, scale, biases = real
-    bare = not biases.any()
+    bare = arithmetic.folded_ends and not biases.any()
     one, none = np.ones(1, np.float32), np.zeros(1, np.float32)
     unit, zero = _ONE, _NONE
     if residual is not None:

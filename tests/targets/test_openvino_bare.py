@@ -1,0 +1,62 @@
+"""Convolutions without a bias, against OpenVINO, which multiplies their sums once.
+
+Ties are rare: each branch has some hundred thousand values, a few of which lie next to one.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import pytest
+
+from intact.formats.openvino.verify import verify_openvino
+from intact.formats.openvino.write import write_openvino
+from tests.models import ModelBuilder
+from tests.plans import Arrays, calibrate, planned
+
+pytestmark = pytest.mark.runtime_fact("openvino")
+
+WIDTH, SIZE = 16, 16
+
+
+def weights(b: ModelBuilder, group: int, *, alike: bool = False) -> str:
+    """Those of a 3x3 convolution, whose channels differ in size or, if ``alike``, have one scale."""
+    array = b.random.normal(size=(WIDTH, WIDTH // group, 3, 3))
+    if alike:
+        array = np.clip(array / 4, -1, 1)
+        array[:, 0, 0, 0] = 1
+    else:
+        array *= np.exp(b.random.uniform(-1, 1, size=(WIDTH, 1, 1, 1)))
+    return b.constant(array.astype(np.float32))
+
+
+def network() -> onnx.ModelProto:
+    """Branches: signed and unsigned sums, by channels and by one factor, and with residuals."""
+    b = ModelBuilder()
+    b.random = np.random.default_rng(5)
+    x = b.node("Relu", b.input("image", ["batch", WIDTH, SIZE, SIZE]))
+    signed = b.node("Conv", x, b.weight(WIDTH, WIDTH, 1, 1), b.weight(WIDTH))
+
+    def conv(group: int = 1, *, alike: bool = False) -> str:
+        return b.node("Conv", x, weights(b, group, alike=alike), group=group, pads=[1] * 4)
+
+    zeros = b.constant(np.zeros(WIDTH, np.float32))
+    with_zeros = b.node("Conv", x, weights(b, WIDTH), zeros, group=WIDTH, pads=[1] * 4)
+    alike = b.node("Relu", conv(WIDTH, alike=True))
+    ends = [conv(WIDTH), conv(4), b.node("Relu", conv()), alike, with_zeros]
+    ends += [b.node("Add", conv(), each) for each in (x, signed)]
+    for end in ends:
+        b.output(b.node("Conv", end, b.weight(4, WIDTH, 1, 1), b.weight(4)))
+    return b.build()
+
+
+def images(count: int, seed: int) -> Arrays:
+    random = np.random.default_rng(seed)
+    return {"image": random.normal(size=(count, WIDTH, SIZE, SIZE)).astype(np.float32)}
+
+
+def test_sums_without_a_bias_have_the_bits_of_openvino() -> None:
+    plan = calibrate(planned(network(), "openvino-avx2"), images(8, 0))
+    found = verify_openvino(plan, write_openvino(plan), [images(48, 1)])
+    assert {each.end: each.mismatches for each in found.layers if each.mismatches} == {}
+    assert sum(each.values for each in found.layers) > 10**6
