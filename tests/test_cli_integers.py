@@ -119,7 +119,13 @@ def test_recorded_tensors(here: Path, say: Any, fails: Any) -> None:
     wrong[2, 1, 0, 0] += 3
     np.savez("dump.npz", **{name: wrong})  # type: ignore[arg-type]
     given = ("verify", "out", "--data", "x.npz", "--observed", "dump.npz")
-    (layer,) = json.loads(say(*given, "--json"))["verified"][0]["layers"]
+    found = json.loads(say(*given, "--json"))["verified"][0]
+    (layer,) = found["layers"]
+    assert found["ends_compared"] == 1
+    assert found["ends"] == 1 + len(found["not_compared"]) > 2
+    text = say(*given)
+    assert f"1 of {found['ends']}" in text
+    assert f"not compared {found['ends'] - 1} tensors" in text
     assert (layer["mismatches"], layer["largest"], layer["values"]) == (1, 3, wrong.size)
     np.savez("dump.npz", **{f"{name}x": wrong})  # type: ignore[arg-type]
     assert name in fails(*given)

@@ -8,7 +8,6 @@ import msgspec
 from rich.table import Table
 
 from intact.cli.printing import (
-    SHOWN_NAMES,
     console,
     escape,
     first_names,
@@ -40,7 +39,7 @@ def verifications(found: Sequence[Verification], *, as_json: bool) -> None:
 def _summary(found: Sequence[Verification]) -> Table:
     """Return the table: layers are compared alone, decisions and accuracy from end to end."""
     samples = max(each.samples for each in found)
-    headings = ("layers", "values", "differ", "most", "agree %", "top-1 %")
+    headings = ("compared", "values", "differ", "most", "agree %", "top-1 %")
     table = new_table(
         f"deployed against expected, {samples} samples", ("target", "runtime"), numbers=headings
     )
@@ -49,12 +48,17 @@ def _summary(found: Sequence[Verification]) -> Table:
     for each in found:
         layers = each.layers or each.outputs
         _, values, differ, _, most = _totals(layers) if layers else ("-",) * 5
-        shown = f"{len(each.layers)}" if each.layers else "outputs" if layers else "-"
+        shown = _compared(each) if each.layers else "outputs" if layers else "-"
         agree = "-" if each.agreement is None else f"{each.agreement:.2f}"
         row = (shown, values, differ, most, agree, _accuracy(each))
         runtime = "not run" if each.refused else each.runtime
         table.add_row(escape(_called(each)), escape(runtime), *row)
     return table
+
+
+def _compared(found: Verification) -> str:
+    """Return how many of the plan's quantized tensors were compared alone."""
+    return f"{found.ends_compared} of {found.ends}" if found.ends else str(len(found.layers))
 
 
 def _accuracy(found: Verification) -> str:
@@ -157,10 +161,13 @@ def _layouts(layers: Sequence[LayerComparison]) -> None:
 
 
 def _not_compared(tensors: Mapping[str, str]) -> None:
-    for name, reason in list(tensors.items())[:SHOWN_NAMES]:
-        say(f"[yellow]not compared[/] {escape(name)}: {escape(reason)}")
-    if len(tensors) > SHOWN_NAMES:
-        say(f"[yellow]not compared[/] {len(tensors) - SHOWN_NAMES} more")
+    """Say why tensors were not compared: a line for each reason, not for each tensor."""
+    reasons: dict[str, list[str]] = {}
+    for name, reason in tensors.items():
+        reasons.setdefault(reason, []).append(name)
+    for reason, names in reasons.items():
+        count = f"{len(names)} tensors, " if len(names) > 1 else ""
+        say(f"[yellow]not compared[/] {count}{escape(first_names(names))}: {escape(reason)}")
 
 
 def _totals(

@@ -143,6 +143,7 @@ def compare(
         found.format = name
     if samples.takes_feeds:  # formats see batches, whose lengths say nothing here
         found.samples = samples.shapes.total()
+    found.count(subject.plan)
     found.score(samples.labels())
     return found
 
@@ -213,6 +214,7 @@ def compare_observed(
     }
     found = verify_observed(plan, feeds, arrays, threads=threads, device=name)
     found.not_compared |= dict.fromkeys(beside, "only the file has it, the plan does not")
+    found.count(plan)
     return found
 
 

@@ -12,6 +12,10 @@ from intact.engines.integer.engine import IntegerEngine
 from intact.errors import DataError
 from intact.formats.base.comparison import Classes, LayerComparison, OutputComparison
 from intact.formats.base.processor import ProcessorFinding
+from intact.plan import QuantizedGraph, quantization_points
+
+
+NOT_SHOWN = "the runtime does not show it: it is made inside of a kernel, or with a later tensor"
 
 
 @dataclass
@@ -53,6 +57,9 @@ class Verification:
         float_nodes: Nodes planned for integers that the runtime runs in float, with op type.
         in_float: Nodes planned for integers that the engine computes in float, with the reason.
         not_compared: Tensors that the runtime does not show, with the reason.
+        ends: How many quantized tensor ends the plan has: places where numbers become codes, of
+            activations; those that only move codes count where they are compared.
+        ends_compared: How many of these were compared, each alone.
         overflows: Steps of which sums left the accumulator.
         format: What was deployed, by the name of its format; "" for files of others.
         classes: What the models decide for each sample; None where the first output has no
@@ -83,6 +90,8 @@ class Verification:
     float_nodes: dict[str, str] = field(default_factory=dict)
     in_float: dict[str, str] = field(default_factory=dict)
     not_compared: dict[str, str] = field(default_factory=dict)
+    ends: int = 0
+    ends_compared: int = 0
     overflows: list[OverflowReport] = field(default_factory=list)
     no_engine: str = ""
     not_simulated: tuple[str, ...] = ()
@@ -111,6 +120,16 @@ class Verification:
         if self.classes is not None and self.classes.deployed:
             same = np.equal(self.classes.deployed, self.classes.expected)
             self.agreement = 100.0 * float(same.mean())
+
+    def count(self, plan: QuantizedGraph) -> None:
+        """Count how much of a plan was compared, and say why the rest was not."""
+        compared = {each.end for each in self.layers or self.simulation}
+        points = (p for p in quantization_points(plan) if not p.is_constant)
+        ends = [str(p.end) for p in points if str(p.end) in compared or not p.is_passed_on]
+        left = [end for end in ends if end not in compared]
+        self.ends, self.ends_compared = len(ends), len(ends) - len(left)
+        if compared:
+            self.not_compared |= {end: NOT_SHOWN for end in left if end not in self.not_compared}
 
     def score(self, labels: npt.NDArray[np.int64] | None) -> None:
         """Count how many decisions are right.

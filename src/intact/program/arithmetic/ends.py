@@ -49,9 +49,7 @@ class EndsGrid:
     first: int
 
     @staticmethod
-    def of(
-        arithmetic: Arithmetic, encoding: Encoding, unit: float | Floats32 = 1.0
-    ) -> EndsGrid:
+    def of(arithmetic: Arithmetic, encoding: Encoding, unit: float | Floats32 = 1.0) -> EndsGrid:
         """Return the grid of an encoding.
 
         Args:
@@ -86,7 +84,6 @@ class EndsGrid:
             return self
         one = np.float32(1)
         return replace(self, factor=one / (one / self.factor), offset=np.zeros_like(self.offset))
-
 
     def with_one_offset(self) -> EndsGrid:
         """Return the grid of kernels that have one offset where those of channels are about alike.
