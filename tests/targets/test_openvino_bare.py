@@ -20,7 +20,7 @@ WIDTH, SIZE = 16, 16
 
 
 def weights(b: ModelBuilder, group: int, *, alike: bool = False) -> str:
-    """Those of a 3x3 convolution, whose channels differ in size or, if ``alike``, have one scale."""
+    """Those of a 3x3 convolution: its channels differ in size or, if ``alike``, have one scale."""
     array = b.random.normal(size=(WIDTH, WIDTH // group, 3, 3))
     if alike:
         array = np.clip(array / 4, -1, 1)

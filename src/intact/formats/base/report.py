@@ -14,7 +14,6 @@ from intact.formats.base.comparison import Classes, LayerComparison, OutputCompa
 from intact.formats.base.processor import ProcessorFinding
 from intact.plan import QuantizedGraph, quantization_points
 
-
 NOT_SHOWN = "the runtime does not show it: it is made inside of a kernel, or with a later tensor"
 
 

@@ -18,7 +18,7 @@ positive ones, which other passes have taken before, and one factor for all chan
 multiplications become one, scalars move across them, and quantizers move before what moves values.
 A shift of each channel's own in a BatchNormalization prevents it. Measured with openvino 2026.4.1.
 
-A window moves over the axis of a matrix product that its scales lie along: OpenVINO moves the scales
+A window moves over the axis of a matrix product that its scales lie along: OpenVINO moves them
 through MaxPool, AveragePool and nearest Resize as if that axis were the channels. It refuses the
 model then, or gives numbers that are wrong (9 dB), also where the product is multiplied by a
 constant before; not behind a bias or a Relu.

@@ -131,7 +131,7 @@ def test_one_factor_is_the_reciprocal_of_a_stored_scale() -> None:
     factor = one(255) / (high / by)
     wanted = np.rint(sums.astype(np.float32) * (one(1) / (one(1) / factor))).clip(0, 255)
     for count in (1, 3):
-        make = RealRequantizer(BARE, scale(*[by] * count), uint8(0.0198), Bounds(0))
+        make = RealRequantizer(BARE, np.full(count, by), uint8(0.0198), Bounds(0))
         assert np.array_equal(make(np.tile(sums, count)), np.tile(wanted, count))
 
 
@@ -140,7 +140,7 @@ def test_a_residuals_zero_point_is_taken_off_in_the_sums_units() -> None:
     beside = np.random.default_rng(2).integers(0, 256, (100_000, 1)).astype(np.uint8)
     by, unit = one(0.00123), one(0.731)
     make, other = (
-        RealRequantizer(each, scale(by), int8(1.0731), Bounds(), residual=uint8(0.731, 128))
+        RealRequantizer(each, np.full(1, by), int8(1.0731), Bounds(), residual=uint8(0.731, 128))
         for each in (BARE, ENDS)
     )
     counted = (sums.astype(np.float32) - one(128) * unit / by) * (by / unit) + beside
