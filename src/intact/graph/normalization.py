@@ -26,8 +26,10 @@ from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_g
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
+from intact.graph.passes.products import write_as_products
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
+from intact.graph.passes.zero_pads import write_zeros_as_pads
 
 _log = logging.getLogger(__name__)
 
@@ -47,16 +49,17 @@ def normalize(
 
     Afterwards every node and value has a unique name (the model's own where it had one), constants
     are initializers, shapes and types are inferred, and constant expressions are folded. No-ops are
-    removed. BatchNormalization and other constants per channel are folded into the convolution
-    before them. A dense layer is one Gemm, a Sum of two is an Add, and a mean over all spatial axes
-    is a GlobalAveragePool, and pools have pads instead of ``ceil_mode``. float16 and bfloat16 are
-    converted to float32 (see `intact.graph.passes.widen`).
+    removed. A division by a constant is a Mul, a Concat with zeros a Pad. BatchNormalization and
+    other constants per channel are folded into the convolution before them. A dense layer is one
+    Gemm, a Sum of two is an Add, a mean over all spatial axes is a GlobalAveragePool, and pools
+    have pads instead of ``ceil_mode``. float16 and bfloat16 are converted to float32 (see
+    `intact.graph.passes.widen`).
 
     The opset, the graph inputs and outputs, named dimensions and the model's results do not
-    change (up to float rounding where BatchNormalization is folded). Of declared shapes only the
-    inputs' are believed (see `intact.graph.files.claims`). A tensor name that remains has
-    the same values as in the source. Unknown operators, functions and the bodies of If and Loop are
-    not changed.
+    change (up to float rounding where BatchNormalization is folded, and one rounding where a
+    divisor is no power of two). Of declared shapes only the inputs' are believed (see
+    `intact.graph.files.claims`). A tensor name that remains has the same values as in the source.
+    Unknown operators, functions and the bodies of If and Loop are not changed.
 
     Args:
         source: A path, or a loaded model, which is not changed.
@@ -79,6 +82,8 @@ def normalize(
     pad_pools(model)
     _simplify(model)
     pad_pools(model)  # simplifying may have computed the lengths
+    write_as_products(model)
+    write_zeros_as_pads(model)
     flatten_weights(model)
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):

@@ -50,8 +50,8 @@ def test_weights_that_are_moved_first_are_computed_too() -> None:
 
 def test_large_constants_that_are_no_weights_stay() -> None:
     b = ModelBuilder()
-    x = b.input("x", ["batch", 100, 100])
-    b.node("Add", x, filled(b, 2, 100, 100), out="y")
+    x = b.input("x", ["batch", 2000, 1000])
+    b.node("Add", x, filled(b, 2, 2000, 1000), out="y")
     b.output("y")
     assert op_types(b.build()) == ["ConstantOfShape", "Add"]
 

@@ -28,7 +28,10 @@ F = np.float32
 
 @pytest.mark.parametrize(
     ("op_type", "constant"),
-    [("Add", F(0)), ("Sub", F(-0.0)), ("Mul", F(1)), ("Div", F(1)), ("Mul", np.ones((1, 1), F))],
+    [
+        *(("Add", F(0)), ("Sub", F(-0.0)), ("Mul", F(1)), ("Div", F(1)), ("Mul", np.ones((1, 1), F))),
+        *(("Max", F(-np.inf)), ("Min", F(np.inf))),
+    ],
 )
 def test_neutral_constants(op_type: str, constant: Any) -> None:
     assert not survives(op_type, constant)
@@ -43,6 +46,10 @@ def test_neutral_constants(op_type: str, constant: Any) -> None:
         ("Add", np.zeros((1, 1, 1), F)),  # adds an axis
         ("Add", np.zeros((4, 1), F)),  # broadcasts
         ("Mul", F(-1)),
+        ("Max", F(-3.4e38)),
+        ("Max", F(np.inf)),
+        ("Min", F(np.nan)),
+        ("Max", np.full(3, -np.inf, F)),
     ],
 )
 def test_near_neutral_constants_stay(op_type: str, constant: Any) -> None:
@@ -53,6 +60,15 @@ def test_sides() -> None:
     assert not survives("Add", F(0), first=True)
     assert survives("Sub", F(0), first=True)
     assert survives("Div", F(1), first=True)
+
+
+def test_bounds_at_infinity() -> None:
+    assert not survives("Clip", F(-np.inf), F(np.inf))
+    assert survives("Clip", F(-np.inf), F(6))
+    assert survives("Clip", F(-np.inf))  # the largest finite number is its upper bound
+    assert survives("Clip")
+    assert survives("Max", F(-np.inf), F(0))
+    assert survives("Min")
 
 
 def test_dropout_and_cast() -> None:

@@ -110,9 +110,8 @@ def _pooled_shape(data: ir.Value | None) -> ir.Shape | None:
     return ir.Shape([shape[0], shape[1], *(1,) * (len(shape) - 2)])
 
 
-_SMALL = 1 << 12
-
-"""Results up to this number of elements are always computed."""
+_SMALL = 1 << 20
+"""Results up to this number of elements are always computed: as many as folding may add."""
 
 MOST_FILLED = 1 << 28
 

@@ -1,13 +1,18 @@
-"""Removal of no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type."""
+"""Removal of no-ops: Identity, Dropout at inference, x + 0, x * 1, Cast to the same type, bounds
+at infinity.
+"""
 
 from __future__ import annotations
+
+import math
 
 import onnx_ir as ir
 
 from intact.graph.ops import constant_array, input_value, is_constant
 from intact.graph.passes.replace import replace_value
 
-_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1}
+_NEUTRAL = {"Add": 0, "Sub": 0, "Mul": 1, "Div": 1, "Max": -math.inf, "Min": math.inf}
+_COMMUTATIVE = {"Add", "Mul", "Max", "Min"}
 
 
 def remove_no_ops(model: ir.Model) -> int:
@@ -47,7 +52,15 @@ def _is_idle(node: ir.Node, data: ir.Value) -> bool:
             return _is_off(input_value(node, 2))
         case "Cast":
             return data.dtype is not None and data.dtype == node.attributes.get_int("to")
+        case "Clip":
+            # Without a bound it clamps infinity to the largest finite number.
+            return _is_number(node, 1, -math.inf) and _is_number(node, 2, math.inf)
     return False
+
+
+def _is_number(node: ir.Node, slot: int, number: float) -> bool:
+    array = constant_array(input_value(node, slot))
+    return array is not None and array.size == 1 and array.item() == number
 
 
 def _is_off(training: ir.Value | None) -> bool:
@@ -57,7 +70,9 @@ def _is_off(training: ir.Value | None) -> bool:
 
 def _unchanged_operand(node: ir.Node) -> ir.Value | None:
     neutral = _NEUTRAL[node.op_type]
-    sides = ((0, 1), (1, 0)) if node.op_type in {"Add", "Mul"} else ((0, 1),)
+    if len(node.inputs) != 2:
+        return None  # Max and Min take any number
+    sides = ((0, 1), (1, 0)) if node.op_type in _COMMUTATIVE else ((0, 1),)
     for kept, other in sides:
         value, constant = node.inputs[kept], constant_array(node.inputs[other])
         if value is None or value.shape is None or constant is None or is_constant(value):
