@@ -7,39 +7,46 @@ from collections.abc import Iterable
 from intact.graph import Graph
 from intact.targets import Target
 
+_WRITTEN_WITH = {
+    "HardSwish": {"Clip", "HardSigmoid"},
+    "LayerNormalization": {"Sqrt"},
+    "Gelu": {"Erf"},
+}
+"""Operators that are joined where a target names them, and what every spelling has one of; by the
+opset that they need.
+"""
+
 
 def graphs_for(graph: Graph, targets: Iterable[Target]) -> list[Graph]:
     """Write a normalized graph in the operators of each target.
 
-    What a target has only as several operators is expanded, and a composed Gelu becomes one where
-    the target has that.
+    What a target has only as several operators is expanded, and what exporters write out as several
+    becomes one where the target's rules name that: its results then differ by float rounding.
 
     Returns:
         One graph for each target. Targets with the same needs share it, and it is ``graph`` itself
         where nothing changes.
-
-    Raises:
-        ModelError: The model cannot be converted to the opset of Gelu.
     """
-    made: dict[tuple[tuple[str, ...], bool], Graph] = {}
+    made: dict[tuple[tuple[str, ...], tuple[str, ...]], Graph] = {}
     found = []
     for target in targets:
-        has_gelu = target.describes("Gelu")
-        key = (tuple(sorted(target.expand)), has_gelu)
+        joined = tuple(name for name in _WRITTEN_WITH if target.names(name))
+        key = (joined, tuple(sorted(target.expand)))
         if key not in made:
             made[key] = _prepared(graph, *key)
         found.append(made[key])
     return found
 
 
-def _prepared(graph: Graph, expanded: tuple[str, ...], has_gelu: bool) -> Graph:
+def _prepared(graph: Graph, joined: tuple[str, ...], expanded: tuple[str, ...]) -> Graph:
     present = {node.op_type for node in graph.nodes}
+    for name in joined:
+        if present & _WRITTEN_WITH[name]:
+            from intact.graph.passes.joins import JOINS, join
+
+            graph = join(graph, JOINS[name])
     if present & set(expanded):
         from intact.graph.passes.expand import expand
 
         graph = expand(graph, expanded)
-    if has_gelu and "Erf" in present:
-        from intact.graph.passes.join_gelu import join_gelu
-
-        graph = join_gelu(graph)
     return graph

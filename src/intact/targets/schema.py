@@ -168,6 +168,10 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Tell whether the target computes any operator of a type with integers."""
         return any(op_type in rule.ops and rule.quantize for rule in self.rules)
 
+    def names(self, op_type: str) -> bool:
+        """Tell whether a rule is about a type of operators, also one that keeps it float."""
+        return any(op_type in rule.ops for rule in self.rules)
+
     def activation_scheme(self, rule: OpRule, *, unsigned: bool = False) -> TensorScheme:
         """Return the scheme of the activations of a rule's operators.
 

@@ -12,6 +12,7 @@ from intact.graph.edit import Editor
 from intact.graph.graph import Graph
 from intact.graph.ops import input_value
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
+from intact.graph.passes.fold_linear import fold_scales
 
 _AXES_ARE_INPUT = 18
 """From this opset on the axes of ReduceMean are an input."""
@@ -37,6 +38,8 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
     for name in names:
         node = editor.nodes_by_name[name]
         EXPANSIONS[node.op_type](editor, node)
+    while fold_scales(editor.model):
+        pass  # what was taken apart may go into the layer in front
     return Graph(editor.finish())
 
 
@@ -81,8 +84,27 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     editor.put_in_place(node, result)
 
 
+def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
+    """``clip(alpha * x + beta, 0, 1)``.
+
+    A node whose input is not float32 is not expanded. Source: the definition of the ONNX operator.
+    """
+    data = input_value(node, 0)
+    if data is None or data.dtype is not ir.DataType.FLOAT:
+        return
+    numbers = [node.attributes.get_float(*each) for each in (("alpha", 0.2), ("beta", 0.5))]
+    value = data
+    for op_type, number in zip(("Mul", "Add"), numbers, strict=True):
+        constant = editor.number(float(np.float32(number)))
+        value = editor.node(op_type, (value, constant), f"{node.name}_{op_type}", shape=data.shape)
+    bounds = editor.number(0.0), editor.number(1.0)
+    result = editor.node("Clip", (value, *bounds), f"{node.name}_Clip", shape=data.shape)
+    editor.put_in_place(node, result)
+
+
 EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "BatchNormalization": expand_batch_norm,
+    "HardSigmoid": _hard_sigmoid,
     "LayerNormalization": _layer_norm,
 }
 """The expansions by operator type; the names are `intact.graph.op_table.EXPANDABLE`."""
