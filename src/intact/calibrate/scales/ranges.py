@@ -71,6 +71,11 @@ def range_of(
         return Found(low, high, False, masks, _threshold(low, high, point.config.levels, "minmax"))
     kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
+    if distribution.total == 0:
+        raise CalibrationError(
+            f"tensor {name!r}: no finite value was observed",
+            remedy=f"check the samples, or leave it float: --keep-float {point.end.node}",
+        )
     levels = _levels(point.config, distribution)
     chosen, is_fallen = method.activations, False
     if not METHODS[chosen].fits(levels):

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from intact.errors import ExportError, Unsupported
 from intact.formats.base.format import Io
-from intact.formats.tflite.writer import moves, operators, spatial
+from intact.formats.tflite.writer import floats, moves, operators, spatial
 from intact.formats.tflite.writer.builder import WRITERS, FileBuilder, add_rescaled
 from intact.formats.tflite.writer.flatbuffer import serialize
 from intact.formats.tflite.writer.rules import moves_codes, shape_text, unsupported_of
@@ -17,7 +17,7 @@ from intact.program.passes.integer_io import integer_io
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets.advice import advice, quantize_for
 
-_MODULES = (moves, operators, spatial)
+_MODULES = (floats, moves, operators, spatial)
 """Their writers are registered when they are imported."""
 
 _KEEP_FLOAT = "keep them float with --keep-float"

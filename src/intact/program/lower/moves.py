@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import onnx_ir as ir
 
@@ -29,7 +31,7 @@ from intact.program.operations import (
     Tile,
     Transpose,
 )
-from intact.program.program import Shape
+from intact.program.program import Shape, Tensor
 
 
 @LOWERINGS.register("Identity", "Dropout", any_rank=True)
@@ -76,17 +78,50 @@ def concat(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
 
 @LOWERINGS.register("Pad")
 def pad(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
-    """Pad with zeros."""
+    """Pad with zeros, or with elements of the data."""
     node = chain[0]
-    if (node.attributes.get_string("mode", "constant") or "constant") != "constant":
-        raise Unsupported("it does not pad with a constant")
+    mode = node.attributes.get_string("mode", "constant") or "constant"
     if not moves_values(node):
         raise Unsupported("it pads with another number than 0")
     data = builder.read(node, 0)
     pads = pads_of(node, len(data.shape))
     if min(min(pair) for pair in pads) < 0:
         raise Unsupported("its pads are negative")
-    finish_move(builder, chain, Pad(pads), (data,))
+    if mode == "constant":
+        finish_move(builder, chain, Pad(pads), (data,))
+    else:
+        _repeat_elements(builder, chain, data, pads, mode)
+
+
+_PADS_OF_DATA = ("edge", "reflect", "wrap")
+"""Modes of Pad, which NumPy calls alike."""
+
+
+def _repeat_elements(
+    builder: ProgramBuilder, chain: tuple[ir.Node, ...], data: Tensor, pads: Pads, mode: str
+) -> None:
+    """Take the elements along one axis after the other, those of the pads among them."""
+    if mode not in _PADS_OF_DATA:
+        raise Unsupported(f"its mode is {mode}")
+    gathers = []
+    for axis, pair in enumerate(pads):
+        length = data.shape[axis]
+        if not any(pair):
+            continue
+        if length is None:
+            raise Unsupported(f"it pads an axis of unknown length in mode {mode}")
+        indices = np.pad(np.arange(length), pair, mode=mode)  # type: ignore[call-overload]
+        gathers.append(Gather(axis, indices.astype(np.int64)))
+    if not gathers:
+        builder.set_result(chain[0].outputs[0], data)
+        return
+    for gather in gathers[:-1]:
+        shape = list(data.shape)
+        shape[gather.axis] = gather.indices.size
+        part = replace(builder.inner(chain[0].outputs[0], tuple(shape)), encoding=data.encoding)
+        builder.emit(chain, gather, (data,), (part,))
+        data = part
+    finish_move(builder, chain, gathers[-1], (data,))
 
 
 def pads_of(node: ir.Node, rank: int) -> Pads:

@@ -31,6 +31,7 @@ _TYPES = {
     np.dtype(np.int16): "INT16",
     np.dtype(np.int32): "INT32",
     np.dtype(np.int64): "INT64",
+    np.dtype(np.bool_): "BOOL",
 }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from intact.formats.tflite.writer.floats import has_no_operator
 from intact.program import Encoding, Step, Tensor
 from intact.program.operations import (
     MOVING,
@@ -199,8 +200,9 @@ _FEWER_AXES: Mapping[type[Any], int] = {Pad: 5, BatchMatMul: 5}
 def unsupported_of(step: Step) -> Iterator[str]:
     """Yield the reasons why TFLite cannot hold a step."""
     if isinstance(step.operation, FloatNodes):
-        kinds = sorted({node.op_type for node in step.operation.nodes})
-        yield f"TFLite has no float operator for {', '.join(kinds)}"
+        kinds = sorted({node.op_type for node in step.operation.nodes if has_no_operator(node)})
+        if kinds:
+            yield f"TFLite has no float operator for {', '.join(kinds)}"
         return
     for tensor in dict.fromkeys((*step.activations, *step.outputs)):
         yield from _about_shape(tensor, step.operation)
