@@ -27,6 +27,7 @@ from intact.graph.passes.input_shapes import Sizes, set_input_shapes
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.products import write_as_products
+from intact.graph.passes.split_heads import split_heads
 from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.zero_pads import write_zeros_as_pads
@@ -84,6 +85,7 @@ def normalize(
     pad_pools(model)  # simplifying may have computed the lengths
     write_as_products(model)
     write_zeros_as_pads(model)
+    split_heads(model)
     flatten_weights(model)
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):

@@ -8,6 +8,7 @@ from intact.graph import Graph
 from intact.targets import Target
 
 _WRITTEN_WITH = {
+    "Softmax": {"Exp"},
     "HardSwish": {"Clip", "HardSigmoid"},
     "LayerNormalization": {"Sqrt"},
     "Gelu": {"Erf"},

@@ -14,7 +14,7 @@ from intact.graph.builder import Attribute
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
 from intact.graph.graph import Graph
-from intact.graph.ops import constant_array
+from intact.graph.ops import constant_array, input_value
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
 
@@ -148,6 +148,18 @@ def scaled(value: ir.Value | None, factor: float) -> ir.Value | None:
     if node.op_type == "Div":
         return node.inputs[0] if is_number(node.inputs[1], 1.0 / factor) else None
     return next((left for left, right in sides(node) if is_number(right, factor)), None)
+
+
+def reduces_last(node: ir.Node, *, keepdims: bool = True) -> bool:
+    """Tell whether a reduction runs over the last axis alone, and keeps it with length 1 or not."""
+    data = node.inputs[0]
+    if data is None or data.shape is None or not data.shape:
+        return False
+    if bool(node.attributes.get_int("keepdims", 1)) is not keepdims:
+        return False
+    given = constant_array(input_value(node, 1))
+    axes = node.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
+    return [axis % len(data.shape) for axis in axes or ()] == [len(data.shape) - 1]
 
 
 def is_number(value: ir.Value | None, number: float) -> bool:

@@ -11,13 +11,14 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.graph.graph import Graph
-from intact.graph.ops import constant_array, input_value
+from intact.graph.ops import constant_array
 from intact.graph.passes.join import (
     Joined,
     Match,
     is_node,
     other_operand,
     producer,
+    reduces_last,
     sides,
     sole_reader,
 )
@@ -47,16 +48,7 @@ def _length(data: ir.Value | None) -> int | None:
 
 def _is_mean(centred: ir.Node, data: ir.Value) -> bool:
     mean = producer(centred.inputs[1], "ReduceMean")
-    return mean is not None and mean.inputs[0] is data and _is_over_last(mean)
-
-
-def _is_over_last(mean: ir.Node) -> bool:
-    data = mean.inputs[0]
-    if data is None or data.shape is None or not mean.attributes.get_int("keepdims", 1):
-        return False
-    given = constant_array(input_value(mean, 1))
-    axes = mean.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
-    return [axis % len(data.shape) for axis in axes or ()] == [len(data.shape) - 1]
+    return mean is not None and mean.inputs[0] is data and reduces_last(mean)
 
 
 def _epsilon(root: ir.Node, centred: ir.Node) -> float | None:
@@ -66,7 +58,7 @@ def _epsilon(root: ir.Node, centred: ir.Node) -> float | None:
         return None
     for variance, constant in sides(added):
         mean, small = producer(variance, "ReduceMean"), constant_array(constant)
-        if mean is None or small is None or small.size != 1 or not _is_over_last(mean):
+        if mean is None or small is None or small.size != 1 or not reduces_last(mean):
             continue
         square = producer(mean.inputs[0], "Mul")
         if square is not None and all(x is centred.outputs[0] for x in square.inputs):

@@ -1,0 +1,134 @@
+"""Queries, keys and values that one layer computes, taken apart before their heads are.
+
+Exporters reshape ``[batch, length, 3 * heads * width]`` to five axes, move the third to the front
+and slice it. Runtimes with four axes, or with the batch in front, hold the same as slices of the
+last axis, each with its own reshape and transposition.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph.names import node_names, value_names
+from intact.graph.ops import constant_array, input_value
+from intact.graph.passes.replace import add_constant, replace_value
+
+
+class _Parts(NamedTuple):
+    data: ir.Value
+    axis: int
+    """The axis of the parts behind the Reshape, the last of the data."""
+    shape: tuple[int | ir.SymbolicDim, ...]
+    """Behind the Reshape."""
+    order: tuple[int, ...]
+    """Of the Transpose, without the parts."""
+
+
+def split_heads(model: ir.Model) -> int:
+    """Slice the data of a Reshape and Transpose instead of their result.
+
+    Returns:
+        The number of slices that were moved.
+    """
+    return sum(_split(model.graph, node) for node in tuple(model.graph))
+
+
+def _split(graph: ir.Graph, node: ir.Node) -> int:
+    parts = _parts(node)
+    if parts is None or node.outputs[0].is_graph_output():
+        return 0
+    chosen = [(use.node, _index(use.node, parts)) for use in node.outputs[0].uses()]
+    if any(index is None or last.graph is not graph for last, index in chosen):
+        return 0
+    for first, index in chosen:
+        last = first if first.op_type == "Gather" else next(iter(first.outputs[0].uses())).node
+        _take(graph, last, parts, index or 0)
+    return len(chosen)
+
+
+def _parts(node: ir.Node) -> _Parts | None:
+    """Read a Transpose that brings to the front what a Reshape made of the last axis."""
+    if node.domain != "" or node.op_type != "Transpose":
+        return None
+    reshape = None if node.inputs[0] is None else node.inputs[0].producer()
+    if reshape is None or reshape.domain != "" or reshape.op_type != "Reshape":
+        return None
+    data, split, order = reshape.inputs[0], reshape.outputs[0], node.attributes.get_ints("perm", ())
+    if data is None or data.shape is None or split.shape is None or not order:
+        return None
+    axis, shape = len(data.shape) - 1, tuple(split.shape)
+    if axis < 1 or len(shape) < len(data.shape) + 1 or order[0] != axis or order[1] != 0:
+        return None
+    if tuple(data.shape[:axis]) != shape[:axis]:
+        return None
+    if not all(isinstance(length, int) and length > 0 for length in shape[1:]):
+        return None
+    rest = tuple(each - (each > axis) for each in order[1:])
+    return _Parts(data, axis, shape, rest)
+
+
+def _index(node: ir.Node, parts: _Parts) -> int | None:
+    """Return which part a node takes: a Gather, or a Slice before a Squeeze; None if it does not."""
+    count = parts.shape[parts.axis]
+    if node.domain != "" or not isinstance(count, int):
+        return None
+    if node.op_type == "Gather":
+        index = constant_array(input_value(node, 1))
+        if index is None or index.ndim or node.attributes.get_int("axis", 0) != 0:
+            return None
+        return int(index) % count if -count <= int(index) < count else None
+    return _sliced(node, count) if node.op_type == "Slice" else None
+
+
+def _sliced(node: ir.Node, count: int) -> int | None:
+    numbers = [constant_array(input_value(node, slot)) for slot in (1, 2, 3, 4)]
+    if any(each is None or each.size != 1 for each in numbers[:3]):
+        return None
+    start, stop, axis = (int(each.item()) for each in numbers[:3] if each is not None)
+    step = 1 if numbers[3] is None else int(numbers[3].reshape(-1)[0])
+    taken = range(count)[start:stop:step] if step == 1 else range(0)
+    uses = tuple(node.outputs[0].uses())
+    if axis != 0 or len(taken) != 1 or len(uses) != 1 or node.outputs[0].is_graph_output():
+        return None
+    return taken[0] if _drops_first(uses[0].node) else None
+
+
+def _drops_first(node: ir.Node) -> bool:
+    if node.domain != "" or node.op_type != "Squeeze":
+        return False
+    given = constant_array(input_value(node, 1))
+    axes = node.attributes.get_ints("axes", ()) if given is None else given.reshape(-1).tolist()
+    return list(axes or ()) == [0]
+
+
+def _take(graph: ir.Graph, last: ir.Node, parts: _Parts, index: int) -> None:
+    """Put Slice, Reshape and Transpose in the place of a node."""
+    names, values, title = node_names(graph), value_names(graph), str(last.name)
+    heads = [length for length in parts.shape[parts.axis + 1 :] if isinstance(length, int)]
+    width = int(np.prod(heads))
+    front = [length if isinstance(length, int) else 0 for length in parts.shape[: parts.axis]]
+
+    def constant(*numbers: int) -> ir.Value:
+        return add_constant(graph, np.array(numbers, np.int64), values.fresh(f"{title}_sizes"))
+
+    def node(op_type: str, *inputs: ir.Value, order: tuple[int, ...] = ()) -> ir.Value:
+        attributes = {"perm": order} if order else {}
+        new = ir.node(op_type, inputs, attributes, num_outputs=1)
+        new.name = names.fresh(f"{title}_{op_type.lower()}")
+        new.outputs[0].name = values.fresh(f"{title}_{op_type.lower()}")
+        new.outputs[0].type = parts.data.type
+        graph.insert_before(last, new)
+        return new.outputs[0]
+
+    limits = constant(index * width), constant((index + 1) * width), constant(parts.axis)
+    part = node("Slice", parts.data, *limits)
+    part.shape = ir.Shape([*parts.shape[: parts.axis], width])
+    split = node("Reshape", part, constant(*front, *heads))
+    lengths = [*parts.shape[: parts.axis], *heads]
+    split.shape = ir.Shape(lengths)
+    moved = node("Transpose", split, order=parts.order)
+    replace_value(last.outputs[0], moved)
+    graph.remove(last, safe=True)
