@@ -9,9 +9,10 @@ import pytest
 
 from intact.engines.session import FloatModel
 from intact.graph import is_constant, normalize
-from intact.graph.passes.join_gelu import join_gelu
+from intact.graph.passes.joins import JOINS, join
 from tests.models import ModelBuilder
 
+GELU = JOINS["Gelu"]
 FORMS = ("half last", "half first", "half on the data", "operands exchanged")
 
 
@@ -53,14 +54,14 @@ def with_layer_norm(opset: int) -> ModelBuilder:
 
 
 def types(builder: ModelBuilder) -> list[str]:
-    return [node.op_type for node in join_gelu(normalize(builder.build())).nodes]
+    return [node.op_type for node in join(normalize(builder.build()), GELU).nodes]
 
 
 @pytest.mark.parametrize("opset", [13, 17, 20, 21])
 @pytest.mark.parametrize("form", FORMS)
 def test_every_form_is_joined(form: str, opset: int) -> None:
     graph = normalize(written_out(form, opset).build())
-    joined = join_gelu(graph)
+    joined = join(graph, GELU)
     assert [node.op_type for node in joined.nodes] == ["MatMul", "Gelu"]
     assert joined.opset == max(opset, 20)
     x = {"x": np.random.default_rng(1).normal(0, 2, (16, 8)).astype(np.float32)}
@@ -86,13 +87,13 @@ def test_what_others_see_stays() -> None:
 
 def test_a_graph_without_any_is_returned_as_it_is() -> None:
     graph = normalize(written_out("half last", one=2.0).build())
-    assert join_gelu(graph) is graph
+    assert join(graph, GELU) is graph
 
 
 @pytest.mark.parametrize("opset", [13, 14, 17])
 def test_attributes_that_become_inputs_are_initializers(opset: int) -> None:
     graph = normalize(with_layer_norm(opset).build())
-    joined = join_gelu(graph)
+    joined = join(graph, GELU)
     assert [node.op_type for node in joined.nodes] == ["MatMul", "ReduceMean", "Sub", "Gelu"]
     assert [node.name for node in joined.nodes[:3]] == [node.name for node in graph.nodes[:3]]
     axes = joined.nodes[1].inputs[1]

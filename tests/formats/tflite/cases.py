@@ -290,6 +290,8 @@ CASES: dict[str, Program] = {
     ),
     "elu_lower": _unary(Unary.ELU, parameter=0.5, bounds=Bounds(-0.3)),
     "elu_flat": _unary(Unary.ELU, parameter=0.0),
+    "sqrt of codes": _unary(Unary.SQRT, POSITIVE),
+    "reciprocal of codes": _unary(Unary.RECIPROCAL, int8(0.05, -129), int8(0.02, -128)),
     "rsqrt": _unary(Unary.RSQRT, POSITIVE, int8(0.02, -128)),
     "exp": _unary(Unary.EXP, int8(0.02, 3), int8(0.05, -128)),
     "log": _unary(Unary.LOG, POSITIVE, int8(0.04, 40)),

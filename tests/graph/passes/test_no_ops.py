@@ -29,7 +29,13 @@ F = np.float32
 @pytest.mark.parametrize(
     ("op_type", "constant"),
     [
-        *(("Add", F(0)), ("Sub", F(-0.0)), ("Mul", F(1)), ("Div", F(1)), ("Mul", np.ones((1, 1), F))),
+        *(
+            ("Add", F(0)),
+            ("Sub", F(-0.0)),
+            ("Mul", F(1)),
+            ("Div", F(1)),
+            ("Mul", np.ones((1, 1), F)),
+        ),
         *(("Max", F(-np.inf)), ("Min", F(np.inf))),
     ],
 )

@@ -14,6 +14,7 @@ from intact.calibrate.scales.masked import MaskConstants
 from intact.calibrate.scales.roles import is_parameter, refuse_not_finite
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, TensorQuantConfig
+from intact.errors import CalibrationError
 from intact.numerics.affine_params import PowerOfTwo, QuantParams, params_from_range
 from intact.numerics.conversion import SMALLEST, six_decimals
 from intact.numerics.distribution import Distribution

@@ -84,6 +84,19 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
     editor.put_in_place(node, result)
 
 
+def _division(editor: Editor, node: ir.Node) -> None:
+    """``x * (1 / y)``, which differs from ``x / y`` by one rounding of float32.
+
+    A node of other numbers than float32 is not expanded.
+    """
+    data, divisor = node.inputs[0], node.inputs[1]
+    if data is None or divisor is None or divisor.dtype is not ir.DataType.FLOAT:
+        return
+    name = str(node.name)
+    factor = editor.node("Reciprocal", (divisor,), f"{name}_Reciprocal", shape=divisor.shape)
+    editor.put_in_place(node, editor.node("Mul", (data, factor), f"{name}_Mul"))
+
+
 def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
     """``clip(alpha * x + beta, 0, 1)``.
 
@@ -104,6 +117,7 @@ def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
 
 EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "BatchNormalization": expand_batch_norm,
+    "Div": _division,
     "HardSigmoid": _hard_sigmoid,
     "LayerNormalization": _layer_norm,
 }

@@ -53,25 +53,23 @@ def _parts(node: ir.Node) -> _Parts | None:
     """Read a Transpose that brings to the front what a Reshape made of the last axis."""
     if node.domain != "" or node.op_type != "Transpose":
         return None
-    reshape = None if node.inputs[0] is None else node.inputs[0].producer()
+    split, order = node.inputs[0], node.attributes.get_ints("perm", ())
+    reshape = None if split is None else split.producer()
     if reshape is None or reshape.domain != "" or reshape.op_type != "Reshape":
         return None
-    data, split, order = reshape.inputs[0], reshape.outputs[0], node.attributes.get_ints("perm", ())
-    if data is None or data.shape is None or split.shape is None or not order:
+    data = reshape.inputs[0]
+    if split is None or data is None or data.shape is None or split.shape is None or not order:
         return None
     axis, shape = len(data.shape) - 1, tuple(split.shape)
-    if axis < 1 or len(shape) < len(data.shape) + 1 or order[0] != axis or order[1] != 0:
+    is_split = axis > 0 and len(shape) > axis + 1 and tuple(data.shape[:axis]) == shape[:axis]
+    is_known = all(isinstance(length, int) and length > 0 for length in shape[1:])
+    if not (is_split and is_known) or tuple(order[:2]) != (axis, 0):
         return None
-    if tuple(data.shape[:axis]) != shape[:axis]:
-        return None
-    if not all(isinstance(length, int) and length > 0 for length in shape[1:]):
-        return None
-    rest = tuple(each - (each > axis) for each in order[1:])
-    return _Parts(data, axis, shape, rest)
+    return _Parts(data, axis, shape, tuple(each - (each > axis) for each in order[1:]))
 
 
 def _index(node: ir.Node, parts: _Parts) -> int | None:
-    """Return which part a node takes: a Gather, or a Slice before a Squeeze; None if it does not."""
+    """Return which part a node takes: a Gather, or a Slice before a Squeeze; None for others."""
     count = parts.shape[parts.axis]
     if node.domain != "" or not isinstance(count, int):
         return None

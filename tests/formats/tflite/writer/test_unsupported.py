@@ -157,8 +157,6 @@ UNSUPPORTED: dict[str, tuple[Program, str]] = {
         "not 3",
     ),
     "division": (two_scales(Binary.DIV), "in float only"),
-    "erf": (of(Function(Unary.ERF), (1, 4)), "no operator for erf"),
-    "reciprocal": (of(Function(Unary.RECIPROCAL), (1, 4)), "no operator for reciprocal"),
     "float nodes": (float_nodes(), "LSTM"),
     "negative pads": (on_data(Pad(((0, 0), (-1, 0))), (1, 4), (1, 3)), "negative pads"),
     "axes": (of(BatchMatMul(), (1,) * 6), "6 axes"),

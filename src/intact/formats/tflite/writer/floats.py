@@ -20,7 +20,6 @@ from intact.program.operations import FloatNodes
 _OPERATORS: dict[str, tuple[str, str]] = {
     "And": ("LOGICAL_AND", "LogicalAndOptions"),
     "Cast": ("CAST", "CastOptions"),
-    "Ceil": ("CEIL", ""),
     "Cos": ("COS", "CosOptions"),
     "Equal": ("EQUAL", "EqualOptions"),
     "Floor": ("FLOOR", ""),
@@ -34,7 +33,10 @@ _OPERATORS: dict[str, tuple[str, str]] = {
     "Sin": ("SIN", ""),
     "Where": ("SELECT_V2", "SelectV2Options"),
 }
-"""Operator and table of options by the node's type; operands are the same, in the same order."""
+"""Operator and table of options by the node's type; operands are the same, in the same order.
+
+LiteRT 2.3.0 has no reference kernel of CEIL.
+"""
 
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.int32): 2, np.dtype(np.int64): 4, np.dtype(bool): 6}
 """``TensorType`` of the schema, of what these operators take."""
@@ -92,6 +94,7 @@ def _cast(before: np.dtype[Any], after: np.dtype[Any]) -> Options:
     Raises:
         Unsupported: It cuts floats off, or integers: what is too large becomes another number.
     """
-    if before == np.float32 and after.kind in "iu" or (before, after) == (np.int64, np.int32):
+    cuts = before.kind == "f" and after.kind in "iu"
+    if cuts or (before.kind == after.kind == "i" and before.itemsize > after.itemsize):
         raise Unsupported(f"it casts {before} to {after}")
     return Options("CastOptions", {"inDataType": _TYPES[before], "outDataType": _TYPES[after]})

@@ -151,10 +151,13 @@ def _write_function(operation: Function, step: Step, builder: FileBuilder) -> No
 
 
 def _is_looked_up(operation: Function, step: Step) -> bool:
-    """Whether the runtime has no kernel: none at all, or none for an ELU of that height."""
+    """Whether the runtime has no kernel: none at all, none of codes, none for such an ELU."""
     if step.arithmetic.functions is Functions.TABLE:
         return True
-    return operation.kind is Unary.ELU and operation.parameter != 1
+    if operation.kind is Unary.ELU and operation.parameter != 1:
+        return True
+    kind = UNARY.get(operation.kind)
+    return step.outputs[0].encoding is not None and (kind is None or not kind.integer)
 
 
 def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor) -> None:

@@ -1,0 +1,93 @@
+"""LayerNormalization and Softmax written out, and near misses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from intact.engines.session import FloatModel
+from intact.graph import Graph, normalize
+from intact.graph.passes.joins import JOINS, join
+from tests.models import ModelBuilder
+
+LAYER_NORM, SOFTMAX = JOINS["LayerNormalization"], JOINS["Softmax"]
+OPSETS = (11, 13, 17, 18)
+
+
+def normed(
+    opset: int, *, scale: bool = True, bias: bool = True, square: str = "Pow", axis: int = -1
+) -> ModelBuilder:
+    b = ModelBuilder(opset)
+    x = b.input("x", ["batch", 5, 8])
+    centred = b.node("Sub", x, b.mean(x, [axis], keepdims=1))
+    other = b.scalar(2.0) if square == "Pow" else centred
+    variance = b.mean(b.node(square, centred, other), [axis], keepdims=1)
+    root = b.node("Sqrt", b.node("Add", variance, b.scalar(1e-3)))
+    y = b.node("Div", centred, root)
+    y = b.node("Mul", y, b.weight(8)) if scale else y
+    y = b.node("Add", b.weight(8), y) if bias else y
+    b.node("Relu", y, out="y")
+    b.output("y", ["batch", 5, 8])
+    return b
+
+
+def types(graph: Graph) -> list[str]:
+    return [node.op_type for node in graph.nodes]
+
+
+def assert_alike(graph: Graph, other: Graph, shape: tuple[int, ...]) -> None:
+    for factor in (1.0, 1e-3, 1e3):
+        x = {"x": np.random.default_rng(0).normal(2, 3, shape).astype(np.float32) * factor}
+        wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(other, threads=1).run(x)
+        np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize(("scale", "bias"), [(True, True), (True, False), (False, True), (0, 0)])
+def test_layer_norm_is_joined(opset: int, scale: bool, bias: bool) -> None:
+    graph = normalize(normed(opset, scale=scale, bias=bias).build())
+    joined = join(graph, LAYER_NORM)
+    assert types(joined) == ["LayerNormalization", "Relu"]
+    assert_alike(graph, joined, (4, 5, 8))
+
+
+def test_a_square_may_be_a_product() -> None:
+    graph = normalize(normed(17, square="Mul").build())
+    assert types(join(graph, LAYER_NORM)) == ["LayerNormalization", "Relu"]
+
+
+def test_other_axes_are_something_else() -> None:
+    graph = normalize(normed(17, axis=1).build())
+    assert join(graph, LAYER_NORM) is graph
+
+
+def softmaxed(opset: int, *, keepdims: int = 1, shift: bool = True, axis: int = -1) -> ModelBuilder:
+    b = ModelBuilder(opset)
+    x = b.input("x", [3, 8])
+
+    def reduced(op_type: str, value: str) -> str:
+        is_input = opset >= (13 if op_type == "ReduceSum" else 18)
+        axes = [b.ints(axis)] if is_input else []
+        attributes = {} if is_input else {"axes": [axis]}
+        found = b.node(op_type, value, *axes, keepdims=keepdims, **attributes)
+        return found if keepdims else b.node("Reshape", found, b.ints(3, 1))
+
+    powers = b.node("Exp", b.node("Sub", x, reduced("ReduceMax", x)) if shift else x)
+    b.node("Div", powers, reduced("ReduceSum", powers), out="y")
+    b.output("y", [3, 8])
+    return b
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+@pytest.mark.parametrize("keepdims", [0, 1])
+def test_softmax_is_joined(opset: int, keepdims: int) -> None:
+    graph = normalize(softmaxed(opset, keepdims=keepdims).build())
+    joined = join(graph, SOFTMAX)
+    assert types(joined) == ["Softmax"]
+    assert_alike(graph, joined, (3, 8))
+
+
+def test_near_misses_stay() -> None:
+    for builder in (softmaxed(17, shift=False), softmaxed(17, axis=0)):
+        graph = normalize(builder.build())
+        assert join(graph, SOFTMAX) is graph
