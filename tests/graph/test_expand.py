@@ -76,3 +76,48 @@ def test_nothing_to_do_is_nothing_done() -> None:
 def test_an_unknown_type_is_refused() -> None:
     with pytest.raises(UsageError, match=r"LayerNormalizatoin.*LayerNormalization"):
         expand(normed(17), ["LayerNormalizatoin"])
+
+
+SPECIAL = np.array([0, -0.0, 1e-45, -1e-40, np.inf, -np.inf, 3.4e38, -2.5, 2.5], np.float32)
+
+
+@pytest.mark.parametrize("opset", OPSETS)
+def test_hard_sigmoid_computes_the_same(opset: int) -> None:
+    b = ModelBuilder(opset)
+    b.node("HardSigmoid", b.input("x", ["n"]), alpha=1 / 6, beta=0.4, out="y")
+    b.output("y", ["n"])
+    graph = normalize(b.build())
+    taken_apart = expand(graph, ["HardSigmoid"])
+    assert [node.op_type for node in taken_apart.nodes] == ["Mul", "Add", "Clip"]
+    x = np.concatenate([SPECIAL, np.random.default_rng(0).normal(0, 3, 200).astype(np.float32)])
+    wanted = FloatModel(graph, threads=1).run({"x": x})["y"]
+    found = FloatModel(taken_apart, threads=1).run({"x": x})["y"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=6e-8)
+
+
+def test_a_hard_sigmoid_goes_into_the_layer_in_front() -> None:
+    b = ModelBuilder(17)
+    x = b.node("Conv", b.input("x", ["batch", 4, 2, 2]), b.weight(6, 4, 1, 1))
+    b.node("HardSigmoid", x, out="y")
+    b.output("y", ["batch", 6, 2, 2])
+    graph = normalize(b.build())
+    taken_apart = expand(graph, ["HardSigmoid"])
+    assert [node.op_type for node in taken_apart.nodes] == ["Conv", "Clip"]
+    feeds = {"x": np.random.default_rng(0).normal(0, 9, (3, 4, 2, 2)).astype(np.float32)}
+    wanted = FloatModel(graph, threads=1).run(feeds)["y"]
+    found = FloatModel(taken_apart, threads=1).run(feeds)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
+
+
+def test_a_computed_divisor_becomes_a_factor() -> None:
+    b = ModelBuilder(17)
+    b.node("Div", b.input("x", ["n"]), b.input("z", ["n"]), out="y")
+    b.output("y", ["n"])
+    graph = normalize(b.build())
+    taken_apart = expand(graph, ["Div"])
+    assert [node.op_type for node in taken_apart.nodes] == ["Reciprocal", "Mul"]
+    random = np.random.default_rng(0).normal(0, 3, (2, 200)).astype(np.float32)
+    feeds = {"x": random[0], "z": random[1]}
+    wanted = FloatModel(graph, threads=1).run(feeds)["y"]
+    found = FloatModel(taken_apart, threads=1).run(feeds)["y"]
+    np.testing.assert_allclose(found, wanted, rtol=3e-7)

@@ -67,9 +67,10 @@ def softmaxed(opset: int, *, keepdims: int = 1, shift: bool = True, axis: int = 
 
     def reduced(op_type: str, value: str) -> str:
         is_input = opset >= (13 if op_type == "ReduceSum" else 18)
-        axes = [b.ints(axis)] if is_input else []
-        attributes = {} if is_input else {"axes": [axis]}
-        found = b.node(op_type, value, *axes, keepdims=keepdims, **attributes)
+        if is_input:
+            found = b.node(op_type, value, b.ints(axis), keepdims=keepdims)
+        else:
+            found = b.node(op_type, value, axes=[axis], keepdims=keepdims)
         return found if keepdims else b.node("Reshape", found, b.ints(3, 1))
 
     powers = b.node("Exp", b.node("Sub", x, reduced("ReduceMax", x)) if shift else x)
