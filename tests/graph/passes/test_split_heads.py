@@ -11,12 +11,16 @@ from tests.models import ModelBuilder
 
 
 def packed(
-    take: str, *, order: tuple[int, ...] = (2, 0, 3, 1, 4), batch: int | str = "batch"
+    take: str,
+    *,
+    order: tuple[int, ...] = (2, 0, 3, 1, 4),
+    batch: int | str = "batch",
+    first: int = 0,
 ) -> ModelBuilder:
     """Three parts of 2 heads of 4 in 24 numbers, for each of 5 positions."""
     b = ModelBuilder(17)
     x = b.input("x", [batch, 5, 24])
-    split = b.node("Reshape", x, b.ints(0 if batch == "batch" else 1, 5, 3, 2, 4))
+    split = b.node("Reshape", x, b.ints(first, 5, 3, 2, 4))
     moved = b.node("Transpose", split, perm=list(order))
     for index in (0, 1, -1):
         if take == "Gather":
@@ -35,12 +39,12 @@ def ranks(graph: Graph) -> set[int]:
 
 
 @pytest.mark.parametrize("take", ["Gather", "Slice"])
-@pytest.mark.parametrize("batch", ["batch", 1])
+@pytest.mark.parametrize(("batch", "first"), [("batch", 0), ("batch", -1), (1, 1)])
 @pytest.mark.parametrize("order", [(2, 0, 3, 1, 4), (2, 0, 3, 4, 1)])
 def test_parts_have_four_axes_and_the_same_numbers(
-    take: str, batch: int | str, order: tuple[int, ...]
+    take: str, batch: int | str, first: int, order: tuple[int, ...]
 ) -> None:
-    graph = normalize(packed(take, order=order, batch=batch).build())
+    graph = normalize(packed(take, order=order, batch=batch, first=first).build())
     assert 5 not in ranks(graph)
     x = np.arange(120, dtype=np.float32).reshape(1, 5, 24)
     x = np.repeat(x, 1 if batch == 1 else 2, axis=0)

@@ -67,16 +67,14 @@ def range_of(
         values = point.value.const_value.numpy().astype(np.float32)
         # Infinity may mask; what is to be done about it is not decided here.
         refuse_not_finite(values[~np.isinf(values)], f"constant {name!r}", point.end.node)
+        if name not in factors:  # with a factor infinity is a number
+            _refuse_empty(np.count_nonzero(np.isfinite(values)), point)
         kept = masks.of_values(name, values, 0)
         low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum)
         return Found(low, high, False, masks, _threshold(low, high, point.config.levels, "minmax"))
     kept = masks.of_statistics(name, statistics[name], 0)
     distribution = kept.distribution
-    if distribution.total == 0:
-        raise CalibrationError(
-            f"tensor {name!r}: no finite value was observed",
-            remedy=f"check the samples, or leave it float: --keep-float {point.end.node}",
-        )
+    _refuse_empty(distribution.total, point)
     levels = _levels(point.config, distribution)
     chosen, is_fallen = method.activations, False
     if not METHODS[chosen].fits(levels):
@@ -86,6 +84,14 @@ def range_of(
     }
     low, high = kept.widened(*estimate_range(distribution, levels, chosen, **options))
     return Found(low, high, is_fallen, masks, _threshold(low, high, levels, chosen))
+
+
+def _refuse_empty(count: int, point: QuantPoint) -> None:
+    if count == 0:
+        raise CalibrationError(
+            f"tensor {str(point.value.name)!r}: no finite value was observed",
+            remedy=f"check the samples, or --keep-float {point.end.node}",
+        )
 
 
 def _threshold(low: float, high: float, levels: Levels, method: str) -> float:

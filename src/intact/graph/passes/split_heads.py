@@ -7,6 +7,7 @@ last axis, each with its own reshape and transposition.
 
 from __future__ import annotations
 
+import math
 from typing import NamedTuple
 
 import numpy as np
@@ -51,19 +52,21 @@ def _split(graph: ir.Graph, node: ir.Node) -> int:
 
 def _parts(node: ir.Node) -> _Parts | None:
     """Read a Transpose that brings to the front what a Reshape made of the last axis."""
-    if node.domain != "" or node.op_type != "Transpose":
-        return None
-    split, order = node.inputs[0], node.attributes.get_ints("perm", ())
-    reshape = None if split is None else split.producer()
-    if reshape is None or reshape.domain != "" or reshape.op_type != "Reshape":
+    split, order = node.inputs[0] if node.inputs else None, node.attributes.get_ints("perm", ())
+    reshape = None if split is None or node.op_type != "Transpose" else split.producer()
+    if node.domain != "" or reshape is None or reshape.domain != "" or reshape.op_type != "Reshape":
         return None
     data = reshape.inputs[0]
     if split is None or data is None or data.shape is None or split.shape is None or not order:
         return None
     axis, shape = len(data.shape) - 1, tuple(split.shape)
-    is_split = axis > 0 and len(shape) > axis + 1 and tuple(data.shape[:axis]) == shape[:axis]
-    is_known = all(isinstance(length, int) and length > 0 for length in shape[1:])
-    if not (is_split and is_known) or tuple(order[:2]) != (axis, 0):
+    lengths = *data.shape[1:], *shape[1:]
+    if axis < 1 or len(shape) <= axis + 1 or tuple(order[:2]) != (axis, 0):
+        return None
+    if not all(isinstance(length, int) and length > 0 for length in lengths):
+        return None
+    # Where the samples are as large as before, there are as many: their number may be unknown.
+    if tuple(data.shape[1:axis]) != shape[1:axis] or data.shape[axis] != math.prod(shape[axis:]):
         return None
     return _Parts(data, axis, shape, tuple(each - (each > axis) for each in order[1:]))
 
@@ -106,7 +109,7 @@ def _take(graph: ir.Graph, last: ir.Node, parts: _Parts, index: int) -> None:
     """Put Slice, Reshape and Transpose in the place of a node."""
     names, values, title = node_names(graph), value_names(graph), str(last.name)
     heads = [length for length in parts.shape[parts.axis + 1 :] if isinstance(length, int)]
-    width = int(np.prod(heads))
+    width = math.prod(heads)
     front = [length if isinstance(length, int) else 0 for length in parts.shape[: parts.axis]]
 
     def constant(*numbers: int) -> ir.Value:
