@@ -68,7 +68,7 @@ def range_of(
         # Infinity may mask; what is to be done about it is not decided here.
         refuse_not_finite(values[~np.isinf(values)], f"constant {name!r}", point.end.node)
         if name not in factors:  # with a factor infinity is a number
-            _refuse_empty(np.count_nonzero(np.isfinite(values)), point)
+            _refuse_empty(int(np.isfinite(values).sum()), point)
         kept = masks.of_values(name, values, 0)
         low, high = kept.widened(kept.distribution.minimum, kept.distribution.maximum)
         return Found(low, high, False, masks, _threshold(low, high, point.config.levels, "minmax"))
