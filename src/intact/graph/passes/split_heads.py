@@ -110,7 +110,7 @@ def _take(graph: ir.Graph, last: ir.Node, parts: _Parts, index: int) -> None:
     names, values, title = node_names(graph), value_names(graph), str(last.name)
     heads = [length for length in parts.shape[parts.axis + 1 :] if isinstance(length, int)]
     width = math.prod(heads)
-    front = [length if isinstance(length, int) else 0 for length in parts.shape[: parts.axis]]
+    front = [length if isinstance(length, int) else -1 for length in parts.shape[: parts.axis]]
 
     def constant(*numbers: int) -> ir.Value:
         return add_constant(graph, np.array(numbers, np.int64), values.fresh(f"{title}_sizes"))

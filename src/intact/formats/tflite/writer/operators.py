@@ -156,8 +156,9 @@ def _is_looked_up(operation: Function, step: Step) -> bool:
         return True
     if operation.kind is Unary.ELU and operation.parameter != 1:
         return True
-    kind = UNARY.get(operation.kind)
-    return step.outputs[0].encoding is not None and (kind is None or not kind.integer)
+    kind, encoding = UNARY.get(operation.kind), step.outputs[0].encoding
+    is_table_short = encoding is not None and encoding.dtype == np.int8
+    return is_table_short and (kind is None or not kind.integer)
 
 
 def _add_table(builder: FileBuilder, table: Array, data: Tensor, output: Tensor) -> None:
