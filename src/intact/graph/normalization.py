@@ -85,7 +85,6 @@ def normalize(
     pad_pools(model)  # simplifying may have computed the lengths
     write_as_products(model)
     write_zeros_as_pads(model)
-    split_heads(model)
     flatten_weights(model)
     join_dense_layers(model)
     while fold_batch_norms(model) + fold_scales(model):
@@ -142,6 +141,7 @@ def _simplify(model: ir.Model) -> None:
             room -= filled
             changed |= filled > 0
             changed |= remove_no_ops(model) > 0
+            changed |= split_heads(model) > 0  # transpositions behind may be joined
             library.remove_unused(model)
             if not changed:
                 break
