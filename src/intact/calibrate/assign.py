@@ -218,7 +218,7 @@ def _assign_activations(
         root = point.config.dominator
         name = str(point.value.name)
         found = memo(
-            ("range", name, point.config.grid),
+            ("range", name, point.config.grid, method.activations),
             partial(range_of, point, statistics, method, masks.factors),
         )
         masks.found |= found.masks.found

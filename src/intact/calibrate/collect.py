@@ -19,6 +19,7 @@ from intact.calibrate.observe.budget import (
 from intact.calibrate.observe.observer import Observed, Observer
 from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.data.batching import Batch
+from intact.data.chosen_samples import ChosenSamples
 from intact.data.mask import RealPositions
 from intact.data.progress import Progress
 from intact.data.stream import Samples
@@ -97,6 +98,7 @@ def collect(
     progress: Progress | None = None,
     max_memory: int | None = None,
     first: Batch | None = None,
+    chosen: ChosenSamples | None = None,
 ) -> Statistics:
     """Observe tensors of the float model over all samples.
 
@@ -122,6 +124,7 @@ def collect(
             the runtime's own working memory come on top. Where the sizes of tensors depend on the
             samples, those of the first are taken.
         first: Filled with the inputs of the first sample, or of the batch that the model fixes.
+        chosen: Filled with some of the samples.
 
     Returns:
         The same statistics whatever the order and the batching of the samples.
@@ -134,7 +137,7 @@ def collect(
     observer = Observer(graph, tensors, takes_feeds=samples.takes_feeds)
     workers = worker_count(threads, len(tensors))
     if max_memory is None:
-        return _observe(graph, samples, observer, workers, progress, first)
+        return _observe(graph, samples, observer, workers, progress, first, chosen)
     layout = observer.layout
     sizes = known_sizes(graph, layout, tensors)
     if sizes is None:
@@ -146,8 +149,9 @@ def collect(
     statistics = Statistics(graph.hash)
     passes = _Passes(progress, len(plan.groups))
     for part in part_observers(graph, tensors, layout, plan.groups):
-        found = _observe(graph, samples, part, plan.workers, passes.report, first)
+        found = _observe(graph, samples, part, plan.workers, passes.report, first, chosen)
         statistics.tensors |= found.tensors
+        chosen = None  # they are the same in each pass
         passes.end(samples.source)
         del part  # before the next one's session is made
     return statistics
@@ -160,6 +164,7 @@ def _observe(
     workers: int,
     progress: Progress | None,
     sample: Batch | None,
+    chosen: ChosenSamples | None,
 ) -> Statistics:
     """Count what an observer reads in one pass over the samples."""
     padding = None
@@ -167,7 +172,7 @@ def _observe(
         from intact.calibrate.observe.padding import Padding
 
         padding = Padding(graph, observer.tensors, samples.mask, observer.layout)
-    feed = _Feed(samples, observer.batch_size, progress, sample)
+    feed = _Feed(samples, observer.batch_size, progress, sample, chosen)
     with ThreadPoolExecutor(workers) as pool:
         try:  # Ctrl-C may come while the first thread already counts and the next is not started
             waiting = [pool.submit(_count_all, observer, feed, padding) for _ in range(workers)]
@@ -247,7 +252,12 @@ class _Feed:
     """
 
     def __init__(
-        self, samples: Samples, size: int, progress: Progress | None, first: Batch | None
+        self,
+        samples: Samples,
+        size: int,
+        progress: Progress | None,
+        first: Batch | None,
+        chosen: ChosenSamples | None,
     ) -> None:
         self._batches = samples.masked_batches(size)
         self._lock = threading.Lock()
@@ -257,6 +267,7 @@ class _Feed:
         self._given = 0
         self._first = first
         self._is_whole = samples.fixed_batch is not None
+        self._chosen = chosen
 
     def __iter__(self) -> Iterator[tuple[Batch, int, RealPositions | None]]:
         return self
@@ -274,6 +285,8 @@ class _Feed:
                 self._first.update(
                     {n: (a if self._is_whole else a[:1]).copy() for n, a in batch.items()}
                 )
+            if self._chosen is not None:
+                self._chosen.add(batch, count)
             return batch, count, None if real is None else real[:count]
 
     def stop(self) -> None:

@@ -32,6 +32,24 @@ class Method:
     options: Mapping[str, float] = field(default_factory=dict)
 
     @staticmethod
+    def candidates(
+        target: Target,
+        activations: str | None = None,
+        weights: str | None = None,
+        options: Mapping[str, float] | None = None,
+    ) -> tuple[Method, ...]:
+        """Return the methods to choose from, the preferred one first; see `of`.
+
+        It is one where the caller names it or gives it options, else the target's and those that
+        the target declares beside it.
+        """
+        first = Method.of(target, activations, weights, options)
+        if activations is not None or options:
+            return (first,)
+        others = target.calibration.alternatives
+        return (first, *(replace(first, activations=name, options={}) for name in others))
+
+    @staticmethod
     def of(
         target: Target,
         activations: str | None = None,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shlex
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -38,6 +39,7 @@ def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
             _made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
             _notes(each)
+            _loss(each)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
         _refused("not written for", found.refused)
         of = f" of {len(found) + len(found.refused)}" if found.refused else ""
@@ -67,6 +69,7 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
     _notes(found)
+    _loss(found)
     where = escape(_to_paste(found.folder or Path()))
     say(f"[dim]next: intact evaluate {where} --data FILE[/]")
     if _is_verifiable(found):
@@ -105,6 +108,7 @@ def _as_json(found: Result) -> dict[str, object]:
         "quantized_bytes": quantized_bytes,
         "samples": _samples(found),
         "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
+        "loss": msgspec.to_builtins(found.loss),
     }
 
 
@@ -166,6 +170,17 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
         summary.add_row(escape(op_type), str(integer), str(floats))
     console().print(summary)
     notes(found.notes, all_in="with --json")
+
+
+def _loss(found: Result) -> None:
+    """Warn of what is lost, with the command that regains it."""
+    if found.loss is None:
+        return
+    say(f"[yellow]warning[/] {escape(str(found.loss))}")
+    if found.loss.keep_float:
+        flags = (f"--keep-float={name}" for name in found.loss.keep_float)
+        again = shlex.join(["intact", *sys.argv[1:], *flags])
+        say(f"[yellow]warning[/] {escape(f'{found.loss.gain}: {again}')}")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
+from intact.calibrate.choice import FloatRuns, choose, sample_count
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
+from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
@@ -21,6 +23,7 @@ from intact.data.sources import is_folder
 from intact.data.stream import Samples
 from intact.errors import PlanError, UsageError
 from intact.flow.first_run import draw_sample, run_once
+from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
@@ -38,6 +41,9 @@ from intact.recipe.groups import CalibrationOptions
 
 if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, ScaleSource
+
+_BATCH = 4
+"""Samples that plans are tried on at once: the floats of a runtime may change with it."""
 
 
 @dataclass(frozen=True)
@@ -73,19 +79,25 @@ class Deployment:
         return self.result(replace(plan, notes=notes), result.statistics, result.preprocess)
 
 
+Keeping = Callable[[Sequence[str]], QuantizedGraph]
+"""From names of nodes to a plan without scales that keeps them in float."""
+
+
 @dataclass(frozen=True)
 class Job:
     """What is made for one target.
 
     Attributes:
         plan: Without scales.
-        method: How scales are chosen.
+        methods: How scales follow from statistics: the preferred method, and others to choose from.
         deployment: What is written.
+        keeping: Makes the plan again with these nodes in float too.
     """
 
     plan: QuantizedGraph
-    method: Method
+    methods: Sequence[Method]
     deployment: Deployment
+    keeping: Keeping
 
 
 @dataclass(frozen=True)
@@ -153,12 +165,12 @@ class Calibration:
             for index in members:
                 job, name = jobs[index], jobs[index].plan.target.name
                 begin(self.options.progress, f"choosing scales for {name}")
-                made: tuple[QuantizedGraph, Statistics | None] | None = None
+                made: _Scaled | None = None
                 with refusals.of(name):
-                    made = self._assigned(job, required[index], observed, given)
+                    made = self._scaled(job, required[index], observed, given)
                 if made is None:
                     continue
-                plan, statistics = made
+                plan, statistics, loss = made
                 sample = draw_sample(plan, statistics) if sample is None else sample
                 compared = compared or self._compared(plan, sample)  # a difference stops all
                 notes = observed.notes if observed is not None else ()
@@ -167,6 +179,7 @@ class Calibration:
                     result = job.deployment.result(
                         plan, statistics, self.preprocess, notes + compared.notes
                     )
+                    result.loss = loss
                     run_once(result, sample, compared.outputs, threads=self.options.threads)
                     results[index] = result
         return [results[index] for index in sorted(results)]
@@ -176,6 +189,31 @@ class Calibration:
         if self.original is None:
             return Compared()
         return self.original.compare(plan.graph, sample)
+
+    def _scaled(
+        self,
+        job: Job,
+        required: Sequence[str],
+        observed: _Observed | None,
+        given: ScaleTable | None,
+    ) -> _Scaled:
+        """Choose the method and the scales of one plan; find what it loses, where that is much."""
+        options = self.options
+        if observed is None:
+            plan = assign(job.plan, None, job.methods[0], given)
+            plan.provenance = plan.provenance.observed(options.mask, options.method_options)
+            return _Scaled(plan, None, None)
+        names = dict.fromkeys((*observed.inputs, *required))
+        statistics = observed.statistics.only(names)
+        choice = choose(job.plan, statistics, job.methods, observed.runs, given)
+
+        def again(names: Sequence[str]) -> QuantizedGraph:
+            return assign(job.keeping(names), statistics, choice.method, given)
+
+        plan, fed = choice.plan, observed.feeding
+        provenance = plan.provenance.observed(options.mask, options.method_options)
+        plan.provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
+        return _Scaled(plan, statistics, find_loss(choice, observed.runs, again))
 
     def _observe(
         self, graph: Graph, required: Sequence[str], data: DataSource | None
@@ -187,6 +225,7 @@ class Calibration:
         # The inputs too, quantized or not: `verify` draws new ones from their distributions.
         inputs = tuple(opened.specs)
         first: Batch = {}
+        chosen = ChosenSamples()
         statistics = collect(
             graph,
             opened,
@@ -195,10 +234,13 @@ class Calibration:
             progress=self.options.progress,
             max_memory=self.options.max_memory,
             first=first,
+            chosen=chosen,
         )
-        return _Observed(
-            statistics, inputs, _skipped(opened.skipped), first, opened.feeding, opened.usual_shapes
-        )
+        batches = list(chosen.batches(opened.batch_size(_BATCH), sample_count(statistics)))
+        runs = FloatRuns(graph, batches, threads=self.options.threads)
+        skipped = _skipped(opened.skipped)
+        fed, shapes = opened.feeding, opened.usual_shapes
+        return _Observed(statistics, inputs, skipped, first, fed, shapes, runs)
 
     def _open(self, data: DataSource, graph: Graph) -> Samples:
         return open_fed(
@@ -253,6 +295,8 @@ class _Observed(NamedTuple):
     feeding: Feeding
     shapes: Mapping[str, tuple[int, ...]]
     """What most samples have where the model leaves it open."""
+    runs: FloatRuns
+    """Some samples, to try plans on."""
 
 
 def given_scales(

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
 from intact.errors import ModelError, UsageError
-from intact.flow.calibration import Calibration, Deployment, Job, given_scales, refuse_nothing_to_do
+from intact.flow.calibration import (
+    Calibration,
+    Deployment,
+    Job,
+    Keeping,
+    given_scales,
+    refuse_nothing_to_do,
+)
 from intact.flow.first_run import run_once
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result, Results, check_output, save_several
@@ -27,7 +34,7 @@ from intact.flow.sources import (
 )
 from intact.graph import Graph
 from intact.improve.improvements import Improvements
-from intact.plan import Overrides, build_plan
+from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import write_recipe
@@ -99,12 +106,12 @@ def results_for(
         described = _not_in_place(described)
     names = _distinct_names(described)
     improvements = Improvements.of(options.improve)
-    ready: list[tuple[Target, Method, Deployment]] = []
+    ready: list[tuple[Target, tuple[Method, ...], Deployment]] = []
+    given_method = (options.method, options.weight_method, options.method_options)
     for each in described:
         with refusals.of(each.name):
             deployment = deployment_of(each, options.formats, options.io)
-            method = Method.of(each, options.method, options.weight_method, options.method_options)
-            ready.append((each, method, deployment))
+            ready.append((each, Method.candidates(each, *given_method), deployment))
     if not ready:
         return {}
     source = open_source(options.model)
@@ -123,15 +130,16 @@ def results_for(
     overrides = overrides_of(options)
     jobs = []
     graphs = _graphs(models.graphs, rewritten, [each for each, _, _ in ready])
-    for own, given_graph, (each, method, deployment) in zip(
+    for own, given_graph, (each, methods, deployment) in zip(
         graphs, models.graphs, ready, strict=True
     ):
         with refusals.of(each.name):
-            plan = build_plan(own, each, overrides)
+            keeping = _keeping(build_plan, own, each, overrides)
+            plan = keeping(())
             if not options.allow_empty:
                 refuse_nothing_to_do(plan)
             notes = improvements.notes(originals[id(given_graph)])
-            jobs.append(Job(plan.with_notes(notes), method, deployment))
+            jobs.append(Job(plan.with_notes(notes), methods, deployment, keeping))
     compared = original_of(options.model, threads=options.threads)
     calibration = Calibration(options, preprocess, improvements, compared)
     results = {
@@ -198,8 +206,10 @@ def read_quantized(options: ImportOptions) -> Result:
     else:
         from intact.plan.build import complete
 
-        method = Method.of(described, options.method, options.weight_method, options.method_options)
-        job = Job(complete(plan, described, overrides), method, deployment)
+        given_method = (options.method, options.weight_method, options.method_options)
+        methods = Method.candidates(described, *given_method)
+        keeping = _keeping(complete, plan, described, overrides)
+        job = Job(keeping(()), methods, deployment, keeping)
         (result,) = Calibration(options, preprocess).run([job], options.data)
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
@@ -230,6 +240,26 @@ def export(options: ExportOptions) -> Result:
     if output is not None:
         found.save(output)
     return found
+
+
+Source = TypeVar("Source", Graph, QuantizedGraph)
+
+
+def _keeping(
+    build: Callable[[Source, Target, Overrides | None], QuantizedGraph],
+    source: Source,
+    target: Target,
+    overrides: Overrides | None,
+) -> Keeping:
+    """Return what makes a plan that keeps more nodes in float than the overrides do."""
+
+    def keeping(names: Sequence[str]) -> QuantizedGraph:
+        if not names:
+            return build(source, target, overrides)
+        base = overrides or Overrides()
+        return build(source, target, replace(base, keep_float=(*base.keep_float, *names)))
+
+    return keeping
 
 
 def overrides_of(options: WidthOptions) -> Overrides | None:

@@ -29,6 +29,7 @@ from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
 from intact.errors import IntactError, OutputError, PlanError
+from intact.flow.loss import Loss
 from intact.flow.replacement import is_staging, probe, recover, replacing
 from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
@@ -58,6 +59,8 @@ class Result:
         preprocess: What was done to the samples before the model saw them.
         folder: Where it is stored; None while it is only in memory.
         recipe: The options that made it, as TOML; empty where they are not known.
+        loss: What calibration found to be lost, where that is much. It is not stored: decibels
+            differ a little between machines, and the files do not.
     """
 
     plan: QuantizedGraph
@@ -66,6 +69,7 @@ class Result:
     preprocess: Preprocess = field(default_factory=Preprocess)
     folder: Path | None = None
     recipe: str = ""
+    loss: Loss | None = None
 
     def __post_init__(self) -> None:
         """Let the plan name the preprocessing, as it names the other files."""

@@ -108,7 +108,8 @@ def _check_topology(target: Target, file: str) -> None:
 
 def _check_calibration(target: Target, file: str) -> None:
     chosen = target.calibration
-    for key, name in (("method", chosen.method), ("fallback", chosen.fallback)):
+    others = (("alternatives", name) for name in chosen.alternatives)
+    for key, name in (("method", chosen.method), ("fallback", chosen.fallback), *others):
         if name not in METHODS:
             raise TargetError(
                 f"{file}: [calibration] {key} is {quoted(name)}",

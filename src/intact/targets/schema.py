@@ -71,6 +71,8 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         fallback: Method where ``method`` is not defined for a tensor's scheme.
         weight_method: Method for weights.
         options: Numbers passed to ``method``.
+        alternatives: Methods for activations to choose from beside ``method``, by what they do to
+            the outputs of a model on some samples.
         variants: Replacements of methods, where the target's own tools use the same name for
             another computation.
         own_scales: Each activation's own scale is kept in the plan too where another's is in
@@ -81,6 +83,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     fallback: str = "minmax"
     weight_method: str = "minmax"
     options: dict[str, float] = {}
+    alternatives: tuple[str, ...] = ()
     variants: dict[str, str] = {}
     own_scales: bool = False
 

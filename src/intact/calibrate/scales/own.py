@@ -43,7 +43,8 @@ def keep_own_scales(
             params = given_params(point, given)
         elif name in statistics.tensors:
             found = memo(
-                ("range", name, grid), partial(range_of, point, statistics, method, factors)
+                ("range", name, grid, method.activations),
+                partial(range_of, point, statistics, method, factors),
             )
             made = params_of(grid, found.low, found.high, PowerOfTwo.NEAREST, truncates=truncates)
             params = stored(made, plan.target.arithmetic.scale_precision)

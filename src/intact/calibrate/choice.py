@@ -1,0 +1,264 @@
+"""The choice among threshold methods, by what they do to the model's outputs.
+
+No method is best for every model: clipping rare values gains resolution for all others, and loses
+everything where the rare values are what the model looks for. So each method's plan is simulated
+on a few of the calibration samples, and its outputs are compared with the float model's. The
+samples are among those that the ranges follow from. A range is two numbers, which many samples
+decide, so nothing is fitted to single samples but the extremes of ``minmax``; and that it looks a
+little better than on new samples is on the safe side, because it is what the others are held to.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.calibrate.assign import Points, assign_own
+from intact.calibrate.memo import Memo
+from intact.calibrate.method import Method
+from intact.calibrate.statistics import Statistics
+from intact.data.batching import Batch, real_samples
+from intact.data.chosen_samples import MOST
+from intact.engines.session import make_session, run_session
+from intact.engines.simulate import Simulator
+from intact.graph import Graph
+from intact.graph.passes.random_ops import random_values
+from intact.plan import QuantizedGraph, quantization_points
+from intact.plan.given_scales import ScaleTable
+
+_SAFE = "minmax"
+"""The method that no other may lose against: it clips nothing."""
+_LOSS_DB = 0.3
+"""What an output may lose against the safe method, dB."""
+_GAIN_DB = 0.2
+"""What a method must gain against those before it, dB: less is chance, or the machine's floats."""
+_HOPELESS_DB = 3.0
+"""What a method may be behind the safe one on the first samples, dB, to be tried on all."""
+_LIMIT_DB = 100.0
+"""Bound of decibels: outputs that are equal have infinitely many."""
+
+_FEWEST = 8
+"""Samples that methods are tried on at least, if there are so many."""
+_ELEMENTS = 1 << 22
+"""Elements of activations that a plan is simulated on, beyond that: some 30 ms of one core."""
+
+_Arrays = Mapping[str, npt.NDArray[Any]]
+Doubles = npt.NDArray[np.float64]
+
+
+def sample_count(statistics: Statistics) -> int:
+    """Return how many samples to try methods on: as many as cost little time.
+
+    It is counted and not measured, so that the same samples are taken whatever the machine.
+    """
+    elements = (int(each.counts.sum()) // max(each.samples, 1) for each in statistics.tensors.values())
+    return min(max(_ELEMENTS // max(sum(elements), 1), _FEWEST), MOST)
+
+
+class Powers(NamedTuple):
+    """Signal and noise power of one output, float64 ``[samples]``."""
+
+    signal: Doubles
+    noise: Doubles
+
+
+@dataclass(frozen=True)
+class Errors:
+    """The errors of the outputs of a quantized model, of those that hold floats.
+
+    Attributes:
+        outputs: Their powers by name.
+    """
+
+    outputs: Mapping[str, Powers]
+
+    @property
+    def decibels(self) -> Mapping[str, float]:
+        """Signal to quantization noise of each output over all samples, dB, from -100 to 100.
+
+        Outputs that are 0 in float are left out.
+        """
+        found = {}
+        for name, (signal, noise) in self.outputs.items():
+            power, lost = float(signal.sum()), float(noise.sum())
+            if power > 0:
+                decibels = 10 * math.log10(power / lost) if lost > 0 else math.inf
+                found[name] = min(max(decibels, -_LIMIT_DB), _LIMIT_DB)
+        return found
+
+    @property
+    def mean(self) -> float:
+        """The mean of the outputs' decibels."""
+        decibels = self.decibels
+        return sum(decibels.values()) / max(len(decibels), 1)
+
+    def loses(self, other: Errors) -> bool:
+        """Tell whether an output loses against another model, by more than samples' chance.
+
+        Chance is one standard error of the sum of the samples' differences.
+        """
+        limit = float(10 ** (_LOSS_DB / 10))
+        for name, (_, noise) in self.outputs.items():
+            theirs = other.outputs[name].noise
+            lost, before = float(noise.sum()), float(theirs.sum())
+            if not lost > before * limit:
+                continue
+            if not math.isfinite(lost):
+                return True
+            error = float(np.std(noise - theirs)) * math.sqrt(len(noise))
+            if lost - before > error:
+                return True
+        return False
+
+
+class FloatRuns:
+    """Some samples and what the float model computes for them.
+
+    Each batch is run by one thread, so that floats do not depend on the number of threads.
+
+    Args:
+        graph: The float model.
+        batches: Inputs by name, each batch with its number of real samples; all of one size.
+        threads: Batches that run side by side; 0 takes all cores.
+    """
+
+    def __init__(
+        self, graph: Graph, batches: Sequence[tuple[Batch, int]], *, threads: int = 0
+    ) -> None:
+        self._batches, self._threads = tuple(batches), threads
+        session = make_session(graph.model, threads=1)
+        names = [str(value.name) for value in graph.outputs]
+        chance = random_values(graph.model)
+        self._compared = frozenset(name for name in names if name not in chance)
+
+        def run(feeds: Batch) -> _Arrays:
+            return dict(zip(names, run_session(session, feeds, names), strict=True))
+
+        self._outputs = self._each(run)
+
+    def __len__(self) -> int:
+        """Count the samples."""
+        return sum(count for _, count in self._batches)
+
+    def fewer(self) -> FloatRuns:
+        """Return the first batch alone, for what is run many times."""
+        found = copy.copy(self)
+        found._batches, found._outputs = self._batches[:1], self._outputs[:1]
+        return found
+
+    def errors(self, run: Callable[[Batch], _Arrays]) -> Errors:
+        """Compare another model's outputs with the float model's.
+
+        Args:
+            run: Runs it on a batch; called from several threads.
+        """
+        parts: dict[str, list[tuple[Doubles, Doubles]]] = {}
+        pairs = zip(self._outputs, self._each(run), self._batches, strict=True)
+        for wanted, found, (feeds, count) in pairs:
+            size = len(next(iter(feeds.values())))
+            real, quantized = (real_samples(each, size, count) for each in (wanted, found))
+            for name, reference in real.items():
+                if reference.dtype.kind == "f" and name in quantized and name in self._compared:
+                    powers = _powers(reference, quantized[name], count)
+                    parts.setdefault(name, []).append(powers)
+        joined = {name: map(np.concatenate, zip(*each, strict=True)) for name, each in parts.items()}
+        return Errors({name: Powers(*each) for name, each in joined.items()})
+
+    def _each(self, run: Callable[[Batch], _Arrays]) -> list[_Arrays]:
+        if len(self._batches) == 1 or self._threads == 1:
+            return [run(feeds) for feeds, _ in self._batches]
+        with ThreadPoolExecutor(self._threads or None) as pool:
+            return list(pool.map(lambda batch: run(batch[0]), self._batches))
+
+
+def _powers(
+    reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int
+) -> tuple[Doubles, Doubles]:
+    """Return the signal and noise power of each sample, or of all where they have no axis.
+
+    Where the reference is not finite, as masks are not, nothing is compared.
+    """
+    rows = count if reference.ndim and len(reference) == count else 1
+    if reference.shape != actual.shape:
+        return np.zeros(rows), np.full(rows, np.inf)
+    finite = np.isfinite(reference)
+    with np.errstate(invalid="ignore", over="ignore"):
+        signal = np.where(finite, reference, 0).astype(np.float64).reshape(rows, -1)
+        noise = np.where(finite, actual, 0).astype(np.float64).reshape(rows, -1) - signal
+        powers = np.square(signal).sum(axis=1), np.square(noise).sum(axis=1)
+    return powers[0], np.nan_to_num(powers[1], nan=np.inf, posinf=np.inf)
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A plan with scales, and what it loses.
+
+    Attributes:
+        plan: The plan.
+        method: The chosen method.
+        decibels: Signal to quantization noise of its outputs, simulated; empty where there was nothing to compare.
+        simulator: Of the plan, to look further.
+    """
+
+    plan: QuantizedGraph
+    method: Method
+    decibels: Mapping[str, float]
+    simulator: Simulator
+
+
+def choose(
+    plan: QuantizedGraph,
+    statistics: Statistics | None,
+    methods: Sequence[Method],
+    runs: FloatRuns,
+    given: ScaleTable | None = None,
+) -> Choice:
+    """Give a plan its scales by the method that loses least on some samples.
+
+    No output may lose more than 0.3 dB, and more than by chance, against min-max (against the
+    preferred method, if min-max is not among them). Among what is left, the mean of the outputs' decibels decides; a method must gain
+    0.2 dB on those before it.
+
+    Args:
+        plan: A plan without scales; not changed.
+        statistics: As for `assign`.
+        methods: At least one, the preferred one first.
+        runs: The samples.
+        given: As for `assign`.
+    """
+    memo = Memo()
+    plans = []
+    for method in methods:
+        own = plan.copy()
+        points = Points.of(quantization_points(own))
+        plans.append(assign_own(own, points, statistics, method, given, memo))
+    simulator = Simulator(plans[0], threads=1)
+
+    def errors(at: int, on: FloatRuns) -> Errors:
+        return on.errors(lambda feeds: simulator.run(feeds, plan=plans[at])[0])
+
+    safe = next((at for at, each in enumerate(methods) if each.activations == _SAFE), 0)
+    found = {at: errors(at, runs) for at in dict.fromkeys((0, safe))}
+    few = runs.fewer()
+    for at in range(1, len(methods)):  # one batch shows which others are out of the question
+        if at != safe and errors(at, few).mean >= errors(safe, few).mean - _HOPELESS_DB:
+            found[at] = errors(at, runs)
+    best = _best(found, found[safe])
+    return Choice(plans[best], methods[best], found[best].decibels, simulator)
+
+
+def _best(found: Mapping[int, Errors], safe: Errors) -> int:
+    """Return the key of the best method; the first is the preferred one."""
+    allowed = [at for at, errors in found.items() if not errors.loses(safe)]
+    best = allowed[0]
+    for at in allowed[1:]:
+        if found[at].mean > found[best].mean + _GAIN_DB:
+            best = at
+    return best

@@ -1,0 +1,200 @@
+"""What a plan loses too much of, where, and what keeping nodes in float would regain.
+
+The quantizers are switched on one by one, in groups where there are many: what an output loses by
+each alone tells where the loss comes from, since the noises of several nearly add. Nodes around
+the worst are then kept in float in a plan of its own, which is simulated: the gain is measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+import onnx_ir as ir
+
+from intact.calibrate.choice import Choice, FloatRuns
+from intact.engines.simulate import Simulator
+from intact.errors import IntactError
+from intact.plan import QuantizedGraph, QuantPoint
+from intact.program.lower.chains import Points, chains
+
+LEAST_DB = 15.0
+"""Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
+_GROUPS = 32
+"""Groups of quantizers that are switched on at most."""
+_SHARES = (0.5, 0.9, 0.99)
+"""Shares of the noise that the nodes kept in float are to be responsible for."""
+_LEAST_GAIN_DB = 1.0
+"""What keeping nodes in float must gain to be worth mentioning."""
+
+Planner = Callable[[Sequence[str]], QuantizedGraph]
+"""From names of nodes to a plan with scales that keeps them in float."""
+
+
+@dataclass(frozen=True)
+class Loss:
+    """An output that loses much.
+
+    Attributes:
+        output: The output of the model that loses most.
+        decibels: Its signal to quantization noise.
+        samples: Number of samples.
+        node: Where most of it is lost: the node whose result is quantized; "" if in weights alone.
+        op_type: Its operator.
+        keep_float: Nodes to keep in float; empty where that does not help.
+        regained: What the output has then, dB.
+    """
+
+    output: str
+    decibels: float
+    samples: int
+    node: str = ""
+    op_type: str = ""
+    keep_float: tuple[str, ...] = ()
+    regained: float = 0.0
+
+    def __str__(self) -> str:
+        """Say what is lost, and where."""
+        place = f"; most is lost at {self.node!r} ({self.op_type})" if self.node else ""
+        return (
+            f"output {self.output!r} has {self.decibels:.1f} dB of signal to quantization noise "
+            f"on {self.samples} sample(s){place}"
+        )
+
+    @property
+    def gain(self) -> str:
+        """Say what keeping nodes in float gains; "" where it does not help."""
+        if not self.keep_float:
+            return ""
+        gained = self.regained - self.decibels
+        return (
+            f"{len(self.keep_float)} node(s) kept in float give {self.regained:.1f} dB "
+            f"({gained:+.1f} dB)"
+        )
+
+
+def find_loss(choice: Choice, runs: FloatRuns, planner: Planner) -> Loss | None:
+    """Look for what is at fault where an output of a plan loses much.
+
+    Args:
+        choice: The plan with its decibels.
+        runs: The samples.
+        planner: Makes plans to compare with.
+
+    Returns:
+        None if no output has less than 15 dB.
+    """
+    output = min(choice.decibels, key=lambda name: choice.decibels[name], default="")
+    if not output or choice.decibels[output] >= LEAST_DB:
+        return None
+    found = Loss(output, choice.decibels[output], len(runs))
+    groups = _by_noise(choice, runs.fewer(), output)
+    if not groups:
+        return found
+    around = _Neighbours(choice.plan)
+    worst = around.producer(groups[0].points[0])
+    best = Loss(output, found.decibels, len(runs), str(worst.name), worst.op_type)
+    for names in _sets(groups, around):
+        decibels = _measured(planner, names, runs)
+        gained = decibels.get(output, 0.0) - best.decibels
+        if gained < _LEAST_GAIN_DB or decibels[output] < best.regained + _LEAST_GAIN_DB:
+            continue
+        best = Loss(
+            output, found.decibels, len(runs), best.node, best.op_type, names, decibels[output]
+        )
+        if best.regained >= LEAST_DB:
+            break
+    return best
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Quantizers that follow each other.
+
+    Attributes:
+        points: Where they are, that of the largest noise first where they were tried alone.
+        noise: The noise power of an output that they alone cause, relative to its signal.
+    """
+
+    points: tuple[QuantPoint, ...]
+    noise: float
+
+
+def _by_noise(choice: Choice, runs: FloatRuns, output: str) -> list[_Group]:
+    """Return the groups of quantizers that cause noise, the worst first."""
+    simulator = choice.simulator
+    points = list(simulator.points.values())
+    size = -(-len(points) // _GROUPS) or 1
+    parts = [points[at : at + size] for at in range(0, len(points), size)]
+    ends = frozenset(simulator.points)
+
+    def noise(enabled: Sequence[QuantPoint]) -> float:
+        off = ends - {point.end for point in enabled}
+        found = runs.errors(lambda feeds: simulator.run(feeds, (), choice.plan, off)[0])
+        return float(found.outputs[output].noise.sum())
+
+    weights = noise(())
+    groups = [_Group(tuple(part), max(noise(part) - weights, 0.0)) for part in parts]
+    groups = sorted((g for g in groups if g.noise > 0), key=lambda g: -g.noise)
+    if groups and size > 1:
+        ranked = sorted(groups[0].points, key=lambda point: -noise([point]))
+        groups[0] = _Group(tuple(ranked), groups[0].noise)
+    return groups
+
+
+def _sets(groups: Sequence[_Group], around: _Neighbours) -> Iterator[tuple[str, ...]]:
+    """Yield sets of nodes that are responsible for larger and larger shares of the noise."""
+    total = sum(group.noise for group in groups)
+    before: set[str] = set()
+    for share in _SHARES:
+        names: set[str] = set()
+        done = 0.0
+        for group in groups:
+            if done >= share * total:
+                break
+            done += group.noise
+            names.update(name for point in group.points for name in around.names(point))
+        if names > before and len(names) < around.quantized:
+            before = names
+            yield around.ordered(names)
+
+
+def _measured(planner: Planner, names: Sequence[str], runs: FloatRuns) -> Mapping[str, float]:
+    """Simulate the plan that keeps these nodes in float; empty where there is none."""
+    try:
+        simulator = Simulator(planner(names), threads=1)
+    except IntactError:  # a target may have no such plan
+        return {}
+    return runs.errors(lambda feeds: simulator.run(feeds)[0]).decibels
+
+
+class _Neighbours:
+    """The quantized nodes around quantizers: a tensor stays float where all of them are."""
+
+    def __init__(self, plan: QuantizedGraph) -> None:
+        self._plan = plan
+        self._order = [str(node.name) for node in plan.graph.nodes]
+        self._chains = {
+            node: chain for chain in chains(plan, Points.of(plan)) for node in chain
+        }
+        self.quantized = sum(decision.quantized for decision in plan.decisions.values())
+
+    def producer(self, point: QuantPoint) -> ir.Node:
+        """Return the node whose result is quantized: the head of its chain, or else a reader."""
+        node = point.value.producer()
+        if node is None:
+            node = point.readers[0][0] if point.readers else self._plan.graph.node(point.end.node)
+        return self._chains[node][0]
+
+    def names(self, point: QuantPoint) -> Iterator[str]:
+        """Yield the quantized nodes that write or read what is quantized."""
+        writer = point.value.producer()
+        readers = (node for node, _ in self._plan.graph.consumers(point.value))
+        for node in (*([] if writer is None else [writer]), *readers):
+            for each in self._chains[node]:
+                if self._plan.is_quantized(each):
+                    yield str(each.name)
+
+    def ordered(self, names: set[str]) -> tuple[str, ...]:
+        """Sort names of nodes as in the graph."""
+        return tuple(name for name in self._order if name in names)
