@@ -37,6 +37,8 @@ _SAFE = "minmax"
 """The method that no other may lose against: it clips nothing."""
 _LOSS_DB = 0.3
 """What an output may lose against the safe method, dB."""
+_CHANCE = 0.75
+"""Standard errors that a loss must exceed."""
 _GAIN_DB = 0.2
 """What a method must gain against those before it, dB: less is chance, or the machine's floats."""
 _HOPELESS_DB = 3.0
@@ -58,7 +60,9 @@ def sample_count(statistics: Statistics) -> int:
 
     It is counted and not measured, so that the same samples are taken whatever the machine.
     """
-    elements = (int(each.counts.sum()) // max(each.samples, 1) for each in statistics.tensors.values())
+    elements = (
+        int(each.counts.sum()) // max(each.samples, 1) for each in statistics.tensors.values()
+    )
     return min(max(_ELEMENTS // max(sum(elements), 1), _FEWEST), MOST)
 
 
@@ -102,7 +106,8 @@ class Errors:
     def loses(self, other: Errors) -> bool:
         """Tell whether an output loses against another model, by more than samples' chance.
 
-        Chance is one standard error of the sum of the samples' differences.
+        Chance is less than a standard error of the sum of the samples' differences: what a single
+        sample loses, and others do not regain, is a loss.
         """
         limit = float(10 ** (_LOSS_DB / 10))
         for name, (_, noise) in self.outputs.items():
@@ -113,7 +118,7 @@ class Errors:
             if not math.isfinite(lost):
                 return True
             error = float(np.std(noise - theirs)) * math.sqrt(len(noise))
-            if lost - before > error:
+            if lost - before > _CHANCE * error:
                 return True
         return False
 
@@ -168,7 +173,9 @@ class FloatRuns:
                 if reference.dtype.kind == "f" and name in quantized and name in self._compared:
                     powers = _powers(reference, quantized[name], count)
                     parts.setdefault(name, []).append(powers)
-        joined = {name: map(np.concatenate, zip(*each, strict=True)) for name, each in parts.items()}
+        joined = {
+            name: map(np.concatenate, zip(*each, strict=True)) for name, each in parts.items()
+        }
         return Errors({name: Powers(*each) for name, each in joined.items()})
 
     def _each(self, run: Callable[[Batch], _Arrays]) -> list[_Arrays]:
@@ -203,7 +210,8 @@ class Choice:
     Attributes:
         plan: The plan.
         method: The chosen method.
-        decibels: Signal to quantization noise of its outputs, simulated; empty where there was nothing to compare.
+        decibels: Signal to quantization noise of its outputs, simulated; empty where there was
+            nothing to compare.
         simulator: Of the plan, to look further.
     """
 
@@ -223,8 +231,8 @@ def choose(
     """Give a plan its scales by the method that loses least on some samples.
 
     No output may lose more than 0.3 dB, and more than by chance, against min-max (against the
-    preferred method, if min-max is not among them). Among what is left, the mean of the outputs' decibels decides; a method must gain
-    0.2 dB on those before it.
+    preferred method, if min-max is not among them). Among what is left, the mean of the outputs'
+    decibels decides; a method must gain 0.2 dB on those before it.
 
     Args:
         plan: A plan without scales; not changed.

@@ -30,6 +30,7 @@ class ChosenSamples:
     def __init__(self) -> None:
         self._digests: list[bytes] = []
         self._rows: list[Batch] = []
+        self._limit: bytes | None = None  # the least digest that was left out for want of room
 
     def add(self, batch: Batch, count: int) -> None:
         """Let a batch pass; only its first ``count`` samples are real."""
@@ -45,7 +46,7 @@ class ChosenSamples:
         for array in arrays:
             digest.update(array.data)
         found = digest.digest()
-        if len(self._digests) >= MOST and found >= self._digests[-1]:
+        if self._limit is not None and found >= self._limit:
             return
         at = bisect.bisect_left(self._digests, found)
         if self._digests[at : at + 1] == [found]:
@@ -54,7 +55,8 @@ class ChosenSamples:
         self._rows.insert(at, {n: array.copy() for n, array in zip(batch, arrays, strict=True)})
         sizes = (sum(array.nbytes for array in rows.values()) for rows in self._rows)
         fit = sum(total <= _MOST_BYTES for total in accumulate(sizes))
-        most = max(1, min(MOST, fit))  # whatever the order: what comes later takes only more room
+        most = max(1, min(MOST, fit))
+        self._limit = self._digests[most] if most < len(self._digests) else self._limit
         del self._digests[most:], self._rows[most:]
 
     def batches(self, size: int, most: int = MOST) -> Iterator[tuple[Batch, int]]:

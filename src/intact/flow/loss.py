@@ -174,9 +174,7 @@ class _Neighbours:
     def __init__(self, plan: QuantizedGraph) -> None:
         self._plan = plan
         self._order = [str(node.name) for node in plan.graph.nodes]
-        self._chains = {
-            node: chain for chain in chains(plan, Points.of(plan)) for node in chain
-        }
+        self._chains = {node: chain for chain in chains(plan, Points.of(plan)) for node in chain}
         self.quantized = sum(decision.quantized for decision in plan.decisions.values())
 
     def producer(self, point: QuantPoint) -> ir.Node:

@@ -256,7 +256,7 @@ def _keeping(
     def keeping(names: Sequence[str]) -> QuantizedGraph:
         if not names:
             return build(source, target, overrides)
-        base = overrides or Overrides()
+        base: Overrides = overrides or Overrides()
         return build(source, target, replace(base, keep_float=(*base.keep_float, *names)))
 
     return keeping

@@ -407,8 +407,8 @@ class Planner:
                 yield str(point.end), found.tolist()
             else:
                 find = partial(range_of, point, self._statistics, self._method, factors)
-                key = ("range", value.name, grid, self._method.activations)
-                yield str(point.end), self._memo(key, find).threshold
+                place = ("range", value.name, grid, self._method.activations)
+                yield str(point.end), self._memo(place, find).threshold
 
     def _structure(self, candidate: Candidate, widths: Sequence[int]) -> Structure:
         kept_float = self.space.kept_float(candidate)

@@ -1,0 +1,103 @@
+"""The default method is the one that loses least; what loses much is said, with the remedy."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+
+from intact import api
+from intact.calibrate.choice import Errors, Powers
+from intact.cli.entry import run
+from intact.flow.result import Result
+from tests.models import ModelBuilder
+
+
+def peaks() -> onnx.ModelProto:
+    """A net that looks for rare large values: whoever clips them loses the output."""
+    b = ModelBuilder(seed=3)
+    x = b.conv(b.input("image", ["N", 3, 16, 16]), 3, 8, kernel=3)
+    x = b.conv(b.node("Exp", x), 8, 8, kernel=1)
+    b.output(b.node("GlobalMaxPool", x, out="peak"), ["N", 8, 1, 1])
+    return b.build()
+
+
+def huge_range() -> onnx.ModelProto:
+    """Sums of which most vanish beside a few, and a logarithm that makes them equal again."""
+    b = ModelBuilder(seed=4)
+    sizes = np.float32(10.0) ** -np.arange(12)[:, None, None, None]
+    weight = np.random.default_rng(1).random((12, 3, 3, 3)) * sizes
+    bands = b.constant(weight.astype(np.float32))
+    x = b.node("Conv", b.input("image", ["N", 3, 16, 16]), bands, name="bands", pads=[1] * 4)
+    x = b.node("Mul", x, x, name="squares")
+    x = b.node("Log", b.node("Add", x, b.scalar(1e-20)))
+    x = b.node("Conv", x, b.weight(4, 12, 3, 3), name="notes", pads=[1] * 4)
+    b.output(x, ["N", 4, 16, 16])
+    return b.build()
+
+
+def images(count: int = 24) -> np.ndarray:
+    return np.random.default_rng(5).standard_normal((count, 3, 16, 16)).astype(np.float32)
+
+
+def test_the_default_is_min_max_where_clipping_loses_the_output() -> None:
+    found = api.quantize(peaks(), {"image": images()}, target="onnxruntime", threads=1)
+    assert found.plan.provenance.method == "minmax"
+    assert found.loss is None
+
+
+def test_a_given_method_is_taken_and_its_loss_is_said() -> None:
+    found = api.quantize(
+        peaks(), {"image": images()}, target="onnxruntime", method="average", threads=1
+    )
+    assert found.plan.provenance.method == "average"
+    assert found.loss is not None
+    assert found.loss.output == "peak"
+
+
+def test_the_choice_does_not_depend_on_the_order_of_samples() -> None:
+    data = images(40)
+    plans = [
+        api.quantize(peaks(), {"image": each}, target="onnxruntime", threads=threads).plan
+        for each, threads in ((data, 1), (data[::-1].copy(), 2))
+    ]
+    assert plans[0].provenance == plans[1].provenance
+
+
+def test_the_command_that_is_offered_regains_what_it_says(
+    tmp_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    onnx.save(huge_range(), tmp_path / "model.onnx")
+    np.savez(tmp_path / "calib.npz", image=images())
+    out = tmp_path / "out"
+    line = ["quantize", str(tmp_path / "model.onnx"), "-d", str(tmp_path / "calib.npz")]
+    result = api.quantize(tmp_path / "model.onnx", tmp_path / "calib.npz")
+    loss = result.loss
+    assert loss is not None
+    assert loss.decibels < 15 < loss.regained
+    assert "bands" in loss.keep_float
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("sys.argv", ["intact", *line, "-o", str(out)])
+        assert run([*line, "-o", str(out)]) == 0
+    printed = " ".join(capfd.readouterr().out.split())
+    assert loss.gain in printed
+    command = shlex.split(printed.partition(f"{loss.gain}: ")[2].partition(" next:")[0])
+    assert run(command[1:]) == 0
+    assert "warning" not in capfd.readouterr().out
+    assert not any(
+        Result.load(out).plan.decisions[name].quantized for name in loss.keep_float
+    )
+
+
+def test_an_output_may_lose_by_chance_but_not_more() -> None:
+    signal = np.full(16, 100.0)
+    safe = Errors({"y": Powers(signal, np.full(16, 10.0))})
+    regained = np.array([50.0, 1, 1, *[10] * 13])
+    lost = np.array([50.0, *[10] * 15])
+    assert not Errors({"y": Powers(signal, regained)}).loses(safe)
+    assert Errors({"y": Powers(signal, lost)}).loses(safe)
+    assert Errors({"y": Powers(signal, np.full(16, 12.0))}).loses(safe)
+    assert not Errors({"y": Powers(signal, np.full(16, 10.5))}).loses(safe)
