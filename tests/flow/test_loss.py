@@ -87,9 +87,7 @@ def test_the_command_that_is_offered_regains_what_it_says(
     command = shlex.split(printed.partition(f"{loss.gain}: ")[2].partition(" next:")[0])
     assert run(command[1:]) == 0
     assert "warning" not in capfd.readouterr().out
-    assert not any(
-        Result.load(out).plan.decisions[name].quantized for name in loss.keep_float
-    )
+    assert not any(Result.load(out).plan.decisions[name].quantized for name in loss.keep_float)
 
 
 def test_an_output_may_lose_by_chance_but_not_more() -> None:
