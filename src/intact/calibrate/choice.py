@@ -43,7 +43,7 @@ _GAIN_DB = 0.2
 """What a method must gain against those before it, dB: less is chance, or the machine's floats."""
 _HOPELESS_DB = 3.0
 """What a method may be behind the safe one on the first samples, dB, to be tried on all."""
-_LIMIT_DB = 100.0
+MOST_DB = 100.0
 """Bound of decibels: outputs that are equal have infinitely many."""
 
 _FEWEST = 8
@@ -94,7 +94,7 @@ class Errors:
             power, lost = float(signal.sum()), float(noise.sum())
             if power > 0:
                 decibels = 10 * math.log10(power / lost) if lost > 0 else math.inf
-                found[name] = min(max(decibels, -_LIMIT_DB), _LIMIT_DB)
+                found[name] = min(max(decibels, -MOST_DB), MOST_DB)
         return found
 
     @property

@@ -7,12 +7,13 @@ the worst are then kept in float in a plan of its own, which is simulated: the g
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import onnx_ir as ir
 
-from intact.calibrate.choice import Choice, FloatRuns
+from intact.calibrate.choice import MOST_DB, Choice, FloatRuns
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.plan import QuantizedGraph, QuantPoint
@@ -95,13 +96,10 @@ def find_loss(choice: Choice, runs: FloatRuns, planner: Planner) -> Loss | None:
     worst = around.producer(groups[0].points[0])
     best = Loss(output, found.decibels, len(runs), str(worst.name), worst.op_type)
     for names in _sets(groups, around):
-        decibels = _measured(planner, names, runs)
-        gained = decibels.get(output, 0.0) - best.decibels
-        if gained < _LEAST_GAIN_DB or decibels[output] < best.regained + _LEAST_GAIN_DB:
-            continue
-        best = Loss(
-            output, found.decibels, len(runs), best.node, best.op_type, names, decibels[output]
-        )
+        regained = _measured(planner, names, runs).get(output, math.inf)
+        if regained >= MOST_DB or regained < max(found.decibels, best.regained) + _LEAST_GAIN_DB:
+            continue  # nothing before the output is left quantized, or there is no such plan
+        best = Loss(output, found.decibels, len(runs), best.node, best.op_type, names, regained)
         if best.regained >= LEAST_DB:
             break
     return best
