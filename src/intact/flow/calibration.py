@@ -285,6 +285,12 @@ class Calibration:
         return plan, statistics
 
 
+class _Scaled(NamedTuple):
+    plan: QuantizedGraph
+    statistics: Statistics | None
+    loss: Loss | None
+
+
 class _Observed(NamedTuple):
     statistics: Statistics
     inputs: tuple[str, ...]
