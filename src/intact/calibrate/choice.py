@@ -15,6 +15,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ from intact.calibrate.memo import Memo
 from intact.calibrate.method import Method
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples
+from intact.data.batching import sample_count as batch_length
 from intact.data.chosen_samples import MOST
 from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
@@ -39,24 +41,28 @@ _LOSS_DB = 0.3
 """What an output may lose against the safe method, dB."""
 _CHANCE = 0.75
 """Standard errors that a loss must exceed."""
+_LIMIT = float(10 ** (_LOSS_DB / 10))
+"""The same as a ratio of noise powers."""
 _GAIN_DB = 0.2
 """What a method must gain against those before it, dB: less is chance, or the machine's floats."""
-_HOPELESS_DB = 3.0
-"""What a method may be behind the safe one on the first samples, dB, to be tried on all."""
+_GOOD_DB = 25.0
+"""Where every output of the best of two methods has that, no further one is tried, dB."""
+_SURE = 2.0
+"""Standard errors beyond which what a few samples say is believed."""
 MOST_DB = 100.0
 """Bound of decibels: outputs that are equal have infinitely many."""
 
 _FEWEST = 8
-"""Samples that methods are tried on at least, if there are so many."""
+"""Samples that methods are tried on first, if there are so many."""
 _ELEMENTS = 1 << 22
-"""Elements of activations that a plan is simulated on, beyond that: some 30 ms of one core."""
+"""Elements of activations that a plan is simulated on where more samples are needed: 30 ms."""
 
 _Arrays = Mapping[str, npt.NDArray[Any]]
 Doubles = npt.NDArray[np.float64]
 
 
 def sample_count(statistics: Statistics) -> int:
-    """Return how many samples to try methods on: as many as cost little time.
+    """Return how many samples to try methods on at most: as many as cost little time.
 
     It is counted and not measured, so that the same samples are taken whatever the machine.
     """
@@ -103,17 +109,36 @@ class Errors:
         decibels = self.decibels
         return sum(decibels.values()) / max(len(decibels), 1)
 
+    def joined(self, more: Errors) -> Errors:
+        """Return the errors on these samples and on more."""
+        found = {}
+        for name, each in self.outputs.items():
+            parts = zip(each, more.outputs[name], strict=True)
+            found[name] = Powers(*map(np.concatenate, parts))
+        return Errors(found)
+
+    def is_unsure(self, other: Errors) -> bool:
+        """Tell whether more samples may show another answer to `loses`.
+
+        They may where, for some output, what the samples say is less than two standard errors.
+        """
+        for name, (_, noise) in self.outputs.items():
+            beyond = noise - _LIMIT * other.outputs[name].noise
+            error = _SURE * float(np.std(beyond)) * math.sqrt(len(beyond))
+            if abs(float(beyond.sum())) < error:
+                return True
+        return False
+
     def loses(self, other: Errors) -> bool:
         """Tell whether an output loses against another model, by more than samples' chance.
 
         Chance is less than a standard error of the sum of the samples' differences: what a single
         sample loses, and others do not regain, is a loss.
         """
-        limit = float(10 ** (_LOSS_DB / 10))
         for name, (_, noise) in self.outputs.items():
             theirs = other.outputs[name].noise
             lost, before = float(noise.sum()), float(theirs.sum())
-            if not lost > before * limit:
+            if not lost > before * _LIMIT:
                 continue
             if not math.isfinite(lost):
                 return True
@@ -124,13 +149,13 @@ class Errors:
 
 
 class FloatRuns:
-    """Some samples and what the float model computes for them.
+    """Some samples and what the float model computes for them, when that is needed.
 
     Each batch is run by one thread, so that floats do not depend on the number of threads.
 
     Args:
         graph: The float model.
-        batches: Inputs by name, each batch with its number of real samples; all of one size.
+        batches: Inputs by name, each batch with its number of real samples.
         threads: Batches that run side by side; 0 takes all cores.
     """
 
@@ -138,36 +163,40 @@ class FloatRuns:
         self, graph: Graph, batches: Sequence[tuple[Batch, int]], *, threads: int = 0
     ) -> None:
         self._batches, self._threads = tuple(batches), threads
-        session = make_session(graph.model, threads=1)
-        names = [str(value.name) for value in graph.outputs]
+        self._session = make_session(graph.model, threads=1)
+        self._names = [str(value.name) for value in graph.outputs]
         chance = random_values(graph.model)
-        self._compared = frozenset(name for name in names if name not in chance)
-
-        def run(feeds: Batch) -> _Arrays:
-            return dict(zip(names, run_session(session, feeds, names), strict=True))
-
-        self._outputs = self._each(run)
+        self._compared = frozenset(name for name in self._names if name not in chance)
+        self._outputs: list[_Arrays] = []  # of the first batches: shared by all parts
 
     def __len__(self) -> int:
         """Count the samples."""
         return sum(count for _, count in self._batches)
 
-    def fewer(self) -> FloatRuns:
-        """Return the first batch alone, for what is run many times."""
+    def first(self, samples: int) -> FloatRuns:
+        """Return the first batches, with this many samples at least if there are so many."""
+        before = accumulate((count for _, count in self._batches), initial=0)
         found = copy.copy(self)
-        found._batches, found._outputs = self._batches[:1], self._outputs[:1]
+        found._batches = tuple(
+            batch for batch, done in zip(self._batches, before, strict=False) if done < samples
+        )
         return found
 
-    def errors(self, run: Callable[[Batch], _Arrays]) -> Errors:
+    def errors(self, run: Callable[[Batch], _Arrays], beyond: FloatRuns | None = None) -> Errors:
         """Compare another model's outputs with the float model's.
 
         Args:
             run: Runs it on a batch; called from several threads.
+            beyond: First batches to leave out.
         """
+        start = 0 if beyond is None else len(beyond._batches)
+        batches = self._batches[start:]
+        self._outputs += self._each(self._run, self._batches[len(self._outputs) :])
         parts: dict[str, list[tuple[Doubles, Doubles]]] = {}
-        pairs = zip(self._outputs, self._each(run), self._batches, strict=True)
+        outputs = self._outputs[start : len(self._batches)]
+        pairs = zip(outputs, self._each(run, batches), batches, strict=True)
         for wanted, found, (feeds, count) in pairs:
-            size = len(next(iter(feeds.values())))
+            size = batch_length(feeds)
             real, quantized = (real_samples(each, size, count) for each in (wanted, found))
             for name, reference in real.items():
                 if reference.dtype.kind == "f" and name in quantized and name in self._compared:
@@ -178,11 +207,17 @@ class FloatRuns:
         }
         return Errors({name: Powers(*each) for name, each in joined.items()})
 
-    def _each(self, run: Callable[[Batch], _Arrays]) -> list[_Arrays]:
-        if len(self._batches) == 1 or self._threads == 1:
-            return [run(feeds) for feeds, _ in self._batches]
+    def _run(self, feeds: Batch) -> _Arrays:
+        arrays = run_session(self._session, feeds, self._names)
+        return dict(zip(self._names, arrays, strict=True))
+
+    def _each(
+        self, run: Callable[[Batch], _Arrays], batches: Sequence[tuple[Batch, int]]
+    ) -> list[_Arrays]:
+        if len(batches) <= 1 or self._threads == 1:
+            return [run(feeds) for feeds, _ in batches]
         with ThreadPoolExecutor(self._threads or None) as pool:
-            return list(pool.map(lambda batch: run(batch[0]), self._batches))
+            return list(pool.map(lambda batch: run(batch[0]), batches))
 
 
 def _powers(
@@ -213,17 +248,19 @@ class Choice:
         decibels: Signal to quantization noise of its outputs, simulated; empty where there was
             nothing to compare.
         simulator: Of the plan, to look further.
+        runs: The samples that it was chosen on.
     """
 
     plan: QuantizedGraph
     method: Method
     decibels: Mapping[str, float]
     simulator: Simulator
+    runs: FloatRuns
 
 
 def choose(
     plan: QuantizedGraph,
-    statistics: Statistics | None,
+    statistics: Statistics,
     methods: Sequence[Method],
     runs: FloatRuns,
     given: ScaleTable | None = None,
@@ -234,6 +271,9 @@ def choose(
     preferred method, if min-max is not among them). Among what is left, the mean of the outputs'
     decibels decides; a method must gain 0.2 dB on those before it.
 
+    The preferred method and min-max are tried on eight samples, and on more where those leave open
+    which of them loses. Others are tried where neither is good.
+
     Args:
         plan: A plan without scales; not changed.
         statistics: As for `assign`.
@@ -241,25 +281,52 @@ def choose(
         runs: The samples.
         given: As for `assign`.
     """
-    memo = Memo()
-    plans = []
-    for method in methods:
-        own = plan.copy()
-        points = Points.of(quantization_points(own))
-        plans.append(assign_own(own, points, statistics, method, given, memo))
-    simulator = Simulator(plans[0], threads=1)
-
-    def errors(at: int, on: FloatRuns) -> Errors:
-        return on.errors(lambda feeds: simulator.run(feeds, plan=plans[at])[0])
-
+    trials = _Trials(plan, statistics, methods, given)
     safe = next((at for at, each in enumerate(methods) if each.activations == _SAFE), 0)
-    found = {at: errors(at, runs) for at in dict.fromkeys((0, safe))}
-    few = runs.fewer()
-    for at in range(1, len(methods)):  # one batch shows which others are out of the question
-        if at != safe and errors(at, few).mean >= errors(safe, few).mean - _HOPELESS_DB:
-            found[at] = errors(at, runs)
+    used = runs.first(_FEWEST)
+    found = {at: used.errors(trials.runner(at)) for at in dict.fromkeys((0, safe))}
+    if found[0].is_unsure(found[safe]):
+        few, used = used, runs.first(sample_count(statistics))
+        for at, errors in found.items():
+            found[at] = errors.joined(used.errors(trials.runner(at), few))
     best = _best(found, found[safe])
-    return Choice(plans[best], methods[best], found[best].decibels, simulator)
+    if min(found[best].decibels.values(), default=MOST_DB) < _GOOD_DB:
+        others = (at for at in range(len(methods)) if at not in found)
+        found |= {at: used.errors(trials.runner(at)) for at in others}
+        best = _best(found, found[safe])
+    return Choice(trials.plan(best), methods[best], found[best].decibels, trials.simulator, used)
+
+
+class _Trials:
+    """Plans with the scales of each method, made when they are needed, in one simulator."""
+
+    def __init__(
+        self,
+        plan: QuantizedGraph,
+        statistics: Statistics,
+        methods: Sequence[Method],
+        given: ScaleTable | None,
+    ) -> None:
+        self._plan, self._statistics, self._given = plan, statistics, given
+        self._methods, self._memo = methods, Memo()
+        self._plans: dict[int, QuantizedGraph] = {}
+        self.simulator = Simulator(self.plan(0), threads=1)
+
+    def plan(self, at: int) -> QuantizedGraph:
+        """Return the plan of a method."""
+        if at not in self._plans:
+            own = self._plan.copy()
+            points = Points.of(quantization_points(own))
+            method = self._methods[at]
+            self._plans[at] = assign_own(
+                own, points, self._statistics, method, self._given, self._memo
+            )
+        return self._plans[at]
+
+    def runner(self, at: int) -> Callable[[Batch], _Arrays]:
+        """Return what simulates the plan of a method."""
+        plan = self.plan(at)
+        return lambda feeds: self.simulator.run(feeds, plan=plan)[0]
 
 
 def _best(found: Mapping[int, Errors], safe: Errors) -> int:

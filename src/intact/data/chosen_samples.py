@@ -1,6 +1,6 @@
-"""A few of the samples that calibration reads: those of the least digests.
+"""A few of the samples that calibration reads: those of the least checksums.
 
-A digest follows from what a sample holds, so the same samples are kept whatever their order and
+A checksum follows from what a sample holds, so the same samples are kept whatever their order and
 however they are batched, and they are as good as drawn at random. The number of samples need not be
 known before they are read.
 """
@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import bisect
 from collections.abc import Iterator, Sequence
-from hashlib import blake2b
 from itertools import accumulate
 from typing import Any
+from zlib import crc32
 
 import numpy as np
 import numpy.typing as npt
 
-from intact.data.batching import Batch, joined, padded
+from intact.data.batching import Batch, joined, padded, sample_count
 
 MOST = 32
 """Samples that are kept at most."""
@@ -25,42 +25,46 @@ _MOST_BYTES = 1 << 26
 
 
 class ChosenSamples:
-    """Keeps some of the samples that pass by, all in the form that the model takes."""
+    """Keeps some of the samples that pass by, all in the form that the model takes.
 
-    def __init__(self) -> None:
-        self._digests: list[bytes] = []
+    Args:
+        whole: Each batch is one sample, whatever its axes are.
+    """
+
+    def __init__(self, *, whole: bool = False) -> None:
+        self._whole = whole
+        self._sums: list[int] = []
         self._rows: list[Batch] = []
-        self._limit: bytes | None = None  # the least digest that was left out for want of room
+        self._limit: int | None = None  # the least checksum that was left out for want of room
 
     def add(self, batch: Batch, count: int) -> None:
         """Let a batch pass; only its first ``count`` samples are real."""
-        arrays = [np.ascontiguousarray(array) for array in batch.values()]
-        if any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
+        arrays = [np.asarray(array, order="C") for array in batch.values()]
+        if self._whole or any(not array.ndim or len(array) != len(arrays[0]) for array in arrays):
             self._offer(batch, arrays)  # inputs without a common axis of samples
             return
         for row in range(count):
             self._offer(batch, [array[row : row + 1] for array in arrays])
 
     def _offer(self, batch: Batch, arrays: Sequence[npt.NDArray[Any]]) -> None:
-        digest = blake2b(digest_size=16)
+        found = 0
         for array in arrays:
-            digest.update(array.data)
-        found = digest.digest()
+            found = crc32(array.data, found)
         if self._limit is not None and found >= self._limit:
             return
-        at = bisect.bisect_left(self._digests, found)
-        if self._digests[at : at + 1] == [found]:
+        at = bisect.bisect_left(self._sums, found)
+        if self._sums[at : at + 1] == [found]:
             return  # the same sample again
-        self._digests.insert(at, found)
+        self._sums.insert(at, found)
         self._rows.insert(at, {n: array.copy() for n, array in zip(batch, arrays, strict=True)})
         sizes = (sum(array.nbytes for array in rows.values()) for rows in self._rows)
         fit = sum(total <= _MOST_BYTES for total in accumulate(sizes))
         most = max(1, min(MOST, fit))
-        self._limit = self._digests[most] if most < len(self._digests) else self._limit
-        del self._digests[most:], self._rows[most:]
+        self._limit = self._sums[most] if most < len(self._sums) else self._limit
+        del self._sums[most:], self._rows[most:]
 
     def batches(self, size: int, most: int = MOST) -> Iterator[tuple[Batch, int]]:
-        """Yield batches of ``size`` samples in order of their digests, the last one padded.
+        """Yield batches of ``size`` samples in order of their checksums, the last one padded.
 
         Samples that cannot be joined are batches of their own.
 
@@ -70,8 +74,8 @@ class ChosenSamples:
         """
         waiting: list[Batch] = []
         for rows in self._rows[:most]:
-            if any(not array.ndim or len(array) != 1 for array in rows.values()):
-                yield rows, size
+            if self._whole or any(not each.ndim or len(each) != 1 for each in rows.values()):
+                yield rows, sample_count(rows)
                 continue
             waiting.append(rows)
             if len(waiting) == size:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.choice import FloatRuns, choose, sample_count
+from intact.calibrate.choice import FloatRuns, choose
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch
@@ -213,7 +213,7 @@ class Calibration:
         plan, fed = choice.plan, observed.feeding
         provenance = plan.provenance.observed(options.mask, options.method_options)
         plan.provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
-        return _Scaled(plan, statistics, find_loss(choice, observed.runs, again))
+        return _Scaled(plan, statistics, find_loss(choice, again))
 
     def _observe(
         self, graph: Graph, required: Sequence[str], data: DataSource | None
@@ -225,7 +225,7 @@ class Calibration:
         # The inputs too, quantized or not: `verify` draws new ones from their distributions.
         inputs = tuple(opened.specs)
         first: Batch = {}
-        chosen = ChosenSamples()
+        chosen = ChosenSamples(whole=opened.takes_feeds)
         statistics = collect(
             graph,
             opened,
@@ -236,7 +236,7 @@ class Calibration:
             first=first,
             chosen=chosen,
         )
-        batches = list(chosen.batches(opened.batch_size(_BATCH), sample_count(statistics)))
+        batches = list(chosen.batches(opened.batch_size(_BATCH)))
         runs = FloatRuns(graph, batches, threads=self.options.threads)
         skipped = _skipped(opened.skipped)
         fed, shapes = opened.feeding, opened.usual_shapes

@@ -17,7 +17,6 @@ from intact.calibrate.choice import MOST_DB, Choice, FloatRuns
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.plan import QuantizedGraph, QuantPoint
-from intact.program.lower.chains import Points, chains
 
 LEAST_DB = 15.0
 """Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
@@ -74,12 +73,11 @@ class Loss:
         )
 
 
-def find_loss(choice: Choice, runs: FloatRuns, planner: Planner) -> Loss | None:
+def find_loss(choice: Choice, planner: Planner) -> Loss | None:
     """Look for what is at fault where an output of a plan loses much.
 
     Args:
         choice: The plan with its decibels.
-        runs: The samples.
         planner: Makes plans to compare with.
 
     Returns:
@@ -88,8 +86,9 @@ def find_loss(choice: Choice, runs: FloatRuns, planner: Planner) -> Loss | None:
     output = min(choice.decibels, key=lambda name: choice.decibels[name], default="")
     if not output or choice.decibels[output] >= LEAST_DB:
         return None
+    runs = choice.runs
     found = Loss(output, choice.decibels[output], len(runs))
-    groups = _by_noise(choice, runs.fewer(), output)
+    groups = _by_noise(choice, runs.first(1), output)
     if not groups:
         return found
     around = _Neighbours(choice.plan)
@@ -172,6 +171,8 @@ class _Neighbours:
     def __init__(self, plan: QuantizedGraph) -> None:
         self._plan = plan
         self._order = [str(node.name) for node in plan.graph.nodes]
+        from intact.program.lower.chains import Points, chains  # with much else
+
         self._chains = {node: chain for chain in chains(plan, Points.of(plan)) for node in chain}
         self.quantized = sum(decision.quantized for decision in plan.decisions.values())
 
