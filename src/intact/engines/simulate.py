@@ -345,7 +345,7 @@ def _bake(editor: Editor, point: QuantPoint) -> None:
     They are computed when the model is serialized, so only one weight at a time is in memory.
     """
     tensor = ir.LazyTensor(
-        lambda: ir.tensor(point.config.dequantize(point.constant_codes())),
+        lambda: ir.Tensor(point.config.dequantize(point.constant_codes())),
         ir.DataType.FLOAT,
         ir.Shape(() if point.value.const_value is None else point.value.const_value.shape.numpy()),
     )
