@@ -60,3 +60,14 @@ def test_the_last_batch_is_padded() -> None:
     found = ChosenSamples()
     found.add({"x": np.arange(6, dtype=np.float32)[:, None]}, 6)
     assert [(len(batch["x"]), count) for batch, count in found.batches(4)] == [(4, 4), (4, 2)]
+
+
+def test_feeds_are_kept_whole() -> None:
+    """Inputs without an axis of samples, scalars too, keep the shapes that the model takes."""
+    found = ChosenSamples(whole=True)
+    for number in range(3):
+        found.add({"x": np.full((2, 4), number, np.float32), "rate": np.array(16000 + number)}, 1)
+    batches = list(found.batches(4))
+    assert len(batches) == 3
+    assert {batch["x"].shape for batch, _ in batches} == {(2, 4)}
+    assert {batch["rate"].shape for batch, _ in batches} == {()}

@@ -99,3 +99,14 @@ def test_an_output_may_lose_by_chance_but_not_more() -> None:
     assert Errors({"y": Powers(signal, lost)}).loses(safe)
     assert Errors({"y": Powers(signal, np.full(16, 12.0))}).loses(safe)
     assert not Errors({"y": Powers(signal, np.full(16, 10.5))}).loses(safe)
+
+
+def test_few_samples_are_not_believed_where_one_of_them_decides() -> None:
+    signal = np.full(8, 100.0)
+    safe = Errors({"y": Powers(signal, np.full(8, 10.0))})
+    one_decides = Errors({"y": Powers(signal, np.array([30.0, *[9] * 7]))})
+    assert one_decides.is_unsure(safe)
+    assert not Errors({"y": Powers(signal, np.full(8, 5.0))}).is_unsure(safe)
+    assert not Errors({"y": Powers(signal, np.full(8, 20.0))}).is_unsure(safe)
+    more = one_decides.joined(Errors({"y": Powers(np.full(56, 100.0), np.full(56, 9.0))}))
+    assert not more.is_unsure(Errors({"y": Powers(np.full(64, 100.0), np.full(64, 10.0))}))

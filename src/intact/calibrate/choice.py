@@ -55,7 +55,7 @@ MOST_DB = 100.0
 _FEWEST = 8
 """Samples that methods are tried on first, if there are so many."""
 _MORE = 2
-"""How many times as many are tried next: a few more would tell little more."""
+"""How many times as many are tried next: fewer would tell little more."""
 _ELEMENTS = 1 << 22
 """Elements of activations that a plan is simulated on where more samples are needed: 30 ms."""
 
@@ -287,12 +287,13 @@ def choose(
     safe = next((at for at, each in enumerate(methods) if each.activations == _SAFE), 0)
     used = runs.first(_FEWEST)
     found = {at: used.errors(trials.runner(at)) for at in dict.fromkeys((0, safe))}
-    if safe and found[0].is_unsure(found[safe]):
-        few, more = used, runs.first(sample_count(statistics))
-        if len(more) >= _MORE * len(few):
-            used = more
-            for at, errors in found.items():
-                found[at] = errors.joined(used.errors(trials.runner(at), few))
+    most = sample_count(statistics) if safe else 0
+    while _MORE * len(used) <= most and found[0].is_unsure(found[safe]):
+        few, used = used, runs.first(_MORE * len(used))
+        if len(used) == len(few):
+            break
+        for at, errors in found.items():
+            found[at] = errors.joined(used.errors(trials.runner(at), few))
     best = _best(found, found[safe])
     if min(found[best].decibels.values(), default=MOST_DB) < _GOOD_DB:
         others = (at for at in range(len(methods)) if at not in found)
