@@ -264,26 +264,6 @@ class Calibration:
             )
         return self.improvements.refine(plan, self._open(data, plan.graph))
 
-    def _assigned(
-        self,
-        job: Job,
-        required: Sequence[str],
-        observed: _Observed | None,
-        given: ScaleTable | None,
-    ) -> tuple[QuantizedGraph, Statistics | None]:
-        """Choose the scales of one plan; with them, return what they follow from."""
-        statistics: Statistics | None = None
-        if observed is not None:
-            statistics = observed.statistics.only(dict.fromkeys((*observed.inputs, *required)))
-        plan = assign(job.plan, statistics, job.method, given)
-        options = self.options
-        provenance = plan.provenance.observed(options.mask, options.method_options)
-        if observed is not None:
-            fed = observed.feeding
-            provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
-        plan.provenance = provenance
-        return plan, statistics
-
 
 class _Scaled(NamedTuple):
     plan: QuantizedGraph
