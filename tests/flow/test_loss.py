@@ -110,3 +110,12 @@ def test_few_samples_are_not_believed_where_one_of_them_decides() -> None:
     assert not Errors({"y": Powers(signal, np.full(8, 20.0))}).is_unsure(safe)
     more = one_decides.joined(Errors({"y": Powers(np.full(56, 100.0), np.full(56, 9.0))}))
     assert not more.is_unsure(Errors({"y": Powers(np.full(64, 100.0), np.full(64, 10.0))}))
+
+
+def test_an_output_of_another_shape_is_not_compared() -> None:
+    signal = np.full(4, 100.0)
+    same = Powers(signal, np.full(4, 1.0))
+    other = Errors({"boxes": Powers(signal, np.array([1.0, np.inf, 1, 1])), "y": same})
+    assert dict(other.decibels) == {"y": 20.0}
+    assert not other.is_unsure(other)
+    assert other.loses(Errors({"boxes": same, "y": same}))

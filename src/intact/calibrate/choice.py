@@ -95,12 +95,13 @@ class Errors:
     def decibels(self) -> Mapping[str, float]:
         """Signal to quantization noise of each output over all samples, dB, from -100 to 100.
 
-        Outputs that are 0 in float are left out.
+        Outputs that are 0 in float are left out, and those that cannot be compared: they have
+        another shape or no finite numbers.
         """
         found = {}
         for name, (signal, noise) in self.outputs.items():
             power, lost = float(signal.sum()), float(noise.sum())
-            if power > 0:
+            if power > 0 and math.isfinite(lost):
                 decibels = 10 * math.log10(power / lost) if lost > 0 else math.inf
                 found[name] = min(max(decibels, -MOST_DB), MOST_DB)
         return found
@@ -125,7 +126,10 @@ class Errors:
         They may where, for some output, what the samples say is less than two standard errors.
         """
         for name, (_, noise) in self.outputs.items():
-            beyond = noise - _LIMIT * other.outputs[name].noise
+            theirs = other.outputs[name].noise
+            if not np.isfinite(noise.sum() + theirs.sum()):
+                continue
+            beyond = noise - _LIMIT * theirs
             error = _SURE * float(np.std(beyond)) * math.sqrt(len(beyond))
             if abs(float(beyond.sum())) < error:
                 return True
