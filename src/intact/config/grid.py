@@ -28,7 +28,7 @@ class Grid:
         policy: A checked set of properties.
         granularity: One scale for the tensor, or one per index of an axis.
         rounding: Rounding mode.
-        bits: 2 to 32, or 64 (biases of 16-bit activations). The range may have fewer levels than
+        bits: 2 to 32, 48 or 64 (biases of 16-bit activations). The range may have fewer levels than
             the bits allow (as in [tvm], 6 bits in an int8), never more.
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
@@ -185,8 +185,8 @@ class Grid:
             )
 
     def _check_range(self) -> None:
-        if not (2 <= self.bits <= 32 or self.bits == 64):
-            raise ConfigError(f"bits is {self.bits}", remedy="use 2 to 32, or 64")
+        if not (2 <= self.bits <= 32 or self.bits in (48, 64)):
+            raise ConfigError(f"bits is {self.bits}", remedy="use 2 to 32, 48 or 64")
         if self.quant_min >= self.quant_max:
             raise ConfigError(
                 f"quant_min {self.quant_min} is not below quant_max {self.quant_max}",
@@ -288,7 +288,7 @@ class OnGrid:
 
     @property
     def bits(self) -> int:
-        """Width in bits, 2 to 32, or 64."""
+        """Width in bits, 2 to 32, 48 or 64."""
         return self.grid.bits
 
     @property

@@ -89,11 +89,10 @@ def test_the_larger_of_two_is_not_spread() -> None:
     assert write_float(normalize(one("Max", np.ones((1, 4, 6, 6), np.float32))))
 
 
-def test_integers_are_not_divided_by_channel(tmp_path: Path) -> None:
-    assert write_float(normalize(one("Div", CHANNELS)))
-    with pytest.raises(ExportError, match="'odd': Tengine has no kernel for it in INT8"):
-        write_int8(integer(one("Div", CHANNELS), tmp_path, "Div"))
-    assert write_int8(integer(one("Div", CHANNELS[:1]), tmp_path, "Div"))
+@pytest.mark.parametrize("constant", [CHANNELS, CHANNELS[:1]])
+def test_quotients_by_constants_are_products(constant: np.ndarray, tmp_path: Path) -> None:
+    assert write_float(normalize(one("Div", constant)))
+    assert write_int8(integer(one("Div", constant), tmp_path, "Mul"))
 
 
 def test_slopes_of_other_tensors_than_images(tmp_path: Path) -> None:
