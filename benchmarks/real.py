@@ -315,7 +315,8 @@ def measure(case: Case, target: str, reference_db: Mapping[str, float], folder: 
     row.integers = made["quantized_nodes"], made["nodes"]
     found = _step(row, intact("evaluate", output, "--data", case.test, "--json"))
     if found is not None:
-        row.db = {name: db for name, (db, _) in found["outputs"].items()}
+        several = {name: db for name, (db, _) in found["outputs"].items()}
+        row.db = several or {found["output"]: found["sqnr_db"]}
         row.speedup = found["speedup"]
     verified = _step(row, intact("verify", output, "--data", case.test, "--json"))
     if verified is not None:
