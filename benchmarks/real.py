@@ -257,6 +257,7 @@ def quantize_reference(model: Path, samples: Path, output: Path) -> None:
             return next(self.feeds, None)
 
     prepared = output.with_suffix(".prepared.onnx")
+    os.chdir(output.parent)  # it leaves files where it runs
     newer = onnx.load(model)
     if newer.opset_import[0].version < PER_CHANNEL_OPSET:
         newer = onnx.version_converter.convert_version(newer, PER_CHANNEL_OPSET)
