@@ -1,20 +1,31 @@
 """How an option is declared, and what is made of the declarations.
 
-An option is a field of a frozen dataclass: its name, type and default as in any dataclass, its help
-and its kind in ``option``. A dataclass that inherits from several groups is the recipe of a command
-and of its public function. Constructing it checks every value.
+An option is declared as a field of a frozen dataclass would be: its name and type as there, its
+kind, default and help in ``option``. A class that inherits from several groups is the recipe of a
+command and of its public function. Constructing it checks every value.
+
+The classes are no dataclasses to Python, only to type checkers: there are some 45 of up to 40
+options, for each of which ``dataclass`` would compile a constructor, a tenth of the time that a
+small model takes to be quantized.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import functools
 import inspect
 import textwrap
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
-from typing import Any, ClassVar, ParamSpec, TypeVar
+from typing import (
+    Any,
+    ClassVar,
+    NamedTuple,
+    NoReturn,
+    ParamSpec,
+    TypeVar,
+    cast,
+    dataclass_transform,
+)
 
 from intact.errors import FLAGS, UsageError
 from intact.recipe.kinds import Flag, Kind, Unfit
@@ -25,29 +36,45 @@ D = TypeVar("D")
 O = TypeVar("O", bound="Options")  # noqa: E741
 R = TypeVar("R")
 
-_KEY = "option"
 _LONGEST_VALUE = 80
+_KEYWORDS_FOLLOW = "_"
+"""The name of the field of type ``dataclasses.KW_ONLY``."""
+_MISSING: Any = inspect.Parameter.empty
 
 
-@dataclass(frozen=True)
-class Option:
+class Declared(NamedTuple):
+    """What a class says of an option: the arguments of ``option`` or ``required``."""
+
+    kind: Kind[Any]
+    default: Any
+    help: str
+    flag: str | None
+    short: str
+    recorded: bool
+    in_python: str
+
+
+class Option(NamedTuple):
     """One option.
 
     Attributes:
         name: In Python and in recipes.
+        annotation: Its type, as it is written.
         kind: What values it takes.
-        default: Where it is not given; ``MISSING`` where it must be.
+        default: Where it is not given; ``inspect.Parameter.empty`` where it must be.
         help: What it does, with its unit.
         flag: On the command line, e.g. ``--method``; empty for what only Python has.
         off: The flag that says no, of a switch that is on by default.
         short: A second flag, e.g. ``-d``.
         positional: It stands on the command line without a flag.
+        keyword_only: Python takes it by name only.
         recorded: The recipe of a result has it: it says how the result is made, not where it goes.
         in_python: What else Python takes, a sentence that follows the help there.
         section: Heading above it in the help.
     """
 
     name: str
+    annotation: Any
     kind: Kind[Any]
     default: Any
     help: str
@@ -55,6 +82,7 @@ class Option:
     off: str
     short: str
     positional: bool
+    keyword_only: bool
     recorded: bool
     in_python: str
     section: str
@@ -62,7 +90,7 @@ class Option:
     @property
     def required(self) -> bool:
         """Whether it must be given."""
-        return self.default is dataclasses.MISSING
+        return self.default is _MISSING
 
     def checked(self, value: Any) -> Any:
         """Return a value in the one form that its kind has for it.
@@ -80,8 +108,7 @@ class Option:
         return _Refusal(self, value)
 
 
-@dataclass(frozen=True)
-class _Refusal:
+class _Refusal(NamedTuple):
     option: Option
     value: object
 
@@ -123,16 +150,7 @@ def option(
         recorded: The recipe of a result has it.
         in_python: What else Python takes, a sentence that follows the help there.
     """
-    declared = {
-        "kind": kind,
-        "help": help,
-        "flag": flag,
-        "short": short,
-        "recorded": recorded,
-        "in_python": in_python,
-    }
-    made: T | D = field(default=default, metadata={_KEY: declared})
-    return made
+    return cast("T | D", Declared(kind, default, help, flag, short, recorded, in_python))
 
 
 def required(
@@ -143,8 +161,8 @@ def required(
     short: str = "",
     recorded: bool = True,
     in_python: str = "",
-) -> Mapping[str, Any]:
-    """Declare an option that must be given: the metadata of its field.
+) -> Any:
+    """Declare an option that must be given.
 
     Args:
         kind: What values it takes.
@@ -154,89 +172,114 @@ def required(
         recorded: The recipe of a result has it.
         in_python: What else Python takes, a sentence that follows the help there.
     """
-    declared = {
-        "kind": kind,
-        "help": help,
-        "flag": flag,
-        "short": short,
-        "recorded": recorded,
-        "in_python": in_python,
-    }
-    return {_KEY: {**declared, "positional": flag is None}}
+    return Declared(kind, _MISSING, help, flag, short, recorded, in_python)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
+@dataclass_transform(eq_default=False, frozen_default=True, field_specifiers=(required,))
 class Options:
     """A group of options; its values are checked when it is made.
+
+    A subclass says ``kw_only=True``, or has ``_: KW_ONLY`` before those that Python takes by name.
 
     Attributes:
         section: Heading above its options in the help.
         headings: Other headings for those of inherited groups.
+
+    Raises:
+        TypeError: An option is missing, unknown or given twice.
+        UsageError: A value is of a wrong type, or out of range.
     """
 
     section: ClassVar[str] = ""
     headings: ClassVar[Mapping[str, str]] = {}
+    _kw_only: ClassVar[bool] = False
+
+    def __init_subclass__(cls, *, kw_only: bool = False) -> None:
+        cls._kw_only = kw_only
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        """Bring every value into its one form."""
+        values = signature_of(type(self)).bind(*args, **kwargs)
+        values.apply_defaults()
+        known = options_of(type(self))
+        vars(self).update(
+            {name: known[name].checked(value) for name, value in values.arguments.items()}
+        )
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        """Refuse changes."""
+        raise AttributeError(f"options are not changed: {name}")
 
     def in_force(self) -> AbstractContextManager[None]:
         """Return a context in which what the options change for a whole call holds."""
         return nullcontext()
 
-    def __post_init__(self) -> None:
-        """Bring every value into its one form.
-
-        Raises:
-            UsageError: One is of a wrong type, or out of range.
-        """
-        for each in options_of(type(self)).values():
-            value = getattr(self, each.name)
-            checked = each.checked(value)
-            if checked is not value:
-                object.__setattr__(self, each.name, checked)
-
 
 def options_of(recipe: type[Options]) -> Mapping[str, Option]:
     """List the options of a recipe by name, in the order of its signature."""
-    known = _KNOWN.get(recipe)
-    if known is not None:
-        return known
-    sections = {
-        name: recipe.headings.get(group.section, group.section)
-        for group in reversed(recipe.__mro__)
-        if issubclass(group, Options)
-        for name in inspect.get_annotations(group)
-    }
-    found = {each.name: _option(each, sections[each.name]) for each in dataclasses.fields(recipe)}
-    _KNOWN[recipe] = {name: found[name] for name in inspect.signature(recipe).parameters}
+    if recipe in _KNOWN:
+        return _KNOWN[recipe]
+    found: dict[str, Option] = {}
+    for group in reversed(recipe.__mro__):
+        if issubclass(group, Options):
+            section = recipe.headings.get(group.section, group.section)
+            found |= {each.name: each for each in _declared_in(group, section)}
+    _KNOWN[recipe] = dict(sorted(found.items(), key=lambda item: item[1].keyword_only))
     return _KNOWN[recipe]
 
 
 _KNOWN: dict[type[Options], Mapping[str, Option]] = {}
 
 
-def _option(each: dataclasses.Field[Any], section: str) -> Option:
-    declared = dict(each.metadata[_KEY])
-    flag = declared.pop("flag")
-    is_positional = declared.pop("positional", False)
-    if flag is None:
-        flag = "" if is_positional else f"--{each.name.replace('_', '-')}"
-    flag, _, off = flag.partition("/")
-    if each.default is True and flag and not off:
-        off = f"--no-{flag[2:]}"
-    for text, name in ((flag, each.name), (off, f"{each.name}=False")):
-        if text:
-            FLAGS.setdefault(text, name)  # that of the groups, where a command has another
-    return Option(
-        name=each.name,
-        default=each.default,
-        flag=flag,
-        off=off,
-        short=declared.pop("short"),
-        positional=is_positional,
-        recorded=declared.pop("recorded"),
-        in_python=declared.pop("in_python"),
-        section=section,
-        **declared,
+def signature_of(recipe: type[Options]) -> inspect.Signature:
+    """Return the signature that a recipe shares with its public function."""
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    return inspect.Signature(
+        [
+            inspect.Parameter(
+                each.name,
+                kinds[each.keyword_only],
+                default=each.default,
+                annotation=each.annotation,
+            )
+            for each in options_of(recipe).values()
+        ]
     )
+
+
+def _declared_in(group: type[Options], section: str) -> Iterator[Option]:
+    """Yield the options that a class itself declares."""
+    keyword_only = group._kw_only
+    for name, annotation in inspect.get_annotations(group).items():
+        declared = vars(group).get(name)
+        keyword_only = keyword_only or name == _KEYWORDS_FOLLOW
+        if not isinstance(declared, Declared):
+            continue
+        is_positional = declared.default is _MISSING and declared.flag is None
+        flag = declared.flag
+        if flag is None:
+            flag = "" if is_positional else f"--{name.replace('_', '-')}"
+        flag, _, off = flag.partition("/")
+        if declared.default is True and flag and not off:
+            off = f"--no-{flag[2:]}"
+        for text, said in ((flag, name), (off, f"{name}=False")):
+            if text:
+                FLAGS.setdefault(text, said)  # that of the groups, where a command has another
+        yield Option(
+            name=name,
+            annotation=annotation,
+            kind=declared.kind,
+            default=declared.default,
+            help=declared.help,
+            flag=flag,
+            off=off,
+            short=declared.short,
+            positional=is_positional,
+            keyword_only=keyword_only,
+            recorded=declared.recorded,
+            in_python=declared.in_python,
+            section=section,
+        )
 
 
 def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R]]:
@@ -245,7 +288,7 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
     Its signature and the ``Args`` of its documentation are those of the declarations.
 
     Args:
-        recipe: A dataclass of options.
+        recipe: A class of options.
     """
 
     def decorate(function: Callable[[O], R]) -> Callable[P, R]:
@@ -256,7 +299,7 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
             with options.in_force():
                 return function(options)
 
-        signature = inspect.signature(recipe)
+        signature = signature_of(cast(Any, recipe))
         answer = inspect.signature(function).return_annotation
         call.__signature__ = signature.replace(return_annotation=answer)  # type: ignore[attr-defined]
         call.__annotations__ = {

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
@@ -76,8 +75,7 @@ def _op_type(text: str) -> str:
     return next((name for name in _EXPANSIONS if name.lower() == text.lower()), text)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class TerminalOptions(Options):
+class TerminalOptions(Options, kw_only=True):
     """What only the command line has, in every command."""
 
     as_json: bool = option(
@@ -85,8 +83,7 @@ class TerminalOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class RecipeOptions(TerminalOptions):
+class RecipeOptions(TerminalOptions, kw_only=True):
     """What only the command line has, in commands that read recipes."""
 
     recipe: str | Path | None = option(
@@ -97,8 +94,7 @@ class RecipeOptions(TerminalOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ThreadOptions(Options):
+class ThreadOptions(Options, kw_only=True):
     """How much of the machine is used."""
 
     threads: int = option(
@@ -106,8 +102,7 @@ class ThreadOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ProgressOptions(Options):
+class ProgressOptions(Options, kw_only=True):
     """What only Python has."""
 
     progress: Callable[[int, int | None], None] | None = option(
@@ -120,8 +115,7 @@ class ProgressOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LimitOptions(Options):
+class LimitOptions(Options, kw_only=True):
     """What small files may unpack to."""
 
     raise_limits: int = option(
@@ -140,8 +134,7 @@ class LimitOptions(Options):
         return raised_limits(self.raise_limits)
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class FormatOptions(LimitOptions):
+class FormatOptions(LimitOptions, kw_only=True):
     """What is written, and where."""
 
     section: ClassVar[str] = "Output"
@@ -169,23 +162,19 @@ class FormatOptions(LimitOptions):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class OutputOptions(FormatOptions):
+class OutputOptions(FormatOptions, kw_only=True):
     """What commands write, which have no memory to keep it in."""
 
-    output: str | Path = field(
-        metadata=required(
-            File("FOLDER", "the path of a folder"),
-            "Folder for the result.",
-            flag="--output",
-            short="-o",
-            recorded=False,
-        )
+    output: str | Path = required(
+        File("FOLDER", "the path of a folder"),
+        "Folder for the result.",
+        flag="--output",
+        short="-o",
+        recorded=False,
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class MethodOptions(Options):
+class MethodOptions(Options, kw_only=True):
     """How scales follow from what calibration observes."""
 
     section: ClassVar[str] = "Calibration"
@@ -209,8 +198,7 @@ class MethodOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SampleOptions(Options):
+class SampleOptions(Options, kw_only=True):
     """How samples are read and observed."""
 
     section: ClassVar[str] = "Calibration"
@@ -232,8 +220,7 @@ class SampleOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class FeedOptions(Options):
+class FeedOptions(Options, kw_only=True):
     """How samples become what the model takes."""
 
     section: ClassVar[str] = "States and inputs without a batch"
@@ -252,8 +239,7 @@ class FeedOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class SkipOptions(Options):
+class SkipOptions(Options, kw_only=True):
     """What is done with files that are no images."""
 
     section: ClassVar[str] = IMAGE_SECTION
@@ -263,8 +249,7 @@ class SkipOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ArrayStepOptions(Options):
+class ArrayStepOptions(Options, kw_only=True):
     """What is done to samples before the model runs on them."""
 
     section: ClassVar[str] = "Preprocessing"
@@ -298,7 +283,6 @@ class ArrayStepOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class CalibrationOptions(
     ThreadOptions,
     SkipOptions,
@@ -307,12 +291,12 @@ class CalibrationOptions(
     SampleOptions,
     MethodOptions,
     ProgressOptions,
+    kw_only=True,
 ):
     """From samples to scales."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class WidthOptions(Options):
+class WidthOptions(Options, kw_only=True):
     """Nodes that stay float, other bit-widths."""
 
     section: ClassVar[str] = "What is quantized"
@@ -342,8 +326,7 @@ class WidthOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class GraphOptions(Options):
+class GraphOptions(Options, kw_only=True):
     """What is done to the float model first."""
 
     section: ClassVar[str] = "What is quantized"
@@ -364,8 +347,7 @@ class GraphOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ImageStepOptions(Options):
+class ImageStepOptions(Options, kw_only=True):
     """What is done to images."""
 
     section: ClassVar[str] = IMAGE_SECTION
@@ -400,8 +382,7 @@ class ImageStepOptions(Options):
     focus: bool = option(Flag(), False, "Space to depth as YOLOv5 has it.")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class LabelOptions(Options):
+class LabelOptions(Options, kw_only=True):
     """Where labels come from."""
 
     section: ClassVar[str] = IMAGE_SECTION
@@ -411,7 +392,6 @@ class LabelOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
 class ComparisonOptions(
     ImageStepOptions,
     ThreadOptions,
@@ -420,6 +400,7 @@ class ComparisonOptions(
     FeedOptions,
     LimitOptions,
     ProgressOptions,
+    kw_only=True,
 ):
     """What the commands share that run a result on samples."""
 

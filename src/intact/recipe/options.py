@@ -9,7 +9,7 @@ line has.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -52,7 +52,6 @@ if TYPE_CHECKING:
     from intact.search.goals import Budget
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class QuantizationOptions(
     ImageStepOptions, CalibrationOptions, GraphOptions, WidthOptions, FormatOptions
 ):
@@ -60,12 +59,10 @@ class QuantizationOptions(
 
     section: ClassVar[str] = "What is quantized"
 
-    model: ModelSource = field(
-        metadata=required(
-            MODEL,
-            "The float model: an .onnx file, or a .tmfile of Tengine.",
-            in_python=LOADED,
-        )
+    model: ModelSource = required(
+        MODEL,
+        "The float model: an .onnx file, or a .tmfile of Tengine.",
+        in_python=LOADED,
     )
     data: DataSource | None = option(
         DATA,
@@ -106,7 +103,6 @@ class QuantizationOptions(
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class QuantizeOptions(QuantizationOptions):
     """The options of `quantize`."""
 
@@ -121,21 +117,17 @@ class QuantizeOptions(QuantizationOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class QuantizeForOptions(QuantizationOptions):
     """The options of `quantize_for`."""
 
     section: ClassVar[str] = "What is quantized"
 
     _: KW_ONLY
-    targets: Sequence[TargetSource] = field(
-        metadata=required(
-            Several(TARGET), "The hardware, at least one; no two of one name.", flag="--target"
-        )
+    targets: Sequence[TargetSource] = required(
+        Several(TARGET), "The hardware, at least one; no two of one name.", flag="--target"
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
     """The command `quantize`."""
 
@@ -152,19 +144,16 @@ class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ImportOptions(ImageStepOptions, CalibrationOptions, WidthOptions, FormatOptions):
     """The options of `read_quantized`."""
 
     section: ClassVar[str] = "What is read"
 
-    model: ModelSource = field(
-        metadata=required(
-            MODEL,
-            "The quantized model: ONNX with QDQ, QOperator or FakeQuantize, or an int8 .tflite or "
-            ".tmfile.",
-            in_python=LOADED,
-        )
+    model: ModelSource = required(
+        MODEL,
+        "The quantized model: ONNX with QDQ, QOperator or FakeQuantize, or an int8 .tflite or "
+        ".tmfile.",
+        in_python=LOADED,
     )
     data: DataSource | None = option(
         DATA,
@@ -179,26 +168,20 @@ class ImportOptions(ImageStepOptions, CalibrationOptions, WidthOptions, FormatOp
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ImportCommand(OutputOptions, RecipeOptions, ImportOptions):
     """The command `import`."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ExportOptions(FormatOptions):
     """The options of `export`."""
 
-    result: Any = field(
-        metadata=required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
-    )
+    result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ExportCommand(OutputOptions, RecipeOptions, ExportOptions):
     """The command `export`."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class SearchOptions(
     LabelOptions, ImageStepOptions, CalibrationOptions, GraphOptions, WidthOptions, FormatOptions
 ):
@@ -206,14 +189,10 @@ class SearchOptions(
 
     section: ClassVar[str] = "What is looked for"
 
-    model: ModelSource = field(
-        metadata=required(
-            MODEL, "The float model: an .onnx file, or a .tmfile of Tengine.", in_python=LOADED
-        )
+    model: ModelSource = required(
+        MODEL, "The float model: an .onnx file, or a .tmfile of Tengine.", in_python=LOADED
     )
-    data: DataSource = field(
-        metadata=required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
-    )
+    data: DataSource = required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
     _: KW_ONLY
     target: TargetSource | None = option(
         target(),
@@ -306,14 +285,11 @@ class SearchOptions(
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ReplayOptions(ImageStepOptions, ArrayStepOptions, GraphOptions, FormatOptions):
     """The options of `replay_strategy`."""
 
-    model: ModelSource = field(metadata=required(MODEL, "The float model that was searched."))
-    log: str | Path = field(
-        metadata=required(File("LOG"), "The log that the search wrote.", flag="--replay")
-    )
+    model: ModelSource = required(MODEL, "The float model that was searched.")
+    log: str | Path = required(File("LOG"), "The log that the search wrote.", flag="--replay")
     _: KW_ONLY
     trial: str | int = option(
         TextOrNumber("best, or the number of a trial", "best|N"),
@@ -326,7 +302,6 @@ class ReplayOptions(ImageStepOptions, ArrayStepOptions, GraphOptions, FormatOpti
     improve: Sequence[str] = option(Names("passes"), (), "The passes as in the search.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class SearchCommand(OutputOptions, RecipeOptions, SearchOptions):
     """The command `search`."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import KW_ONLY, dataclass, field
+from dataclasses import KW_ONLY
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar
 
@@ -40,14 +40,11 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, ModelSource, TargetSource
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class InspectOptions(WidthOptions, LimitOptions):
     """The options of `inspect`."""
 
-    model: ModelSource = field(
-        metadata=required(
-            RUNNABLE, "A folder that intact wrote, or an .onnx, .tflite or .tmfile file."
-        )
+    model: ModelSource = required(
+        RUNNABLE, "A folder that intact wrote, or an .onnx, .tflite or .tmfile file."
     )
     _: KW_ONLY
     target: TargetSource | None = option(
@@ -58,21 +55,15 @@ class InspectOptions(WidthOptions, LimitOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class InspectCommand(TerminalOptions, InspectOptions):
     """The command `inspect`."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class EvaluateOptions(LabelOptions, ComparisonOptions):
     """The options of `evaluate`."""
 
-    result: Any = field(
-        metadata=required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
-    )
-    data: DataSource = field(
-        metadata=required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
-    )
+    result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
+    data: DataSource = required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
     _: KW_ONLY
     metric: str | MetricFunction | Metric | None = option(
         Given("MODULE:FUNCTION, or a function", (), "MODULE:FUNCTION"),
@@ -90,20 +81,16 @@ class EvaluateOptions(LabelOptions, ComparisonOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class LayerOptions(ComparisonOptions):
     """The options of `quant_loss`."""
 
-    result: Any = field(metadata=required(RESULT, "A result, or its folder."))
-    data: DataSource = field(
-        metadata=required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
-    )
+    result: Any = required(RESULT, "A result, or its folder.")
+    data: DataSource = required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
     _: KW_ONLY
     integers: bool = option(Flag(), False, "Run the integer engine instead of the simulation.")
     samples: int = option(Whole(least=1), 50, "Use at most so many samples.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class EdgeOptions(LayerOptions):
     """The options of `inspect_graph_statistic`."""
 
@@ -113,7 +100,6 @@ class EdgeOptions(LayerOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class EvaluateCommand(RecipeOptions, EvaluateOptions):
     """The command `evaluate`."""
 
@@ -134,26 +120,21 @@ class EvaluateCommand(RecipeOptions, EvaluateOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class RunOptions(ComparisonOptions):
     """What `execute` and the command `run` share."""
 
-    model: Any = field(
-        metadata=required(
-            RUNNABLE,
-            "A folder that intact wrote, or an .onnx, .tflite or .tmfile file. A float model can "
-            "be run in float only.",
-        )
+    model: Any = required(
+        RUNNABLE,
+        "A folder that intact wrote, or an .onnx, .tflite or .tmfile file. A float model can "
+        "be run in float only.",
     )
-    data: DataSource = field(
-        metadata=required(
-            DATA,
-            f"{SAMPLES} What is in the integer type of an input is taken as its codes; then "
-            "outputs are codes too.",
-            flag="--data",
-            short="-d",
-            in_python=ARRAYS,
-        )
+    data: DataSource = required(
+        DATA,
+        f"{SAMPLES} What is in the integer type of an input is taken as its codes; then "
+        "outputs are codes too.",
+        flag="--data",
+        short="-d",
+        in_python=ARRAYS,
     )
     _: KW_ONLY
     target: TargetSource | None = option(
@@ -163,7 +144,6 @@ class RunOptions(ComparisonOptions):
     batch: int = option(Whole(least=1), 16, "Samples in one run.")
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ExecuteOptions(RunOptions):
     """The options of `execute`."""
 
@@ -181,15 +161,14 @@ class ExecuteOptions(RunOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class RunCommand(TerminalOptions, RunOptions):
     """The command `run`."""
 
     section: ClassVar[str] = "What computes"
 
     _: KW_ONLY
-    output: str | Path = field(
-        metadata=required(File("FILE.npz"), "Where the outputs go.", flag="--output", short="-o")
+    output: str | Path = required(
+        File("FILE.npz"), "Where the outputs go.", flag="--output", short="-o"
     )
     integer: bool = option(Flag(), False, "The integers of the target, bit for bit (the default).")
     simulate: bool = option(Flag(), False, "Quantized values in float32.")
@@ -199,18 +178,15 @@ class RunCommand(TerminalOptions, RunOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class VerifyAllOptions(LabelOptions, ComparisonOptions):
     """The options of `verify_all`."""
 
     section: ClassVar[str] = "What is compared"
 
-    result: Any = field(
-        metadata=required(
-            Given("a result or its folder", ["intact.flow.result.Result"], "FOLDER|FILE.tflite"),
-            "A folder that intact wrote, or one with a result for each target.",
-            in_python="A result will do too.",
-        )
+    result: Any = required(
+        Given("a result or its folder", ["intact.flow.result.Result"], "FOLDER|FILE.tflite"),
+        "A folder that intact wrote, or one with a result for each target.",
+        in_python="A result will do too.",
     )
     data: DataSource | None = option(
         DATA,
@@ -233,7 +209,6 @@ class VerifyAllOptions(LabelOptions, ComparisonOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class VerifyOptions(VerifyAllOptions):
     """The options of `verify`."""
 
@@ -258,13 +233,11 @@ class VerifyOptions(VerifyAllOptions):
     )
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class VerifyCommand(TerminalOptions, VerifyOptions):
     """The command `verify`."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ConvertRangesOptions(Options):
+class ConvertRangesOptions(Options, kw_only=True):
     """The options of `convert_ranges`."""
 
     scale: float | None = option(Number(), None, "Difference of the values of adjacent codes.")
@@ -283,20 +256,15 @@ class ConvertRangesOptions(Options):
     )
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class ConvertRangesCommand(TerminalOptions, ConvertRangesOptions):
+class ConvertRangesCommand(TerminalOptions, ConvertRangesOptions, kw_only=True):
     """The command `convert-ranges`."""
 
 
-@dataclass(frozen=True, eq=False, repr=False)
 class ShowTargetCommand(TerminalOptions):
     """The command `targets show`."""
 
-    name: str = field(
-        metadata=required(Text("the name of a target", "NAME|FILE.toml"), "The target.")
-    )
+    name: str = required(Text("the name of a target", "NAME|FILE.toml"), "The target.")
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, repr=False)
-class DemoCommand(TerminalOptions, ThreadOptions):
+class DemoCommand(TerminalOptions, ThreadOptions, kw_only=True):
     """The command `demo`."""
