@@ -66,3 +66,11 @@ def test_calls_become_nodes(functions: list[onnx.FunctionProto], count: int) -> 
 def test_refusals(functions: list[onnx.FunctionProto], reason: str) -> None:
     with pytest.raises(ExportError, match=reason):
         inline_functions(model(*functions))
+
+
+def test_what_no_node_calls_is_dropped() -> None:
+    unused = [function(f"F{k}", *[f"F{k + 1}"] * 2) for k in range(1, 30)]
+    found = model(function("F0", "Relu"), *unused, function("F30", "Relu"))
+    inline_functions(found)
+    assert [node.op_type for node in found.graph] == ["Relu"]
+    assert not found.functions

@@ -165,6 +165,7 @@ def inline_functions(model: ir.Model) -> None:
     Raises:
         ExportError: Functions call each other in a circle, or too often.
     """
+    common.RemoveUnusedFunctionsPass()(model)  # else those that they call are inlined in them
     if not model.functions:
         return
     sizes: _Sizes = {}
