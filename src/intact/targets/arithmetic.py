@@ -96,6 +96,8 @@ class Functions(enum.StrEnum):
     TABLE = "table"
     """The runtime has no kernel for it: the file has a table of the float32 results, in which the
     runtime looks up codes."""
+    TRUNCATED = "truncated"
+    """In float32, divided by the output's scale and cast to an integer (LiteRT's int8 SQRT)."""
 
 
 class Addition(enum.StrEnum):

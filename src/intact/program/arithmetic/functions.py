@@ -138,7 +138,7 @@ def function_of_codes(
     elif arithmetic.functions is Functions.INTERPOLATED and data.dtype.itemsize == 2:
         found = _interpolated(operation, steps, data, output)
     if found is None:
-        found = _in_table(operation, steps, data, output)
+        found = _in_table(operation, arithmetic, steps, data, output)
     low, high = code_bounds(arithmetic, output, operation.bounds)
     return np.clip(found, low, high).astype(output.dtype)
 
@@ -185,17 +185,21 @@ def _in_float(
 
 
 def _in_table(
-    operation: Function, steps: Integers, data: Encoding, output: Encoding
+    operation: Function,
+    arithmetic: Arithmetic,
+    steps: Integers,
+    data: Encoding,
+    output: Encoding,
 ) -> npt.NDArray[np.float64]:
     """Compute in float32 what fixed-point hardware finds in a table; codes are not yet clamped.
 
     TFLite's ``LUTPopulate`` multiplies by the inverse of the output's scale and rounds half away
-    from zero. The square root alone divides and is cast to an integer: measured with LiteRT 2.3.
+    from zero.
     """
     real = real_function(
         operation.kind, _dequantized(steps, data), operation.parameter, for_table=True
     )
-    scale, is_cast = np.float32(output.scale), operation.kind is Unary.SQRT
+    scale, is_cast = np.float32(output.scale), arithmetic.functions is Functions.TRUNCATED
     with np.errstate(all="ignore"):
         counted = real / scale if is_cast else real * (np.float32(1) / scale)
     limit = 2.0**31

@@ -18,6 +18,8 @@ TABLES = Arithmetic(requantize=Requantize.FIXED_POINT_DOUBLE, rounding=Rounding.
 """LiteRT: what is curved is a table filled in float32."""
 FIXED = msgspec.structs.replace(TABLES, functions=Functions.FIXED_POINT)
 """LiteRT, for what it computes in integers: hard swish, inverse root, softmax."""
+TRUNCATED = msgspec.structs.replace(TABLES, functions=Functions.TRUNCATED)
+"""LiteRT, for the square root."""
 WIDE = msgspec.structs.replace(FIXED, multiplier_precision=ScalePrecision.FLOAT64)
 """TensorFlow Lite Micro."""
 FLOATS = Arithmetic(requantize=Requantize.FLOAT32)
