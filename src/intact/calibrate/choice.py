@@ -12,8 +12,8 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
@@ -60,6 +60,8 @@ _ELEMENTS = 1 << 22
 """Elements of activations that a plan is simulated on where more samples are needed: 30 ms."""
 
 _Arrays = Mapping[str, npt.NDArray[Any]]
+Run = Callable[[Batch], _Arrays]
+"""Runs a model on a batch and returns its outputs by name."""
 Doubles = npt.NDArray[np.float64]
 
 
@@ -157,7 +159,8 @@ class Errors:
 class FloatRuns:
     """Some samples and what the float model computes for them, when that is needed.
 
-    Each batch is run by one thread, so that floats do not depend on the number of threads.
+    Each batch is run by one thread, so that floats do not depend on the number of threads. The
+    session is built, and the float model run, beside whatever the caller does in the meantime.
 
     Args:
         graph: The float model.
@@ -168,42 +171,59 @@ class FloatRuns:
     def __init__(
         self, graph: Graph, batches: Sequence[tuple[Batch, int]], *, threads: int = 0
     ) -> None:
-        self._batches, self._threads = tuple(batches), threads
-        self._session = make_session(graph.model, threads=1)
+        self._batches = tuple(batches)
+        self._pool = ThreadPoolExecutor(threads or None)
+        self._session = self._pool.submit(make_session, graph.model, threads=1)
         self._names = [str(value.name) for value in graph.outputs]
         chance = random_values(graph.model)
         self._compared = frozenset(name for name in self._names if name not in chance)
-        self._outputs: list[_Arrays] = []  # of the first batches: shared by all parts
+        self._outputs: list[Future[_Arrays]] = []  # of the first batches: shared by all parts
 
     def __len__(self) -> int:
         """Count the samples."""
         return sum(count for _, count in self._batches)
 
     def first(self, samples: int) -> FloatRuns:
-        """Return the first batches, with this many samples at least if there are so many."""
+        """Return the first batches, with this many samples at least if there are so many.
+
+        The float model begins to run them.
+        """
         before = accumulate((count for _, count in self._batches), initial=0)
         found = copy.copy(self)
         found._batches = tuple(
             batch for batch, done in zip(self._batches, before, strict=False) if done < samples
         )
+        found._begin()
         return found
 
-    def errors(self, run: Callable[[Batch], _Arrays], beyond: FloatRuns | None = None) -> Errors:
-        """Compare another model's outputs with the float model's.
+    def _begin(self) -> None:
+        missing = self._batches[len(self._outputs) :]
+        self._outputs += [self._pool.submit(self._run, feeds) for feeds, _ in missing]
+
+    def errors(self, *runs: Run, beyond: FloatRuns | None = None) -> list[Errors]:
+        """Compare the outputs of other models with the float model's.
 
         Args:
-            run: Runs it on a batch; called from several threads.
+            runs: Each runs one of them on a batch; called from several threads.
             beyond: First batches to leave out.
         """
+        self._begin()
         start = 0 if beyond is None else len(beyond._batches)
         batches = self._batches[start:]
-        self._outputs += self._each(self._run, self._batches[len(self._outputs) :])
-        parts: dict[str, list[tuple[Doubles, Doubles]]] = {}
+        found = [[self._pool.submit(run, feeds) for feeds, _ in batches] for run in runs]
         outputs = self._outputs[start : len(self._batches)]
-        pairs = zip(outputs, self._each(run, batches), batches, strict=True)
-        for wanted, found, (feeds, count) in pairs:
+        return [self._compare(batches, outputs, each) for each in found]
+
+    def _compare(
+        self,
+        batches: Sequence[tuple[Batch, int]],
+        expected: Sequence[Future[_Arrays]],
+        found: Sequence[Future[_Arrays]],
+    ) -> Errors:
+        parts: dict[str, list[tuple[Doubles, Doubles]]] = {}
+        for (feeds, count), *futures in zip(batches, expected, found, strict=True):
             size = batch_length(feeds)
-            real, quantized = (real_samples(each, size, count) for each in (wanted, found))
+            real, quantized = (real_samples(each.result(), size, count) for each in futures)
             for name, reference in real.items():
                 if reference.dtype.kind == "f" and name in quantized and name in self._compared:
                     powers = _powers(reference, quantized[name], count)
@@ -214,16 +234,8 @@ class FloatRuns:
         return Errors({name: Powers(*each) for name, each in joined.items()})
 
     def _run(self, feeds: Batch) -> _Arrays:
-        arrays = run_session(self._session, feeds, self._names)
+        arrays = run_session(self._session.result(), feeds, self._names)
         return dict(zip(self._names, arrays, strict=True))
-
-    def _each(
-        self, run: Callable[[Batch], _Arrays], batches: Sequence[tuple[Batch, int]]
-    ) -> list[_Arrays]:
-        if len(batches) <= 1 or self._threads == 1:
-            return [run(feeds) for feeds, _ in batches]
-        with ThreadPoolExecutor(self._threads or None) as pool:
-            return list(pool.map(lambda batch: run(batch[0]), batches))
 
 
 def _powers(
@@ -287,21 +299,20 @@ def choose(
         runs: The samples.
         given: As for `assign`.
     """
+    used = runs.first(_FEWEST)
     trials = _Trials(plan, statistics, methods, given)
     safe = next((at for at, each in enumerate(methods) if each.activations == _SAFE), 0)
-    used = runs.first(_FEWEST)
-    found = {at: used.errors(trials.runner(at)) for at in dict.fromkeys((0, safe))}
+    found = trials.errors(dict.fromkeys((0, safe)), used)
     most = sample_count(statistics) if safe else 0
     while _MORE * len(used) <= most and found[0].is_unsure(found[safe]):
         few, used = used, runs.first(_MORE * len(used))
         if len(used) == len(few):
             break
-        for at, errors in found.items():
-            found[at] = errors.joined(used.errors(trials.runner(at), few))
+        more = trials.errors(found, used, few)
+        found = {at: errors.joined(more[at]) for at, errors in found.items()}
     best = _best(found, found[safe])
     if min(found[best].decibels.values(), default=MOST_DB) < _GOOD_DB:
-        others = (at for at in range(len(methods)) if at not in found)
-        found |= {at: used.errors(trials.runner(at)) for at in others}
+        found |= trials.errors([at for at in range(len(methods)) if at not in found], used)
         best = _best(found, found[safe])
     return Choice(trials.plan(best), methods[best], found[best].decibels, trials.simulator, used)
 
@@ -332,8 +343,14 @@ class _Trials:
             )
         return self._plans[at]
 
-    def runner(self, at: int) -> Callable[[Batch], _Arrays]:
-        """Return what simulates the plan of a method."""
+    def errors(
+        self, chosen: Iterable[int], runs: FloatRuns, beyond: FloatRuns | None = None
+    ) -> dict[int, Errors]:
+        """Simulate the plans of some methods on samples."""
+        runners = {at: self._runner(at) for at in chosen}
+        return dict(zip(runners, runs.errors(*runners.values(), beyond=beyond), strict=True))
+
+    def _runner(self, at: int) -> Run:
         plan = self.plan(at)
         return lambda feeds: self.simulator.run(feeds, plan=plan)[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
 from functools import reduce
 from pathlib import Path
@@ -135,8 +136,40 @@ class Calibration:
             refusals: Takes what is wrong with one job, of which there is no result then.
         """
         refusals = refusals or Refusals(collects=False)
-        required = [required_tensors(job.plan, given) for job in jobs]
-        if data is None and given is None and any(required):
+        needs = [required_tensors(job.plan, given) for job in jobs]
+        self._refuse_data(data, needed=given is None and any(needs))
+        groups: dict[int, list[int]] = {}
+        for index, job in enumerate(jobs):
+            groups.setdefault(id(job.plan.graph), []).append(index)
+        results: dict[int, Result] = {}
+        for number, members in enumerate(groups.values()):
+            if number:  # other targets calibrate a graph of their own
+                begin(self.options.progress, "calibrating")
+            graph = jobs[members[0]].plan.graph
+            observed = self._observe(graph, [n for i in members for n in needs[i]], data)
+            sample = None if observed is None else observed.first
+            comparing: Future[Compared] | None = None
+            with ThreadPoolExecutor(1) as pool:
+                if sample is not None:  # beside the choice of scales
+                    comparing = pool.submit(self._compared, graph, sample)
+                for index in members:
+                    job, name = jobs[index], jobs[index].plan.target.name
+                    begin(self.options.progress, f"choosing scales for {name}")
+                    made: _Scaled | None = None
+                    with refusals.of(name):
+                        made = self._scaled(job, needs[index], observed, given)
+                    if made is None:
+                        continue
+                    sample = draw_sample(made.plan, made.statistics) if sample is None else sample
+                    comparing = comparing or pool.submit(self._compared, graph, sample)
+                    compared = comparing.result()  # a difference stops all
+                    with refusals.of(name):
+                        results[index] = self._written(job, made, data, sample, compared)
+        return [results[index] for index in sorted(results)]
+
+    def _refuse_data(self, data: DataSource | None, *, needed: bool) -> None:
+        """Refuse no data where it is needed, and data that the steps are not for."""
+        if data is None and needed:
             raise UsageError(
                 "there is nothing to calibrate on",
                 remedy="give samples with --data, or every scale with --scales",
@@ -151,44 +184,26 @@ class Calibration:
                 remedy="give a file without [image], and with mean and std in the place of a "
                 "normalize that orders channels: arrays come as the model takes them",
             )
-        groups: dict[int, list[int]] = {}
-        for index, job in enumerate(jobs):
-            groups.setdefault(id(job.plan.graph), []).append(index)
-        results: dict[int, Result] = {}
-        for number, members in enumerate(groups.values()):
-            if number:  # other targets calibrate a graph of their own
-                begin(self.options.progress, "calibrating")
-            names = [name for index in members for name in required[index]]
-            observed = self._observe(jobs[members[0]].plan.graph, names, data)
-            sample = None if observed is None else observed.first
-            compared = None
-            for index in members:
-                job, name = jobs[index], jobs[index].plan.target.name
-                begin(self.options.progress, f"choosing scales for {name}")
-                made: _Scaled | None = None
-                with refusals.of(name):
-                    made = self._scaled(job, required[index], observed, given)
-                if made is None:
-                    continue
-                plan, statistics, loss = made
-                sample = draw_sample(plan, statistics) if sample is None else sample
-                compared = compared or self._compared(plan, sample)  # a difference stops all
-                notes = observed.notes if observed is not None else ()
-                with refusals.of(name):
-                    plan = self.improvements.named_in(self._refined(plan, data))
-                    result = job.deployment.result(
-                        plan, statistics, self.preprocess, notes + compared.notes
-                    )
-                    result.loss = loss
-                    run_once(result, sample, compared.outputs, threads=self.options.threads)
-                    results[index] = result
-        return [results[index] for index in sorted(results)]
 
-    def _compared(self, plan: QuantizedGraph, sample: Batch | None) -> Compared:
-        """Compare the graph of a plan with the given model."""
-        if self.original is None:
-            return Compared()
-        return self.original.compare(plan.graph, sample)
+    def _compared(self, graph: Graph, sample: Batch | None) -> Compared:
+        """Compare a graph with the given model."""
+        return Compared() if self.original is None else self.original.compare(graph, sample)
+
+    def _written(
+        self,
+        job: Job,
+        scaled: _Scaled,
+        data: DataSource | None,
+        sample: Batch | None,
+        compared: Compared,
+    ) -> Result:
+        """Write a plan with scales, and run what was written."""
+        plan, statistics, loss = scaled
+        plan = self.improvements.named_in(self._refined(plan, data))
+        result = job.deployment.result(plan, statistics, self.preprocess, compared.notes)
+        result.loss = loss
+        run_once(result, sample, compared.outputs, threads=self.options.threads)
+        return result
 
     def _scaled(
         self,
@@ -213,6 +228,7 @@ class Calibration:
         plan, fed = choice.plan, observed.feeding
         provenance = plan.provenance.observed(options.mask, options.method_options)
         plan.provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
+        plan = plan.with_notes(observed.notes)
         return _Scaled(plan, statistics, find_loss(choice, again))
 
     def _observe(

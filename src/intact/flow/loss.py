@@ -127,7 +127,7 @@ def _by_noise(choice: Choice, runs: FloatRuns, output: str) -> list[_Group]:
 
     def noise(enabled: Sequence[QuantPoint]) -> float:
         off = ends - {point.end for point in enabled}
-        found = runs.errors(lambda feeds: simulator.run(feeds, (), choice.plan, off)[0])
+        (found,) = runs.errors(lambda feeds: simulator.run(feeds, (), choice.plan, off)[0])
         return float(found.outputs[output].noise.sum())
 
     weights = noise(())
@@ -162,7 +162,8 @@ def _measured(planner: Planner, names: Sequence[str], runs: FloatRuns) -> Mappin
         simulator = Simulator(planner(names), threads=1)
     except IntactError:  # a target may have no such plan
         return {}
-    return runs.errors(lambda feeds: simulator.run(feeds)[0]).decibels
+    (found,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    return found.decibels
 
 
 class _Neighbours:

@@ -165,7 +165,8 @@ def inline_functions(model: ir.Model) -> None:
     Raises:
         ExportError: Functions call each other in a circle, or too often.
     """
-    common.RemoveUnusedFunctionsPass()(model)  # else those that they call are inlined in them
+    # else those that they call are inlined in them
+    common.RemoveUnusedFunctionsPass()(model)  # type: ignore[no-untyped-call]
     if not model.functions:
         return
     sizes: _Sizes = {}
