@@ -34,7 +34,7 @@ def saturates_pairs() -> bool:
     The runtime is asked, with a product of matrices that saturates: its kernels depend on the
     processor, on its version and on how it was built.
     """
-    weight = ir.Value(name="w", const_value=ir.tensor(np.full((_LENGTH, 1), 127, np.int8)))
+    weight = ir.Value(name="w", const_value=ir.Tensor(np.full((_LENGTH, 1), 127, np.int8)))
     x = ir.Value(name="x", type=ir.TensorType(ir.DataType.UINT8), shape=ir.Shape((1, _LENGTH)))
     product = ir.node("MatMulInteger", [x, weight])
     product.outputs[0].name, product.outputs[0].dtype = "y", ir.DataType.INT32
@@ -114,4 +114,4 @@ def _copy(editor: Editor, weight: ir.Value, read: ir.Value | None) -> ir.Value:
 def _copy_of_constant(editor: Editor, value: ir.Value) -> ir.Value:
     if value.const_value is None:
         raise TypeError(f"{value.name!r} is no constant")
-    return editor.initializer(str(value.name), ir.tensor(value.const_value.numpy()))
+    return editor.initializer(str(value.name), value.const_value.numpy())

@@ -143,7 +143,7 @@ class _Chain:
     def constant(
         self, number: float, dtype: type[np.float32] | type[np.float64] = np.float32
     ) -> ir.Value:
-        return self._editor.initializer(f"{self._name}/constant", ir.tensor(dtype(number)))
+        return self._editor.initializer(f"{self._name}/constant", dtype(number))
 
     def equals(self, value: ir.Value, number: float) -> ir.Value:
         equal = self("Equal", value, self.constant(number), dtype=ir.DataType.BOOL)

@@ -283,7 +283,7 @@ def _rounded_otherwise(model: ir.Model, size: float, seed: int) -> ir.Model:
             return tensor
         array = tensor.numpy()
         factors = 1 + size * generator.uniform(-1, 1, array.shape)
-        return ir.tensor((array * factors).astype(array.dtype), name=tensor.name)
+        return ir.Tensor((array * factors).astype(array.dtype), name=tensor.name)
 
     copy = model.clone()
     change_tensors(copy, changed)

@@ -94,7 +94,7 @@ class GraphBuilder:
         """Add a constant under exactly this name."""
         # Asking whether something is a TensorProtocol would compute tensors that are lazy.
         if isinstance(data, np.ndarray | np.generic):
-            data = ir.tensor(_contiguous(data))
+            data = ir.Tensor(_contiguous(data))  # ir.tensor asks what it is, ten times as long
         data.name = name
         value = typed_value(name, data.dtype, data.shape.numpy())
         value.const_value = data

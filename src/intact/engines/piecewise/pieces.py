@@ -233,7 +233,7 @@ def _copy(graph: Graph, piece: Piece) -> ir.Graph:
 
 
 def _constant(name: str, array: npt.NDArray[Any]) -> ir.Value:
-    tensor = ir.tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
+    tensor = ir.Tensor(np.ascontiguousarray(array).reshape(array.shape), name=name)
     return ir.Value(
         name=name, shape=ir.Shape(array.shape), type=ir.TensorType(tensor.dtype), const_value=tensor
     )

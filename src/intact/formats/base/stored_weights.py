@@ -104,7 +104,7 @@ class StoredWeights:
         shape = () if self._axis is None else (-1, *(1,) * (self._rank - 1 - self._axis))
         return {
             part: self._editor.initializer(
-                f"{self._name}_{part}", ir.tensor(np.asarray(array, np.float32).reshape(shape))
+                f"{self._name}_{part}", np.asarray(array, np.float32).reshape(shape)
             )
             for part, array in numbers.items()
         }

@@ -160,7 +160,7 @@ class _Writer:
 
         def numbers() -> ir.TensorProtocol:
             codes = point.constant_codes()
-            return ir.tensor(np.asarray(point.config.dequantize(codes), np.float32))
+            return ir.Tensor(np.asarray(point.config.dequantize(codes), np.float32))
 
         name = f"{point.value.name}_on_levels"
         return self.editor.initializer(name, _stored(point, numbers, ir.DataType.FLOAT))
@@ -176,7 +176,7 @@ class _Writer:
             f"{name}_codes",
             _stored(
                 point,
-                lambda: ir.tensor(point.constant_codes().astype(dtype)),
+                lambda: ir.Tensor(point.constant_codes().astype(dtype)),
                 ir.DataType.from_numpy(np.dtype(dtype)),
             ),
         )
@@ -197,7 +197,7 @@ class _Writer:
             scale = float(_params(config).scale)
             levels = levels_of(scale, config.quant_max, config.grid.octave)
             number = len(self._tables)
-            self._tables[key] = self.editor.initializer(f"levels_{number}", ir.tensor(levels))
+            self._tables[key] = self.editor.initializer(f"levels_{number}", levels)
         return self._tables[key]
 
 
@@ -244,9 +244,7 @@ class _Chain:
 
     def constant(self, numbers: object, dtype: type = np.float64) -> ir.Value:
         """Add a constant."""
-        return self._editor.initializer(
-            f"{self._name}/constant", ir.tensor(np.asarray(numbers, dtype))
-        )
+        return self._editor.initializer(f"{self._name}/constant", np.asarray(numbers, dtype))
 
 
 _Table = Callable[[TensorQuantConfig], ir.Value]

@@ -92,8 +92,8 @@ def _shield(editor: Editor, product: ir.Node) -> None:
     value = editor.node(
         "DequantizeLinear",
         [
-            editor.initializer(f"{name}_sign", ir.tensor(codes)),
-            editor.initializer(f"{name}_magnitude", ir.tensor(scale)),
+            editor.initializer(f"{name}_sign", codes),
+            editor.initializer(f"{name}_magnitude", scale),
         ],
         f"{name}_kept_float",
         {"axis": 0},

@@ -70,7 +70,7 @@ def stored_codes(point: QuantPoint, container: Container) -> ir.TensorProtocol:
     """Return the integers of a constant."""
 
     def codes() -> ir.TensorProtocol:
-        return ir.tensor(point.constant_codes().astype(container.numpy))
+        return ir.Tensor(point.constant_codes().astype(container.numpy))
 
     return _computed(point, codes, container.data_type)
 
@@ -83,7 +83,7 @@ def stored_on_grid(point: QuantPoint) -> ir.TensorProtocol:
     """
 
     def floats() -> ir.TensorProtocol:
-        return ir.tensor(point.config.dequantize(point.constant_codes()).astype(np.float32))
+        return ir.Tensor(point.config.dequantize(point.constant_codes()).astype(np.float32))
 
     return _computed(point, floats, ir.DataType.FLOAT)
 
@@ -413,15 +413,15 @@ class _Writer:
             if params is None:
                 raise ExportError(f"{point.end} has no scale")
             name = str(point.value.name)
-            scale = self.editor.initializer(f"{name}_scale", ir.tensor(np.asarray(params.scale)))
+            scale = self.editor.initializer(f"{name}_scale", np.asarray(params.scale))
             zero = np.asarray(params.zero_point).astype(container.numpy)
-            zero_point = self.editor.initializer(f"{name}_zero_point", ir.tensor(zero))
+            zero_point = self.editor.initializer(f"{name}_zero_point", zero)
             self._parameters[id(config)] = (scale, zero_point)
         return self._parameters[id(config)]
 
     def _clip(self, point: QuantPoint, value: ir.Value, base: str) -> ir.Value:
         low, high = (
-            self.editor.initializer(f"{base}_{name}", ir.tensor(np.float32(bound)))
+            self.editor.initializer(f"{base}_{name}", np.float32(bound))
             for name, bound in zip(("low", "high"), _bounds(point.config), strict=True)
         )
         span = (point.config.quant_min, point.config.quant_max, _container(point).data_type.name)

@@ -53,7 +53,7 @@ def _reduction(editor: Editor, node: ir.Node, unsupported: UnsupportedNodes) -> 
         data = editor.node(inner, [data], f"{name}_inner", shape=data.shape)
     axes = np.asarray(node.attributes["axes"].as_ints(), np.int64)
     keep = _flag(node, "keepdims", 1)
-    given = editor.initializer(f"{name}_axes", ir.tensor(axes))
+    given = editor.initializer(f"{name}_axes", axes)
     total = editor.node(
         "ReduceSum", [data, given], f"{name}_sum", {"keepdims": keep}, shape=result.shape
     )

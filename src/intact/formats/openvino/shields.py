@@ -69,7 +69,7 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
     lowest = None
     for value in found:
         uses = [use for use in value.uses() if use.node.graph is editor.model.graph]
-        lowest = lowest or editor.initializer("lowest", ir.tensor(np.float32(_LOWEST)))
+        lowest = lowest or editor.initializer("lowest", np.float32(_LOWEST))
         kept = editor.node("Max", [value, lowest], f"{value.name}_kept", shape=value.shape)
         for use in uses:
             use.node.replace_input_with(use.idx, kept)

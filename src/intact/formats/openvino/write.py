@@ -322,7 +322,7 @@ class _Writer:
     def _look_up(self, point: QuantPoint, tables: list[ir.Node]) -> None:
         """Store a table as its codes."""
         dtype = np.int8 if point.config.quant_min < 0 else np.uint8
-        codes = ir.tensor(point.constant_codes().astype(dtype))
+        codes = ir.Tensor(point.constant_codes().astype(dtype))
         name = f"{point.value.name}_quantized"
         added = StoredWeights(self.editor, point, self.editor.initializer(name, codes))
         for node in tables:
@@ -376,8 +376,8 @@ class _Writer:
         if key not in self._ends:
             numbers = quantizer(point)
             name = str(point.value.name)
-            low = self.editor.initializer(f"{name}_low", ir.tensor(numbers.low))
-            high = self.editor.initializer(f"{name}_high", ir.tensor(numbers.high))
+            low = self.editor.initializer(f"{name}_low", numbers.low)
+            high = self.editor.initializer(f"{name}_high", numbers.high)
             self._ends[key] = (low, high)
         return self._ends[key]
 
@@ -388,7 +388,7 @@ def _on_grid(point: QuantPoint) -> ir.TensorProtocol:
 
     def floats() -> ir.TensorProtocol:
         codes = point.constant_codes()
-        return ir.tensor(np.asarray(point.config.dequantize(codes), np.float32))
+        return ir.Tensor(np.asarray(point.config.dequantize(codes), np.float32))
 
     if source is None or source.nbytes <= _COMPUTED_AT_ONCE:
         return floats()

@@ -64,7 +64,7 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
 
     def mean(value: ir.Value) -> ir.Value:
         if editor.model.opset_imports[""] >= _AXES_ARE_INPUT:
-            listed = editor.initializer(f"{node.name}_axes", ir.tensor(np.array(axes, np.int64)))
+            listed = editor.initializer(f"{node.name}_axes", np.array(axes, np.int64))
             return add("ReduceMean", value, listed, shape=reduced)
         result = add("ReduceMean", value, shape=reduced)
         producer = result.producer()
@@ -74,7 +74,7 @@ def _layer_norm(editor: Editor, node: ir.Node) -> None:
 
     centred = add("Sub", data, mean(data))
     variance = mean(add("Mul", centred, centred))
-    small = editor.initializer(f"{node.name}_epsilon", ir.tensor(epsilon))
+    small = editor.initializer(f"{node.name}_epsilon", epsilon)
     deviation = add("Sqrt", add("Add", variance, small, shape=reduced), shape=reduced)
     factor = add("Reciprocal", deviation, shape=reduced)
     result = add("Mul", add("Mul", centred, factor), scale)

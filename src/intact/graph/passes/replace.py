@@ -11,7 +11,7 @@ from intact.graph.ops import input_value
 
 def add_constant(graph: ir.Graph, array: np.ndarray, name: str) -> ir.Value:
     """Add an initializer; the name must be unused."""
-    tensor = ir.tensor(array, name=name)
+    tensor = ir.Tensor(array, name=name)
     value = ir.Value(
         name=name,
         type=ir.TensorType(tensor.dtype),

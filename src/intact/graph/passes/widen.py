@@ -150,12 +150,12 @@ def _widen_tensor(tensor: ir.TensorProtocol) -> ir.TensorProtocol:
         return tensor
     if isinstance(tensor, MappedTensor):  # converted when read, so that it needs no memory before
         return ir.LazyTensor(
-            lambda: ir.tensor(tensor.numpy().astype(np.float32)),
+            lambda: ir.Tensor(tensor.numpy().astype(np.float32)),
             ir.DataType.FLOAT,
             ir.Shape(tensor.shape.numpy()),
             name=tensor.name,
         )
-    return ir.tensor(tensor.numpy().astype(np.float32), name=tensor.name)
+    return ir.Tensor(tensor.numpy().astype(np.float32), name=tensor.name)
 
 
 def _wide_type(known: ir.TypeProtocol | None) -> ir.TypeProtocol | None:
