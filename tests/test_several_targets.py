@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -151,7 +151,7 @@ def refusing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(*_: Any) -> Any:
         raise ExportError("TFLite cannot hold it", remedy="leave it out with --keep-float x")
 
-    row = dataclasses.replace(FORMATS["tflite"], write=refuse)
+    row = msgspec.structs.replace(FORMATS["tflite"], write=refuse)
     load = registry._load
     monkeypatch.setattr(registry, "_load", lambda name: row if name == "tflite" else load(name))
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 import pytest
@@ -165,8 +165,10 @@ def test_a_program_that_takes_long_to_compile_is_not_run() -> None:
     )
     small = FORMATS["c"]
     assert small.can_run(result.exports["c"])
-    assert not dataclasses.replace(small, run_up_to=100).can_run(result.exports["c"])
-    assert not dataclasses.replace(small, runtime=("no_such_package",)).can_run(result.exports["c"])
+    assert not msgspec.structs.replace(small, run_up_to=100).can_run(result.exports["c"])
+    assert not msgspec.structs.replace(small, runtime=("no_such_package",)).can_run(
+        result.exports["c"]
+    )
 
 
 @pytest.fixture
@@ -176,7 +178,7 @@ def failing(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_deployed: Deployed, _feeds: Feeds) -> Feeds:
         raise ExportError("ONNX Runtime refuses the written model")
 
-    row = dataclasses.replace(FORMATS["onnx_qdq"], run=refuse)
+    row = msgspec.structs.replace(FORMATS["onnx_qdq"], run=refuse)
     load = registry._load
     monkeypatch.setattr(registry, "_load", lambda name: row if name == "onnx_qdq" else load(name))
 
@@ -257,7 +259,7 @@ def test_what_no_sample_can_be_drawn_for_is_loaded_at_least(
         formats=[name],
         allow_empty=True,
     )
-    changed = dataclasses.replace(row, load=refuse)
+    changed = msgspec.structs.replace(row, load=refuse)
     known = registry._load
     monkeypatch.setattr(registry, "_load", lambda each: changed if each == name else known(each))
     monkeypatch.setattr(first_run, "draw_sample", lambda _plan, _statistics: None)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
+
+import msgspec
 
 from intact.calibrate.memo import Forgetful, Memo
 from intact.calibrate.method import Method
@@ -99,8 +100,7 @@ def assign(
     return assign_own(plan, points, statistics, method, given, Forgetful())
 
 
-@dataclass(frozen=True)
-class Points:
+class Points(msgspec.Struct, frozen=True):
     """The quantization points of a plan, in their order.
 
     Attributes:

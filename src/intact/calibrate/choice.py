@@ -14,10 +14,10 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import Any, NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -83,8 +83,7 @@ class Powers(NamedTuple):
     noise: Doubles
 
 
-@dataclass(frozen=True)
-class Errors:
+class Errors(msgspec.Struct, frozen=True):
     """The errors of the outputs of a quantized model, of those that hold floats.
 
     Attributes:
@@ -256,8 +255,7 @@ def _powers(
     return powers[0], np.nan_to_num(powers[1], nan=np.inf, posinf=np.inf)
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(msgspec.Struct, frozen=True):
     """A plan with scales, and what it loses.
 
     Attributes:

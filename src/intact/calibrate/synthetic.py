@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -31,8 +32,7 @@ _Draw = Callable[[np.random.Generator, int], npt.NDArray[Any]]
 """Generates so many samples of one input."""
 
 
-@dataclass(frozen=True)
-class _Drawn:
+class _Drawn(msgspec.Struct, frozen=True):
     """Samples generated as they are read, so that memory does not grow with their number."""
 
     count: int
@@ -127,8 +127,7 @@ def evenly_drawn_samples(plan: QuantizedGraph, count: int) -> Samples:
     return _opened(plan.graph, count, draws, form)
 
 
-@dataclass(frozen=True)
-class _Form:
+class _Form(msgspec.Struct, frozen=True):
     """In which form samples are drawn.
 
     Attributes:

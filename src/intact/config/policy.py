@@ -10,11 +10,12 @@ import enum
 from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
+
 from intact.errors import ConfigError, nearest
 
 
-@dataclass(frozen=True)
-class PerTensor:
+class PerTensor(msgspec.Struct, frozen=True):
     """One scale and one offset for the whole tensor, both of shape ``[]``."""
 
     @property

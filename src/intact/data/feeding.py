@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -94,8 +95,7 @@ class _Form(Enum):
     WITHOUT = "one a sample, without an axis of 1"
 
 
-@dataclass(frozen=True)
-class Arranged:
+class Arranged(msgspec.Struct, frozen=True):
     """The feeds in some arrays.
 
     Attributes:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -201,8 +201,7 @@ def _by_own_name(
     return list(own) if isinstance(reader, list) else own
 
 
-@dataclass(frozen=True)
-class _OwnNames:
+class _OwnNames(msgspec.Struct, frozen=True):
     """Batches of a source, each with the names of the model's inputs."""
 
     source: str

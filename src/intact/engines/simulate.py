@@ -11,9 +11,9 @@ represents all integers; otherwise it is a close approximation.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 
@@ -32,8 +32,7 @@ from intact.plan import (
 )
 
 
-@dataclass(frozen=True)
-class QuantizerInputs:
+class QuantizerInputs(msgspec.Struct, frozen=True):
     """The names of a quantizer's parameter inputs.
 
     Attributes:

@@ -9,6 +9,7 @@ from functools import reduce
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
+import msgspec
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
@@ -47,8 +48,7 @@ _BATCH = 4
 """Samples that plans are tried on at once: the floats of a runtime may change with it."""
 
 
-@dataclass(frozen=True)
-class Deployment:
+class Deployment(msgspec.Struct, frozen=True):
     """What is written of a plan.
 
     Attributes:
@@ -84,8 +84,7 @@ Keeping = Callable[[Sequence[str]], QuantizedGraph]
 """From names of nodes to a plan without scales that keeps them in float."""
 
 
-@dataclass(frozen=True)
-class Job:
+class Job(msgspec.Struct, frozen=True):
     """What is made for one target.
 
     Attributes:

@@ -13,9 +13,9 @@ import contextlib
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -99,8 +99,7 @@ def _float_outputs(graph: Graph, feeds: Batch, threads: int) -> Arrays:
     return dict(zip(names, run_session(session, dict(feeds), names), strict=True))
 
 
-@dataclass(frozen=True)
-class _Run:
+class _Run(msgspec.Struct, frozen=True):
     """One run of what was written.
 
     Attributes:

@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 
+import msgspec
 import onnx_ir as ir
 
 from intact.calibrate.choice import MOST_DB, Choice, FloatRuns
@@ -31,8 +31,7 @@ Planner = Callable[[Sequence[str]], QuantizedGraph]
 """From names of nodes to a plan with scales that keeps them in float."""
 
 
-@dataclass(frozen=True)
-class Loss:
+class Loss(msgspec.Struct, frozen=True):
     """An output that loses much.
 
     Attributes:
@@ -104,8 +103,7 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
     return best
 
 
-@dataclass(frozen=True)
-class _Group:
+class _Group(msgspec.Struct, frozen=True):
     """Quantizers that follow each other.
 
     Attributes:

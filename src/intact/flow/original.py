@@ -16,10 +16,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import onnx
 import onnx_ir as ir
@@ -77,8 +77,7 @@ class Compared(NamedTuple):
     notes: tuple[Note, ...] = ()
 
 
-@dataclass(frozen=True)
-class Original:
+class Original(msgspec.Struct, frozen=True):
     """A model as it was given.
 
     Attributes:

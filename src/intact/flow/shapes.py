@@ -5,8 +5,9 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
+
+import msgspec
 
 from intact.data.feeding import Feeding, takes_feeds
 from intact.data.preprocess import Preprocess
@@ -29,8 +30,7 @@ Shapes: TypeAlias = Mapping[str, Sizes]
 _LOGGED = "input_shape"
 
 
-@dataclass(frozen=True)
-class Shaped:
+class Shaped(msgspec.Struct, frozen=True):
     """A float model for some formats.
 
     Attributes:

@@ -13,8 +13,8 @@ from __future__ import annotations
 import base64
 import binascii
 import json
-from dataclasses import dataclass
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -29,8 +29,7 @@ INPUT_KEY = "intact.input_batch_norm"
 _ARRAYS = ("gamma", "beta", "mean", "variance")
 
 
-@dataclass(frozen=True, eq=False)
-class BatchNorm:
+class BatchNorm(msgspec.Struct, frozen=True, eq=False):
     """Parameters of a BatchNormalization, float32 arrays of shape [channels].
 
     Attributes:

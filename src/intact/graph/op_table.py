@@ -11,8 +11,9 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from types import MappingProxyType
+
+import msgspec
 
 
 class Role(enum.StrEnum):
@@ -53,8 +54,7 @@ class OpKind(enum.StrEnum):
     """Everything else: control flow, shapes, comparisons, recurrent operators."""
 
 
-@dataclass(frozen=True)
-class OpSpec:
+class OpSpec(msgspec.Struct, frozen=True):
     """One row of the table.
 
     Attributes:
@@ -81,7 +81,7 @@ class OpSpec:
 DATA, WEIGHT, BIAS, SHAPE, PARAMETER = Role
 
 _MOVER = OpSpec(OpKind.MOVE, (DATA,), moves_values=True)
-_STEERED_MOVER = replace(_MOVER, variadic=SHAPE)
+_STEERED_MOVER = msgspec.structs.replace(_MOVER, variadic=SHAPE)
 _ACTIVATION = OpSpec(OpKind.ACTIVATION, (DATA,))
 _BINARY = OpSpec(OpKind.ELEMENTWISE, (DATA, DATA))
 _UNARY = OpSpec(OpKind.ELEMENTWISE, (DATA,))
@@ -114,14 +114,14 @@ _ROWS: tuple[tuple[str, OpSpec], ...] = (
     ("Clip", OpSpec(OpKind.ACTIVATION, (DATA, PARAMETER, PARAMETER))),
     ("PRelu", OpSpec(OpKind.ACTIVATION, (DATA, DATA))),
     # Pools, reductions, normalizations.
-    ("MaxPool GlobalMaxPool", replace(_POOL, moves_values=True)),
+    ("MaxPool GlobalMaxPool", msgspec.structs.replace(_POOL, moves_values=True)),
     ("AveragePool GlobalAveragePool LpPool GlobalLpPool", _POOL),
     (
         "ReduceMean ReduceSum ReduceProd ReduceL1 ReduceL2 ReduceLogSum ReduceLogSumExp"
         " ReduceSumSquare CumSum CumProd",
         _REDUCE,
     ),
-    ("ReduceMax ReduceMin", replace(_REDUCE, moves_values=True)),
+    ("ReduceMax ReduceMin", msgspec.structs.replace(_REDUCE, moves_values=True)),
     ("ArgMax ArgMin", OpSpec(OpKind.REDUCE, (DATA,))),
     (
         "BatchNormalization InstanceNormalization LayerNormalization GroupNormalization"

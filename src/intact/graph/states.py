@@ -8,9 +8,9 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -20,8 +20,7 @@ from intact.errors import ModelError
 METADATA_KEY = "intact.states"
 
 
-@dataclass(frozen=True, eq=False)
-class State:
+class State(msgspec.Struct, frozen=True, eq=False):
     """One state.
 
     Attributes:

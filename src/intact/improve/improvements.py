@@ -6,8 +6,10 @@ Rewrites change the float model before calibration, refinements a plan with scal
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from types import MappingProxyType
+
+import msgspec
 
 from intact.data.stream import Samples
 from intact.errors import UsageError, nearest
@@ -49,8 +51,7 @@ REFINEMENTS: Mapping[str, Callable[[QuantizedGraph, Samples], QuantizedGraph]] =
 input. Its module is imported when it runs: plain quantizing needs none."""
 
 
-@dataclass(frozen=True)
-class Improvements:
+class Improvements(msgspec.Struct, frozen=True):
     """The passes that a user chose.
 
     Attributes:

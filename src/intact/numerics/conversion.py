@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -11,8 +10,7 @@ from intact.errors import UsageError
 from intact.numerics.affine_params import QuantParams, params_from_range, range_from_params
 
 
-@dataclass(frozen=True)
-class Quantization:
+class Quantization(msgspec.Struct, frozen=True):
     """One tensor's quantization, said in both ways.
 
     Attributes:

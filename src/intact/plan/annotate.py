@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
@@ -55,8 +54,7 @@ def annotate(graph: Graph, target: Target, overrides: Overrides | None = None) -
     return QuantizedGraph(graph, target, configs, decisions)
 
 
-@dataclass(frozen=True)
-class _Schemes:
+class _Schemes(msgspec.Struct, frozen=True):
     """The schemes of a target, with the ends of a graph that have unsigned codes."""
 
     target: Target

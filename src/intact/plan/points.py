@@ -6,9 +6,9 @@ Executors and formats do not interpret configs; they read these points.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TypeAlias
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 
@@ -19,8 +19,7 @@ from intact.plan.bounds import is_bound
 from intact.plan.quantized_graph import Codes, QuantizedGraph, TensorEnd, quantizes
 
 
-@dataclass(frozen=True)
-class QuantPoint:
+class QuantPoint(msgspec.Struct, frozen=True):
     """A place where data are quantized.
 
     Attributes:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from enum import StrEnum
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -25,8 +26,7 @@ class Direction(StrEnum):
     OUTPUT = "output"
 
 
-@dataclass(frozen=True, order=True)
-class TensorEnd:
+class TensorEnd(msgspec.Struct, frozen=True, order=True):
     """One input or output slot of one node.
 
     Configs belong to ends and not to tensors, because two consumers may quantize the same
@@ -76,8 +76,7 @@ Codes: TypeAlias = npt.NDArray[np.integer[Any]]
 """Integers of a constant; 4-bit integers in an 8-bit type."""
 
 
-@dataclass(frozen=True)
-class Decision:
+class Decision(msgspec.Struct, frozen=True):
     """Whether a node computes with integers, and the reason."""
 
     quantized: bool
@@ -96,8 +95,7 @@ class NoteKind(StrEnum):
     REWRITE = "rewrite"
 
 
-@dataclass(frozen=True, order=True)
-class Note:
+class Note(msgspec.Struct, frozen=True, order=True):
     """Something a user should know about the plan: where, what and what to do."""
 
     kind: NoteKind

@@ -12,8 +12,8 @@ there is none.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
 
+import msgspec
 import onnx_ir as ir
 
 from intact.graph import Graph, constant_array, data_slots, input_value, is_constant
@@ -27,8 +27,7 @@ _JOINS_FOR_EACH = 3
 """Readers on the signed grid that one other reader outweighs."""
 
 
-@dataclass(frozen=True)
-class Signs:
+class Signs(msgspec.Struct, frozen=True):
     """Which tensor ends have unsigned codes.
 
     Attributes:
@@ -71,8 +70,7 @@ def signs_of(graph: Graph, target: Target, decisions: Mapping[str, Decision]) ->
         signed |= lost
 
 
-@dataclass(frozen=True)
-class _Ties:
+class _Ties(msgspec.Struct, frozen=True):
     """The ties of a graph, and the values that would have unsigned codes."""
 
     graph: Graph

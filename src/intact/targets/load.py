@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import importlib.resources
 import tomllib
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +35,7 @@ parts: 200 kB take minutes. No key of a target has more than four parts.
 """
 
 
-@dataclass(frozen=True)
-class _Source:
+class _Source(msgspec.Struct, frozen=True):
     """A file with its name for messages."""
 
     label: str

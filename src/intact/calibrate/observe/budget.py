@@ -6,9 +6,9 @@ import math
 import os
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 
+import msgspec
 import onnx
 import onnx_ir as ir
 import onnxruntime as ort
@@ -36,8 +36,7 @@ _MOST_COUNTS = 1 << 30
 """Memory for the counts of all threads; beyond it fewer threads are used."""
 
 
-@dataclass(frozen=True)
-class Schedule:
+class Schedule(msgspec.Struct, frozen=True):
     """How tensors are observed.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -22,8 +22,7 @@ from intact.graph import Graph
 from intact.graph.edit import Editor
 
 
-@dataclass(frozen=True)
-class Observed:
+class Observed(msgspec.Struct, frozen=True):
     """The tensors of one batch, one after the other in one array.
 
     Attributes:
@@ -52,8 +51,7 @@ _LARGEST_BATCH = 32
 _BATCH_ELEMENTS = 1 << 20  # 4 MiB of activations a thread: they are counted from the cache
 
 
-@dataclass(frozen=True)
-class BatchLayout:
+class BatchLayout(msgspec.Struct, frozen=True):
     """The internal batches of one model and a set of observed tensors.
 
     Attributes:

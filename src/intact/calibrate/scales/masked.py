@@ -12,6 +12,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -147,8 +148,7 @@ _INFINITE_BINS = (0x7F80, 0xFF80)
 _LARGEST = float(np.finfo(np.float32).max)
 
 
-@dataclass(frozen=True)
-class Trimmed:
+class Trimmed(msgspec.Struct, frozen=True):
     """A tensor without its mask constants.
 
     Attributes:
@@ -260,7 +260,7 @@ def trim(distribution: Distribution, factor: float, *, infinite: bool = False) -
     """
     if factor < 0:
         mirrored = trim(_mirrored(distribution), -factor, infinite=infinite)
-        return mirrored and replace(
+        return mirrored and msgspec.structs.replace(
             mirrored, distribution=_mirrored(mirrored.distribution), low=0.0, high=-mirrored.low
         )
     masked = distribution.high <= -MASKED_BEYOND

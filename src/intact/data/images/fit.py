@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -18,8 +19,7 @@ _COLOURS = (1, 3)
 _FOCUS = 4  # blocks
 
 
-@dataclass(frozen=True)
-class ImageInput:
+class ImageInput(msgspec.Struct, frozen=True):
     """A model's input for images.
 
     Attributes:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import enum
 import importlib.util
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
+import msgspec
 import numpy.typing as npt
 
 from intact.errors import MissingExtraError, PlanError
@@ -41,8 +41,7 @@ class Exported(Protocol):
         """Return the bytes that are deployed."""
 
 
-@dataclass(frozen=True)
-class WrittenFiles:
+class WrittenFiles(msgspec.Struct, frozen=True):
     """A deployed model whose files are held whole.
 
     Attributes:
@@ -76,8 +75,7 @@ class Io(enum.StrEnum):
     """Numbers; conversions stand at the ends, and accelerators run what is between."""
 
 
-@dataclass(frozen=True)
-class Expressible:
+class Expressible(msgspec.Struct, frozen=True):
     """What a plan may ask of a format: for searches, which then propose nothing else.
 
     Attributes:
@@ -122,8 +120,7 @@ INTEGERS_ALONE = Expressible(
 """Of formats for machines without floats."""
 
 
-@dataclass(frozen=True)
-class Deployed:
+class Deployed(msgspec.Struct, frozen=True):
     """A deployed model and how to run it.
 
     Attributes:
@@ -172,8 +169,7 @@ class Deployed:
                 )
 
 
-@dataclass(frozen=True)
-class FloatSource:
+class FloatSource(msgspec.Struct, frozen=True):
     """A float model.
 
     Attributes:
@@ -185,8 +181,7 @@ class FloatSource:
     model: ir.Model
 
 
-@dataclass(frozen=True)
-class QuantizedSource:
+class QuantizedSource(msgspec.Struct, frozen=True):
     """A model that others quantized.
 
     Attributes:
@@ -198,8 +193,7 @@ class QuantizedSource:
     plan: Callable[[Target], QuantizedGraph]
 
 
-@dataclass(frozen=True)
-class ModelReader:
+class ModelReader(msgspec.Struct, frozen=True):
     """How a format opens model files that others made.
 
     Attributes:
@@ -218,8 +212,7 @@ class ModelReader:
     deployed: Callable[[Path, Target], tuple[QuantizedGraph, Exported]] | None = None
 
 
-@dataclass(frozen=True)
-class ScaleReader:
+class ScaleReader(msgspec.Struct, frozen=True):
     """How a format reads a table of scales.
 
     Attributes:
@@ -233,8 +226,7 @@ class ScaleReader:
     is_guess: bool = False
 
 
-@dataclass(frozen=True)
-class Format:
+class Format(msgspec.Struct, frozen=True):
     """A format that plans are deployed in: everything that the rest of the package knows of it.
 
     Functions import their modules when they are called, so that a description is cheap to load.

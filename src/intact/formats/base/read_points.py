@@ -6,9 +6,9 @@ Shared by the formats that keep a model's float operators and put quantizers bet
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Protocol
 
+import msgspec
 import numpy as np
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -49,8 +49,7 @@ class Parameters(Protocol):
         """Return a new config that says the same."""
 
 
-@dataclass(frozen=True, eq=False)
-class ReadPoint:
+class ReadPoint(msgspec.Struct, frozen=True, eq=False):
     """A tensor that the model quantized.
 
     Attributes:

@@ -8,8 +8,7 @@ DequantizeLinear it would compute in every run (measured for 128 cells and one s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import onnx_ir as ir
 
@@ -19,8 +18,7 @@ from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.stored_weights import is_stored
 
 
-@dataclass(frozen=True)
-class GatheredCodes:
+class GatheredCodes(msgspec.Struct, frozen=True):
     """Where codes of a table are looked up.
 
     Attributes:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -14,8 +14,7 @@ from intact.config import TensorQuantConfig
 from intact.plan.stored_weights import is_stored
 
 
-@dataclass(frozen=True)
-class Container:
+class Container(msgspec.Struct, frozen=True):
     """An ONNX integer type.
 
     Attributes:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Iterable
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -76,8 +75,7 @@ class Interpreter(enum.StrEnum):
     """TensorFlow Lite Micro instead of LiteRT."""
 
 
-@dataclass(frozen=True)
-class ReadTflite(WrittenFiles):
+class ReadTflite(WrittenFiles, frozen=True):
     """A file that others made.
 
     Attributes:

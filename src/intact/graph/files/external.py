@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass
 from pathlib import Path, PurePosixPath, PureWindowsPath
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -25,8 +25,7 @@ from intact.graph.files.tensors import change_tensors
 _Identity = tuple[int, int, int, int]
 
 
-@dataclass(frozen=True, eq=False)
-class MappedFile:
+class MappedFile(msgspec.Struct, frozen=True, eq=False):
     """A memory-mapped file, read-only.
 
     The content stays valid when the file is replaced or removed, but changes when the file is

@@ -18,9 +18,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -376,4 +377,6 @@ def _largest_factors(layer: Layer) -> Doubles:
 def _scaled(norm: BatchNorm, factors: Doubles) -> BatchNorm:
     """Scale the stored parameters of a folded BatchNormalization."""
     gamma, beta = norm.gamma * factors, norm.beta * factors
-    return replace(norm, gamma=gamma.astype(np.float32), beta=beta.astype(np.float32))
+    return msgspec.structs.replace(
+        norm, gamma=gamma.astype(np.float32), beta=beta.astype(np.float32)
+    )

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
@@ -30,8 +29,7 @@ ONLY_KNOWN = "only models whose integer operators intact knows can be read"
 _STATIC = "only static quantization with one scale a tensor or channel is read"
 
 
-@dataclass(frozen=True, eq=False)
-class Parameters:
+class Parameters(msgspec.Struct, frozen=True, eq=False):
     """How codes and numbers of one tensor belong together.
 
     Attributes:
