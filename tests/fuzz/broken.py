@@ -41,6 +41,11 @@ def _hang(_path: Path) -> None:
     time.sleep(60)
 
 
+def _toil(_path: Path) -> None:
+    while True:
+        pass
+
+
 def _abort(_path: Path) -> None:
     os.abort()
 
@@ -72,7 +77,8 @@ BROKEN: Mapping[str, Kind] = {
     "raise": _kind(_raise),
     "nothing": _kind(_say_nothing),
     "chat": _kind(_chat),
-    "hang": _kind(_hang, seconds=0.3),
+    "hang": _kind(_hang, seconds=0.02),
+    "toil": _kind(_toil, seconds=0.1),
     "abort": _kind(_abort),
     "memory": _kind(_take_memory),
     "hidden": _kind(_hide_taken_memory),

@@ -73,7 +73,7 @@ def run_cases(kind: str, seed: int, first: int, count: int) -> Iterator[Failure]
                 return
             if last is None:
                 raise RuntimeError(f"{kind}: the seeds cannot be read:\n{process.stderr}")
-            how = f"exit code {process.returncode}; {allowed} s and {MEMORY >> 20} MiB are allowed"
+            how = f"exit code {process.returncode}; {allowed} s of work and {MEMORY >> 20} MiB are allowed"
             yield _failure(kind, seed, last, f"{how}\n{process.stderr[-_STDERR:]}", folder)
             first = last + 1
 

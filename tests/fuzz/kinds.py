@@ -30,7 +30,7 @@ class Kind:
         seeds: Makes good files in a folder that they may use.
         mutate: Gives a damaged file from a seed, another seed and a random generator.
         feed: Reads a file as a user's call would; raises what that raises.
-        seconds: Allowed for one file on a busy machine; good ones take milliseconds.
+        seconds: Of work that one file may take; good ones take milliseconds.
     """
 
     file: str

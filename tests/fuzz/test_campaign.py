@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ from tests.fuzz.campaign import run_cases
         ("memory", "Unable to allocate"),
         ("hidden", "too much memory"),
         ("hang", "Timeout"),
+        ("toil", f"exit code {-signal.SIGPROF}"),
         ("abort", "exit code -6"),
     ],
 )

@@ -6,13 +6,16 @@ in `tests.fuzz.campaign`.
 
 from __future__ import annotations
 
+import contextlib
 import faulthandler
 import json
 import logging
 import resource
+import signal
 import sys
 import traceback
 import warnings
+from collections.abc import Iterator
 from pathlib import Path
 
 from intact.errors import IntactError
@@ -25,6 +28,8 @@ REPORT = "report.jsonl"
 WRONG = "wrong-"
 """Starts the names of the files that were not read well; the number of the case follows."""
 _LONGEST_MESSAGE = 1000
+_PATIENCE = 20
+"""How many times its seconds of work a case may last."""
 
 
 _LOG: list[str] = []
@@ -79,13 +84,25 @@ def main(name: str, seed: int, first: int, count: int, folder: Path) -> None:
             report.write(json.dumps({"case": index}) + "\n")
             data = kind.case(seeds, name, seed, index)
             path.write_bytes(data)
-            faulthandler.dump_traceback_later(kind.seconds, exit=True)
-            wrong = complaint(kind, path)
-            faulthandler.cancel_dump_traceback_later()
+            with _limited_time(kind.seconds):
+                wrong = complaint(kind, path)
             if wrong is not None:
                 (folder / f"{WRONG}{index}").write_bytes(data)
                 report.write(json.dumps({"case": index, "wrong": wrong}) + "\n")
         report.write(json.dumps({"case": first + count}) + "\n")
+
+
+@contextlib.contextmanager
+def _limited_time(seconds: float) -> Iterator[None]:
+    """End the process, with a traceback, after so many seconds of work, or far more of waiting.
+
+    Work is what counts: beside other processes a case takes many times as long.
+    """
+    faulthandler.dump_traceback_later(_PATIENCE * seconds, exit=True)
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    yield
+    signal.setitimer(signal.ITIMER_PROF, 0)
+    faulthandler.cancel_dump_traceback_later()
 
 
 def _limit_memory() -> None:
@@ -99,6 +116,7 @@ if __name__ == "__main__":
     warnings.simplefilter("ignore")
     logging.lastResort = _Listener(logging.WARNING)  # that prints what nothing else handles
     faulthandler.enable()
+    faulthandler.register(signal.SIGPROF, chain=True)  # and then the process ends
     arguments = sys.argv[1:]
     name, seed, first, count, folder = arguments
     main(name, int(seed), int(first), int(count), Path(folder))
