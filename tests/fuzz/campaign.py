@@ -73,7 +73,8 @@ def run_cases(kind: str, seed: int, first: int, count: int) -> Iterator[Failure]
                 return
             if last is None:
                 raise RuntimeError(f"{kind}: the seeds cannot be read:\n{process.stderr}")
-            how = f"exit code {process.returncode}; {allowed} s of work and {MEMORY >> 20} MiB are allowed"
+            code, room = process.returncode, MEMORY >> 20
+            how = f"exit code {code}; {allowed} s of work and {room} MiB are allowed"
             yield _failure(kind, seed, last, f"{how}\n{process.stderr[-_STDERR:]}", folder)
             first = last + 1
 
