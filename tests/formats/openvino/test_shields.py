@@ -65,6 +65,31 @@ def test_every_reader_gets_the_result_once_multiplied(product: str, tmp_path: Pa
     assert kept(model) == 1
 
 
+TWICE: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "Celu": lambda b, y: b.node("Celu", y, alpha=0.5),
+    "ReduceSumSquare": lambda b, y: b.node("ReduceSumSquare", y, axes=[2]),
+    "ReduceLogSumExp": lambda b, y: b.node("ReduceLogSumExp", y, axes=[2]),
+    "MeanVarianceNormalization": lambda b, y: b.node("MeanVarianceNormalization", y, axes=[2, 3]),
+}
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("reader", TWICE)
+def test_an_operator_that_reads_twice_gets_the_result_once_multiplied(
+    reader: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    y = PRODUCTS["Conv"](b, b.input("image", ["batch", 4, 8, 8]))
+    model, expected = written(b, [TWICE[reader](b, y)])
+    model.save(tmp_path)
+    runtime = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1)
+    outputs, _ = runtime.run(random_inputs(b.build()))
+    for name, array in expected.items():
+        assert sqnr_db(array, outputs[name]) > 25, name
+    assert kept(model) == 1
+
+
 def test_a_bias_or_a_single_reader_needs_nothing() -> None:
     b = ModelBuilder()
     x = b.input("image", ["batch", 4, 8, 8])
