@@ -3,6 +3,7 @@ from __future__ import annotations
 from fractions import Fraction
 
 import numpy as np
+import onnx
 import pytest
 
 from intact.calibrate.assign import Method, assign, required_tensors
@@ -59,6 +60,23 @@ def test_minmax_takes_the_exact_extremes() -> None:
     seen = statistics["image"]
     assert config.params is not None
     assert config.params.scale == np.float32((seen.maximum - seen.minimum) / 255)
+
+
+@pytest.mark.parametrize("constant", [1 / 6, 0.125, 0.1244, 3.0, -40.0])
+@pytest.mark.parametrize("op_type", ["Mul", "Add"])
+def test_a_power_of_two_clips_no_constant(op_type: str, constant: float) -> None:
+    b = ModelBuilder()
+    x = b.node(op_type, b.input("x", ("batch", 4)), b.scalar(constant))
+    b.nodes.append(onnx.helper.make_node("Gemm", [x, b.weight(4, 2)], ["y"], "last"))
+    b.output("y", ("batch", 2))
+    graph = normalize(b.build())
+    plan, _ = calibrated(graph, load_target("integer-pow2"))
+    first = graph.nodes[0]
+    scale = float(plan.input_config(first, 1).dominator.scale or 0)
+    codes = round(abs(constant) / scale)
+    assert codes <= 127
+    if op_type == "Mul":  # its own scale: no step is wasted either
+        assert codes >= 63
 
 
 def test_the_plan_that_goes_in_is_not_changed() -> None:
