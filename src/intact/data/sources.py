@@ -247,8 +247,8 @@ def _feed_count(
     for batch in reader:
         if not isinstance(batch, Mapping):  # reported when read
             return None
-        given = {n: as_array("data", n, array) for n, array in batch.items() if n in specs}
         try:
+            given = {n: as_array("data", n, array) for n, array in batch.items() if n in specs}
             count += arranged("data", specs, given, feeding).count
         except DataError:  # reported when read
             return None
