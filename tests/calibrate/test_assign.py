@@ -143,11 +143,16 @@ def test_an_overflowing_bias_gets_room_and_a_note() -> None:
     plan, _ = calibrated(tiny_weights(1e-12, 5.0), load_target("onnxruntime"))
     weight, bias = first_conv(plan)
     assert [note.kind for note in plan.notes] == [NoteKind.BIAS_OVERFLOW]
-    assert "2 channel(s)" in str(plan.notes[0])
+    assert "the int32 bias would overflow in 2 channel(s)" in str(plan.notes[0])
     codes = bias.quantize(np.full(3, 5.0))
     assert np.all(np.abs(codes) <= 2**30 + 64)
     assert np.all(np.abs(bias.dequantize(codes) - 5.0) <= np.asarray(bias.scale) / 2 + 1e-6)
     assert float(weight.scale[2]) == pytest.approx(1 / 127)  # type: ignore[index]
+
+
+def test_the_type_of_an_overflowing_bias_is_the_targets() -> None:
+    plan, _ = calibrated(tiny_weights(1e-12, 1e9), load_target("tflite-16x8"))
+    assert "the int64 bias would overflow in 3 channel(s)" in str(plan.notes[0])
 
 
 def test_a_bias_that_no_weight_scale_makes_room_for_is_refused() -> None:

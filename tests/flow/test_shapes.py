@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -51,6 +53,34 @@ def test_formats_of_fixed_sizes_get_those_of_the_samples() -> None:
     assert sizes(found["onnxruntime"]) == [None, 3, None, None]
     assert sizes(found["tengine"])[1:] == [3, 6, 8]
     assert "Shape" not in {node.op_type for node in found["tengine"].plan.graph.nodes}
+
+
+def gated() -> onnx.ModelProto:
+    """A HardSigmoid of [N, 4], divided by the number of its elements."""
+    nodes = [
+        helper.make_node("HardSigmoid", ["x"], ["h"], "gate"),
+        helper.make_node("Size", ["h"], ["size"], "size"),
+        helper.make_node("Cast", ["size"], ["count"], "count", to=TensorProto.FLOAT),
+        helper.make_node("Div", ["h", "count"], ["y"], "divide"),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "gated", ports[:1], ports[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_model_is_inspected_as_it_would_be_quantized(tmp_path: Path) -> None:
+    def types(**options: Any) -> set[str]:
+        return {row.op_type for row in intact.inspect(gated(), **options).nodes}
+
+    assert types() == {"HardSigmoid", "Size", "Cast", "Div"}
+    assert types(input_shape={"": (2, 4)}) == {"HardSigmoid", "Mul"}
+    assert types(input_shape={"": (2, 4)}, expand=["HardSigmoid"]) == {"Mul", "Add", "Clip"}
+    with pytest.raises(UsageError, match="contradicts the model"):
+        intact.inspect(gated(), input_shape={"x": (2, 5)})
+    intact.quantize(model(), images(), output=tmp_path / "out")
+    for options in ({"expand": ["Div"]}, {"input_shape": {"x": (2, 3, 6, 8)}}):
+        with pytest.raises(UsageError, match="its operators, shapes, widths and float nodes are"):
+            intact.inspect(tmp_path / "out", **options)
 
 
 def test_samples_of_an_iterator_are_all_read() -> None:

@@ -28,11 +28,15 @@ from intact.graph.files.regular import open_file
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
 
 
-def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
     """Read an ``.npy`` (an array) or an ``.npz`` (a dict of arrays).
 
     Arrays are memory-mapped; only compressed members of an ``.npz`` are read. Nothing in the file
     is executed: pickled objects are rejected.
+
+    Args:
+        path: The file.
+        flag: The option that names it, for messages.
 
     Raises:
         DataError: The file is missing, unreadable, of another kind or damaged, or has pickled
@@ -42,7 +46,7 @@ def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
         with open_file(path) as file:
             start = file.read(len(_NPY))
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file", remedy="check --data") from error
+        raise DataError(f"{path}: no such file", remedy=f"check {flag}") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error

@@ -198,7 +198,7 @@ def compare_observed(
     """
     name = str(observed) if isinstance(observed, str | Path) else "recorded"
     if isinstance(observed, str | Path):
-        dump = load_arrays(Path(observed))
+        dump = load_arrays(Path(observed), "--observed")
         if not isinstance(dump, Mapping):
             raise DataError(
                 f"{observed}: one array without a name", remedy="give an .npz, keyed by tensor name"

@@ -48,13 +48,25 @@ MODEL = Given(
     "the path of a model, an onnx.ModelProto or an onnx_ir.Model",
     ["onnx.ModelProto", "onnx.onnx_ml_pb2.ModelProto", "onnx_ir.Model", "onnx_ir._core.Model"],
     "MODEL",
+    text="the path of a model",
 )
-RESULT = Given("a result, or the folder of one", ["intact.flow.result.Result"], "FOLDER")
-RUNNABLE = Given("a result or its folder, or a model", (), "FOLDER|MODEL")
+RESULT = Given(
+    "a result, or the folder of one",
+    ["intact.flow.result.Result"],
+    "FOLDER",
+    text="the folder of a result",
+)
+RUNNABLE = Given(
+    "a result or its folder, or a model",
+    (),
+    "FOLDER|MODEL",
+    text="the folder of a result, or the path of a model",
+)
 DATA = Given(
     "a folder of images, an .npz or .npy file, MODULE:FUNCTION, or arrays",
     (),
     "FOLDER|FILE|MODULE:FUNCTION",
+    text="a folder of images, an .npz or .npy file, or MODULE:FUNCTION",
 )
 LOADED = "A loaded model will do too; it is not changed."
 ARRAYS = "An array, a dict of arrays or an iterable of such dicts will do too."
@@ -359,7 +371,7 @@ class GraphOptions(Options):
         None,
         "The shape of an input that leaves it open, with ? for what stays open; its name may be "
         "left out where there is one input. Left out, formats of fixed sizes get that of the "
-        "samples. Several may be given.",
+        "samples, if there are any. Several may be given.",
         in_python="None is any size, and an empty name that of the only input.",
     )
 

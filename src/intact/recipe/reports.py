@@ -15,6 +15,7 @@ from intact.recipe.groups import (
     RUNNABLE,
     SAMPLES,
     ComparisonOptions,
+    GraphOptions,
     LabelOptions,
     LimitOptions,
     RecipeOptions,
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, eq=False, repr=False)
-class InspectOptions(WidthOptions, LimitOptions):
+class InspectOptions(GraphOptions, WidthOptions, LimitOptions):
     """The options of `inspect`."""
 
     model: ModelSource = field(
@@ -207,7 +208,12 @@ class VerifyAllOptions(LabelOptions, ComparisonOptions):
 
     result: Any = field(
         metadata=required(
-            Given("a result or its folder", ["intact.flow.result.Result"], "FOLDER|FILE.tflite"),
+            Given(
+                "a result or its folder",
+                ["intact.flow.result.Result"],
+                "FOLDER|FILE.tflite",
+                text="the folder of a result, or a .tflite file",
+            ),
             "A folder that intact wrote, or one with a result for each target.",
             in_python="A result will do too.",
         )
