@@ -14,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import intact
 from intact.errors import UsageError
 from intact.flow.result import Result
+from intact.graph import normalize
 
 
 def model() -> onnx.ModelProto:
@@ -81,6 +82,15 @@ def test_a_model_is_inspected_as_it_would_be_quantized(tmp_path: Path) -> None:
     for options in ({"expand": ["Div"]}, {"input_shape": {"x": (2, 3, 6, 8)}}):
         with pytest.raises(UsageError, match="its operators, shapes, widths and float nodes are"):
             intact.inspect(tmp_path / "out", **options)
+
+
+def test_a_size_with_a_name_is_set_wherever_it_has_that_name() -> None:
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", "L"]) for n in "xyz"]
+    nodes = [helper.make_node("Add", ["x", "y"], ["z"], "add")]
+    graph = helper.make_graph(nodes, "named", ports[:2], ports[2:])
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = normalize(source, {"x": (None, 5)})
+    assert [str(value.shape) for value in (*found.inputs, *found.outputs)] == ["[N,5]"] * 3
 
 
 def test_samples_of_an_iterator_are_all_read() -> None:
