@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from intact.graph.op_table import EXPANDABLE
 from intact.recipe.declare import Options, option, options_of, required
 from intact.recipe.kinds import (
     File,
@@ -20,8 +21,8 @@ from intact.recipe.kinds import (
     overrides,
     path_or_preprocess,
 )
-from intact.recipe.numbers import Count, Memory, Numbers, Pairs, Whole
-from intact.recipe.pairs import Links, Shapes
+from intact.recipe.numbers import Count, Memory, Number, Numbers, Whole
+from intact.recipe.pairs import Pairs, Shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -76,7 +77,6 @@ SAMPLES = (
 )
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
 IMAGE_SECTION = "Images (where the data is a folder)"
-_EXPANSIONS = ("LayerNormalization",)
 
 
 def named(text: str) -> str:
@@ -85,7 +85,7 @@ def named(text: str) -> str:
 
 
 def _op_type(text: str) -> str:
-    return next((name for name in _EXPANSIONS if name.lower() == text.lower()), text)
+    return next((name for name in EXPANDABLE if name.lower() == text.lower()), text)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, repr=False)
@@ -214,7 +214,7 @@ class MethodOptions(Options):
         "target's.",
     )
     method_options: Mapping[str, float] | None = option(
-        Pairs("percentile=99.9", "NAME=NUMBER"),
+        Pairs(Number(), "numbers", "percentile=99.9", "NAME=NUMBER"),
         None,
         "An option of the method of activations, e.g. percentile=99.9. Several may be given.",
         flag="--method-option",
@@ -257,7 +257,7 @@ class FeedOptions(Options):
         "further first axis. Several may be given.",
     )
     state: Mapping[str, str] | None = option(
-        Links("stateN=state", "OUT=IN"),
+        Pairs(Text("a name"), "names", "stateN=state", "OUT=IN"),
         None,
         "An output that becomes an input of the next sample: the samples are a sequence, which "
         "begins with what the data gives, or else with zeros. Several may be given.",
@@ -335,7 +335,7 @@ class WidthOptions(Options):
         "A node, or an operator type, to keep in float. Several may be given.",
     )
     bits: Mapping[str, int] | None = option(
-        Pairs("conv1=4", "NODE=N", whole=True),
+        Pairs(Whole(), "numbers", "conv1=4", "NODE=N"),
         None,
         "Bits of a node's weight (of its output if it has no weight); NODE.weight, NODE.input and "
         "NODE.output name one. Several may be given.",
@@ -364,7 +364,7 @@ class GraphOptions(Options):
         Names("operator types", _op_type, "TYPE"),
         (),
         "An operator type to expand into simpler operators that can be integers: "
-        "BatchNormalization, Div, HardSigmoid or LayerNormalization. Several may be given.",
+        f"{', '.join(EXPANDABLE[:-1])} or {EXPANDABLE[-1]}. Several may be given.",
     )
     input_shape: Mapping[str, Sequence[int | None]] | None = option(
         Shapes(),
