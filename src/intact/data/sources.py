@@ -153,22 +153,11 @@ def open_samples(
             f"--mask {mask} is for inputs that all have samples along axis 0", remedy="leave it out"
         )
     refuse_other_rank(mask, specs)
+    preprocess = preprocess or Preprocess()
     if is_folder(source):
         if mask is not None:
             raise DataError(f"{source}: a folder of images has no mask", remedy="remove the mask")
-        from intact.data.images.reader import open_folder
-
-        images = open_folder(
-            Path(source),
-            specs,
-            preprocess or Preprocess(),
-            limit=limit,
-            labels=None if labels is None else Path(labels),
-            skip_bad=skip_bad,
-        )
-        # The folder's threads apply mean and scale already.
-        exact = {images.takes.name: images.takes.spec}
-        return Samples(str(source), exact, images, limit=limit, count=len(images))
+        return _images(source, specs, preprocess, limit, labels, skip_bad=skip_bad)
     if labels is not None:
         raise DataError(
             "--labels needs a folder of images",
@@ -187,7 +176,7 @@ def open_samples(
         name,
         specs,
         reader,
-        preprocess or Preprocess(),
+        preprocess,
         limit,
         count,
         mask=mask,
@@ -195,6 +184,27 @@ def open_samples(
         feeding=feeding,
         step=step,
     )
+
+
+def _images(
+    folder: str | Path,
+    specs: Mapping[str, InputSpec],
+    preprocess: Preprocess,
+    limit: int | None,
+    labels: str | Path | None,
+    *,
+    skip_bad: bool,
+) -> Samples:
+    """Open a folder of images."""
+    from intact.data.images.reader import open_folder
+
+    table = None if labels is None else Path(labels)
+    images = open_folder(
+        Path(folder), specs, preprocess, limit=limit, labels=table, skip_bad=skip_bad
+    )
+    # The folder's threads apply mean and scale already.
+    exact = {images.takes.name: images.takes.spec}
+    return Samples(str(folder), exact, images, limit=limit, count=len(images))
 
 
 def _by_own_name(
