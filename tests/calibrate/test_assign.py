@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shlex
 from fractions import Fraction
 
 import numpy as np
@@ -163,6 +164,20 @@ def test_a_bias_that_no_weight_scale_makes_room_for_is_refused() -> None:
     with pytest.raises(CalibrationError, match="bias is too large") as refused:
         assign(plan, statistics, Method.of(plan.target, "minmax"))
     assert str(graph.nodes[0].name) in str(refused.value)
+
+
+def test_remedies_can_be_pasted_whatever_nodes_are_called() -> None:
+    b = ModelBuilder()
+    limit = b.constant(np.full(4, -np.inf, np.float32))
+    x = b.node("Max", b.input("x", ["batch", 4]), b.scalar(0.5), name="first")
+    x = b.node("Mul", x, limit, name="model/mul; it's")
+    b.nodes.append(onnx.helper.make_node("Gemm", [x, b.weight(4, 2)], ["y"], "last"))
+    b.output("y")
+    graph = normalize(b.build())
+    with pytest.raises(CalibrationError, match="no finite value was observed") as refused:
+        calibrated(graph, load_target("integer-pow2"))
+    words = shlex.split(refused.value.with_flags.split("or ")[-1])
+    assert words == ["--keep-float", "model/mul; it's"]
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e12])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -210,7 +211,7 @@ def _raise(
     if np.max(needed, where=where, initial=0.0) > np.finfo(np.float32).max / 2:
         raise CalibrationError(
             f"{node.name}: its bias is too large beside inputs as small as these",
-            remedy=f"--keep-float {node.name}, or samples as the model wants them",
+            remedy=f"--keep-float {quote(str(node.name))}, or samples as the model wants them",
         )
     if weight.grid.power_of_two:
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -95,7 +96,7 @@ def _refuse_empty(count: int, point: QuantPoint) -> None:
     if count == 0:
         raise CalibrationError(
             f"tensor {str(point.value.name)!r}: no finite value was observed",
-            remedy=f"check the samples, or --keep-float {point.end.node}",
+            remedy=f"check the samples, or --keep-float {quote(point.end.node)}",
         )
 
 
