@@ -130,6 +130,7 @@ def test_recorded_tensors(here: Path, say: Any, fails: Any) -> None:
     np.savez("dump.npz", **{f"{name}x": wrong})  # type: ignore[arg-type]
     assert name in fails(*given)
     assert "--data" in fails("verify", "out", "--observed", "dump.npz")
+    assert "nowhere.npz: no such file; check --observed" in fails(*given[:-1], "nowhere.npz")
     np.save("dump.npy", wrong)
     assert "keyed by tensor name" in fails(*given[:-1], "dump.npy")
     assert "--target is for a .tflite" in fails("verify", "out", "--target", "tflite")

@@ -432,9 +432,18 @@ def test_outputs_are_not_written_over_the_data(result: Path, fails: Callable[...
     ("arguments", "says"),
     [
         (["quantize", "model.onnx", "-d", "calib.npz", "-o", ""], "--output is ''; give "),
-        (["quantize", "model.onnx", "-d", "", "-o", "out"], "--data is ''; give "),
-        (["quantize", "", "-d", "calib.npz", "-o", "out"], "intact: MODEL is ''; give "),
-        (["evaluate", "", "-d", "calib.npz"], "intact: FOLDER is ''; give "),
+        (
+            ["quantize", "model.onnx", "-d", "", "-o", "out"],
+            "--data is ''; give a folder of images, an .npz or .npy file, or MODULE:FUNCTION\n",
+        ),
+        (
+            ["quantize", "", "-d", "calib.npz", "-o", "out"],
+            "intact: MODEL is ''; give the path of a model\n",
+        ),
+        (
+            ["evaluate", "", "-d", "calib.npz"],
+            "intact: FOLDER is ''; give the folder of a result\n",
+        ),
         (["convert-ranges", "--scale", "1", "--low", "0", "--high", "1"], "are both given"),
         (["convert-ranges", *RANGE, "--unsigned", "--symmetric"], "nothing below 0, and the low"),
         (["convert-ranges", *RANGE, "--unsigned", "--narrow"], "--narrow is for signed codes, and"),

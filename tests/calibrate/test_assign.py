@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import shlex
 from fractions import Fraction
 
 import numpy as np
+import onnx
 import pytest
 
 from intact.calibrate.assign import Method, assign, required_tensors
@@ -59,6 +61,23 @@ def test_minmax_takes_the_exact_extremes() -> None:
     seen = statistics["image"]
     assert config.params is not None
     assert config.params.scale == np.float32((seen.maximum - seen.minimum) / 255)
+
+
+@pytest.mark.parametrize("constant", [1 / 6, 0.125, 0.1244, 3.0, -40.0])
+@pytest.mark.parametrize("op_type", ["Mul", "Add"])
+def test_a_power_of_two_clips_no_constant(op_type: str, constant: float) -> None:
+    b = ModelBuilder()
+    x = b.node(op_type, b.input("x", ("batch", 4)), b.scalar(constant))
+    b.nodes.append(onnx.helper.make_node("Gemm", [x, b.weight(4, 2)], ["y"], "last"))
+    b.output("y", ("batch", 2))
+    graph = normalize(b.build())
+    plan, _ = calibrated(graph, load_target("integer-pow2"))
+    first = graph.nodes[0]
+    scale = float(plan.input_config(first, 1).dominator.scale or 0)
+    codes = round(abs(constant) / scale)
+    assert codes <= 127
+    if op_type == "Mul":  # its own scale: no step is wasted either
+        assert codes >= 63
 
 
 def test_the_plan_that_goes_in_is_not_changed() -> None:
@@ -125,11 +144,16 @@ def test_an_overflowing_bias_gets_room_and_a_note() -> None:
     plan, _ = calibrated(tiny_weights(1e-12, 5.0), load_target("onnxruntime"))
     weight, bias = first_conv(plan)
     assert [note.kind for note in plan.notes] == [NoteKind.BIAS_OVERFLOW]
-    assert "2 channel(s)" in str(plan.notes[0])
+    assert "the int32 bias would overflow in 2 channel(s)" in str(plan.notes[0])
     codes = bias.quantize(np.full(3, 5.0))
     assert np.all(np.abs(codes) <= 2**30 + 64)
     assert np.all(np.abs(bias.dequantize(codes) - 5.0) <= np.asarray(bias.scale) / 2 + 1e-6)
     assert float(weight.scale[2]) == pytest.approx(1 / 127)  # type: ignore[index]
+
+
+def test_the_type_of_an_overflowing_bias_is_the_targets() -> None:
+    plan, _ = calibrated(tiny_weights(1e-12, 1e9), load_target("tflite-16x8"))
+    assert "the int64 bias would overflow in 3 channel(s)" in str(plan.notes[0])
 
 
 def test_a_bias_that_no_weight_scale_makes_room_for_is_refused() -> None:
@@ -140,6 +164,20 @@ def test_a_bias_that_no_weight_scale_makes_room_for_is_refused() -> None:
     with pytest.raises(CalibrationError, match="bias is too large") as refused:
         assign(plan, statistics, Method.of(plan.target, "minmax"))
     assert str(graph.nodes[0].name) in str(refused.value)
+
+
+def test_remedies_can_be_pasted_whatever_nodes_are_called() -> None:
+    b = ModelBuilder()
+    limit = b.constant(np.full(4, -np.inf, np.float32))
+    x = b.node("Max", b.input("x", ["batch", 4]), b.scalar(0.5), name="first")
+    x = b.node("Mul", x, limit, name="model/mul; it's")
+    b.nodes.append(onnx.helper.make_node("Gemm", [x, b.weight(4, 2)], ["y"], "last"))
+    b.output("y")
+    graph = normalize(b.build())
+    with pytest.raises(CalibrationError, match="no finite value was observed") as refused:
+        calibrated(graph, load_target("integer-pow2"))
+    words = shlex.split(refused.value.with_flags.split("or ")[-1])
+    assert words == ["--keep-float", "model/mul; it's"]
 
 
 @pytest.mark.parametrize("size", [1e-3, 1e12])

@@ -10,7 +10,7 @@ from onnx import TensorProto
 
 from intact.calibrate.collect import collect
 from intact.calibrate.statistics import Statistics
-from intact.calibrate.synthetic import evenly_drawn_samples, synthetic_samples
+from intact.calibrate.synthetic import any_sample, evenly_drawn_samples, synthetic_samples
 from intact.data.sources import open_samples
 from intact.errors import DataError
 from intact.graph import Graph, normalize
@@ -54,6 +54,21 @@ def test_what_cannot_be_drawn_is_named() -> None:
     statistics = collect(graph, open_samples(seen, graph), ("ids", "shift"))
     with pytest.raises(DataError, match="'ids' cannot be generated"):
         synthetic_samples(graph, statistics, 3)
+
+
+def test_a_sample_of_which_only_types_and_shapes_are_known() -> None:
+    b = ModelBuilder()
+    x = b.node("Mul", b.input("x", ["n", 3, "length"]), b.input("gain", []))
+    b.node("Gather", x, b.input("at", [2], TensorProto.INT64), out="y", axis=1)
+    b.output("y")
+    found = any_sample(normalize(b.build()))
+    assert {name: array.shape for name, array in found.items()} == {
+        "x": (1, 3, 32),
+        "gain": (),
+        "at": (2,),
+    }
+    assert found["gain"].dtype == np.float32
+    assert set(found["at"].tolist()) <= {0, 1}
 
 
 def test_inputs_of_a_plan_without_statistics_fill_its_ranges() -> None:

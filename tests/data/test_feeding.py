@@ -11,7 +11,8 @@ from intact.data.feeding import Carried, Feeding, arranged, takes_feeds
 from intact.data.signature import InputSpec, input_specs, without_batch_axis
 from intact.data.sources import open_samples
 from intact.errors import DataError, UsageError
-from intact.graph import Graph
+from intact.graph import Graph, normalize
+from tests.models import ModelBuilder
 from tests.recurrent import recurrent_graph
 
 FLOAT = np.dtype(np.float32)
@@ -75,6 +76,8 @@ def test_what_gives_no_feeds_is_refused(shapes: dict[str, tuple[int, ...]], mess
 def test_which_models_take_feeds() -> None:
     images = {"x": InputSpec(FLOAT, (None, 3)), "y": InputSpec(FLOAT, (1, 2))}
     assert takes_feeds(SPECS, Feeding())
+    rows = {"x": InputSpec(FLOAT, (1, 3)), "state": InputSpec(FLOAT, (2, 1, 4))}
+    assert takes_feeds(rows, Feeding())  # axes 0 of different lengths
     assert not takes_feeds(images, Feeding())
     assert takes_feeds(images, Feeding(no_batch=("y",)))
     assert takes_feeds(images, Feeding(states={"out": "y"}))
@@ -84,6 +87,14 @@ def test_stacked_feeds_of_other_models_lose_their_batch_axis() -> None:
     specs = {"x": InputSpec(FLOAT, (1, 3)), "y": InputSpec(FLOAT, (None, 2))}
     found = without_batch_axis(specs, {"x": zeros(5, 1, 3), "y": zeros(5, 2)})
     assert (found["x"].shape, found["y"].shape) == ((5, 3), (5, 2))
+
+
+def test_stacked_feeds_of_other_models_are_read() -> None:
+    b = ModelBuilder()
+    b.node("Relu", b.input("x", [1, 3]), out="y")
+    b.output("y")
+    samples = open_samples({"x": zeros(5, 1, 3)}, normalize(b.build()))
+    assert [feed["x"].shape for feed, _ in samples.batches(1)] == [(1, 3)] * 5
 
 
 def test_states_follow_from_the_sample_before() -> None:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -38,6 +40,14 @@ def result(tmp_path_factory: pytest.TempPathFactory) -> Result:
 def folder(result: Result) -> Path:
     assert result.folder is not None
     return result.folder
+
+
+@pytest.mark.parametrize("run", [intact.execute, intact.evaluate, intact.verify])
+def test_a_list_of_arrays_is_told_to_be_one_of_dicts(
+    result: Result, run: Callable[..., Any]
+) -> None:
+    with pytest.raises(DataError, match="yields ndarray; yield dicts of arrays by input name"):
+        run(result, [IMAGES.astype(np.float32)])
 
 
 def floats(images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -12,6 +14,7 @@ from onnx import TensorProto, helper, numpy_helper
 import intact
 from intact.errors import UsageError
 from intact.flow.result import Result
+from intact.graph import normalize
 
 
 def model() -> onnx.ModelProto:
@@ -51,6 +54,43 @@ def test_formats_of_fixed_sizes_get_those_of_the_samples() -> None:
     assert sizes(found["onnxruntime"]) == [None, 3, None, None]
     assert sizes(found["tengine"])[1:] == [3, 6, 8]
     assert "Shape" not in {node.op_type for node in found["tengine"].plan.graph.nodes}
+
+
+def gated() -> onnx.ModelProto:
+    """A HardSigmoid of [N, 4], divided by the number of its elements."""
+    nodes = [
+        helper.make_node("HardSigmoid", ["x"], ["h"], "gate"),
+        helper.make_node("Size", ["h"], ["size"], "size"),
+        helper.make_node("Cast", ["size"], ["count"], "count", to=TensorProto.FLOAT),
+        helper.make_node("Div", ["h", "count"], ["y"], "divide"),
+    ]
+    ports = [helper.make_tensor_value_info(name, TensorProto.FLOAT, ["N", 4]) for name in "xy"]
+    graph = helper.make_graph(nodes, "gated", ports[:1], ports[1:])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+
+
+def test_a_model_is_inspected_as_it_would_be_quantized(tmp_path: Path) -> None:
+    def types(**options: Any) -> set[str]:
+        return {row.op_type for row in intact.inspect(gated(), **options).nodes}
+
+    assert types() == {"HardSigmoid", "Size", "Cast", "Div"}
+    assert types(input_shape={"": (2, 4)}) == {"HardSigmoid", "Mul"}
+    assert types(input_shape={"": (2, 4)}, expand=["HardSigmoid"]) == {"Mul", "Add", "Clip"}
+    with pytest.raises(UsageError, match=r"'x=\?,5' contradicts the model"):  # quoted to be pasted
+        intact.inspect(gated(), input_shape={"x": (None, 5)})
+    intact.quantize(model(), images(), output=tmp_path / "out")
+    for options in ({"expand": ["Div"]}, {"input_shape": {"x": (2, 3, 6, 8)}}):
+        with pytest.raises(UsageError, match="its operators, shapes, widths and float nodes are"):
+            intact.inspect(tmp_path / "out", **options)
+
+
+def test_a_size_with_a_name_is_set_wherever_it_has_that_name() -> None:
+    ports = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["N", "L"]) for n in "xyz"]
+    nodes = [helper.make_node("Add", ["x", "y"], ["z"], "add")]
+    graph = helper.make_graph(nodes, "named", ports[:2], ports[2:])
+    source = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    found = normalize(source, {"x": (None, 5)})
+    assert [str(value.shape) for value in (*found.inputs, *found.outputs)] == ["[N,5]"] * 3
 
 
 def test_samples_of_an_iterator_are_all_read() -> None:

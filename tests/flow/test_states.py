@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import intact
+from intact.errors import DataError
 from intact.flow.result import Result
 from tests.recurrent import STATE, WIDTH, recurrent_model
 
@@ -108,3 +109,14 @@ def test_a_search_runs_on_feeds() -> None:
         no_batch=["state"],
     )
     assert found.result.plan.provenance.no_batch == ("state",)
+
+
+def test_what_a_device_recorded_is_of_one_sample() -> None:
+    result = intact.quantize(recurrent_model(), with_state(), target="onnxruntime")
+    run = intact.execute(result, with_state(1), executor="integer", observe=None)
+    observed = {**run.outputs, **run.tensors}
+    with pytest.raises(
+        DataError, match="3 samples of one run each; record one, and give samples 1"
+    ):
+        intact.verify(result, with_state(3), observed=observed)
+    assert intact.verify(result, with_state(3), observed=observed, samples=1).samples == 1

@@ -73,7 +73,7 @@ GALLERY: Mapping[str, GalleryModel] = {
     # ---- images -----------------------------------------------------------------------------
     "mobilenet_v3": GalleryModel(
         vision.mobilenet_v3,
-        (33, 30, 28, 14),
+        (33, 30, 28, 24),
         {"no operator": "HardSwish HardSigmoid", "no integer reader": "Mul"},
     ),
     "shufflenet": GalleryModel(vision.shufflenet, (35, 32, 31, 20)),
@@ -101,7 +101,7 @@ GALLERY: Mapping[str, GalleryModel] = {
     # Powers of two clip the normalized activations, all of one range, in every layer alike.
     "normalized_net": GalleryModel(
         vision.normalized_net,
-        (42, 36, 39, 15),
+        (42, 36, 39, 19),
         {
             "no operator": "InstanceNormalization GroupNormalization",
             "no integer source": "Relu Reshape Mul Add GlobalAveragePool Flatten",
@@ -168,7 +168,7 @@ GALLERY: Mapping[str, GalleryModel] = {
     ),
     "older_text_transformer": GalleryModel(
         sequence.older_text_transformer,
-        (28, 27, 28, 8),
+        (28, 27, 28, 17),
         _ENCODER,
         sequence.padded_sentences,
     ),

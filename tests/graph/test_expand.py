@@ -38,23 +38,23 @@ def types(graph: Graph) -> Counter[str]:
 @pytest.mark.parametrize("axis", [-1, 1])
 def test_layer_norm_computes_the_same(opset: int, bias: bool, axis: int) -> None:
     graph = normed(opset, axis=axis, bias=bias, twice=True)
-    taken_apart = expand(graph, ["LayerNormalization"])
-    assert types(taken_apart)["LayerNormalization"] == 0
-    assert types(taken_apart)["ReduceMean"] == 4
+    expanded = expand(graph, ["LayerNormalization"])
+    assert types(expanded)["LayerNormalization"] == 0
+    assert types(expanded)["ReduceMean"] == 4
     x = {"x": np.random.default_rng(0).normal(2, 3, (4, 5, 8)).astype(np.float32)}
-    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(taken_apart, threads=1).run(x)
+    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(expanded, threads=1).run(x)
     np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-5, atol=1e-6)
 
 
 def test_names_and_shapes_survive_and_the_source_does_not_change() -> None:
     graph = normed(17)
     before = graph.hash
-    taken_apart = expand(graph, ["LayerNormalization"])
+    expanded = expand(graph, ["LayerNormalization"])
     assert graph.hash == before
     names = {str(value.name) for value in graph.values if value.producer() is not None}
-    assert names <= {str(value.name) for value in taken_apart.values}
-    assert all(value.shape is not None for value in taken_apart.values)
-    normalize(taken_apart.model)
+    assert names <= {str(value.name) for value in expanded.values}
+    assert all(value.shape is not None for value in expanded.values)
+    normalize(expanded.model)
 
 
 def test_what_hands_out_its_mean_stays() -> None:
@@ -87,11 +87,11 @@ def test_hard_sigmoid_computes_the_same(opset: int) -> None:
     b.node("HardSigmoid", b.input("x", ["n"]), alpha=1 / 6, beta=0.4, out="y")
     b.output("y", ["n"])
     graph = normalize(b.build())
-    taken_apart = expand(graph, ["HardSigmoid"])
-    assert [node.op_type for node in taken_apart.nodes] == ["Mul", "Add", "Clip"]
+    expanded = expand(graph, ["HardSigmoid"])
+    assert [node.op_type for node in expanded.nodes] == ["Mul", "Add", "Clip"]
     x = np.concatenate([SPECIAL, np.random.default_rng(0).normal(0, 3, 200).astype(np.float32)])
     wanted = FloatModel(graph, threads=1).run({"x": x})["y"]
-    found = FloatModel(taken_apart, threads=1).run({"x": x})["y"]
+    found = FloatModel(expanded, threads=1).run({"x": x})["y"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=6e-8)
 
 
@@ -101,11 +101,11 @@ def test_a_hard_sigmoid_goes_into_the_layer_in_front() -> None:
     b.node("HardSigmoid", x, out="y")
     b.output("y", ["batch", 6, 2, 2])
     graph = normalize(b.build())
-    taken_apart = expand(graph, ["HardSigmoid"])
-    assert [node.op_type for node in taken_apart.nodes] == ["Conv", "Clip"]
+    expanded = expand(graph, ["HardSigmoid"])
+    assert [node.op_type for node in expanded.nodes] == ["Conv", "Clip"]
     feeds = {"x": np.random.default_rng(0).normal(0, 9, (3, 4, 2, 2)).astype(np.float32)}
     wanted = FloatModel(graph, threads=1).run(feeds)["y"]
-    found = FloatModel(taken_apart, threads=1).run(feeds)["y"]
+    found = FloatModel(expanded, threads=1).run(feeds)["y"]
     np.testing.assert_allclose(found, wanted, rtol=0, atol=1e-6)
 
 
@@ -114,10 +114,10 @@ def test_a_computed_divisor_becomes_a_factor() -> None:
     b.node("Div", b.input("x", ["n"]), b.input("z", ["n"]), out="y")
     b.output("y", ["n"])
     graph = normalize(b.build())
-    taken_apart = expand(graph, ["Div"])
-    assert [node.op_type for node in taken_apart.nodes] == ["Reciprocal", "Mul"]
+    expanded = expand(graph, ["Div"])
+    assert [node.op_type for node in expanded.nodes] == ["Reciprocal", "Mul"]
     random = np.random.default_rng(0).normal(0, 3, (2, 200)).astype(np.float32)
     feeds = {"x": random[0], "z": random[1]}
     wanted = FloatModel(graph, threads=1).run(feeds)["y"]
-    found = FloatModel(taken_apart, threads=1).run(feeds)["y"]
+    found = FloatModel(expanded, threads=1).run(feeds)["y"]
     np.testing.assert_allclose(found, wanted, rtol=3e-7)

@@ -13,7 +13,8 @@ import numpy as np
 import onnx
 
 from tests.models import ModelBuilder
-from tests.nets.operators import MOST, OPERATORS, Draw, Shape
+from tests.nets.draw import MOST, Draw, Shape
+from tests.nets.operators import OPERATORS
 from tests.plans import Arrays
 
 INPUTS: tuple[Shape, ...] = ((3, 8, 8), (4, 6, 5), (5, 6), (4, 8), (12,))

@@ -99,7 +99,9 @@ def test_help_is_sentences() -> None:
         ({"progress": "yes"}, "progress is 'yes'; give a function"),
         ({"output": 3}, "output is 3; give the path of a folder"),
         ({"mean": "1"}, "mean is '1'; give a number, or one a channel"),
-        ({"bits": {"conv": 4.5}}, "give numbers by name"),
+        ({"bits": {"conv": 4.5}}, "give numbers by name, for instance {'conv1': 4}"),
+        ({"state": {"out": 3}}, "give names by name, for instance {'stateN': 'state'}"),
+        ({"state": "out=in"}, "give names by name"),
         ({"weight_bits": np.float32(4)}, "give a whole number"),
     ],
 )
@@ -129,6 +131,11 @@ def test_same_mistake_names_flag_on_the_command_line(capfd: pytest.CaptureFixtur
     assert capfd.readouterr().err == "intact: --samples is '0'; give 1 or more\n"
     assert run(["quantize", model, "-d", data, "-o", "out", "--method-option", "x"]) == 2
     assert "--method-option is 'x'; write NAME=NUMBER" in capfd.readouterr().err
+    assert run(["quantize", model, "-d", data, "-o", "out", "--state", "out="]) == 2
+    assert "--state is 'out='; write OUT=IN, for instance stateN=state" in capfd.readouterr().err
+    states = ["--state", "a=b", "--state", "a=c"]
+    assert run(["quantize", model, "-d", data, "-o", "out", *states]) == 2
+    assert "give a once" in capfd.readouterr().err
 
 
 def test_errors_name_flags_for_the_command_line_and_arguments_for_python() -> None:
@@ -146,12 +153,15 @@ def test_names_are_read_without_regard_to_case() -> None:
         io="INT8",
         order="RGB",
         resize="Bilinear",
-        expand=["layernormalization"],
+        expand=["layernormalization", "HARDSIGMOID"],
         improve=["Equalize"],
     )
     assert (options.method, options.weight_method, options.io) == ("kl", "mse", "int8")
     assert (options.formats, options.order, options.resize) == (("tflite",), "rgb", "bilinear")
-    assert (options.expand, options.improve) == (("LayerNormalization",), ("equalize",))
+    assert (options.expand, options.improve) == (
+        ("LayerNormalization", "HardSigmoid"),
+        ("equalize",),
+    )
     given: dict[str, Any] = {"method": "MinMax", "target": "OnnxRuntime", "formats": ["ONNX_QDQ"]}
     model, data = demo.model_path(), demo.calibration_path()
     result = api.quantize(model, data, samples=3, **given)

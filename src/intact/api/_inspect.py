@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from intact.errors import UsageError
 from intact.flow.quantize import overrides_of
+from intact.flow.shapes import with_shapes
 from intact.flow.sources import FloatSource, load_result, names_result, open_source, target_of
-from intact.graph import normalize
+from intact.graph.passes.expand import expand
 from intact.numerics.conversion import Quantization
 from intact.plan import build_plan
 from intact.plan.inspection import Inspection, inspect_plan
@@ -33,12 +34,14 @@ def inspect(options: InspectOptions) -> Inspection:
         source = open_source(options.model)
         described = target_of(source.target if options.target is None else options.target)
         if isinstance(source, FloatSource):
-            (graph,) = graphs_for(normalize(source.model), [described])
+            given = with_shapes(source.model, options.input_shape)
+            (graph,) = graphs_for(expand(given, options.expand), [described])
             return inspect_plan(build_plan(graph, described, overrides))
         plan = source.plan(described)
-    if overrides is not None:
+    if overrides is not None or options.expand or options.input_shape:
         raise UsageError(
-            "the model is quantized already, its widths and float nodes are given",
+            "the model is quantized already, its operators, shapes, widths and float nodes are "
+            "given",
             remedy="leave them out here, or inspect the float model",
         )
     return inspect_plan(plan)

@@ -29,7 +29,6 @@ from intact.calibrate.statistics import Statistics
 from intact.config import QuantState
 from intact.errors import CalibrationError
 from intact.graph import Role
-from intact.numerics.affine_params import PowerOfTwo
 from intact.plan import Note, NoteKind, QuantizedGraph, QuantPoint, quantization_points
 from intact.plan.bounds import follow_data
 from intact.plan.given_scales import GIVEN, ScaleTable
@@ -228,11 +227,13 @@ def _assign_activations(
             is_logarithmic = point.config.grid.exponential
             kind = _LOGARITHMIC if is_logarithmic else _ASYMMETRIC
             fallen.setdefault(kind, []).append(name)
-        groups.setdefault(id(root), TiedRanges(root)).add(point.config, (found.low, found.high))
+        group = groups.setdefault(id(root), TiedRanges(root))
+        group.add(point.config, (found.low, found.high), is_constant=point.is_constant)
     for key, group in groups.items():
         root, shared = group.root, masks.shared(key, *group.common())
-        params = partial(params_of, root.grid, *shared, PowerOfTwo.NEAREST, truncates=truncates)
-        root.set_checked(memo(("params", root.grid, shared), params))
+        power = group.power(shared, truncates=truncates)
+        params = partial(params_of, root.grid, *shared, power, truncates=truncates)
+        root.set_checked(memo(("params", root.grid, shared, power), params))
         root.observer = method.activations
     messages = [masks.note()] if masks.found else []
     messages += [

@@ -71,11 +71,11 @@ def any_sample(graph: Graph) -> Batch:
     generator = np.random.default_rng(_SEED)
     sample = {}
     for name, spec in input_specs(graph).items():
-        first, *others = spec.shape
-        shape = (first or 1, *(_OPEN if size is None else size for size in others))
-        drawn = generator.uniform(-1, 1, shape)
+        sizes = (_OPEN if axis else 1 for axis in range(len(spec.shape)))
+        shape = [size or drawn for size, drawn in zip(spec.shape, sizes, strict=True)]
+        drawn = np.asarray(generator.uniform(-1, 1, shape))
         whole = spec.dtype.kind != "f"
-        sample[name] = (drawn > 0 if whole else drawn).astype(spec.dtype)
+        sample[name] = np.asarray(drawn > 0 if whole else drawn).astype(spec.dtype)
     return sample
 
 

@@ -31,7 +31,7 @@ class TensorQuantConfig(SharedScale):
 
     Args:
         policy: A valid set of properties.
-        bits: 2 to 32, or 64.
+        bits: 2 to 32, 48 or 64.
         quant_min: Smallest integer used.
         quant_max: Largest integer used.
         rounding: Rounding mode.

@@ -28,11 +28,15 @@ from intact.graph.files.regular import open_file
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
 
 
-def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
+def load_arrays(path: Path, flag: str = "--data") -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
     """Read an ``.npy`` (an array) or an ``.npz`` (a dict of arrays).
 
     Arrays are memory-mapped; only compressed members of an ``.npz`` are read. Nothing in the file
     is executed: pickled objects are rejected.
+
+    Args:
+        path: The file.
+        flag: The option that names it, for messages.
 
     Raises:
         DataError: The file is missing, unreadable, of another kind or damaged, or has pickled
@@ -42,7 +46,7 @@ def load_arrays(path: Path) -> npt.NDArray[Any] | dict[str, npt.NDArray[Any]]:
         with open_file(path) as file:
             start = file.read(len(_NPY))
     except FileNotFoundError as error:
-        raise DataError(f"{path}: no such file", remedy="check --data") from error
+        raise DataError(f"{path}: no such file", remedy=f"check {flag}") from error
     except (OSError, ValueError) as error:  # ValueError: a null byte in the path
         reason = getattr(error, "strerror", None) or error
         raise DataError(f"{path}: cannot be read ({reason})") from error
@@ -149,22 +153,11 @@ def open_samples(
             f"--mask {mask} is for inputs that all have samples along axis 0", remedy="leave it out"
         )
     refuse_other_rank(mask, specs)
+    preprocess = preprocess or Preprocess()
     if is_folder(source):
         if mask is not None:
             raise DataError(f"{source}: a folder of images has no mask", remedy="remove the mask")
-        from intact.data.images.reader import open_folder
-
-        images = open_folder(
-            Path(source),
-            specs,
-            preprocess or Preprocess(),
-            limit=limit,
-            labels=None if labels is None else Path(labels),
-            skip_bad=skip_bad,
-        )
-        # The folder's threads apply mean and scale already.
-        exact = {images.takes.name: images.takes.spec}
-        return Samples(str(source), exact, images, limit=limit, count=len(images))
+        return _images(source, specs, preprocess, limit, labels, skip_bad=skip_bad)
     if labels is not None:
         raise DataError(
             "--labels needs a folder of images",
@@ -183,7 +176,7 @@ def open_samples(
         name,
         specs,
         reader,
-        preprocess or Preprocess(),
+        preprocess,
         limit,
         count,
         mask=mask,
@@ -191,6 +184,27 @@ def open_samples(
         feeding=feeding,
         step=step,
     )
+
+
+def _images(
+    folder: str | Path,
+    specs: Mapping[str, InputSpec],
+    preprocess: Preprocess,
+    limit: int | None,
+    labels: str | Path | None,
+    *,
+    skip_bad: bool,
+) -> Samples:
+    """Open a folder of images."""
+    from intact.data.images.reader import open_folder
+
+    table = None if labels is None else Path(labels)
+    images = open_folder(
+        Path(folder), specs, preprocess, limit=limit, labels=table, skip_bad=skip_bad
+    )
+    # The folder's threads apply mean and scale already.
+    exact = {images.takes.name: images.takes.spec}
+    return Samples(str(folder), exact, images, limit=limit, count=len(images))
 
 
 def _by_own_name(
@@ -246,8 +260,8 @@ def _feed_count(
     for batch in reader:
         if not isinstance(batch, Mapping):  # reported when read
             return None
-        given = {n: as_array("data", n, array) for n, array in batch.items() if n in specs}
         try:
+            given = {n: as_array("data", n, array) for n, array in batch.items() if n in specs}
             count += arranged("data", specs, given, feeding).count
         except DataError:  # reported when read
             return None

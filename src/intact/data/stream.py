@@ -184,8 +184,7 @@ class Samples:
         """Yield feeds, with the states that the float model gives, and report each."""
         carried = Carried(self.feeding.states, self.specs)
         for done, feed in enumerate(self._feeds()):
-            ready = {name: carried.into(feed)[name] for name in self.specs}
-            ready = check_feed(self.source, self.specs, ready, done)
+            ready = check_feed(self.source, self.specs, carried.into(feed), done)
             self._note(ready, 1)
             yield ready
             if self.progress is not None:

@@ -82,25 +82,13 @@ def evaluate_result(
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
     float_model = FloatModel(result.plan.graph, threads=threads)
-    is_deployed = next(iter(result.exports)) == ONNX_QDQ
     runtime, quantized = _runs(result, threads)
-    seen = _Pass.of(float_model.outputs, metric)
-    first: Batch = {}
-    carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself
-    for feeds, count in samples.batches(size):
-        first = first or feeds
-        found = quantized(carried.into(feeds))
-        carried.keep(found)
-        seen.add(float_model.run(feeds), found, size, count)
+    seen, first = _run_both(float_model, quantized, samples, size, metric)
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
     metrics = {} if metric is None else _figures(metric, seen.records, samples)
     outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
     error = outputs[seen.output]
-    timed = None
-    if is_deployed:
-        begin(samples.progress, "timing both models")
-        timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
     evaluation = Evaluation(
         samples=seen.samples,
         output=seen.output,
@@ -109,11 +97,10 @@ def evaluate_result(
         sqnr_db=error.sqnr_db,
         cosine=error.cosine,
         bytes=result.sizes(),
-        latency_ms=None if timed is None else timed.milliseconds,
+        latency_ms=None,
         latency_batch=size,
-        speedup=None if timed is None else timed.ratio,
+        speedup=None,
         runtime=runtime,
-        latency_runs=(0, 0) if timed is None else timed.runs,
         outputs=outputs if len(outputs) > 1 else {},
         metrics=metrics,
         skipped=samples.skipped,
@@ -122,8 +109,32 @@ def evaluate_result(
         warnings=_warnings(scores, labels, error),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
+    if next(iter(result.exports)) == ONNX_QDQ:  # run by what it is deployed to
+        begin(samples.progress, "timing both models")
+        timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
+        evaluation.latency_ms, evaluation.speedup = timed.milliseconds, timed.ratio
+        evaluation.latency_runs = timed.runs
     is_other = result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _run_both(
+    float_model: FloatModel,
+    quantized: Callable[[Batch], _Arrays],
+    samples: Samples,
+    size: int,
+    metric: Metric | None,
+) -> tuple[_Pass, Batch]:
+    """Run both models over the samples; return what was seen, and the first batch."""
+    seen = _Pass.of(float_model.outputs, metric)
+    first: Batch = {}
+    carried = Carried(samples.feeding.states, samples.specs)  # of the quantized model itself
+    for feeds, count in samples.batches(size):
+        first = first or feeds
+        found = quantized(carried.into(feeds))
+        carried.keep(found)
+        seen.add(float_model.run(feeds), found, size, count)
+    return seen, first
 
 
 def _warnings(

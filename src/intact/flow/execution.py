@@ -174,8 +174,7 @@ def in_numbers(samples: Samples, plan: QuantizedGraph, *, pixels: bool = True) -
     """
     if has_logarithmic_levels(plan):  # there is no program, and no code of integers
         return samples
-    batches = samples.reader if isinstance(samples.reader, list) else []
-    arrays = (np.asarray(batch.get(name)) for batch in batches for name in samples.specs)
+    arrays = (np.asarray(b.get(name)) for b in _batches(samples) or () for name in samples.specs)
     if not any(np.issubdtype(array.dtype, np.integer) for array in arrays):
         return samples
     return with_codes(samples, lower(plan), pixels=pixels)
@@ -192,13 +191,14 @@ def with_codes(samples: Samples, program: Program, *, pixels: bool = False) -> S
         pixels: Take bytes for pixels, which are numbers, even where codes are bytes too. So they
             are in any case where a mean or scale is to be applied.
     """
-    if not isinstance(samples.reader, list):
+    given = _batches(samples)
+    if given is None:
         return samples
     encodings = _input_encodings(program)
     pixels = pixels or samples.preprocess != Preprocess()
     found: dict[str, None] = {}
     batches: list[Batch] = []
-    for batch in samples.reader:
+    for batch in given:
         fresh = dict(batch)
         for name, encoding in encodings.items():
             array = np.asarray(fresh.get(name))
@@ -211,6 +211,14 @@ def with_codes(samples: Samples, program: Program, *, pixels: bool = False) -> S
     if not found:
         return samples
     return replace(samples, reader=batches, preprocess=Preprocess(), codes=tuple(found))
+
+
+def _batches(samples: Samples) -> list[Batch] | None:
+    """Return batches that are in memory; None for others, and for what is reported when read."""
+    given = samples.reader
+    if not isinstance(given, list) or not all(isinstance(batch, Mapping) for batch in given):
+        return None
+    return given
 
 
 def _refuse_other_codes(name: str, array: npt.NDArray[Any], encoding: Encoding) -> None:

@@ -106,12 +106,7 @@ def results_for(
         described = _not_in_place(described)
     names = _distinct_names(described)
     improvements = Improvements.of(options.improve)
-    ready: list[tuple[Target, tuple[Method, ...], Deployment]] = []
-    given_method = (options.method, options.weight_method, options.method_options)
-    for each in described:
-        with refusals.of(each.name):
-            deployment = deployment_of(each, options.formats, options.io)
-            ready.append((each, Method.candidates(each, *given_method), deployment))
+    ready = _ready(options, described, refusals)
     if not ready:
         return {}
     source = open_source(options.model)
@@ -151,6 +146,19 @@ def results_for(
             named = target_named(given_as)
             results[name].recipe = recipe_of("quantize", options, results[name], target=named)
     return results
+
+
+def _ready(
+    options: QuantizationOptions, targets: Sequence[Target], refusals: Refusals
+) -> list[tuple[Target, tuple[Method, ...], Deployment]]:
+    """Return the methods and the deployment of each target that has what is asked for."""
+    found = []
+    given = (options.method, options.weight_method, options.method_options)
+    for each in targets:
+        with refusals.of(each.name):
+            deployment = deployment_of(each, options.formats, options.io)
+            found.append((each, Method.candidates(each, *given), deployment))
+    return found
 
 
 def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Graph]:

@@ -198,7 +198,7 @@ def compare_observed(
     """
     name = str(observed) if isinstance(observed, str | Path) else "recorded"
     if isinstance(observed, str | Path):
-        dump = load_arrays(Path(observed))
+        dump = load_arrays(Path(observed), "--observed")
         if not isinstance(dump, Mapping):
             raise DataError(
                 f"{observed}: one array without a name", remedy="give an .npz, keyed by tensor name"
@@ -207,7 +207,15 @@ def compare_observed(
         dump = {key: np.asarray(array) for key, array in observed.items()}
     dump = by_own_name(name, plan.graph.aliases, dump)
     batches = list(batches_of(samples, plan.graph))
-    feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in batches[0]}
+    if samples.takes_feeds and len(batches) > 1:
+        raise DataError(
+            f"{name}: recorded tensors are of one run, and there are {len(batches)} samples of one "
+            "run each",
+            remedy="record one, and give --samples 1",
+        )
+    feeds = batches[0]
+    if len(batches) > 1:
+        feeds = {key: np.concatenate([batch[key] for batch in batches]) for key in feeds}
     beside = _only_in_the_file(plan, dump)
     arrays: dict[str, npt.NDArray[Any]] = {
         key: np.asarray(array) for key, array in dump.items() if key not in beside

@@ -1,17 +1,14 @@
-"""Second names of inputs and outputs: what the file that a model was read from calls its tensors.
-
-They are metadata of the model, so that they hold in a result's folder too.
-"""
+"""Second names of inputs and outputs: what the file of another format calls its tensors."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import TypeVar
 
 import onnx_ir as ir
 
-from intact.errors import DataError, ModelError
+from intact.errors import DataError
+from intact.graph.metadata import metadata_of, set_metadata
 
 METADATA_KEY = "intact.aliases"
 
@@ -25,8 +22,7 @@ def set_aliases(model: ir.Model, aliases: Mapping[str, str]) -> None:
         model: Changed in place.
         aliases: Names of inputs and outputs, by second name.
     """
-    if aliases:
-        model.metadata_props[METADATA_KEY] = json.dumps(dict(aliases))
+    set_metadata(model, METADATA_KEY, dict(aliases))
 
 
 def aliases_of(model: ir.Model) -> dict[str, str]:
@@ -35,22 +31,14 @@ def aliases_of(model: ir.Model) -> dict[str, str]:
     Raises:
         ModelError: The metadata does not hold what `set_aliases` writes.
     """
-    text = model.metadata_props.get(METADATA_KEY)
-    if text is None:
-        return {}
-    try:
-        found = json.loads(text)
-    except (ValueError, RecursionError):
-        found = None
     ports = {str(value.name) for value in (*model.graph.inputs, *model.graph.outputs)}
-    if not isinstance(found, dict) or not all(
-        isinstance(name, str) and name in ports for name in found.values()
-    ):
-        raise ModelError(
-            f"the model's metadata {METADATA_KEY!r} cannot be read",
-            remedy="remove that entry, or read the original model again",
-        )
-    return {alias: name for alias, name in found.items() if alias not in ports}
+
+    def read(stored: Mapping[str, str]) -> dict[str, str]:
+        if not ports.issuperset(stored.values()):
+            raise ValueError(stored)
+        return {alias: name for alias, name in stored.items() if alias not in ports}
+
+    return metadata_of(model, METADATA_KEY, read, {})
 
 
 def by_own_name(

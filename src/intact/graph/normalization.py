@@ -10,7 +10,7 @@ import onnx
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.graph.files.claims import forget_claims
+from intact.graph.files.claims import forget_claims, forget_made_up_names
 from intact.graph.files.load import load_model
 from intact.graph.graph import Graph
 from intact.graph.passes import library
@@ -98,6 +98,7 @@ def normalize(
     if ask_runtime(model):
         library.infer_shapes(model)
     _refuse_negative_sizes(model)
+    forget_made_up_names(model)
     graph = Graph(model)
     if not graph.inputs:
         raise ModelError(

@@ -1,11 +1,7 @@
-"""States: inputs that a model of streams takes from its last run, and what they are at first.
-
-They are metadata of the model, so that they hold in a result's folder too.
-"""
+"""States: inputs that a model of streams takes from its last run, and what they are at first."""
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -15,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.errors import ModelError
+from intact.graph.metadata import metadata_of, set_metadata
 
 METADATA_KEY = "intact.states"
 
@@ -36,12 +32,11 @@ class State(msgspec.Struct, frozen=True, eq=False):
 
 def set_states(model: ir.Model, states: Sequence[State]) -> None:
     """Store the states of a model, which is changed in place."""
-    if states:
-        found = {
-            state.before: {"after": state.after, "shape": state.first.shape, "first": _flat(state)}
-            for state in states
-        }
-        model.metadata_props[METADATA_KEY] = json.dumps(found)
+    found = {
+        state.before: {"after": state.after, "shape": state.first.shape, "first": _flat(state)}
+        for state in states
+    }
+    set_metadata(model, METADATA_KEY, found)
 
 
 def _flat(state: State) -> list[float]:
@@ -56,22 +51,16 @@ def states_of(model: ir.Model) -> Mapping[str, State]:
     Raises:
         ModelError: The metadata does not hold what `set_states` writes.
     """
-    text = model.metadata_props.get(METADATA_KEY)
-    if text is None:
-        return {}
     inputs = {str(value.name): value for value in model.graph.inputs}
     outputs = {str(value.name) for value in model.graph.outputs}
-    try:
-        found = {name: _state(inputs[name], each) for name, each in json.loads(text).items()}
-        fits = all(state.after in outputs for state in found.values())
-    except (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError):
-        fits = False
-    if not fits:
-        raise ModelError(
-            f"the model's metadata {METADATA_KEY!r} cannot be read",
-            remedy="remove that entry, or read the original model again",
-        )
-    return found
+
+    def read(stored: Mapping[str, Mapping[str, Any]]) -> dict[str, State]:
+        found = {name: _state(inputs[name], each) for name, each in stored.items()}
+        if not outputs.issuperset(state.after for state in found.values()):
+            raise ValueError(stored)
+        return found
+
+    return metadata_of(model, METADATA_KEY, read, {})
 
 
 def _state(value: ir.Value, stored: Mapping[str, Any]) -> State:
@@ -81,7 +70,7 @@ def _state(value: ir.Value, stored: Mapping[str, Any]) -> State:
         not isinstance(length, int) or length == own
         for length, own in zip(wanted[1:], shape[1:], strict=True)
     )
-    numbers = np.array(stored["first"], np.float32)
+    numbers = np.array([float(number) for number in stored["first"]], np.float32)
     if not is_input or shape[:1] != (1,) or numbers.size not in (1, math.prod(shape)):
         raise ValueError(shape)
     first = np.broadcast_to(numbers.reshape(shape if numbers.size > 1 else ()), shape)

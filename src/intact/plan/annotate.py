@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from shlex import quote
+
 import msgspec
 import onnx_ir as ir
 
@@ -197,7 +199,7 @@ def _check_width(place: str, bits: int, node: ir.Node, end: TensorEnd, target: T
     raise UsageError(
         f"--bits {place}={bits}: target {target.name} declares {declared} at {end} "
         f"({node.op_type})",
-        remedy=f"give 2 to {widest} bits, or --keep-float {node.name}",
+        remedy=f"give 2 to {widest} bits, or --keep-float {quote(str(node.name))}",
     )
 
 

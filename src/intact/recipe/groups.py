@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
 
+from intact.graph.op_table import EXPANDABLE
 from intact.recipe.declare import Options, option, options_of, required
 from intact.recipe.kinds import (
     File,
@@ -19,8 +20,8 @@ from intact.recipe.kinds import (
     overrides,
     path_or_preprocess,
 )
-from intact.recipe.numbers import Count, Memory, Numbers, Pairs, Whole
-from intact.recipe.pairs import Links, Shapes
+from intact.recipe.numbers import Count, Memory, Number, Numbers, Whole
+from intact.recipe.pairs import Pairs, Shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -47,13 +48,25 @@ MODEL = Given(
     "the path of a model, an onnx.ModelProto or an onnx_ir.Model",
     ["onnx.ModelProto", "onnx.onnx_ml_pb2.ModelProto", "onnx_ir.Model", "onnx_ir._core.Model"],
     "MODEL",
+    text="the path of a model",
 )
-RESULT = Given("a result, or the folder of one", ["intact.flow.result.Result"], "FOLDER")
-RUNNABLE = Given("a result or its folder, or a model", (), "FOLDER|MODEL")
+RESULT = Given(
+    "a result, or the folder of one",
+    ["intact.flow.result.Result"],
+    "FOLDER",
+    text="the folder of a result",
+)
+RUNNABLE = Given(
+    "a result or its folder, or a model",
+    (),
+    "FOLDER|MODEL",
+    text="the folder of a result, or the path of a model",
+)
 DATA = Given(
     "a folder of images, an .npz or .npy file, MODULE:FUNCTION, or arrays",
     (),
     "FOLDER|FILE|MODULE:FUNCTION",
+    text="a folder of images, an .npz or .npy file, or MODULE:FUNCTION",
 )
 LOADED = "A loaded model will do too; it is not changed."
 ARRAYS = "An array, a dict of arrays or an iterable of such dicts will do too."
@@ -63,7 +76,6 @@ SAMPLES = (
 )
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
 IMAGE_SECTION = "Images (where the data is a folder)"
-_EXPANSIONS = ("LayerNormalization",)
 
 
 def named(text: str) -> str:
@@ -72,7 +84,7 @@ def named(text: str) -> str:
 
 
 def _op_type(text: str) -> str:
-    return next((name for name in _EXPANSIONS if name.lower() == text.lower()), text)
+    return next((name for name in EXPANDABLE if name.lower() == text.lower()), text)
 
 
 class TerminalOptions(Options, kw_only=True):
@@ -191,7 +203,7 @@ class MethodOptions(Options, kw_only=True):
         "target's.",
     )
     method_options: Mapping[str, float] | None = option(
-        Pairs("percentile=99.9", "NAME=NUMBER"),
+        Pairs(Number(), "numbers", "percentile=99.9", "NAME=NUMBER"),
         None,
         "An option of the method of activations, e.g. percentile=99.9. Several may be given.",
         flag="--method-option",
@@ -232,7 +244,7 @@ class FeedOptions(Options, kw_only=True):
         "further first axis. Several may be given.",
     )
     state: Mapping[str, str] | None = option(
-        Links("stateN=state", "OUT=IN"),
+        Pairs(Text("a name"), "names", "stateN=state", "OUT=IN"),
         None,
         "An output that becomes an input of the next sample: the samples are a sequence, which "
         "begins with what the data gives, or else with zeros. Several may be given.",
@@ -307,7 +319,7 @@ class WidthOptions(Options, kw_only=True):
         "A node, or an operator type, to keep in float. Several may be given.",
     )
     bits: Mapping[str, int] | None = option(
-        Pairs("conv1=4", "NODE=N", whole=True),
+        Pairs(Whole(), "numbers", "conv1=4", "NODE=N"),
         None,
         "Bits of a node's weight (of its output if it has no weight); NODE.weight, NODE.input and "
         "NODE.output name one. Several may be given.",
@@ -335,14 +347,14 @@ class GraphOptions(Options, kw_only=True):
         Names("operator types", _op_type, "TYPE"),
         (),
         "An operator type to expand into simpler operators that can be integers: "
-        "BatchNormalization, Div, HardSigmoid or LayerNormalization. Several may be given.",
+        f"{', '.join(EXPANDABLE[:-1])} or {EXPANDABLE[-1]}. Several may be given.",
     )
     input_shape: Mapping[str, Sequence[int | None]] | None = option(
         Shapes(),
         None,
         "The shape of an input that leaves it open, with ? for what stays open; its name may be "
         "left out where there is one input. Left out, formats of fixed sizes get that of the "
-        "samples. Several may be given.",
+        "samples, if there are any. Several may be given.",
         in_python="None is any size, and an empty name that of the only input.",
     )
 

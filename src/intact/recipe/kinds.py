@@ -200,6 +200,7 @@ class Given(Kind[Any]):
             objects. Empty takes every object that is no number.
         metavar: What the help writes behind the flag.
         read: Gives a text its one form.
+        text: What a text may be, as a phrase, where ``what`` names objects too.
     """
 
     def __init__(
@@ -208,19 +209,24 @@ class Given(Kind[Any]):
         types: Sequence[str] = (),
         metavar: str = "FILE",
         read: Callable[[str], str] = str,
+        *,
+        text: str = "",
     ) -> None:
         self.expects, self.types, self.metavar, self._read = what, types, metavar, read
+        self._text = text or what
 
     def check(self, value: Any) -> Any:
         """Take a text, a path or one of the objects."""
-        if isinstance(value, str) and value:
+        if isinstance(value, str):
+            if not value:
+                raise Unfit(f"give {self._text}")
             return self._read(value)
         is_taken = (
             any(is_instance(value, each) for each in self.types)
             if self.types
             else not (value is None or isinstance(value, bool | int | float | complex | bytes))
         )
-        if not (is_taken or isinstance(value, Path)) or isinstance(value, str):  # an empty one
+        if not (is_taken or isinstance(value, Path)):
             raise self.wrong()
         return value
 

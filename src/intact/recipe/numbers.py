@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from intact.recipe.kinds import Kind, TomlValue, Unfit, is_instance
@@ -142,53 +142,6 @@ class Numbers(Kind[tuple[Any, ...]]):
     def to_toml(self, value: Any) -> TomlValue | None:
         """Write a list."""
         return list(value)
-
-
-class Pairs(Kind[Mapping[str, Any]]):
-    """Numbers by name: ``NAME=NUMBER``; the flag is repeated.
-
-    Args:
-        example: Of such a pair.
-        metavar: What the help writes behind the flag.
-        whole: Take whole numbers only.
-    """
-
-    repeated = True
-
-    def __init__(self, example: str, metavar: str, *, whole: bool = False) -> None:
-        self.example, self.metavar, self.whole = example, metavar, whole
-        name, _, number = example.rpartition("=")
-        self.expects = f"numbers by name, for instance {{{name!r}: {number}}}"
-
-    def parse_all(self, texts: Sequence[str]) -> Mapping[str, Any]:
-        """Read each text as a name and a number."""
-        found: dict[str, Any] = {}
-        for text in texts:
-            name, mark, number = text.rpartition("=")
-            try:
-                value = int(number) if self.whole else float(number)
-            except ValueError:
-                mark = ""
-            if not mark or not name:
-                raise Unfit(f"write {self.metavar}, for instance {self.example}")
-            if name in found:
-                raise Unfit(f"give {name} once")
-            found[name] = value
-        return found
-
-    def check(self, value: Any) -> Mapping[str, Any]:
-        """Take a mapping from texts to numbers."""
-        one: Kind[Any] = Whole() if self.whole else Number()
-        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
-            raise self.wrong()
-        try:
-            return {name: one.check(number) for name, number in value.items()}
-        except Unfit:
-            raise self.wrong() from None
-
-    def to_toml(self, value: Any) -> TomlValue:
-        """Write a table."""
-        return dict(value)
 
 
 _UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}

@@ -1,4 +1,4 @@
-"""The kinds of options that give something else than numbers by name."""
+"""The kinds of options that give values by name."""
 
 from __future__ import annotations
 
@@ -11,44 +11,53 @@ from intact.recipe.numbers import Whole
 Shape = tuple[int | None, ...]
 
 
-class Links(Kind[Mapping[str, str]]):
-    """Names by name: ``OUT=IN``; the flag is repeated.
+class Pairs(Kind[Mapping[str, Any]]):
+    """Values by name: ``NAME=VALUE``; the flag is repeated.
 
     Args:
+        one: The kind of each value.
+        what: What values are, in the plural.
         example: Of such a pair.
         metavar: What the help writes behind the flag.
     """
 
     repeated = True
 
-    def __init__(self, example: str, metavar: str) -> None:
-        self.example, self.metavar = example, metavar
-        first, _, second = example.partition("=")
-        self.expects = f"names by name, for instance {{{first!r}: {second!r}}}"
+    def __init__(self, one: Kind[Any], what: str, example: str, metavar: str) -> None:
+        self.one, self.example, self.metavar = one, example, metavar
+        name, _, value = example.rpartition("=")
+        self.expects = f"{what} by name, for instance {{{name!r}: {one.parse(value)!r}}}"
 
-    def parse_all(self, texts: Sequence[str]) -> Mapping[str, str]:
-        """Read each text as two names."""
-        found: dict[str, str] = {}
+    def parse_all(self, texts: Sequence[str]) -> Mapping[str, Any]:
+        """Read each text as a name and a value."""
+        found: dict[str, Any] = {}
         for text in texts:
-            first, mark, second = text.rpartition("=")
-            if not (first and mark and second):
-                raise Unfit(f"write {self.metavar}, for instance {self.example}")
-            if first in found:
-                raise Unfit(f"give {first} once")
-            found[first] = second
+            name, mark, value = text.rpartition("=")
+            if not (name and mark and value):
+                raise self._malformed()
+            if name in found:
+                raise Unfit(f"give {name} once")
+            try:
+                found[name] = self.one.parse(value)
+            except Unfit:
+                raise self._malformed() from None
         return found
 
-    def check(self, value: Any) -> Mapping[str, str]:
-        """Take a mapping from texts to texts."""
-        if not isinstance(value, Mapping):
+    def check(self, value: Any) -> Mapping[str, Any]:
+        """Take a mapping from texts to values."""
+        if not isinstance(value, Mapping) or not all(isinstance(name, str) for name in value):
             raise self.wrong()
-        if not all(isinstance(each, str) for pair in value.items() for each in pair):
-            raise self.wrong()
-        return dict(value)
+        try:
+            return {name: self.one.check(each) for name, each in value.items()}
+        except Unfit:
+            raise self.wrong() from None
 
     def to_toml(self, value: Any) -> TomlValue:
         """Write a table."""
         return dict(value)
+
+    def _malformed(self) -> Unfit:
+        return Unfit(f"write {self.metavar}, for instance {self.example}")
 
 
 class Shapes(Kind[Mapping[str, Shape]]):

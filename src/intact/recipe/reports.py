@@ -15,6 +15,7 @@ from intact.recipe.groups import (
     RUNNABLE,
     SAMPLES,
     ComparisonOptions,
+    GraphOptions,
     LabelOptions,
     LimitOptions,
     RecipeOptions,
@@ -40,7 +41,7 @@ if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, ModelSource, TargetSource
 
 
-class InspectOptions(WidthOptions, LimitOptions):
+class InspectOptions(GraphOptions, WidthOptions, LimitOptions):
     """The options of `inspect`."""
 
     model: ModelSource = required(
@@ -184,7 +185,12 @@ class VerifyAllOptions(LabelOptions, ComparisonOptions):
     section: ClassVar[str] = "What is compared"
 
     result: Any = required(
-        Given("a result or its folder", ["intact.flow.result.Result"], "FOLDER|FILE.tflite"),
+        Given(
+            "a result or its folder",
+            ["intact.flow.result.Result"],
+            "FOLDER|FILE.tflite",
+            text="the folder of a result, or a .tflite file",
+        ),
         "A folder that intact wrote, or one with a result for each target.",
         in_python="A result will do too.",
     )

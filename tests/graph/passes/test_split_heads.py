@@ -61,3 +61,17 @@ def test_other_orders_and_readers_stay() -> None:
     b.node("Relu", moved, out="whole")
     b.output("whole")
     assert 5 in ranks(normalize(b.build()))
+
+
+def test_parts_across_samples_stay() -> None:
+    """Rows would be shared out to more samples: shapes that follow would be wrong."""
+    b = ModelBuilder(17)
+    split = b.node("Reshape", b.input("x", ["batch", 6, 24]), b.ints(-1, 3, 3, 2, 4))
+    moved = b.node("Transpose", split, perm=[2, 0, 3, 1, 4])
+    b.node("Relu", b.node("Gather", moved, b.constant(np.array(1)), axis=0), out="y")
+    b.output("y")
+    graph = normalize(b.build())
+    assert 5 in ranks(graph)
+    x = np.arange(288, dtype=np.float32).reshape(2, 6, 24)
+    wanted = x.reshape(-1, 3, 3, 2, 4).transpose(2, 0, 3, 1, 4)[1]
+    np.testing.assert_array_equal(FloatModel(graph, threads=1).run({"x": x})["y"], wanted)

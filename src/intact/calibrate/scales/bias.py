@@ -1,9 +1,10 @@
-"""Passive biases: scale s_w * s_x, int32, and the repair of those that would overflow."""
+"""Passive biases: scale s_w * s_x, and the repair of those that would overflow."""
 
 from __future__ import annotations
 
 from collections.abc import Hashable
 from functools import partial
+from shlex import quote
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -18,7 +19,7 @@ from intact.graph import bias_slot, data_slots, weight_slot
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import GIVEN
-from intact.targets import DeadChannels
+from intact.targets import DeadChannels, DType
 
 if TYPE_CHECKING:
     from intact.plan.dead_channels import Mask
@@ -70,7 +71,8 @@ def assign_biases(plan: QuantizedGraph, memo: Memo | None = None) -> list[Note]:
         if fitted.is_raised and fitted.weight is not None:
             weight_config.set_checked(fitted.weight)
         if fitted.overflows:
-            notes.append(_note(node, fitted.overflows, is_given=_is_settled(weight_config)))
+            kind, is_given = plan.target.bias.dtype, _is_settled(weight_config)
+            notes.append(_note(node, fitted.overflows, kind, is_given=is_given))
         if fitted.lost:
             notes.append(_note_of_lost(plan, node, fitted.lost))
         config.set_checked(fitted.bias)
@@ -208,8 +210,8 @@ def _raise(
 ) -> None:
     if np.max(needed, where=where, initial=0.0) > np.finfo(np.float32).max / 2:
         raise CalibrationError(
-            f"{node.name}: its bias is too large for int32 beside inputs as small as these",
-            remedy=f"--keep-float {node.name}, or samples as the model wants them",
+            f"{node.name}: its bias is too large beside inputs as small as these",
+            remedy=f"--keep-float {quote(str(node.name))}, or samples as the model wants them",
         )
     if weight.grid.power_of_two:
         needed = np.exp2(np.ceil(np.log2(np.maximum(needed, np.finfo(np.float32).tiny))))
@@ -236,8 +238,8 @@ def _set_bias_scale(
     config.set_params(scale)
 
 
-def _note(node: ir.Node, channels: int, *, is_given: bool) -> Note:
-    overflow = f"the int32 bias would overflow in {channels} channel(s); "
+def _note(node: ir.Node, channels: int, kind: DType, *, is_given: bool) -> Note:
+    overflow = f"the {kind} bias would overflow in {channels} channel(s); "
     if is_given:
         return Note(
             NoteKind.BIAS_OVERFLOW,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from shlex import quote
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +16,12 @@ from intact.calibrate.scales.roles import is_parameter, refuse_not_finite
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, TensorQuantConfig
 from intact.errors import CalibrationError
-from intact.numerics.affine_params import PowerOfTwo, QuantParams, params_from_range
+from intact.numerics.affine_params import (
+    PowerOfTwo,
+    QuantParams,
+    params_from_range,
+    range_from_params,
+)
 from intact.numerics.conversion import SMALLEST, six_decimals
 from intact.numerics.distribution import Distribution
 from intact.numerics.levels import Levels, Scheme
@@ -90,7 +96,7 @@ def _refuse_empty(count: int, point: QuantPoint) -> None:
     if count == 0:
         raise CalibrationError(
             f"tensor {str(point.value.name)!r}: no finite value was observed",
-            remedy=f"check the samples, or --keep-float {point.end.node}",
+            remedy=f"check the samples, or --keep-float {quote(point.end.node)}",
         )
 
 
@@ -170,9 +176,13 @@ class TiedRanges:
     _follows: str = Follows.MASTER
     _bits: list[int] = field(default_factory=list)
     _ranges: list[Range] = field(default_factory=list)
+    _constants: Range = (0.0, 0.0)
 
-    def add(self, config: TensorQuantConfig, found: Range) -> None:
+    def add(self, config: TensorQuantConfig, found: Range, *, is_constant: bool) -> None:
         """Take in the range of an end of the group."""
+        if is_constant:
+            low, high = self._constants
+            self._constants = min(low, found[0]), max(high, found[1])
         at = len(self._bits)
         if config is self.root:
             at = 0
@@ -184,6 +194,26 @@ class TiedRanges:
     def common(self) -> Range:
         """Return the range of the root that holds for all (``threshold_rectify``)."""
         return THRESHOLD_RECTIFY[self._follows](self._bits, self._ranges)[0]
+
+    def power(self, shared: Range, *, truncates: bool) -> PowerOfTwo:
+        """Return how the scale of a range becomes a power of two.
+
+        The nearest one may clip. That is for the method to choose where values are rare; a
+        constant is there in every sample, so that what the range holds of it is kept.
+
+        Args:
+            shared: Range of the group.
+            truncates: As for `params_of`.
+        """
+        if not self.root.grid.power_of_two or self._constants == (0.0, 0.0):
+            return PowerOfTwo.NEAREST
+        grid = self.root.grid
+        params = params_of(grid, *shared, PowerOfTwo.NEAREST, truncates=truncates)
+        least, most = range_from_params(params, grid.quant_min, grid.quant_max)
+        low, high = max(self._constants[0], shared[0]), min(self._constants[1], shared[1])
+        room = 0.5 * params.scale.astype(np.float64)  # as far as values that are not clipped
+        is_held = ((least - room <= low) & (high <= most + room)).all()
+        return PowerOfTwo.NEAREST if is_held else PowerOfTwo.CEIL
 
 
 def store_scales(points: Iterable[QuantPoint], precision: ScalePrecision) -> list[Note]:

@@ -8,6 +8,7 @@ that. Nothing may be folded because of such a claim, so shapes are always inferr
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 
 import onnx_ir as ir
@@ -17,6 +18,9 @@ from intact.graph.names import Names
 
 _BATCH = "batch"
 """Name of an open first axis: samples run along it, as many of each input."""
+
+_MADE_UP = re.compile(r"unk__\d+")
+"""What ONNX shape inference calls an axis of which it knows nothing."""
 
 _PLACEHOLDERS = frozenset({"none", "unknown"})
 """Names that exporters write, in some case, for several axes of which they know nothing."""
@@ -32,6 +36,23 @@ def forget_claims(model: ir.Model) -> None:
         for value in node.outputs:
             value.shape = None
     _name_open_axes(model.graph)
+
+
+def forget_made_up_names(model: ir.Model) -> None:
+    """Forget names of axes of the outputs that shape inference made up: they say nothing to users.
+
+    Inside they stay, where they tell which axes are of the same length.
+    """
+    own = set(_named([value.shape for value in model.graph.inputs if value.shape is not None]))
+    for value in model.graph.outputs:
+        if value.shape is not None and value not in model.graph.inputs:
+            value.shape = ir.Shape(
+                [None if _is_made_up(dim) and dim not in own else dim for dim in value.shape]
+            )
+
+
+def _is_made_up(dim: int | ir.SymbolicDim) -> bool:
+    return isinstance(dim, ir.SymbolicDim) and bool(_MADE_UP.fullmatch(dim.value or ""))
 
 
 def _name_open_axes(graph: ir.Graph) -> None:

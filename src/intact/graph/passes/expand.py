@@ -39,7 +39,7 @@ def expand(graph: Graph, op_types: Iterable[str]) -> Graph:
         node = editor.nodes_by_name[name]
         EXPANSIONS[node.op_type](editor, node)
     while fold_scales(editor.model):
-        pass  # what was taken apart may go into the layer in front
+        pass  # a new Mul or Add may fold into the layer in front
     return Graph(editor.finish())
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from shlex import quote
 
 import onnx_ir as ir
 
@@ -50,7 +51,7 @@ def _own_name(
     if not name and len(inputs) != 1:
         raise UsageError(
             f"{shown}: the model has {len(inputs)} inputs ({', '.join(inputs)})",
-            remedy=f"name one: --input-shape {next(iter(inputs), 'NAME')}={_text(sizes)}",
+            remedy=f"name one: {shown_option(next(iter(inputs), 'NAME'), sizes)}",
         )
     own = aliases.get(name, name) if name else next(iter(inputs))
     if own not in inputs:
@@ -94,8 +95,5 @@ def _substitute(model: ir.Model, sizes: Mapping[str, int]) -> None:
 
 def shown_option(name: str, sizes: Sizes) -> str:
     """Write the option as it is given."""
-    return f"--input-shape {f'{name}=' if name else ''}{_text(sizes)}"
-
-
-def _text(sizes: Sizes) -> str:
-    return ",".join("?" if size is None else str(size) for size in sizes)
+    text = ",".join("?" if size is None else str(size) for size in sizes)
+    return f"--input-shape {quote(f'{name}={text}' if name else text)}"

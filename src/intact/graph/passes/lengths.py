@@ -20,7 +20,7 @@ _MOST = 64
 """Elements up to which a tensor may be a list of lengths."""
 
 _SAME_VALUES = frozenset({"Identity", "Reshape", "Squeeze", "Unsqueeze"})
-_READ = _SAME_VALUES | {"Cast", "Gather", "Slice"}
+_CHOSEN = frozenset({"Gather", "Slice"})
 _WHOLE = frozenset({ir.DataType.INT32, ir.DataType.INT64})
 
 _DEEPEST = 100
@@ -84,6 +84,11 @@ class _Lengths:
             self._found[value] = found
         return self._found[value]
 
+    def _row(self, value: ir.Value | None) -> list[_Length] | None:
+        """Return what a tensor of one axis holds: of several, none is the list's."""
+        dims = _dims(value)
+        return None if dims is not None and len(dims) > 1 else self.of(value)
+
     def _computed(self, value: ir.Value) -> list[_Length] | None:
         array = constant_array(value)
         if array is not None:
@@ -98,14 +103,16 @@ class _Lengths:
             start, end = node.attributes.get_int("start", 0), node.attributes.get("end")
             return None if dims is None else dims[start : None if end is None else end.as_int()]
         if node.op_type == "Concat":
-            parts = [self.of(each) for each in node.inputs]
+            parts = [self._row(each) for each in node.inputs]
             joined = [n for part in parts if part is not None for n in part]
             return None if None in parts else joined
-        held = self.of(input_value(node, 0)) if node.op_type in _READ else None
-        if held is None or node.op_type in _SAME_VALUES:
-            return held
-        if node.op_type == "Cast":
-            return held if node.attributes.get_int("to", 0) in _WHOLE else None
+        data = input_value(node, 0)
+        is_cast = node.op_type == "Cast" and node.attributes.get_int("to", 0) in _WHOLE
+        if is_cast or node.op_type in _SAME_VALUES:
+            return self.of(data)
+        held = self._row(data) if node.op_type in _CHOSEN else None
+        if held is None:
+            return None
         if node.op_type == "Gather":
             places = _numbers(input_value(node, 1))
             inside = places is not None and all(-len(held) <= n < len(held) for n in places)

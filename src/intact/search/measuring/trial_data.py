@@ -298,16 +298,9 @@ class TrialData:
             labels = labels[order]
         first = 1 if size == samples.fixed_batch else _FIRST_CHUNKS
         sizes = portions(total, size, first)
+        graph, are_feeds = space.plan.graph, samples.takes_feeds
         chunks = tuple(
-            chunks_of(
-                space.plan.graph,
-                feeds,
-                labels,
-                sizes,
-                threads,
-                max_bytes,
-                are_feeds=samples.takes_feeds,
-            )
+            chunks_of(graph, feeds, labels, sizes, threads, max_bytes, are_feeds=are_feeds)
         )
         output, count = next(iter(chunks[0].outputs.values())), chunks[0].count
         if objective is None:

@@ -106,7 +106,7 @@ def _one_width(builder: ModelBuilder, op: Operator, *, wide: bool) -> None:
     if Element.INT16 in elements and op.name not in INT16_VERSIONS:
         raise Unsupported("its int16 form is not read")
     if elements & {Element.INT8, Element.UINT8} and wide:
-        raise Unsupported("its codes have 8 bits in a model for 16")
+        raise Unsupported("its codes have 8 bits, those of the target 16: try target tflite")
     if Element.INT16 in elements and not wide:
         raise Unsupported("its codes have 16 bits, those of the target 8: try target tflite-16x8")
 

@@ -235,10 +235,10 @@ def _bias(
     tensor = builder.tensor(index)
     if not builder.is_constant(index) or tensor.size != channels:
         raise Unsupported("its bias is not one stored number an output channel")
-    wanted = [Element.FLOAT32 if data.parameters is None else Element.INT32]
+    wanted = Element.FLOAT32 if data.parameters is None else Element.INT32
     if data.parameters is not None and data.parameters.bits > 8:
-        wanted = [Element.INT64]  # with int32 the kernels compute otherwise
-    if tensor.element not in wanted:
+        wanted = Element.INT64  # with int32 the kernels compute otherwise
+    if tensor.element is not wanted:
         raise Unsupported(f"its bias is {tensor.element.name.lower()}")
     parameters = None
     if data.parameters is not None and weight.parameters is not None:

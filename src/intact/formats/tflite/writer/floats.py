@@ -53,7 +53,7 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
     known = dict(zip(operation.inputs, step.inputs, strict=True))
     results = dict(zip(operation.outputs, step.outputs, strict=True))
     for node in operation.nodes:
-        operands = [_operand(value, known, builder) for value in node.inputs]
+        operands = [_operand(node, slot, known, builder) for slot in range(len(node.inputs))]
         value = node.outputs[0]
         result = results.get(value) or _between(value, operands[0], builder)
         known[value] = result
@@ -68,14 +68,15 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
 
 
 def _operand(
-    value: ir.Value | None, known: dict[ir.Value, Tensor | None], builder: FileBuilder
+    node: ir.Node, slot: int, known: dict[ir.Value, Tensor | None], builder: FileBuilder
 ) -> Tensor:
+    value = node.inputs[slot]
     tensor = None if value is None else known.get(value)
     if tensor is not None:
         return tensor
     array = constant_array(value)
     if value is None or array is None or not is_constant(value):
-        raise Unsupported("it reads what is left out")
+        raise Unsupported(f"input {slot} of {node.op_type} is neither computed nor a constant")
     return builder.constant(str(value.name), array)
 
 
