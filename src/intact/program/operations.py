@@ -333,8 +333,8 @@ class FloatNodes:
         inputs: The model's value that each input of the step stands for.
         outputs: Likewise for the outputs.
         functions: Those of the model, which the nodes may call.
-        reason: Why no operation stands for a single node; "" if that was not tried, or there is
-            none for its operator.
+        reason: Why no operation stands for a node; "" if that was not tried, or there is none for
+            its operator.
     """
 
     nodes: tuple[ir.Node, ...]

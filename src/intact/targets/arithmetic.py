@@ -146,6 +146,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     fused_bias: bool | None = None
     folded_factor: bool | None = None
     folded_ends: bool | None = None
+    folded_channels: bool | None = None
     integer_whole_windows: bool | None = None
     unsigned_inputs: bool | None = None
 
@@ -182,6 +183,9 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         folded_ends: With ``float32_ends``, a sum to which no bias is added is multiplied once: the
             ends are divided by the scale of the sums, or that scale by the residual's (OpenVINO's
             convolutions). Otherwise it is made a real number first.
+        folded_channels: With ``folded_ends``, that also holds for sums with a scale for each
+            channel. Otherwise those are made real numbers first (OpenVINO's dense layers of which
+            the channels are not the second axis).
         integer_whole_windows: With float arithmetic, the average of a window that is the whole
             input divides a sum of codes, as that of GlobalAveragePool; other windows are averaged
             as floats (ONNX Runtime).
@@ -214,6 +218,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     fused_bias: bool = False
     folded_factor: bool = False
     folded_ends: bool = False
+    folded_channels: bool = False
     integer_whole_windows: bool = False
     unsigned_inputs: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()

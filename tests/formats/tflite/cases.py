@@ -332,6 +332,7 @@ CASES: dict[str, Program] = {
     "reduce_max": on_data(Reduce(Reduction.MAX, (1, 2), False), (2, 5, 7, 3), (2, 3)),
     "reduce_min": on_data(Reduce(Reduction.MIN, (2,), True), (2, 5, 7), (2, 5, 1)),
     "concat": on_data(Concat(2), [(2, 3, 4), (2, 3, 1)], (2, 3, 5)),
+    "concat_of_many": on_data(Concat(1), [(2, 1 + k % 2, 3) for k in range(23)], (2, 34, 3)),
     "concat_rescaled": one_step(
         Concat(1), ARITHMETIC, [((2, 3), X), ((2, 4), OUT), ((2, 1), int8(0.1))], [((2, 8), OUT)],
     ),

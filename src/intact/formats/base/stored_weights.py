@@ -54,9 +54,14 @@ class StoredWeights:
         editor: The model that is edited.
         point: The quantized constant.
         codes: The initializer that holds its integers.
+        is_apart: Put a Reshape that changes nothing behind the Cast of a whole constant. A runtime
+            with integer kernels for what it sees as a compressed weight, and none for these nodes,
+            takes it for no such weight then, and computes floats when it loads the model.
     """
 
-    def __init__(self, editor: Editor, point: QuantPoint, codes: ir.Value) -> None:
+    def __init__(
+        self, editor: Editor, point: QuantPoint, codes: ir.Value, *, is_apart: bool = False
+    ) -> None:
         if point.config.params is None:
             raise ExportError(f"{point.end} has no scale")
         self._editor = editor
@@ -64,12 +69,14 @@ class StoredWeights:
         self._params = point.config.params
         self._axis = point.config.granularity.axis
         self._codes = codes
+        self._is_apart = is_apart
         self._floats: ir.Value | None = None
 
     def read(self, node: str, slot: int) -> None:
         """Let a node read the whole constant as floats."""
         if self._floats is None:
-            self._floats = self._in_floats(self._codes, self._parameters(), self._name)
+            shape = self._codes.shape if self._is_apart else None
+            self._floats = self._in_floats(self._codes, self._parameters(), self._name, shape)
         self._editor.redirect(self._editor.value(self._name), self._floats, [(node, slot)])
 
     def look_up(self, name: str) -> GatheredCodes:
@@ -111,10 +118,20 @@ class StoredWeights:
         kind = data.dtype or ir.DataType.FLOAT
         return self._editor.node("Gather", [data, indices], name, {"axis": axis}, kind)
 
-    def _in_floats(self, codes: ir.Value, parameters: dict[str, ir.Value], name: str) -> ir.Value:
+    def _in_floats(
+        self,
+        codes: ir.Value,
+        parameters: dict[str, ir.Value],
+        name: str,
+        reshaped: ir.Shape | None = None,
+    ) -> ir.Value:
         """Compute ``(codes - zero point) * scale``, as DequantizeLinear does."""
         attributes = {"to": int(ir.DataType.FLOAT)}
         value = self._editor.node("Cast", [codes], f"{name}_cast", attributes, shape=codes.shape)
+        if reshaped is not None:
+            lengths = np.asarray(reshaped.numpy(), np.int64)
+            lengths_of = self._editor.initializer(f"{name}_lengths", lengths)
+            value = self._editor.node("Reshape", [value, lengths_of], f"{name}_apart")
         if "zero_point" in parameters:
             inputs = [value, parameters["zero_point"]]
             value = self._editor.node("Sub", inputs, f"{name}_centered", shape=codes.shape)

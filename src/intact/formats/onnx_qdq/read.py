@@ -14,6 +14,7 @@ import onnx_ir as ir
 
 from intact.formats.base.read_points import plan_of
 from intact.formats.onnx_qdq.reader.expand import DYNAMIC, QOPERATORS, expand_qoperators
+from intact.formats.onnx_qdq.reader.lookups import lift_lookups
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
 from intact.formats.onnx_qdq.reader.strip import strip_pairs
 from intact.graph import load_model
@@ -52,6 +53,7 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
     remove_no_ops(model)
     library.remove_unused(model)
     library.infer_shapes(model)
+    lift_lookups(model)
     expand_qoperators(model)
     make_names_unique(model)
     points = strip_pairs(model)

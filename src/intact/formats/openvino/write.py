@@ -307,26 +307,31 @@ class _Writer:
         self.result.codes[point.end] = str(result.name)
 
     def constant(self, point: QuantPoint) -> None:
-        """Store a constant: tables as codes, all others as numbers on their grid.
+        """Store a constant: for float nodes as codes, for others as numbers on their grid.
 
-        OpenVINO takes only constants as weights of recurrent operators, so those have no quantizer.
+        OpenVINO takes only constants as weights of recurrent operators, and computes those from
+        codes when it loads the model.
         """
         stored, others = stored_readers(self._plan, point)
-        is_byte = point.config.bits <= _BYTE
-        tables = [node for node, slot in stored if is_byte and is_looked_up(node, slot)]
-        if tables:
-            self._look_up(point, tables)
-        self._numbers(point, [each for each in stored if each[0] not in tables], plain=True)
+        if point.config.bits <= _BYTE:
+            self._codes(point, stored)
+        else:
+            self._numbers(point, stored, plain=True)
         self._numbers(point, others, plain=is_plain(point))
 
-    def _look_up(self, point: QuantPoint, tables: list[ir.Node]) -> None:
-        """Store a table as its codes."""
+    def _codes(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
+        """Store a constant of float nodes as its codes."""
+        if not readers:
+            return
         dtype = np.int8 if point.config.quant_min < 0 else np.uint8
-        codes = ir.Tensor(point.constant_codes().astype(dtype))
-        name = f"{point.value.name}_quantized"
-        added = StoredWeights(self.editor, point, self.editor.initializer(name, codes))
-        for node in tables:
-            added.look_up(str(node.name))
+        codes = point.constant_codes().astype(dtype)
+        stored = self.editor.initializer(f"{point.value.name}_quantized", codes)
+        added = StoredWeights(self.editor, point, stored, is_apart=True)
+        for node, slot in readers:
+            if is_looked_up(node, slot):
+                added.look_up(str(node.name))
+            else:
+                added.read(str(node.name), slot)
 
     def _numbers(
         self, point: QuantPoint, readers: list[tuple[ir.Node, int]], *, plain: bool

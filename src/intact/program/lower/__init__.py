@@ -14,10 +14,15 @@ from intact.errors import Unsupported
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
 from intact.plan import QuantizedGraph, refuse_unready
-from intact.program.lower import floats, moves, pointwise, products, windows
+from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.chains import Points, chains
-from intact.program.lower.lowerings import FLOAT_LOWERINGS, LOWERINGS, Lowerings
+from intact.program.lower.lowerings import (
+    FLOAT_LOWERINGS,
+    LOWERINGS,
+    UNROLLING_LOWERINGS,
+    Lowerings,
+)
 from intact.program.operations import FloatNodes
 from intact.program.passes.encodings import unsigned_inputs, with_prescribed_outputs
 from intact.program.passes.islands import join_islands, without_unused
@@ -25,7 +30,7 @@ from intact.program.passes.layout import IoLayout, cancel_transposes
 from intact.program.passes.residuals import kept_residuals
 from intact.program.program import Program, Tensor
 
-_MODULES = (floats, moves, pointwise, products, windows)
+_MODULES = (floats, moves, pointwise, products, recurrent, windows)
 """Their lowerings are registered when they are imported."""
 
 
@@ -46,7 +51,7 @@ def lower(
     Raises:
         PlanError: An end has no scale yet, or levels without integer arithmetic.
     """
-    floats = LOWERINGS if float_operations else None
+    floats = UNROLLING_LOWERINGS if float_operations else None
     program = without_unused(translated(plan, floats))
     moved = without_unused(cancel_transposes(program, layout))
     joined = kept_residuals(join_islands(moved))

@@ -94,6 +94,10 @@ class ProgramBuilder:
             self._forms[key] = self.convert(source, encoding, point.end)
         return self._forms[key]
 
+    def read_stored(self, node: ir.Node, slot: int) -> Tensor:
+        """Return a node's operand in the plan's form, also where the node computes in float."""
+        return self._read(node, slot)
+
     def read_float(self, node: ir.Node, slot: int) -> Tensor:
         """Return the floats that a node computes with, on their grid where they are quantized."""
         return self.dequantized(self._read(node, slot))

@@ -91,6 +91,9 @@ LOWERINGS = Lowerings()
 FLOAT_LOWERINGS = Lowerings(base=LOWERINGS)
 """Of float nodes, to operations of which each is a whole node."""
 
+UNROLLING_LOWERINGS = Lowerings(base=LOWERINGS)
+"""Of float nodes, to any number of operations."""
+
 _PRODUCTS = (BatchMatMul, Convolution, FullyConnected, TransposedConvolution)
 
 

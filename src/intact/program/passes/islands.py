@@ -60,6 +60,7 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
         if id(step) not in inside:
             outside |= {tensor.name for tensor in step.activations}
     nodes: list[ir.Node] = []
+    reasons: dict[str, None] = {}
     functions: tuple[ir.Function, ...] = ()
     inputs: dict[ir.Value, Tensor] = {}
     outputs: dict[ir.Value, Tensor] = {}
@@ -69,6 +70,7 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
         if not isinstance(operation, FloatNodes):
             continue
         nodes += operation.nodes
+        reasons |= {operation.reason: None} if operation.reason else {}
         functions = operation.functions
         for value, tensor in zip(operation.inputs, step.inputs, strict=True):
             if tensor is not None and tensor.name not in made:
@@ -80,7 +82,7 @@ def _joined(program: Program, run: list[Step]) -> list[Step]:
     return [
         Step(
             run[0].name,
-            FloatNodes(tuple(nodes), tuple(inputs), tuple(outputs), functions),
+            FloatNodes(tuple(nodes), tuple(inputs), tuple(outputs), functions, "; ".join(reasons)),
             tuple(inputs.values()),
             tuple(outputs.values()),
             run[0].arithmetic,

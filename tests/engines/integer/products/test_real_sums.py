@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fractions import Fraction
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import given
@@ -32,6 +33,7 @@ BARE = Arithmetic(
     scale_precision=ScalePrecision.FLOAT32_ENDS,
     zero_point=ZeroPointOrder.BEFORE_ROUNDING,
     folded_ends=True,
+    folded_channels=True,
 )
 
 one = np.float32
@@ -123,6 +125,20 @@ def test_sums_that_nothing_is_added_to_are_multiplied_once() -> None:
     zeros = RealRequantizer(BARE, scales, grid, Bounds(), bias=reals(0, 0))(sums)
     assert np.array_equal(zeros, wanted)
     assert 0 < np.count_nonzero(RealRequantizer(ENDS, scales, grid, Bounds())(sums) != wanted) < 20
+
+
+def test_channels_whose_scales_are_not_folded_are_real_numbers_first() -> None:
+    apart = msgspec.structs.replace(BARE, folded_channels=False)
+    sums = np.random.default_rng(0).integers(-(10**5), 10**5, (100_000, 2))
+    scales, grid = scale(0.00123, 0.0012705892), int8(1.0731)
+    stored = one(1) / (one(255) / (one(127 * 1.0731) - one(-128 * 1.0731)))
+    numbers = sums.astype(np.float32) * scales
+    wanted = np.clip(np.rint(numbers * (one(1) / stored)), -128, 127)
+    assert np.array_equal(RealRequantizer(apart, scales, grid, Bounds())(sums), wanted)
+    assert 0 < np.count_nonzero(RealRequantizer(BARE, scales, grid, Bounds())(sums) != wanted) < 20
+    alike = np.full(2, 0.00123, np.float32)
+    first, second = (RealRequantizer(each, alike, grid, Bounds())(sums) for each in (apart, BARE))
+    assert np.array_equal(first, second)
 
 
 def test_one_factor_is_the_reciprocal_of_a_stored_scale() -> None:

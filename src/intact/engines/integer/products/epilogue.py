@@ -135,8 +135,10 @@ def _by_ends(
     """Count in the residual's steps, whose zero point is taken off beforehand (OpenVINO).
 
     With ``folded_ends``, where no bias lies between, the scale of the sums is counted in these
-    steps at once, and the zero point in the sums' units: or, without a residual, the ends. Measured
-    with openvino 2026.4.1 on an AVX2 processor: no code of some 50 million differs.
+    steps at once, and the zero point in the sums' units: or, without a residual, the ends. Without
+    ``folded_channels``, sums with a scale for each channel are real numbers first, which are
+    multiplied by the reciprocal of a stored scale. Measured with openvino 2026.4.1 on an AVX2
+    processor: 0 of 50 million codes of convolutions differ, and 0 of 300 million of dense layers.
     """
     _, scale, biases = real
     bare = arithmetic.folded_ends and not biases.any()
@@ -151,7 +153,10 @@ def _by_ends(
         if (grid.factor == grid.factor[0]).all():  # as of one channel
             grid = grid.as_stored_scale()
             return (_NONE, one, none), units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
-        return (_NONE, grid.factor, grid.offset), units, (one, none, grid.first, _Last.FUSED)
+        if arithmetic.folded_channels:
+            return (_NONE, grid.factor, grid.offset), units, (one, none, grid.first, _Last.FUSED)
+        grid = EndsGrid.of(arithmetic, output).as_stored_scale()
+        return real, units, (grid.factor, grid.offset, grid.first, _Last.FUSED)
     if arithmetic.folded_factor and residual is None:
         after = msgspec.structs.replace(arithmetic, zero_point=ZeroPointOrder.AFTER_ROUNDING)
         grid = EndsGrid.of(after, output)

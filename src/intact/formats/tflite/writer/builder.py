@@ -65,6 +65,7 @@ class FileBuilder:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self._taken = set(reserved)
+        self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})
 
     def lengths(self, tensor: Tensor) -> list[int]:
@@ -110,6 +111,22 @@ class FileBuilder:
         """Return a new constant; int32 and float32 data need no encoding."""
         array = np.ascontiguousarray(data).reshape(np.shape(data))
         return Tensor(self._fresh(name), array.shape, encoding, data=array)
+
+    def in_floats(self, constant: Tensor) -> Tensor:
+        """Return a constant as floats, made by one DEQUANTIZE for all that read it.
+
+        A runtime computes it once, in its first run (LiteRT), and then multiplies floats. Kernels
+        that take floats and integer weights themselves round the floats to 8 bits in each run.
+        """
+        if constant.encoding is None:
+            return constant
+        if constant.name not in self._floats:
+            name = f"{constant.name}_float"
+            result = self.intermediate(name, constant.shape, None, constant)
+            options = Options("DequantizeOptions")
+            self.operator("DEQUANTIZE", (constant,), (result,), options, version=2)
+            self._floats[constant.name] = result
+        return self._floats[constant.name]
 
     def integers(self, name: str, values: Sequence[int] | int) -> Tensor:
         """Return a new constant of int32: axes, lengths and the like.

@@ -29,6 +29,9 @@ _Bound: TypeAlias = int | None
 
 _FURTHEST = (1 << 31) - 1
 
+_MOST_JOINED = 10
+"""Inputs that TensorFlow Lite Micro's CONCATENATION takes (measured)."""
+
 
 def version_of(tensor: Tensor, *, of_int8: int = 2) -> int:
     """Return the version of an operator that takes this tensor's type."""
@@ -85,10 +88,30 @@ def add_transpose(
 
 @WRITERS.register(Concat)
 def _write_concat(operation: Concat, step: Step, builder: FileBuilder) -> None:
-    """CONCATENATION."""
+    """CONCATENATION, of as many at once as kernels of microcontrollers take."""
     options = Options("ConcatenationOptions", {"axis": operation.axis})
-    version = version_of(step.outputs[0])
-    builder.operator("CONCATENATION", step.inputs, step.outputs, options, version=version)
+    output, parts = step.outputs[0], list(step.inputs)
+    version = version_of(output)
+    while len(parts) > _MOST_JOINED:
+        groups = [parts[k : k + _MOST_JOINED] for k in range(0, len(parts), _MOST_JOINED)]
+        parts = [_concatenated(each, output, operation.axis, builder) for each in groups]
+    builder.operator("CONCATENATION", parts, (output,), options, version=version)
+
+
+def _concatenated(
+    parts: list[Tensor | None], output: Tensor, axis: int, builder: FileBuilder
+) -> Tensor | None:
+    """Add a CONCATENATION of some of the inputs of another, and return its result."""
+    if len(parts) == 1:
+        return parts[0]
+    lengths = [part.shape[axis] for part in parts if part is not None]
+    joined = None if None in lengths else sum(length or 0 for length in lengths)
+    shape = tuple(joined if k == axis else length for k, length in enumerate(output.shape))
+    name, kind = f"{output.name}_joined", output.plain.type
+    result = builder.intermediate(name, shape, output.encoding, output, plain=kind)
+    options = Options("ConcatenationOptions", {"axis": axis})
+    builder.operator("CONCATENATION", parts, (result,), options, version=version_of(output))
+    return result
 
 
 @WRITERS.register(Pad)

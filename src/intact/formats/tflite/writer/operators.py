@@ -242,6 +242,8 @@ def _write_fully_connected(operation: FullyConnected, step: Step, builder: FileB
     """FULLY_CONNECTED; the version of per-channel weights is the 12th."""
     data, weight, bias = weighted_inputs(step)
     bias = bias_or_zeros(builder, step, data, weight, bias)
+    if data.encoding is None:
+        weight = builder.in_floats(weight)
     keeps = len(data.shape) != 2
     per_channel = weight.encoding is not None and weight.encoding.axis is not None
     version = 5 if keeps else 1 if data.encoding is None else 4

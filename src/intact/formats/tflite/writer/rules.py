@@ -202,7 +202,9 @@ def unsupported_of(step: Step) -> Iterator[str]:
     if isinstance(step.operation, FloatNodes):
         kinds = sorted({node.op_type for node in step.operation.nodes if has_no_operator(node)})
         if kinds:
-            yield f"TFLite has no float operator for {', '.join(kinds)}"
+            reason = step.operation.reason
+            what = f"TFLite has no float operator for {', '.join(kinds)}"
+            yield f"{what}: {reason}" if reason else what
         return
     for tensor in dict.fromkeys((*step.activations, *step.outputs)):
         yield from _about_shape(tensor, step.operation)
@@ -214,7 +216,9 @@ def unsupported_of(step: Step) -> Iterator[str]:
         yield "floats and codes among its inputs and outputs"
         return
     if step.outputs[0].encoding is None:
-        if any(tensor is not None and tensor.encoding is not None for tensor in step.inputs):
+        is_dense = isinstance(step.operation, FullyConnected)
+        operands = (*step.inputs[:1], *step.inputs[2:]) if is_dense else step.inputs
+        if any(tensor is not None and tensor.encoding is not None for tensor in operands):
             yield "codes among the constants of what is computed in float"
         return
     if isinstance(step.operation, WEIGHTED):

@@ -1,0 +1,168 @@
+"""LSTM, GRU and RNN in a file: floats step by step, weights as integers."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+from intact.engines.simulate import Simulator
+from intact.errors import ExportError
+from intact.formats.base.format import Io
+from intact.formats.tflite.deployed import run_tflite
+from intact.formats.tflite.run import Kernels, TfliteRuntime
+from intact.formats.tflite.verify import verify_tflite
+from intact.formats.tflite.write import write_tflite
+from intact.plan import QuantizedGraph, quantization_points
+from intact.program.deployed import deployed_program
+from tests.gallery import sequence
+from tests.models import ModelBuilder
+from tests.plans import calibrate, planned
+
+pytest.importorskip("ai_edge_litert")
+
+Arrays = dict[str, npt.NDArray[Any]]
+GATES = {"LSTM": 4, "GRU": 3, "RNN": 1}
+STEPS, BATCH, INPUTS, SIZE = 3, 2, 4, 5
+
+
+def recurrent(op_type: str, mode: str, options: str = "", **attributes: Any) -> onnx.ModelProto:
+    """A recurrent node with all its outputs; options are bias, given, constant and peepholes."""
+    b = ModelBuilder()
+    directions = 2 if mode == "bidirectional" else 1
+    rows, state = GATES[op_type] * SIZE, (directions, BATCH, SIZE)
+    names = ["h", "c"][: 1 + (op_type == "LSTM")]
+    inputs = [b.input("x", [STEPS, BATCH, INPUTS])]
+    inputs += [b.weight(directions, rows, length) for length in (INPUTS, SIZE)]
+    inputs += [b.weight(directions, 2 * rows) if "bias" in options else "", ""]
+    if "given" in options:
+        inputs += [b.input(name, list(state)) for name in names]
+    elif "constant" in options:
+        inputs += [b.weight(*state) for _ in names]
+    if "peepholes" in options:
+        inputs += ["", "", b.weight(directions, 3 * SIZE)]
+    b.node(op_type, *inputs, hidden_size=SIZE, direction=mode, out="y", name="cell", **attributes)
+    b.output("y")
+    model = b.build()
+    model.graph.node[-1].output.extend(f"last_{name}" for name in names)
+    for name in names:
+        info = helper.make_tensor_value_info(f"last_{name}", TensorProto.FLOAT, list(state))
+        model.graph.output.append(info)
+    return model
+
+
+def feeds_of(model: onnx.ModelProto) -> Arrays:
+    random = np.random.default_rng(5)
+    shapes = {
+        value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        for value in model.graph.input
+    }
+    return {name: random.normal(size=s).astype(np.float32) for name, s in shapes.items()}
+
+
+def written(model: onnx.ModelProto) -> tuple[QuantizedGraph, bytes]:
+    plan = calibrate(planned(model, "tflite"), feeds_of(model))
+    program = deployed_program(plan, float_operations=True)
+    return plan, write_tflite(program, io=Io.FLOAT, target="tflite")
+
+
+CASES = [
+    *itertools.product(GATES, ("forward", "reverse"), ("", "bias given"), (0,)),
+    *itertools.product(GATES, ("bidirectional",), ("bias given", "constant"), (0,)),
+    *itertools.product(("GRU",), ("bidirectional",), ("", "bias", "bias given"), (1,)),
+]
+
+
+@pytest.mark.parametrize(("op_type", "mode", "options", "late"), CASES)
+def test_litert_computes_what_onnx_runtime_does(
+    op_type: str, mode: str, options: str, late: int
+) -> None:
+    attributes = {"linear_before_reset": 1} if late else {}
+    model = recurrent(op_type, mode, options, **attributes)
+    feeds = feeds_of(model)
+    plan, content = written(model)
+    wanted, _ = Simulator(plan, threads=1).run(feeds)
+    for kernels in Kernels:
+        found = run_tflite(plan, content, feeds, kernels)
+        for name, array in wanted.items():
+            np.testing.assert_allclose(found[name], array, rtol=0, atol=1e-6, err_msg=name)
+
+
+def test_a_second_run_starts_anew() -> None:
+    model = recurrent("LSTM", "forward")
+    runtime = TfliteRuntime(written(model)[1])
+    first, _ = runtime.run(feeds_of(model))
+    again, _ = runtime.run(feeds_of(model))
+    np.testing.assert_array_equal(first["y"], again["y"])
+
+
+def test_functions_of_an_rnn_may_differ() -> None:
+    model = recurrent("RNN", "bidirectional", activations=["Relu", "Sigmoid"])
+    plan, content = written(model)
+    found, wanted = (
+        run_tflite(plan, content, feeds_of(model)),
+        Simulator(plan, threads=1).run(feeds_of(model))[0],
+    )
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=0, atol=1e-6)
+
+
+def test_the_weights_are_integers() -> None:
+    model = recurrent("LSTM", "bidirectional")
+    plan, content = written(model)
+    weights = [point.constant_codes() for point in quantization_points(plan)]
+    assert len(weights) == 2
+    for direction, codes in itertools.product(range(2), weights):
+        assert codes[direction].astype(np.int8).tobytes() in content
+
+
+@pytest.mark.parametrize("target", ["tflite", "tflite-16x8", "tflite-xnnpack"])
+@pytest.mark.parametrize("build", [sequence.lstm_net, sequence.gru_net])
+def test_between_integer_layers(build: Any, target: str) -> None:
+    random = np.random.default_rng(1)
+    feeds = {"frames": random.normal(size=(8, 8, 16)).astype(np.float32)}
+    plan = calibrate(planned(build(), target), feeds)
+    content = write_tflite(deployed_program(plan, float_operations=True), target=target)
+    found = verify_tflite(plan, content, [feeds])
+    values = sum(layer.values for layer in found.layers)
+    differing = sum(layer.mismatches for layer in found.layers)
+    assert values > 4000
+    assert differing <= values / 1000  # float sums in another order, next to a tie
+
+
+def test_micro_has_one_scale() -> None:
+    """Its DEQUANTIZE takes the first of several for all."""
+    pytest.importorskip("tflite_micro")
+    from intact.formats.tflite.micro import verify_micro
+
+    feeds = {"frames": np.random.default_rng(1).normal(size=(4, 8, 16)).astype(np.float32)}
+    plan = calibrate(planned(sequence.lstm_net(), "tflite-micro"), feeds)
+    content = write_tflite(deployed_program(plan, float_operations=True), target="tflite-micro")
+    outputs = verify_micro(plan, content, [feeds]).outputs
+    assert [output.largest <= 1 for output in outputs] == [True]
+
+
+@pytest.mark.parametrize(
+    ("op_type", "options", "attributes", "reason"),
+    [
+        ("LSTM", "peepholes", {}, "LSTM: it has peepholes"),
+        ("LSTM", "", {"clip": 3.0}, "clips its sums"),
+        ("LSTM", "", {"activations": ["Tanh"] * 3}, "its activations are Tanh, Tanh, Tanh"),
+        ("RNN", "", {"activations": ["Softsign"]}, "its activations are Softsign"),
+    ],
+)
+def test_what_is_not_written_out_is_refused_by_name(
+    op_type: str, options: str, attributes: dict[str, Any], reason: str
+) -> None:
+    with pytest.raises(ExportError, match=f"'cell'.*{reason}.*cut them from the model"):
+        written(recurrent(op_type, "forward", options, **attributes))
+
+
+def test_a_long_sequence_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intact.program.lower.recurrent._MOST_STEPS", STEPS - 1)
+    with pytest.raises(ExportError, match="its sequence has 3 steps, written out are 1 to 2"):
+        written(recurrent("GRU", "forward"))
