@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 import numpy as np
+import onnx
 import onnx_ir as ir
 import pytest
 
@@ -68,6 +69,17 @@ def test_a_layer_that_computes_otherwise_is_named(
             demo.model_path(), demo.calibration_path(), samples=SAMPLES, output=tmp_path / "out"
         )
     assert not list(tmp_path.iterdir())
+
+
+def test_the_remedy_names_an_odd_layer_as_a_shell_takes_it(
+    scaled: Callable[[str, float], None],
+) -> None:
+    model = onnx.load(demo.model_path())
+    node = next(each for each in model.graph.node if each.op_type == "Conv")
+    node.name = "first; of 2"
+    scaled(node.name, 8.0)
+    with pytest.raises(ExportError, match="--keep-float 'first; of 2', and report it"):
+        api.quantize(model, demo.calibration_path(), samples=SAMPLES)
 
 
 def test_outputs_that_are_not_finite_are_refused(scaled: Callable[[str, float], None]) -> None:

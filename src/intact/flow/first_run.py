@@ -13,6 +13,7 @@ import contextlib
 import re
 from collections.abc import Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from shlex import quote
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -160,7 +161,7 @@ class _Run(msgspec.Struct, frozen=True):
         names = (str(node.name) for node in self.deployed.plan.graph.nodes)
         named = next((name for name in names if _mentions(message, name)), "")
         place = f"{_described(self.deployed.plan, named)}: " if named else ""
-        remedy = f"--keep-float {named}" if named else ""
+        remedy = f"--keep-float {quote(named)}" if named else ""
         return ExportError(f"{self.name}: {place}{message}", remedy=remedy)
 
     def _refuse_if_at_fault(self, found: str) -> None:
@@ -182,10 +183,11 @@ class _Run(msgspec.Struct, frozen=True):
                 if not _differs(verification) and _NOT_FINITE not in found:
                     return
                 node, fault = _first_at_fault(self.deployed.plan, verification)
+        keeping = f"--keep-float {quote(node)}, and report it"
         raise ExportError(
             f"{self.name}: what was written computes something else than its plan, on one sample: "
             f"{found}{f'; {fault}' if fault else ''}",
-            remedy=f"--keep-float {node}, and report it" if node else "report it, with the model",
+            remedy=keeping if node else "report it, with the model",
         )
 
 
