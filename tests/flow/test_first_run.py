@@ -78,7 +78,7 @@ def test_the_remedy_names_an_odd_layer_as_a_shell_takes_it(
     node = next(each for each in model.graph.node if each.op_type == "Conv")
     node.name = "first; of 2"
     scaled(node.name, 8.0)
-    with pytest.raises(ExportError, match="--keep-float 'first; of 2', and report it"):
+    with pytest.raises(ExportError, match="keep_float 'first; of 2', and report it"):
         api.quantize(model, demo.calibration_path(), samples=SAMPLES)
 
 
