@@ -105,6 +105,7 @@ class Original:
             except ModelError as error:
                 return Compared(None, (_note(str(error)),))
             return Compared(None, self.compare(graph, sample).notes)
+        sample = {**graph.fixed_inputs, **sample}
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(_run, graph.model, sample, self.threads)
             try:

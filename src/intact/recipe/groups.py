@@ -21,7 +21,7 @@ from intact.recipe.kinds import (
     path_or_preprocess,
 )
 from intact.recipe.numbers import Count, Memory, Numbers, Pairs, Whole
-from intact.recipe.pairs import Links, Shapes
+from intact.recipe.pairs import Constants, Links, Shapes
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -361,6 +361,12 @@ class GraphOptions(Options):
         "left out where there is one input. Left out, formats of fixed sizes get that of the "
         "samples. Several may be given.",
         in_python="None is any size, and an empty name that of the only input.",
+    )
+    input_value: Mapping[str, bool | int | float] | None = option(
+        Constants(),
+        None,
+        "Fix an input of one number to a value: it is an input no more, and the branches of If "
+        "that it decides are chosen. Several may be given.",
     )
 
 

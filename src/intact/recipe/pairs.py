@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -92,6 +93,66 @@ class Shapes(Kind[Mapping[str, Shape]]):
     def to_toml(self, value: Any) -> TomlValue:
         """Write a table of lists."""
         return {name: ["?" if n is None else n for n in shape] for name, shape in value.items()}
+
+
+class Constants(Kind[Mapping[str, bool | int | float]]):
+    """Numbers or truth values by name: ``NAME=16000``; the flag is repeated."""
+
+    metavar = "NAME=VALUE"
+    expects = "a number, true or false by name, for instance {'sr': 16000}"
+    repeated = True
+    _remedy = "write NAME=VALUE with a number, true or false, for instance sr=16000"
+
+    def parse_all(self, texts: Sequence[str]) -> Mapping[str, bool | int | float]:
+        """Read each text as a name and a value."""
+        found: dict[str, Any] = {}
+        for text in texts:
+            name, mark, value = text.rpartition("=")
+            if not (name and mark):
+                raise Unfit(self._remedy)
+            if name in found:
+                raise Unfit(f"give {name} once")
+            try:
+                found[name] = _constant(value)
+            except ValueError:
+                raise Unfit(self._remedy) from None
+        return self.check(found)
+
+    def check(self, value: Any) -> Mapping[str, bool | int | float]:
+        """Take a mapping from names to numbers or truth values, NumPy's too."""
+        if not isinstance(value, Mapping):
+            raise self.wrong()
+        found: dict[str, bool | int | float] = {}
+        for name, given in value.items():
+            number = given.item() if getattr(given, "size", 0) == 1 else given
+            is_number = isinstance(number, bool | int | float) and abs(number) <= _LARGEST
+            if not isinstance(name, str) or not is_number:
+                raise self.wrong()
+            found[name] = number
+        return found
+
+    def to_toml(self, value: Any) -> TomlValue:
+        """Write a table."""
+        return dict(value)
+
+
+_LARGEST = sys.float_info.max
+
+
+def _constant(text: str) -> bool | int | float:
+    """Read a truth value, or a number.
+
+    Raises:
+        ValueError: It is neither.
+    """
+    known = {"true": True, "false": False}
+    text = text.strip().lower()
+    if text in known:
+        return known[text]
+    try:
+        return int(text)
+    except ValueError:
+        return float(text)
 
 
 def _size(size: Any) -> int | None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator
+from typing import cast
 
 import onnx_ir as ir
 
@@ -59,8 +60,7 @@ def _values(graph: ir.Graph) -> Iterator[ir.Value]:
 
 def _inline(node: ir.Node, branch: ir.Graph, used: Counter[str | None], names: Names) -> None:
     """Move the content of a branch in front of an If, and remove the If."""
-    parent = node.graph
-    assert isinstance(parent, ir.Graph)
+    parent = cast("ir.Graph", node.graph)
     results, moved = list(branch.outputs), list(branch)
     constants = list(branch.initializers.values())
     branch.outputs.clear()
