@@ -25,6 +25,7 @@ from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_gemms
 from intact.graph.passes.inline_if import inline_ifs
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
+from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.products import write_as_products
@@ -141,6 +142,7 @@ def _simplify(model: ir.Model) -> None:
                 changed |= _try(library.fold_constants, model)
                 changed |= _try(library.apply_rules, model)
             changed |= library.lift_constants(model)
+            changed |= fold_lengths(model) > 0
             filled = fill_weights(model, room)  # folding may have computed the sizes
             room -= filled
             changed |= filled > 0

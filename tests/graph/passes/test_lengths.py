@@ -75,3 +75,28 @@ def test_what_is_known_of_a_target(
     feeds = {"x": np.random.default_rng(1).normal(size=(2, 3, 4, 5)).astype(np.float32)}
     before, after = (models.run_model(m, feeds)["y"] for m in (source, ir.to_proto(graph.model)))
     np.testing.assert_array_equal(after, before)
+
+
+@pytest.mark.parametrize("places", [1, -2, [1], [1, 2]])
+def test_known_lengths_beside_an_open_one_are_constants(places: object) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 3, 4])
+    found = b.node("Gather", b.node("Shape", x), b.constant(np.array(places, np.int64)))
+    b.node("Mul", b.node("Cast", found, to=1), b.node("ReduceSum", x, keepdims=0), out="y")
+    b.output("y")
+    source = b.build()
+    graph = normalize(source)
+    assert not {"Shape", "Gather"} & {node.op_type for node in graph.nodes}
+    feeds = models.random_inputs(source, batch=2)
+    expected = models.run_model(source, feeds, ["y"])["y"]
+    found_y = models.run_model(ir.to_proto(graph.model), feeds, ["y"])["y"]
+    np.testing.assert_array_equal(found_y, expected)
+
+
+def test_an_open_length_is_still_computed() -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 3])
+    found = b.node("Gather", b.node("Shape", x), b.ints(0, 1))
+    b.node("Mul", b.node("Cast", found, to=1), b.node("ReduceSum", x, keepdims=0), out="y")
+    b.output("y")
+    assert {"Shape", "Gather"} <= {node.op_type for node in normalize(b.build()).nodes}
