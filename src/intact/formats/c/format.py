@@ -33,11 +33,13 @@ _CODES_ONLY = "the C program takes and gives codes: --io float is for a .tflite"
 
 def c_program(plan: QuantizedGraph) -> CProgram:
     """Return a plan as C."""
+    from intact.formats.c.integers import with_whole_inputs
     from intact.formats.c.write import write_c
 
     program = deployed_program(plan)
     with contextlib.suppress(ExportError):  # what keeps floats at its ends is listed with the rest
         program = integer_io(program)
+    program = with_whole_inputs(program)
     return write_c(program, "model", target=plan.target.name)
 
 

@@ -23,7 +23,8 @@ from intact.formats.c.files import (
     source_file,
     static_shapes,
 )
-from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of
+from intact.formats.c.integers import is_whole
+from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of, in_float
 from intact.formats.c.layers import elementwise, moves, products, spatial
 from intact.formats.c.names import Identifiers, identifier
 from intact.formats.c.storage import plan_places
@@ -114,8 +115,8 @@ def _program(
     }
     memory = (
         f"the arena takes {arena.size} bytes of RAM ({arena.lower_bound} are alive at one time), "
-        f"inputs {sum(port.size for port in inputs)} and outputs "
-        f"{sum(port.size for port in outputs)} besides; constants take {flash} bytes of flash"
+        f"inputs {sum(port.bytes for port in inputs)} and outputs "
+        f"{sum(port.bytes for port in outputs)} besides; constants take {flash} bytes of flash"
     )
     notes = (Note(NoteKind.EXPORT, "", memory),)
     return CProgram(name, files, inputs, outputs, arena.size, arena.lower_bound, flash, notes)
@@ -144,7 +145,8 @@ def _write_steps(program: Program, sources: Sources) -> None:
     for what, ends in (("input", program.inputs), ("output", program.outputs)):
         for name, tensor in ends.items():
             with unsupported.collect(f"{what} {name!r}"):
-                encoding_of(tensor)
+                if what == "output" or not is_whole(tensor):
+                    encoding_of(tensor)
     for number, step in enumerate(program.steps):
         layer, mark = Layer(number, step, sources), len(sources.calls)
         try:
@@ -166,10 +168,7 @@ def _write_layer(layer: Layer) -> None:
 def _no_kernel(step: Step) -> Unsupported:
     """Return why there is no kernel for a step's operation."""
     if isinstance(step.operation, FloatNodes | Quantize | Dequantize):
-        return Unsupported(
-            "it computes in float",
-            "quantize it, or cut the model there and compute it in code of your own",
-        )
+        return in_float(step)
     name = type(step.operation).__name__
     return Unsupported(f"there is no C kernel for {name}", "keep it out of the part on the chip")
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from intact.errors import Unsupported
+from intact.formats.c.integers import is_whole
 from intact.formats.c.layer import WRITERS, Layer, encoding_of
 from intact.formats.c.moves import MOVES, Move, moves_of
 from intact.formats.c.requantization import zero_point
@@ -13,6 +14,8 @@ from intact.program.operations import Gather, Pad
 @WRITERS.register(*MOVES)
 def write_moves(layer: Layer) -> None:
     """Write every move whose elements do not lie in place already."""
+    if is_whole(layer.input()):
+        return  # only a view of an input has no codes
     _same_codes(layer)
     if isinstance(layer.step.operation, Pad):
         _fill(layer, layer.output)
