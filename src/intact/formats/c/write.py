@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from intact.errors import Unsupported
+from intact.formats.c import integers
 from intact.formats.c.files import (
     OpenShapes,
     Port,
@@ -23,7 +24,6 @@ from intact.formats.c.files import (
     source_file,
     static_shapes,
 )
-from intact.formats.c.integers import is_whole
 from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of, in_float
 from intact.formats.c.layers import elementwise, moves, products, spatial
 from intact.formats.c.names import Identifiers, identifier
@@ -32,9 +32,10 @@ from intact.plan import Note, NoteKind
 from intact.program import Program, Step
 from intact.program.operations import Dequantize, FloatNodes, Quantize
 from intact.program.passes.inference import Lengths
+from intact.program.passes.whole_inputs import is_whole
 from intact.program.unsupported import UnsupportedNodes
 
-_MODULES = (elementwise, moves, products, spatial)
+_MODULES = (elementwise, integers, moves, products, spatial)
 """Their writers are registered when they are imported."""
 
 _CANNOT = "C cannot hold"

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from intact.errors import Unsupported
-from intact.formats.c.integers import is_whole
 from intact.formats.c.layer import WRITERS, Layer, encoding_of
 from intact.formats.c.moves import MOVES, Move, moves_of
 from intact.formats.c.requantization import zero_point
 from intact.program import Tensor
 from intact.program.operations import Gather, Pad
+from intact.program.passes.whole_inputs import is_whole
 
 
 @WRITERS.register(*MOVES)
