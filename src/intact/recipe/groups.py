@@ -352,7 +352,7 @@ class GraphOptions(Options):
         Names("operator types", _op_type, "TYPE"),
         (),
         "An operator type to expand into simpler operators that can be integers: "
-        "BatchNormalization, Div, HardSigmoid or LayerNormalization. Several may be given.",
+        "BatchNormalization, Div, HardSigmoid, LayerNormalization or Pow. Several may be given.",
     )
     input_shape: Mapping[str, Sequence[int | None]] | None = option(
         Shapes(),
