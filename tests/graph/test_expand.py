@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 import intact
@@ -124,7 +125,7 @@ def test_a_computed_divisor_becomes_a_factor() -> None:
     np.testing.assert_allclose(found, wanted, rtol=3e-7)
 
 
-def powered(exponent: object) -> Graph:
+def powered(exponent: npt.ArrayLike) -> Graph:
     b = ModelBuilder(17)
     b.node("Pow", b.input("x", ["batch", 5]), b.constant(exponent), out="y", name="power")
     b.output("y", ["batch", 5])
@@ -142,7 +143,7 @@ def test_small_powers_are_products(exponent: int, products: int) -> None:
 
 
 @pytest.mark.parametrize("exponent", [0.5, -1.0, 5.0, [3.0] * 5, [[[3.0]]]])
-def test_other_powers_stay(exponent: object) -> None:
+def test_other_powers_stay(exponent: npt.ArrayLike) -> None:
     graph = powered(np.asarray(exponent, np.float32))
     assert "Pow" in types(expand(graph, ["Pow"]))
 

@@ -12,11 +12,12 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.program.float_operations import Identity
-from intact.program.operations import FloatNodes, Operation, Reshape
+from intact.program.operations import FloatNodes, Lookup, Operation, Reshape
 from intact.program.passes.islands import without_unused
 from intact.program.program import Program, Step, Tensor
 
-_TYPES = (np.dtype(np.int32), np.dtype(np.int64))
+_INT32 = np.dtype(np.int32)
+_TYPES = (_INT32, np.dtype(np.int64))
 _KEEPS_ORDER = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 
@@ -73,6 +74,33 @@ def _with_float(program: Program, name: str, tensor: Tensor) -> Program:
     if any(t.name in floats and is_whole(t) for t in program.outputs.values()):
         return program
     inputs = {**program.inputs, name: floats[tensor.name]}
+    return replace(program, inputs=inputs, steps=tuple(steps))
+
+
+def with_int32(program: Program) -> Program:
+    """Return a program that takes whole numbers as int32, where look-ups and Casts read them."""
+    for name, tensor in program.inputs.items():
+        if is_whole(tensor) and tensor.dtype != _INT32:
+            program = _with_int32(program, name, tensor)
+    return program
+
+
+def _with_int32(program: Program, name: str, tensor: Tensor) -> Program:
+    narrow = {tensor.name: replace(tensor, plain=_INT32)}
+    steps: list[Step] = []
+    for step in program.steps:
+        root = _root_of(step, narrow)
+        read = tuple(narrow.get(t.name, t) if t else None for t in step.inputs)
+        if root is not None and is_whole(step.outputs[0]):
+            result = narrow[step.outputs[0].name] = replace(step.outputs[0], plain=_INT32)
+            steps.append(replace(step, operation=_shaped(result), inputs=read, outputs=(result,)))
+        elif root is not None or isinstance(step.operation, Lookup) or read == step.inputs:
+            steps.append(replace(step, inputs=read))
+        else:
+            return program
+    if any(t.name in narrow for t in program.outputs.values()):
+        return program
+    inputs = {**program.inputs, name: narrow[tensor.name]}
     return replace(program, inputs=inputs, steps=tuple(steps))
 
 
