@@ -131,7 +131,8 @@ def results_for(
     del source, model
     overrides = overrides_of(options)
     jobs = []
-    graphs = _graphs(models.graphs, rewritten, [each for each, _, _ in ready])
+    described = [each for each, _, _ in ready]
+    graphs = _graphs(models.graphs, rewritten, described, options.expand)
     for own, given_graph, (each, methods, deployment) in zip(
         graphs, models.graphs, ready, strict=True
     ):
@@ -167,7 +168,10 @@ def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Gra
 
 
 def _graphs(
-    graphs: Sequence[Graph], rewritten: Mapping[int, Graph], targets: Sequence[Target]
+    graphs: Sequence[Graph],
+    rewritten: Mapping[int, Graph],
+    targets: Sequence[Target],
+    apart: Sequence[str],
 ) -> list[Graph]:
     """Prepare what is planned on; targets that share a graph and its needs go on sharing it.
 
@@ -175,11 +179,12 @@ def _graphs(
         graphs: One for each target.
         rewritten: What is planned on, by the identity of the graph.
         targets: The targets.
+        apart: Operator types that the user expands.
     """
     found: dict[int, Graph] = {}
     for name, graph in rewritten.items():
         members = [index for index, each in enumerate(graphs) if id(each) == name]
-        own = graphs_for(graph, [targets[index] for index in members])
+        own = graphs_for(graph, [targets[index] for index in members], apart)
         found.update(zip(members, own, strict=True))
     return [found[index] for index in range(len(targets))]
 

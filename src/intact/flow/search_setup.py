@@ -228,7 +228,8 @@ def float_graph(
             f"--improve {improvements.refinements[0]} follows after the scales",
             remedy="leave it out of the search",
         )
-    return graphs_for(improvements.rewrite(expand_operators(graph, expand)), [target])[0]
+    rewritten = improvements.rewrite(expand_operators(graph, expand))
+    return graphs_for(rewritten, [target], expand)[0]
 
 
 def choices(

@@ -103,11 +103,20 @@ def test_other_uses_are_refused_with_the_node() -> None:
         intact.quantize(b.build(), samples(), target="tflite-micro", formats=["c"])
 
 
-def test_what_can_be_expanded_says_how() -> None:
+@pytest.mark.parametrize("written_out", [True, False])
+def test_what_can_be_expanded_says_how(written_out: bool) -> None:
     b = ModelBuilder(17)
     x = b.node("MatMul", b.input("x", ["batch", 8]), b.weight(8, 8))
-    b.node("LayerNormalization", x, b.weight(8), b.weight(8), out="y")
+    if written_out:
+        centred = b.node("Sub", x, b.mean(x, [-1], keepdims=1))
+        variance = b.mean(b.node("Mul", centred, centred), [-1], keepdims=1)
+        b.node("Div", centred, b.node("Sqrt", b.node("Add", variance, b.scalar(1e-3))), out="y")
+    else:
+        b.node("LayerNormalization", x, b.weight(8), b.weight(8), out="y")
     b.output("y", ["batch", 8])
     data = {"x": np.random.default_rng(0).normal(size=(8, 8)).astype(np.float32)}
     with pytest.raises(ExportError, match="expand LayerNormalization"):
         intact.quantize(b.build(), data, target="tflite-micro", formats=["c"])
+    expand = ["LayerNormalization"]
+    made = intact.quantize(b.build(), data, target="tflite-micro", formats=["c"], expand=expand)
+    assert "LayerNormalization" not in {node.op_type for node in made.plan.graph.nodes}
