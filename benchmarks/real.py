@@ -47,6 +47,8 @@ TARGETS = ("onnxruntime", "openvino", "tflite", "ncnn", "tvm", "tflite-micro")
 SETS = ("real", "light", "gallery")
 SEQUENCES = {"silero_ov": ("stateN=state",), "silero_v5": ("stateN=state",)}
 """States of models whose samples are a sequence."""
+VALUES = {"silero_v5": ("sr=16000",)}
+"""Inputs that are fixed."""
 CALIBRATION, TEST = 32, 16
 BEHIND_DB = 0.5
 PER_CHANNEL_OPSET = 13
@@ -198,11 +200,12 @@ def reference(case: Case, folder: Path) -> dict[str, float]:
     except Exception:  # the runtime raises its own kinds
         return {}
     expected = session_outputs(case.model, case.test, None)
-    return {
+    ratios = {
         name: sqnr_db(array, found[name])
         for name, array in expected.items()
         if array.dtype.kind == "f"
     }
+    return {name: db for name, db in ratios.items() if np.isfinite(db)}  # others stay float
 
 
 def session_outputs(
@@ -223,7 +226,9 @@ def feeds_of(session: onnxruntime.InferenceSession, samples: Path) -> Iterator[d
     with np.load(samples) as file:
         arrays = {name: file[name] for name in ports}
     for k in range(len(next(iter(arrays.values())))):
-        yield {name: with_batch(array[k], ports[name]) for name, array in arrays.items()}
+        yield {
+            name: with_batch(np.asarray(array[k]), ports[name]) for name, array in arrays.items()
+        }
 
 
 def with_batch(array: npt.NDArray[Any], shape: list[Any]) -> npt.NDArray[Any]:
@@ -302,12 +307,13 @@ def measure(case: Case, target: str, reference_db: Mapping[str, float], folder: 
     """Quantize, evaluate and verify one model for one target."""
     row = Row(case.name, target, reference_db=reference_db)
     output = folder / f"{case.name}-{target}"
-    states = [part for each in SEQUENCES.get(case.name, ()) for part in ("--state", each)]
+    options = [part for each in SEQUENCES.get(case.name, ()) for part in ("--state", each)]
+    options += [part for each in VALUES.get(case.name, ()) for part in ("--input-value", each)]
     made = _step(
         row,
         intact(
             *("quantize", case.model, "--data", case.calibration, "--target", target, "--json"),
-            *("--output", output, *states),
+            *("--output", output, *options),
         ),
     )
     if made is None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from collections import Counter
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
+import intact
 from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.graph import Graph, normalize
@@ -121,3 +123,37 @@ def test_a_computed_divisor_becomes_a_factor() -> None:
     wanted = FloatModel(graph, threads=1).run(feeds)["y"]
     found = FloatModel(expanded, threads=1).run(feeds)["y"]
     np.testing.assert_allclose(found, wanted, rtol=3e-7)
+
+
+def powered(exponent: npt.ArrayLike) -> Graph:
+    b = ModelBuilder(17)
+    b.node("Pow", b.input("x", ["batch", 5]), b.constant(exponent), out="y", name="power")
+    b.output("y", ["batch", 5])
+    return normalize(b.build())
+
+
+@pytest.mark.parametrize(("exponent", "products"), [(3, 2), (4, 2)])
+def test_small_powers_are_products(exponent: int, products: int) -> None:
+    graph = powered(np.float32(exponent))
+    expanded = expand(graph, ["Pow"])
+    assert types(expanded) == {"Mul": products}
+    x = {"x": np.random.default_rng(0).normal(0, 3, (4, 5)).astype(np.float32)}
+    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(expanded, threads=1).run(x)
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=3e-7)
+
+
+@pytest.mark.parametrize("exponent", [0.5, -1.0, 5.0, [3.0] * 5, [[[3.0]]]])
+def test_other_powers_stay(exponent: npt.ArrayLike) -> None:
+    graph = powered(np.asarray(exponent, np.float32))
+    assert "Pow" in types(expand(graph, ["Pow"]))
+
+
+@pytest.mark.parametrize("target", ["tflite", "tflite-micro", "tvm", "ncnn"])
+def test_targets_without_powers_take_a_cube(target: str) -> None:
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", ["batch", 8]), b.weight(8, 8))
+    b.node("MatMul", b.node("Pow", x, b.scalar(3)), b.weight(8, 4), out="y")
+    b.output("y", ["batch", 4])
+    data = {"x": np.random.default_rng(1).normal(size=(8, 8)).astype(np.float32)}
+    result = intact.quantize(b.build(), data, target=target)
+    assert "Pow" not in types(result.plan.graph)

@@ -92,3 +92,48 @@ def test_near_misses_stay() -> None:
     for builder in (softmaxed(17, shift=False), softmaxed(17, axis=0)):
         graph = normalize(builder.build())
         assert join(graph, SOFTMAX) is graph
+
+
+def by_moments(axis: int, *, relu: bool = False, wrong: str = "") -> ModelBuilder:
+    """As Flax's exports have it: sums times 1 / n, and axes that go and come back."""
+    b = ModelBuilder(17)
+    x = b.input("x", ["batch", 6, 8])
+    length = (6, 8)[axis - 1]
+    row = [1, 1, 1]
+    row[axis] = length
+
+    def mean(value: str) -> str:
+        total = b.node("ReduceSum", value, b.ints(axis), keepdims=0)
+        return b.node("Mul", total, b.scalar(1 / length if wrong != "length" else 0.1))
+
+    first = mean(x)
+    second = mean(b.node("Mul", x, x if wrong != "square" else b.node("Neg", x)))
+    variance = b.node("Sub", second, b.node("Mul", first, first))
+    variance = b.node("Relu", variance) if relu else b.node("Max", b.scalar(0), variance)
+    kept = b.node(
+        "Reshape", variance, b.ints(-1, *(1 if k == axis else (6, 8)[k - 1] for k in (1, 2)))
+    )
+    root = b.node("Reciprocal", b.node("Sqrt", b.node("Add", kept, b.scalar(1e-3))))
+    factor = b.node("Mul", root, b.weight(*row))
+    centred = b.node("Sub", x, b.node("Unsqueeze", first, b.ints(axis)))
+    y = b.node("Add", b.node("Mul", centred, factor), b.weight(*row))
+    b.node("Relu", y, out="y")
+    b.output("y", ["batch", 6, 8])
+    return b
+
+
+@pytest.mark.parametrize("relu", [True, False])
+@pytest.mark.parametrize(("axis", "turned"), [(1, ["Transpose"]), (2, [])])
+def test_moments_are_joined(axis: int, turned: list[str], relu: bool) -> None:
+    graph = normalize(by_moments(axis, relu=relu).build())
+    joined = join(graph, LAYER_NORM)
+    assert types(joined) == [*turned, "LayerNormalization", *turned, "Relu"]
+    x = {"x": np.random.default_rng(0).normal(2, 3, (4, 6, 8)).astype(np.float32)}
+    wanted, found = FloatModel(graph, threads=1).run(x), FloatModel(joined, threads=1).run(x)
+    np.testing.assert_allclose(found["y"], wanted["y"], rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("wrong", ["length", "square"])
+def test_other_moments_stay(wrong: str) -> None:
+    graph = normalize(by_moments(2, wrong=wrong).build())
+    assert join(graph, LAYER_NORM) is graph

@@ -9,7 +9,7 @@ import onnx
 import pytest
 
 from intact.config import PerChannel, QuantState
-from intact.flow.calibration import refuse_nothing_to_do
+from intact.flow.values import refuse_nothing_to_do
 from intact.graph import normalize
 from intact.plan import Overrides, TensorEnd, load_plan, save_plan
 from intact.plan.inspection import inspect_plan

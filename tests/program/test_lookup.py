@@ -9,7 +9,7 @@ import pytest
 import intact
 from intact.engines.integer import IntegerEngine
 from intact.engines.simulate import Simulator
-from intact.errors import DataError, ExportError
+from intact.errors import DataError
 from intact.program.lower import lower
 from intact.program.operations import Lookup
 from tests.models import ModelBuilder
@@ -65,10 +65,3 @@ def test_an_index_beyond_the_table_is_named() -> None:
     result = intact.quantize(embedding(), {"tokens": TOKENS}, target="tflite", threads=1)
     with pytest.raises(DataError, match="'embed': an index is beyond the 50 entries"):
         intact.execute(result, {"tokens": TOKENS + 10}, threads=1)
-
-
-def test_c_has_no_look_up() -> None:
-    with pytest.raises(ExportError, match="'tokens' is int64"):
-        intact.quantize(
-            embedding(), {"tokens": TOKENS}, target="tflite-micro", formats=["c"], threads=1
-        )

@@ -46,7 +46,11 @@ class Feeding:
         """
         inputs = _Names(graph.aliases, "input", {str(value.name) for value in graph.inputs})
         outputs = _Names(graph.aliases, "output", {str(value.name) for value in graph.outputs})
-        no_batch = {inputs.own(name, "--no-batch") for name in self.no_batch}
+        no_batch = {
+            inputs.own(name, "--no-batch")
+            for name in self.no_batch
+            if name not in graph.fixed_inputs
+        }
         states = {
             outputs.own(output, "--state"): inputs.own(name, "--state")
             for output, name in self.states.items()

@@ -24,6 +24,7 @@ from intact.errors import DataError, UsageError
 from intact.graph import Graph
 from intact.graph.aliases import by_own_name
 from intact.graph.files.regular import open_file
+from intact.graph.fixed_inputs import without_fixed
 
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
 
@@ -166,9 +167,9 @@ def open_samples(
     if skip_bad:
         raise DataError("--skip-bad needs a folder of images", remedy="leave it out")
     reader, name = _reader(source, specs)
-    if graph.aliases:
+    if graph.aliases or graph.fixed_inputs:
         mask = None if mask is None else graph.aliases.get(mask, mask)
-        reader = _by_own_name(name, graph.aliases, reader)
+        reader = _by_own_name(name, graph, reader)
     count = _feed_count(reader, specs, feeding) if is_fed else _count(reader)
     if count is not None and limit is not None:
         count = min(count, limit)
@@ -207,25 +208,27 @@ def _images(
     return Samples(str(folder), exact, images, limit=limit, count=len(images))
 
 
-def _by_own_name(
-    source: str, aliases: Mapping[str, str], reader: Iterable[Batch]
-) -> Iterable[Batch]:
+def _by_own_name(source: str, graph: Graph, reader: Iterable[Batch]) -> Iterable[Batch]:
     """Return batches whose arrays have the names of the model's inputs."""
-    own = _OwnNames(source, aliases, reader)
+    own = _OwnNames(source, graph, reader)
     return list(own) if isinstance(reader, list) else own
 
 
 class _OwnNames(msgspec.Struct, frozen=True):
-    """Batches of a source, each with the names of the model's inputs."""
+    """Batches of a source, each with the names of the model's inputs, without fixed ones."""
 
     source: str
-    aliases: Mapping[str, str]
+    graph: Graph
     reader: Iterable[Batch]
 
     def __iter__(self) -> Iterator[Any]:
         for batch in self.reader:
             is_batch = isinstance(batch, Mapping)  # others are reported when read
-            yield by_own_name(self.source, self.aliases, batch) if is_batch else batch
+            yield self._named(batch) if is_batch else batch
+
+    def _named(self, batch: Mapping[str, Any]) -> dict[str, Any]:
+        own = by_own_name(self.source, self.graph.aliases, batch)
+        return without_fixed(self.source, self.graph.fixed_inputs, own)
 
 
 def is_folder(source: object) -> TypeGuard[str | Path]:

@@ -256,6 +256,18 @@ class Samples:
                 pass
         return dict(zip(self.specs, *self.shapes, strict=True)) if len(self.shapes) == 1 else {}
 
+    def common_values(self, names: Iterable[str]) -> dict[str, bool | int | float]:
+        """Read the samples for the numbers that inputs hold in all of them, by name.
+
+        Raises:
+            DataError: As of `batches`.
+        """
+        seen: dict[str, set[bool | int | float]] = {name: set() for name in names}
+        for batch in self._feeds() if self.takes_feeds else self._checked():
+            for name in seen.keys() & batch.keys():
+                seen[name].update(np.unique(batch[name]).tolist())
+        return {name: found.pop() for name, found in seen.items() if len(found) == 1}
+
     def _refuse_none(self, seen: int) -> None:
         if seen == 0:
             raise DataError(f"{self.source}: no samples", remedy="give at least one")

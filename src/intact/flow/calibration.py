@@ -23,7 +23,7 @@ from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
 from intact.data.sources import is_folder
 from intact.data.stream import Samples
-from intact.errors import PlanError, UsageError
+from intact.errors import UsageError
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
@@ -38,7 +38,6 @@ from intact.graph import Graph
 from intact.improve.improvements import Improvements
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
-from intact.plan.topology import has_weights_only
 from intact.recipe.groups import CalibrationOptions
 
 if TYPE_CHECKING:
@@ -322,18 +321,3 @@ def _skipped(files: Sequence[str]) -> tuple[Note, ...]:
         return ()
     message = f"{len(files)} file(s) that are no image were left out (first: {files[0]})"
     return (Note(NoteKind.CALIBRATION, "", message),)
-
-
-def refuse_nothing_to_do(plan: QuantizedGraph) -> None:
-    """Refuse a plan that leaves all in float.
-
-    Raises:
-        PlanError: With the reasons.
-    """
-    if any(each.quantized or has_weights_only(each) for each in plan.decisions.values()):
-        return
-    reasons = sorted({decision.reason for decision in plan.decisions.values()})
-    raise PlanError(
-        f"target {plan.target.name} quantizes no node of this model: {'; '.join(reasons[:3])}",
-        remedy="see `intact inspect`, choose another target, or take it as it is: --allow-empty",
-    )

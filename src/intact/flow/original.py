@@ -104,6 +104,7 @@ class Original(msgspec.Struct, frozen=True):
             except ModelError as error:
                 return Compared(None, (_note(str(error)),))
             return Compared(None, self.compare(graph, sample).notes)
+        sample = {**graph.fixed_inputs, **sample}
         with ThreadPoolExecutor(1) as pool:
             running = pool.submit(_run, graph.model, sample, self.threads)
             try:

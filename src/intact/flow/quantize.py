@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -16,7 +17,6 @@ from intact.flow.calibration import (
     Job,
     Keeping,
     given_scales,
-    refuse_nothing_to_do,
 )
 from intact.flow.first_run import run_once
 from intact.flow.refusals import Refusals
@@ -32,6 +32,7 @@ from intact.flow.sources import (
     original_of,
     target_of,
 )
+from intact.flow.values import refuse_nothing_to_do, values_of, with_values
 from intact.graph import Graph
 from intact.improve.improvements import Improvements
 from intact.plan import Overrides, QuantizedGraph, build_plan
@@ -116,15 +117,17 @@ def results_for(
         )
     preprocess = preprocess_of(options) or Preprocess()
     formats = [deployment.formats for _, _, deployment in ready]
-    models = shaped(source.model, options, options.input_shape, options.data, preprocess, formats)
+    model = with_values(source.model, options.input_value)
+    models = shaped(model, options, options.input_shape, options.data, preprocess, formats)
     originals = _expanded(models.graphs, options.expand)
     rewritten = {name: improvements.rewrite(graph) for name, graph in originals.items()}
     first = id(models.graphs[0])
-    given = given_scales(options.scales, source.model, rewritten[first])
-    del source
+    given = given_scales(options.scales, model, rewritten[first])
+    del source, model
     overrides = overrides_of(options)
     jobs = []
-    graphs = _graphs(models.graphs, rewritten, [each for each, _, _ in ready])
+    described = [each for each, _, _ in ready]
+    graphs = _graphs(models.graphs, rewritten, described, options.expand)
     for own, given_graph, (each, methods, deployment) in zip(
         graphs, models.graphs, ready, strict=True
     ):
@@ -132,8 +135,9 @@ def results_for(
             keeping = _keeping(build_plan, own, each, overrides)
             plan = keeping(())
             if not options.allow_empty:
-                refuse_nothing_to_do(plan)
-            notes = improvements.notes(originals[id(given_graph)])
+                look = partial(values_of, graph=own, options=options, data=models.data)
+                refuse_nothing_to_do(plan, look)
+            notes = (*models.notes, *improvements.notes(originals[id(given_graph)]))
             jobs.append(Job(plan.with_notes(notes), methods, deployment, keeping))
     compared = original_of(options.model, threads=options.threads)
     calibration = Calibration(options, preprocess, improvements, compared)
@@ -172,7 +176,10 @@ def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Gra
 
 
 def _graphs(
-    graphs: Sequence[Graph], rewritten: Mapping[int, Graph], targets: Sequence[Target]
+    graphs: Sequence[Graph],
+    rewritten: Mapping[int, Graph],
+    targets: Sequence[Target],
+    apart: Sequence[str],
 ) -> list[Graph]:
     """Prepare what is planned on; targets that share a graph and its needs go on sharing it.
 
@@ -180,11 +187,12 @@ def _graphs(
         graphs: One for each target.
         rewritten: What is planned on, by the identity of the graph.
         targets: The targets.
+        apart: Operator types that the user expands.
     """
     found: dict[int, Graph] = {}
     for name, graph in rewritten.items():
         members = [index for index, each in enumerate(graphs) if id(each) == name]
-        own = graphs_for(graph, [targets[index] for index in members])
+        own = graphs_for(graph, [targets[index] for index in members], apart)
         found.update(zip(members, own, strict=True))
     return [found[index] for index in range(len(targets))]
 

@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,8 +29,17 @@ from intact.flow.search_setup import (
     objective_options,
     refuse_unknown,
 )
-from intact.flow.shapes import Shapes, logged_shapes, shape_options, shaped, with_shapes
+from intact.flow.shapes import (
+    Shapes,
+    logged_shapes,
+    logged_values,
+    shape_options,
+    shaped,
+    value_options,
+    with_shapes,
+)
 from intact.flow.sources import default_target, deployment_of, original_of, target_of
+from intact.flow.values import values_of
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.search.cost import CostModel
 from intact.search.goals import Budget, goal_of
@@ -122,7 +132,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         )
     preprocess = preprocess_of(options) or Preprocess()
     models = shaped(
-        float_model(options.model),
+        float_model(options.model, options.input_value),
         options,
         options.input_shape,
         options.data,
@@ -137,6 +147,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         deployment,
         options.widths,
         allow_float=options.allow_float,
+        look=partial(values_of, graph=graph, options=options, data=options.data),
     )
     setup = Setup.of(space, method, options, deployment, preprocess)
     course = _Course(options, budget, path, models.shapes)
@@ -176,7 +187,8 @@ def replay(options: ReplayOptions) -> Result:
     described = target_of(target)
     deployment = deployment_of(described, options.formats, options.io)
     shapes = options.input_shape or logged_shapes(entry.settings.options)
-    normalized = with_shapes(float_model(options.model), shapes)
+    values = options.input_value or logged_values(entry.settings.options)
+    normalized = with_shapes(float_model(options.model, values), shapes)
     graph = float_graph(normalized, described, options.expand, options.improve)
     entry.settings.refuse_other(graph, described, str(log))
     if entry.strategy is None:
@@ -338,7 +350,9 @@ class _Course:
             samples=trial_data.samples,
             samples_hash=trial_data.samples_hash,
             method=repr(trial_data.method),
-            options=objective_options(trial_data.objective) | shape_options(self.shapes),
+            options=objective_options(trial_data.objective)
+            | shape_options(self.shapes)
+            | value_options(self.options.input_value),
         )
 
 

@@ -16,11 +16,12 @@ from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
 from intact.errors import UsageError, nearest
-from intact.flow.calibration import Deployment, refuse_nothing_to_do
+from intact.flow.calibration import Deployment
 from intact.flow.latency import latencies
 from intact.flow.result import Result, check_output
 from intact.flow.samples import open_fed
 from intact.flow.sources import QuantizedSource, open_source, original_of
+from intact.flow.values import Values, refuse_nothing_to_do, with_values
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
@@ -195,16 +196,16 @@ class Setup:
         return self.deployment.result(found, known, self.preprocess, self.notes)
 
 
-def float_model(model: ModelSource) -> ir.Model:
-    """Open a float model.
+def float_model(model: ModelSource, values: Values | None = None) -> ir.Model:
+    """Open a float model, with inputs fixed to values.
 
     Raises:
-        UsageError: It is quantized.
+        UsageError: It is quantized, or has no such input.
     """
     source = open_source(model)
     if isinstance(source, QuantizedSource):
         raise UsageError("the model is quantized already", remedy="search on the float model")
-    return source.model
+    return with_values(source.model, values)
 
 
 def float_graph(
@@ -227,7 +228,8 @@ def float_graph(
             f"--improve {improvements.refinements[0]} follows after the scales",
             remedy="leave it out of the search",
         )
-    return graphs_for(improvements.rewrite(expand_operators(graph, expand)), [target])[0]
+    rewritten = improvements.rewrite(expand_operators(graph, expand))
+    return graphs_for(rewritten, [target], expand)[0]
 
 
 def choices(
@@ -238,6 +240,7 @@ def choices(
     widths: Sequence[int] | None,
     *,
     allow_float: bool,
+    look: Callable[[tuple[str, ...]], Values] | None = None,
 ) -> Space:
     """Return the choices that target, user and formats leave.
 
@@ -245,7 +248,7 @@ def choices(
         UsageError: There are none.
     """
     space = Space.of(graph, target, overrides, widths=widths, allow_float=allow_float)
-    refuse_nothing_to_do(space.plan)
+    refuse_nothing_to_do(space.plan, look)
     able = expressible(deployment.formats)
     space = deployable(
         space,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 
 import msgspec
 
@@ -16,10 +16,13 @@ from intact.data.sources import is_folder
 from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
 from intact.flow.samples import open_fed
+from intact.flow.values import Values, sizes_decide
 from intact.formats.registry import expressible
 from intact.graph import Graph, normalize
 from intact.graph.passes.input_shapes import Sizes, shown_option
-from intact.recipe import pairs
+from intact.plan import Note, NoteKind
+from intact.recipe import groups, pairs
+from intact.recipe.kinds import Kind
 
 if TYPE_CHECKING:
     import onnx_ir as ir
@@ -27,7 +30,9 @@ if TYPE_CHECKING:
     from intact.recipe.groups import CalibrationOptions, DataSource
 
 Shapes: TypeAlias = Mapping[str, Sizes]
+T = TypeVar("T")
 _LOGGED = "input_shape"
+_LOGGED_VALUES = "input_value"
 
 
 class Shaped(msgspec.Struct, frozen=True):
@@ -37,11 +42,13 @@ class Shaped(msgspec.Struct, frozen=True):
         graphs: Normalized, one for each set of formats; those with the same needs share it.
         data: The samples, with those that were looked at.
         shapes: Of the inputs, as they were given or found, for formats of fixed sizes.
+        notes: What the user should know of them.
     """
 
     graphs: tuple[Graph, ...]
     data: DataSource | None
     shapes: Shapes
+    notes: tuple[Note, ...] = ()
 
 
 def with_shapes(model: ir.Model, given: Shapes | None) -> Graph:
@@ -81,7 +88,8 @@ def shaped(
     """Normalize a model for several sets of formats.
 
     Formats of fixed sizes get those of the samples, where all samples agree. The others keep the
-    sizes open that the user does not give.
+    sizes open that the user does not give, unless sizes decide which branches of If run: nothing
+    can be quantized in such branches, nor behind them, where ranks are unknown.
 
     Args:
         model: The float model.
@@ -96,7 +104,8 @@ def shaped(
         DataError: The samples do not fit the model.
     """
     graph = with_shapes(model, given)
-    fixed = [not expressible(names).open_sizes for names in formats]
+    decide = sizes_decide(graph)
+    fixed = [decide or not expressible(names).open_sizes for names in formats]
     shapes: dict[str, Sizes] = dict(given or {})
     if data is None or not any(fixed) or not _leaves_open(graph, options):
         return Shaped((graph,) * len(formats), data, shapes)
@@ -105,7 +114,18 @@ def shaped(
         return Shaped((graph,) * len(formats), data, shapes)
     named = {name: sizes for name, sizes in shapes.items() if name}
     static, shapes = _fixed(model, {**named, **found})
-    return Shaped(tuple(static if each else graph for each in fixed), data, shapes)
+    graphs = tuple(static if each else graph for each in fixed)
+    return Shaped(graphs, data, shapes, (_fixed_note(shapes),) if decide else ())
+
+
+def _fixed_note(shapes: Shapes) -> Note:
+    flags = " ".join(shown_option(name, sizes) for name, sizes in shapes.items())
+    return Note(
+        NoteKind.REWRITE,
+        "",
+        "sizes of inputs are fixed to those of the samples: they decide which branches of If run",
+        remedy=f"give others: {flags}",
+    )
 
 
 def _fixed(model: ir.Model, shapes: dict[str, Sizes]) -> tuple[Graph, dict[str, Sizes]]:
@@ -127,18 +147,36 @@ def shape_options(shapes: Shapes) -> dict[str, str]:
     return {_LOGGED: json.dumps(shapes, sort_keys=True)} if shapes else {}
 
 
+def value_options(values: Values | None) -> dict[str, str]:
+    """Return the values of fixed inputs as such an option; none without values."""
+    return {_LOGGED_VALUES: json.dumps(values, sort_keys=True)} if values else {}
+
+
 def logged_shapes(options: Mapping[str, str]) -> Shapes:
     """Read the shapes of a search out of its log.
 
     Raises:
         SearchError: They cannot be read.
     """
-    if _LOGGED not in options:
+    return _logged(options, _LOGGED, pairs.Shapes())
+
+
+def logged_values(options: Mapping[str, str]) -> Values:
+    """Read the values of fixed inputs out of the log of a search.
+
+    Raises:
+        SearchError: They cannot be read.
+    """
+    return _logged(options, _LOGGED_VALUES, groups.INPUT_VALUES)
+
+
+def _logged(options: Mapping[str, str], name: str, kind: Kind[Mapping[str, T]]) -> Mapping[str, T]:
+    if name not in options:
         return {}
     try:
-        return pairs.Shapes().check(json.loads(options[_LOGGED]))
+        return kind.check(json.loads(options[name]))
     except ValueError as error:
-        raise SearchError(f"the log's {_LOGGED} cannot be read", remedy="search again") from error
+        raise SearchError(f"the log's {name} cannot be read", remedy="search again") from error
 
 
 def _leaves_open(graph: Graph, options: CalibrationOptions) -> bool:

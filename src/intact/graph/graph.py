@@ -17,6 +17,7 @@ from intact.graph.batch_norm import INPUT_KEY, BatchNorm, recall
 from intact.graph.files.external import tensor_bytes
 from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
+from intact.graph.fixed_inputs import fixed_inputs_of
 from intact.graph.ops import OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.passes.widen import METADATA_KEY
 from intact.graph.states import State, states_of
@@ -194,6 +195,15 @@ class Graph:
             ModelError: The model's metadata of them is damaged.
         """
         return MappingProxyType(aliases_of(self._model))
+
+    @cached_property
+    def fixed_inputs(self) -> Mapping[str, np.ndarray]:
+        """What the given model's inputs were fixed to, by name, in their types and shapes.
+
+        Raises:
+            ModelError: The model's metadata of them is damaged.
+        """
+        return MappingProxyType(fixed_inputs_of(self._model))
 
     @cached_property
     def states(self) -> Mapping[str, State]:

@@ -23,7 +23,9 @@ from intact.graph.passes.canonical import (
 from intact.graph.passes.ceil_mode import pad_pools
 from intact.graph.passes.fold_linear import fold_batch_norms, fold_scales
 from intact.graph.passes.gemm import flatten_weights, join_dense_layers, plain_gemms
+from intact.graph.passes.inline_if import inline_ifs
 from intact.graph.passes.input_shapes import Sizes, set_input_shapes
+from intact.graph.passes.lengths import fold_lengths
 from intact.graph.passes.names import make_names_unique, protected_names
 from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.products import write_as_products
@@ -60,7 +62,8 @@ def normalize(
     change (up to float rounding where BatchNormalization is folded, and one rounding where a
     divisor is no power of two). Of declared shapes only the inputs' are believed (see
     `intact.graph.files.claims`). A tensor name that remains has the same values as in the source.
-    Unknown operators, functions and the bodies of If and Loop are not changed.
+    An If whose condition is known gives way to the branch that it chooses. Unknown operators,
+    functions and the bodies of other Ifs and of Loops are not changed.
 
     Args:
         source: A path, or a loaded model, which is not changed.
@@ -133,11 +136,14 @@ def _simplify(model: ir.Model) -> None:
         library.infer_shapes(model)
         room = MOST_FILLED
         for _ in range(_MOST_ROUNDS):
-            changed = False
+            changed = inline_ifs(model) > 0
+            if changed:
+                write_sums_as_adds(model)
             if not library.is_simple(model):
                 changed |= _try(library.fold_constants, model)
                 changed |= _try(library.apply_rules, model)
             changed |= library.lift_constants(model)
+            changed |= fold_lengths(model) > 0
             filled = fill_weights(model, room)  # folding may have computed the sizes
             room -= filled
             changed |= filled > 0

@@ -173,7 +173,7 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
 )
 """The table, by operator type of the default ONNX domain."""
 
-EXPANDABLE = ("BatchNormalization", "Div", "HardSigmoid", "LayerNormalization")
+EXPANDABLE = ("BatchNormalization", "Div", "HardSigmoid", "LayerNormalization", "Pow")
 """Operators that ``intact.graph.passes.expand`` writes as several simpler ones."""
 
 STORABLE = ("GRU", "LSTM", "RNN", "Gather")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 from intact.graph import Graph
 from intact.targets import Target
@@ -18,11 +18,16 @@ opset that they need.
 """
 
 
-def graphs_for(graph: Graph, targets: Iterable[Target]) -> list[Graph]:
+def graphs_for(graph: Graph, targets: Iterable[Target], apart: Collection[str] = ()) -> list[Graph]:
     """Write a normalized graph in the operators of each target.
 
     What a target has only as several operators is expanded, and what exporters write out as several
     becomes one where the target's rules name that: its results then differ by float rounding.
+
+    Args:
+        graph: Normalized.
+        targets: The targets.
+        apart: Operator types that a user expands, and that are not joined then.
 
     Returns:
         One graph for each target. Targets with the same needs share it, and it is ``graph`` itself
@@ -31,7 +36,7 @@ def graphs_for(graph: Graph, targets: Iterable[Target]) -> list[Graph]:
     made: dict[tuple[tuple[str, ...], tuple[str, ...]], Graph] = {}
     found = []
     for target in targets:
-        joined = tuple(name for name in _WRITTEN_WITH if target.names(name))
+        joined = tuple(name for name in _WRITTEN_WITH if target.names(name) and name not in apart)
         key = (joined, tuple(sorted(target.expand)))
         if key not in made:
             made[key] = _prepared(graph, *key)

@@ -20,7 +20,7 @@ from intact.recipe.kinds import (
     overrides,
     path_or_preprocess,
 )
-from intact.recipe.numbers import Count, Memory, Number, Numbers, Whole
+from intact.recipe.numbers import Constant, Count, Memory, Number, Numbers, Whole
 from intact.recipe.pairs import Pairs, Shapes
 
 if TYPE_CHECKING:
@@ -75,6 +75,7 @@ SAMPLES = (
     "MODULE:FUNCTION that yields dicts of arrays."
 )
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
+INPUT_VALUES = Pairs(Constant(), "a number, true or false", "sr=16000", "NAME=VALUE")
 IMAGE_SECTION = "Images (where the data is a folder)"
 
 
@@ -356,6 +357,12 @@ class GraphOptions(Options, kw_only=True):
         "left out where there is one input. Left out, formats of fixed sizes get that of the "
         "samples, if there are any. Several may be given.",
         in_python="None is any size, and an empty name that of the only input.",
+    )
+    input_value: Mapping[str, bool | int | float] | None = option(
+        INPUT_VALUES,
+        None,
+        "Fix an input of one number to a value: it is an input no more, and the branches of If "
+        "that it decides are chosen. Several may be given.",
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Sequence
 from typing import Any
 
@@ -102,6 +103,31 @@ class Number(Kind[float]):
             return float(value)
         except (TypeError, ValueError, OverflowError):
             raise self.wrong() from None
+
+
+class Constant(Kind[bool | int | float]):
+    """A finite number, or a truth value."""
+
+    expects = "a number, true or false"
+    metavar = "VALUE"
+
+    def parse(self, text: str) -> bool | int | float:
+        """Read a truth value, a whole or a decimal number."""
+        known = {"true": True, "false": False}
+        text = text.strip().lower()
+        if text in known:
+            return known[text]
+        try:
+            return self.check(int(text))
+        except ValueError:
+            return self.check(Number().parse(text))
+
+    def check(self, value: Any) -> bool | int | float:
+        """Take a number or a truth value, NumPy's too, also as an array of one."""
+        number = value.item() if getattr(value, "size", 0) == 1 else value
+        if not isinstance(number, bool | int | float) or not abs(number) <= sys.float_info.max:
+            raise self.wrong()
+        return number
 
 
 class Numbers(Kind[tuple[Any, ...]]):

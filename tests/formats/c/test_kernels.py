@@ -10,11 +10,15 @@ import pytest
 
 from intact.config import Rounding
 from intact.engines.integer import IntegerEngine
+from intact.errors import ExportError
 from intact.formats.c.run import CRuntime
 from intact.formats.c.write import write_c
 from intact.program import Program
+from intact.program import operations as ops
 from intact.targets import Requantize, ScalePrecision, ZeroPointOrder
+from tests.engines.integer.pointwise.test_softmax import peaked
 from tests.formats.c import cases, window_cases
+from tests.program.one_step import int8, one_step
 
 STRICT = (
     *("-std=c99", "-Wall", "-Wextra", "-Wconversion", "-Wsign-conversion", "-Wshadow"),
@@ -70,3 +74,26 @@ def test_other_arithmetic(make: object, fields: dict[str, object]) -> None:
 def test_moves_and_functions(make: object) -> None:
     assert callable(make)
     assert differences(make()) == {}
+
+
+@pytest.mark.parametrize("length", [4096, 6625, 8191])
+def test_long_rows_of_softmax(length: int) -> None:
+    """Flat rows, whose sums take every bit, and peaked ones."""
+    slots = [((None, length), int8(0.3, 4))]
+    shares = [((None, length), int8(2.0**-8, -128))]
+    program = one_step(ops.Softmax(1), cases.DOUBLE, slots, shares)
+    codes = np.concatenate([np.full((1, length), 9, np.int8), peaked(length)])
+    (name,) = program.inputs
+    with CRuntime(write_c(program), flags=SANITIZED) as runtime:
+        (found,) = runtime.run({name: codes}).values()
+    (wanted,) = IntegerEngine(program).run({name: codes}).outputs.values()
+    np.testing.assert_array_equal(found, wanted)
+    assert len(np.unique(wanted)) > 3
+
+
+@pytest.mark.parametrize(("log", "length"), [(False, 8192), (True, 4096)])
+def test_longer_rows_are_refused(log: bool, length: int) -> None:
+    ends = [((None, length), int8(1 / 16, 127) if log else int8(1 / 256, -128))]
+    program = one_step(ops.Softmax(1, log), cases.DOUBLE, [((None, length), int8(0.1))], ends)
+    with pytest.raises(ExportError, match=f"its rows have {length} elements"):
+        write_c(program)

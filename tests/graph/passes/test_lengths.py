@@ -92,3 +92,28 @@ def test_a_row_of_a_matrix_is_not_one_length() -> None:
     result.shape = None
     assert learn_shapes(model)
     assert result.shape == ir.Shape([None, None])  # and not [3]
+
+
+@pytest.mark.parametrize("places", [1, -2, [1], [1, 2]])
+def test_known_lengths_beside_an_open_one_are_constants(places: object) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 3, 4])
+    found = b.node("Gather", b.node("Shape", x), b.constant(np.array(places, np.int64)))
+    b.node("Mul", b.node("Cast", found, to=1), b.node("ReduceSum", x, keepdims=0), out="y")
+    b.output("y")
+    source = b.build()
+    graph = normalize(source)
+    assert not {"Shape", "Gather"} & {node.op_type for node in graph.nodes}
+    feeds = models.random_inputs(source, batch=2)
+    expected = models.run_model(source, feeds, ["y"])["y"]
+    found_y = models.run_model(ir.to_proto(graph.model), feeds, ["y"])["y"]
+    np.testing.assert_array_equal(found_y, expected)
+
+
+def test_an_open_length_is_still_computed() -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["batch", 3])
+    found = b.node("Gather", b.node("Shape", x), b.ints(0, 1))
+    b.node("Mul", b.node("Cast", found, to=1), b.node("ReduceSum", x, keepdims=0), out="y")
+    b.output("y")
+    assert {"Shape", "Gather"} <= {node.op_type for node in normalize(b.build()).nodes}

@@ -36,8 +36,18 @@ class Port:
 
     @property
     def size(self) -> int:
-        """How many codes there are."""
+        """How many elements there are."""
         return math.prod(self.shape)
+
+    @property
+    def type(self) -> str:
+        """The C type of an element: a code, or a whole number."""
+        return "int8_t" if self.tensor.encoding is not None else "int32_t"
+
+    @property
+    def bytes(self) -> int:
+        """The size in bytes."""
+        return self.size * (1 if self.tensor.encoding is not None else 4)
 
 
 def ports_of(
@@ -62,8 +72,8 @@ def ports_of(
 
 def signature(name: str, inputs: Iterable[Port], outputs: Iterable[Port]) -> str:
     """Return the head of the function that runs a model."""
-    parameters = [f"const int8_t *{port.parameter}" for port in inputs]
-    parameters += [f"int8_t *{port.parameter}" for port in outputs]
+    parameters = [f"const {port.type} *{port.parameter}" for port in inputs]
+    parameters += [f"{port.type} *{port.parameter}" for port in outputs]
     return f"void {name}_run({', '.join(parameters) or 'void'})"
 
 
@@ -210,7 +220,7 @@ def _example(name: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> 
     """Return how the function is called, for the header's head."""
     ports = (*inputs, *outputs)
     lines = [
-        f"static int8_t {port.parameter}[{name.upper()}_{port.parameter.upper()}_SIZE];"
+        f"static {port.type} {port.parameter}[{name.upper()}_{port.parameter.upper()}_SIZE];"
         for port in ports
     ]
     lines.append(f"{name}_run({', '.join(port.parameter for port in ports)});")
@@ -218,8 +228,14 @@ def _example(name: str, inputs: tuple[Port, ...], outputs: tuple[Port, ...]) -> 
 
 
 def _port(prefix: str, what: str, port: Port) -> str:
-    encoding = encoding_of(port.tensor)
     macro = f"{prefix}_{port.parameter.upper()}"
+    if port.tensor.encoding is None:
+        return f"""\
+/* {what} {comment(repr(port.name))}: int32 {shape_text(port.shape)}, whole numbers */
+#define {macro}_SIZE {port.size}
+
+"""
+    encoding = encoding_of(port.tensor)
     order = port.tensor.permutation
     axes = (
         "" if order is None else f", its axes those of the model in the order {shape_text(order)}"

@@ -34,10 +34,13 @@ _CODES_ONLY = "the C program takes and gives codes: --io float is for a .tflite"
 def c_program(plan: QuantizedGraph) -> CProgram:
     """Return a plan as C."""
     from intact.formats.c.write import write_c
+    from intact.program.operations import Lookup, Quantize
+    from intact.program.passes.whole_inputs import with_views
 
     program = deployed_program(plan)
     with contextlib.suppress(ExportError):  # what keeps floats at its ends is listed with the rest
         program = integer_io(program)
+    program = with_views(program, (Lookup, Quantize))
     return write_c(program, "model", target=plan.target.name)
 
 

@@ -14,8 +14,10 @@ from intact.formats.c.library import AXES, Library
 from intact.formats.c.names import Identifiers, comment, identifier
 from intact.formats.c.requantization import Requantization, requantization_of
 from intact.formats.c.storage import Places
+from intact.graph.passes.expand import EXPANSIONS
 from intact.program import Encoding, Step, Tensor
 from intact.program.handlers import Handlers
+from intact.program.operations import FloatNodes
 from intact.program.passes.inference import Lengths
 
 _TYPES = {
@@ -250,6 +252,16 @@ def encoding_of(tensor: Tensor) -> Encoding:
     if encoding.scale.size != 1 or encoding.zero_point.size != 1:
         raise Unsupported(f"{tensor.name!r} has a scale for each channel", "use one for the tensor")
     return encoding
+
+
+def in_float(step: Step) -> Unsupported:
+    """Return why a step with floats has no kernel."""
+    remedy = "quantize it, or cut the model there and compute it in code of your own"
+    if isinstance(step.operation, FloatNodes):
+        types = sorted({node.op_type for node in step.operation.nodes} & EXPANSIONS.keys())
+        if types:
+            remedy = " ".join(["write it as simpler operators:", *(f"--expand {t}" for t in types)])
+    return Unsupported("it computes in float", remedy)
 
 
 def _value(value: int | Sequence[int]) -> str:

@@ -64,7 +64,8 @@ class CRuntime:
         """Run a batch, sample by sample.
 
         Args:
-            feeds: Codes, int8, by the model's input names; the first axis is the batch.
+            feeds: By the model's input names: codes, int8, or whole numbers; the first axis is
+                the batch.
 
         Returns:
             Codes by the model's output names.
@@ -142,11 +143,13 @@ def run_c(plan: QuantizedGraph, written: CProgram, feeds: Feeds) -> dict[str, np
 
 
 def _rows(port: Port, feeds: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.int8]:
-    """Return the codes of an input, one sample a row."""
+    """Return the bytes of an input, one sample a row."""
     if port.name not in feeds:
         raise DataError(f"input {port.name!r} is missing", remedy="give an array of that name")
     array = np.asarray(feeds[port.name])
-    if array.dtype != np.int8:
+    if port.tensor.encoding is None:
+        array = _in_int32(port.name, array)
+    elif array.dtype != np.int8:
         raise DataError(
             f"input {port.name!r} is {array.dtype}, the program takes int8", remedy="give its codes"
         )
@@ -160,7 +163,19 @@ def _rows(port: Port, feeds: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.i
             f"{list(port.shape)}",
             remedy="give arrays of that shape, with any number of samples along the first axis",
         )
-    return np.ascontiguousarray(array).reshape(-1, port.size)
+    return np.ascontiguousarray(array).reshape(-1, port.size).view(np.int8)
+
+
+def _in_int32(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
+    """Return whole numbers as the program takes them."""
+    limits = np.iinfo(np.int32)
+    is_held = array.dtype.kind in "iu" and ((limits.min <= array) & (array <= limits.max)).all()
+    if not is_held:
+        raise DataError(
+            f"input {name!r} is {array.dtype}, the program takes int32",
+            remedy="give whole numbers that int32 holds",
+        )
+    return array.astype(np.int32)
 
 
 def _compiler() -> str:
@@ -195,13 +210,14 @@ def _compile(command: Sequence[str], folder: Path) -> str:
 def _driver(program: CProgram) -> str:
     """Return a main function that runs samples from standard input to standard output."""
     ports = (*program.inputs, *program.outputs)
-    buffers = [f"static int8_t p{at}[{port.size or 1}];" for at, port in enumerate(ports)]
+    buffers = [f"static {port.type} p{at}[{port.size or 1}];" for at, port in enumerate(ports)]
     arguments = ", ".join(f"p{at}" for at in range(len(ports)))
     fed = len(program.inputs)
     calls = ["fread({}, stdin)"] * fed + ["fwrite({}, stdout)"] * (len(ports) - fed)
+    done = [f"p{at}, sizeof(p{at}[0]), {port.size}" for at, port in enumerate(ports)]
     checks = [
-        f"        if ({call.format(f'p{at}, 1, {port.size}')} != {port.size}) {{ return 2; }}"
-        for at, (call, port) in enumerate(zip(calls, ports, strict=True))
+        f"        if ({call.format(what)} != {port.size}) {{ return 2; }}"
+        for call, what, port in zip(calls, done, ports, strict=True)
     ]
     lines = "\n".join
     return f"""\

@@ -12,6 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from intact.errors import Unsupported
+from intact.formats.c import integers
 from intact.formats.c.files import (
     OpenShapes,
     Port,
@@ -23,7 +24,7 @@ from intact.formats.c.files import (
     source_file,
     static_shapes,
 )
-from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of
+from intact.formats.c.layer import WRITERS, Layer, Sources, encoding_of, in_float
 from intact.formats.c.layers import elementwise, moves, products, spatial
 from intact.formats.c.names import Identifiers, identifier
 from intact.formats.c.storage import plan_places
@@ -31,9 +32,10 @@ from intact.plan import Note, NoteKind
 from intact.program import Program, Step
 from intact.program.operations import Dequantize, FloatNodes, Quantize
 from intact.program.passes.inference import Lengths
+from intact.program.passes.whole_inputs import is_whole
 from intact.program.unsupported import UnsupportedNodes
 
-_MODULES = (elementwise, moves, products, spatial)
+_MODULES = (elementwise, integers, moves, products, spatial)
 """Their writers are registered when they are imported."""
 
 _CANNOT = "C cannot hold"
@@ -114,8 +116,8 @@ def _program(
     }
     memory = (
         f"the arena takes {arena.size} bytes of RAM ({arena.lower_bound} are alive at one time), "
-        f"inputs {sum(port.size for port in inputs)} and outputs "
-        f"{sum(port.size for port in outputs)} besides; constants take {flash} bytes of flash"
+        f"inputs {sum(port.bytes for port in inputs)} and outputs "
+        f"{sum(port.bytes for port in outputs)} besides; constants take {flash} bytes of flash"
     )
     notes = (Note(NoteKind.EXPORT, "", memory),)
     return CProgram(name, files, inputs, outputs, arena.size, arena.lower_bound, flash, notes)
@@ -144,7 +146,8 @@ def _write_steps(program: Program, sources: Sources) -> None:
     for what, ends in (("input", program.inputs), ("output", program.outputs)):
         for name, tensor in ends.items():
             with unsupported.collect(f"{what} {name!r}"):
-                encoding_of(tensor)
+                if what == "output" or not is_whole(tensor):
+                    encoding_of(tensor)
     for number, step in enumerate(program.steps):
         layer, mark = Layer(number, step, sources), len(sources.calls)
         try:
@@ -166,10 +169,7 @@ def _write_layer(layer: Layer) -> None:
 def _no_kernel(step: Step) -> Unsupported:
     """Return why there is no kernel for a step's operation."""
     if isinstance(step.operation, FloatNodes | Quantize | Dequantize):
-        return Unsupported(
-            "it computes in float",
-            "quantize it, or cut the model there and compute it in code of your own",
-        )
+        return in_float(step)
     name = type(step.operation).__name__
     return Unsupported(f"there is no C kernel for {name}", "keep it out of the part on the chip")
 

@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
+from intact.errors import DataError
 from intact.plan import Note, NoteKind
 from intact.program.operations import Bounds
 
@@ -47,6 +52,7 @@ class NcnnModel:
         outputs: Blob of each output.
         products: By name of the node.
         notes: Renamed ends, and sums that may wrap.
+        whole: Blobs of inputs that are int32, for layers that look up; the others are float32.
     """
 
     param: str
@@ -57,6 +63,25 @@ class NcnnModel:
     outputs: Mapping[str, str]
     products: Mapping[str, WrittenProduct]
     notes: tuple[Note, ...] = ()
+    whole: frozenset[str] = frozenset()
+
+    def fed(self, feeds: Mapping[str, npt.NDArray[Any]]) -> dict[str, npt.NDArray[Any]]:
+        """Return a batch by blob, in the types that ncnn takes.
+
+        Raises:
+            DataError: An index is no row of a table: ncnn would take the nearest one.
+        """
+        return {blob: self._typed(name, blob, feeds[name]) for name, blob in self.inputs.items()}
+
+    def _typed(self, name: str, blob: str, array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        if blob not in self.whole:
+            return np.asarray(array, np.float32)
+        if np.min(array, initial=0) < 0:
+            raise DataError(
+                f"input {name!r} has indices below 0, which ncnn does not count from the end",
+                remedy="add the length of the table to them",
+            )
+        return np.asarray(array, np.int32)
 
 
 def notes_of(ends: Mapping[str, str], wide: Sequence[str]) -> Iterator[Note]:

@@ -85,7 +85,7 @@ class NcnnRuntime:
         """Run one sample.
 
         Args:
-            feeds: float32 by blob, without a batch.
+            feeds: By blob, without a batch: int32 where the layer looks up, else float32.
             blobs: Which to read.
 
         Returns:
@@ -97,7 +97,8 @@ class NcnnRuntime:
         extractor = self._net.create_extractor()
         held = {}  # ncnn reads the arrays when a blob is asked for
         for blob, array in feeds.items():
-            held[blob] = self._ncnn.Mat(np.ascontiguousarray(array, np.float32)).clone()
+            dtype = np.int32 if array.dtype.kind in "iu" else np.float32
+            held[blob] = self._ncnn.Mat(np.ascontiguousarray(array, dtype)).clone()
             if extractor.input(blob, held[blob]):
                 raise ExportError(f"{self.name} has no input {blob!r}")
         found = {}
@@ -124,7 +125,7 @@ def run_ncnn(
         ExportError: ncnn refuses the model, or fails on it.
     """
     runtime = NcnnRuntime(model.param, model.weights, threads=threads)
-    given = {blob: np.asarray(feeds[name]) for name, blob in model.inputs.items()}
+    given = model.fed(feeds)
     found = run_samples(runtime, given, model.outputs.values())
     shapes = {str(value.name): value.shape for value in plan.graph.outputs}
     outputs = {}

@@ -58,7 +58,7 @@ def verify_ncnn(
     outputs = OutputComparer()
     samples = 0
     for feeds in batches:
-        given = {blob: np.asarray(feeds[name]) for name, blob in model.inputs.items()}
+        given = model.fed(feeds)
         deployed = run_samples(as_used, given, model.outputs.values())
         computed = beside.add(feeds, run_samples(plain, given, layers.blobs))
         for name, expected in computed.items():

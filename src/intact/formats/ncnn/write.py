@@ -25,10 +25,12 @@ from intact.program.operations import (
     FloatNodes,
     FullyConnected,
     Function,
+    Lookup,
     Requantize,
     TransposedConvolution,
     Unary,
 )
+from intact.program.passes.whole_inputs import is_whole, with_floats, with_views
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets.advice import advice, quantize_for
 
@@ -51,7 +53,7 @@ def write_ncnn(program: Program, target: str = "") -> NcnnModel:
         ExportError: What ncnn has no layer for, or computes in float while the program does not;
             all is listed.
     """
-    writer = _Writer(program)
+    writer = _Writer(with_floats(with_views(program, (Lookup,))))
     writer.write()
     remedy = f"{advice(quantize_for('ncnn', target), _KEEP_FLOAT)}; {_LEAVE_OUT}"
     found = UnsupportedNodes("ncnn cannot hold", remedy)
@@ -110,6 +112,7 @@ class _Writer:
             outputs=outputs,
             products=builder.products,
             notes=tuple(notes_of(inputs | outputs, builder.wide)),
+            whole=frozenset(inputs[name] for name, t in program.inputs.items() if is_whole(t)),
         )
 
     def _is_no_layer(self, step: Step) -> bool:
@@ -128,11 +131,28 @@ class _Writer:
             self.unsupported.setdefault(repr(name), str(reason))
 
     def _input(self, name: str, tensor: Tensor) -> None:
-        if tensor.dtype != np.float32:
+        if is_whole(tensor):
+            self._refuse_other_readers(tensor)
+        elif tensor.dtype != np.float32:
             raise Unsupported("an input that is not float32")
         is_open = None in known_lengths(tensor)
         shape = {} if is_open else lengths(sample(tensor))  # if open, the caller's holds
         self.builder.emit("Input", name, [], [self.builder.blob(tensor)], shape)
+
+    def _refuse_other_readers(self, tensor: Tensor) -> None:
+        """Refuse whole numbers that more than one look-up reads.
+
+        A ``Split`` would hand them on, which may hold what it reads as float16.
+        """
+        kept = {each.name for each in self.program.outputs.values()}
+        readers = [
+            step
+            for step in self.program.steps
+            if any(each.value == tensor.value for each in step.activations)
+            and not all(map(is_whole, step.outputs))
+        ]
+        if tensor.name in kept or len(readers) != 1 or not isinstance(readers[0].operation, Lookup):
+            raise Unsupported("an input of whole numbers that is not read by one look-up alone")
 
 
 @WRITERS.register(FloatNodes)

@@ -74,13 +74,20 @@ class DeployedFile:
     def run(self, feeds: Arrays, observe: Iterable[str] = ()) -> tuple[Arrays, Arrays]:
         """Return the outputs, and some of the shown tensors, as the program stores them."""
         given = {
-            str(self._inputs[name].key): self._inputs[name].as_in_file(array)
+            str(self._inputs[name].key): self._typed(name, self._inputs[name].as_in_file(array))
             for name, array in feeds.items()
         }
         wanted = {name: self.shown[name] for name in observe}
         results, seen = self._runtime.run(given, [place.key for place in wanted.values()])
         outputs = {n: each.as_stored(results[str(each.key)]) for n, each in self._outputs.items()}
         return outputs, {name: each.as_stored(seen[each.key]) for name, each in wanted.items()}
+
+    def _typed(self, name: str, array: Array) -> Array:
+        """Return whole numbers as int32 where the file has them so."""
+        port = self._runtime.inputs.get(str(self._inputs[name].key))
+        if port is None or array.dtype != np.int64 or port.dtype != np.int32:
+            return array
+        return array.astype(np.int32)
 
 
 def run_tflite(

@@ -28,6 +28,7 @@ from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program.deployed import deployed_program
+from intact.program.passes.whole_inputs import with_int32
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ TFLITE_FILE = "model.int8.tflite"
 
 def _write(plan: QuantizedGraph, io: Io) -> Exported:
     program = deployed_program(plan, float_operations=True)
+    if plan.target.kernels == Interpreter.MICRO:
+        program = with_int32(program)  # it has no kernels of int64
     return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io, target=plan.target.name)})
 
 

@@ -112,7 +112,8 @@ def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:
     for start in range(0, count, size):
         for slot, name in enumerate(program.inputs):
             part = feeds[name][start : start + size] if size < count else feeds[name]
-            interpreter.set_input(np.ascontiguousarray(part), slot)
+            dtype = interpreter.get_input_details(slot)["dtype"]  # int32 of an int64 input
+            interpreter.set_input(np.ascontiguousarray(part, dtype), slot)
         interpreter.invoke()
         for slot, name in enumerate(program.outputs):
             found[name].append(np.array(interpreter.get_output(slot)))

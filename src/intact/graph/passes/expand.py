@@ -10,7 +10,7 @@ import onnx_ir as ir
 from intact.errors import UsageError, nearest
 from intact.graph.edit import Editor
 from intact.graph.graph import Graph
-from intact.graph.ops import input_value
+from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.expand_batch_norm import expand_batch_norm
 from intact.graph.passes.fold_linear import fold_scales
 
@@ -115,10 +115,32 @@ def _hard_sigmoid(editor: Editor, node: ir.Node) -> None:
     editor.put_in_place(node, result)
 
 
+def _power(editor: Editor, node: ir.Node) -> None:
+    """``x * x * x``, and ``(x * x) * (x * x)``, for the constant exponents 3 and 4.
+
+    A node of other exponents, or of other numbers than float32, is not expanded.
+    """
+    data, exponent = input_value(node, 0), constant_array(input_value(node, 1))
+    if data is None or data.dtype is not ir.DataType.FLOAT or data.shape is None:
+        return
+    if exponent is None or exponent.size != 1 or exponent.ndim > len(data.shape):
+        return  # more axes would broadcast
+    power = exponent.item()
+    if power not in (3, 4):
+        return
+
+    def times(first: ir.Value, second: ir.Value) -> ir.Value:
+        return editor.node("Mul", (first, second), f"{node.name}_Mul", shape=data.shape)
+
+    square = times(data, data)
+    editor.put_in_place(node, times(square, data if power == 3 else square))
+
+
 EXPANSIONS: dict[str, Callable[[Editor, ir.Node], None]] = {
     "BatchNormalization": expand_batch_norm,
     "Div": _division,
     "HardSigmoid": _hard_sigmoid,
     "LayerNormalization": _layer_norm,
+    "Pow": _power,
 }
 """The expansions by operator type; the names are `intact.graph.op_table.EXPANDABLE`."""

@@ -31,12 +31,15 @@ class Match:
         last: The node that gives its result.
         constants: Further inputs of the operator.
         attributes: Of the operator.
+        order: How the axes of the data are brought for the operator, which works along the last;
+            empty where they lie so.
     """
 
     data: ir.Value
     last: ir.Node
     constants: tuple[np.ndarray, ...] = ()
     attributes: Mapping[str, Attribute] = field(default_factory=dict)
+    order: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -71,10 +74,13 @@ def join(graph: Graph, joined: Joined) -> Graph:
     for match in list(_fitting(graph, joined)):
         name = str(match.last.name)
         old = editor.nodes_by_name[name].outputs[0]
-        inputs = [editor.value(str(match.data.name))]
-        inputs += [editor.initializer(f"{name}_constant", each) for each in match.constants]
+        data = _brought(editor, editor.value(str(match.data.name)), match.order)
+        inputs = [data, *(editor.initializer(f"{name}_constant", each) for each in match.constants)]
         kind = joined.op_type.lower()
-        result = editor.node(joined.op_type, inputs, f"{name}_{kind}", match.attributes)
+        result = editor.node(
+            joined.op_type, inputs, f"{name}_{kind}", match.attributes, shape=data.shape
+        )
+        result = _brought(editor, result, tuple(int(k) for k in np.argsort(match.order)))
         written, kind_of, shape = str(old.name), old.type, old.shape
         old.replace_all_uses_with(result, replace_graph_outputs=True)
         old.name = None
@@ -82,6 +88,14 @@ def join(graph: Graph, joined: Joined) -> Graph:
         editor.rebind(written, result)
     _remove_unread(editor.model.graph)
     return Graph(editor.finish())
+
+
+def _brought(editor: Editor, value: ir.Value, order: tuple[int, ...]) -> ir.Value:
+    """Bring axes into another order; none given leaves them."""
+    if not order or value.shape is None:
+        return value
+    shape = ir.Shape([value.shape[k] for k in order])
+    return editor.node("Transpose", [value], f"{value.name}_axes", {"perm": order}, shape=shape)
 
 
 def _fitting(graph: Graph, joined: Joined) -> Iterator[Match]:

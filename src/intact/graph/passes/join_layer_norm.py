@@ -22,6 +22,7 @@ from intact.graph.passes.join import (
     sides,
     sole_reader,
 )
+from intact.graph.passes.join_moments import by_moments
 
 
 def _matches(graph: Graph) -> Iterator[Match]:
@@ -92,4 +93,9 @@ def _row(node: ir.Node, before: ir.Node, length: int) -> np.ndarray | None:
     return np.broadcast_to(array.reshape(-1), (length,)).copy()
 
 
-LAYER_NORM = Joined("LayerNormalization", 17, _matches)
+def _every(graph: Graph) -> Iterator[Match]:
+    yield from _matches(graph)
+    yield from by_moments(graph)
+
+
+LAYER_NORM = Joined("LayerNormalization", 17, _every)

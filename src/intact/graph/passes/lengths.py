@@ -1,4 +1,4 @@
-"""Shapes of what is reshaped to computed lengths, where ONNX shape inference stops.
+"""Lengths that are known: as constants, and in shapes where ONNX shape inference stops.
 
 Exports compute the target of a Reshape from the shape of another tensor: Shape, Gather or Slice,
 Concat. Often all of it is known but the batch, or at least how many axes there are. What is said
@@ -9,9 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
 import onnx_ir as ir
 
+from intact.graph.names import value_names
 from intact.graph.ops import constant_array, input_value
+from intact.graph.passes.replace import add_constant
 
 _Length = int | str | None
 """A number, the name of an open axis, or something unknown."""
@@ -42,6 +45,32 @@ def learn_shapes(model: ir.Model) -> bool:
                 node.outputs[0].shape = ir.Shape(shape)
                 found = True
     return found
+
+
+def fold_lengths(model: ir.Model) -> int:
+    """Replace each Gather of known lengths of a shape by a constant, whatever the others are.
+
+    Returns:
+        The number of replaced nodes.
+    """
+    known, names = _Lengths(), value_names(model.graph)
+    folded = 0
+    for node in tuple(model.graph):
+        shape = input_value(node, 0)
+        source = None if shape is None else shape.producer()
+        if node.domain != "" or node.op_type != "Gather" or source is None:
+            continue
+        places, lengths = constant_array(input_value(node, 1)), known.of(node.outputs[0])
+        sizes = [n for n in lengths or () if isinstance(n, int) and n >= 0]
+        is_known = source.op_type == "Shape" and lengths is not None and len(sizes) == len(lengths)
+        if not is_known or places is None or node.outputs[0].is_graph_output():
+            continue
+        array = np.array(sizes, np.int64).reshape(places.shape)
+        constant = add_constant(model.graph, array, names.fresh(f"{node.outputs[0].name}_length"))
+        node.outputs[0].replace_all_uses_with(constant)
+        model.graph.remove(node, safe=True)
+        folded += 1
+    return folded
 
 
 def _reshaped(node: ir.Node, known: _Lengths) -> list[_Length] | None:

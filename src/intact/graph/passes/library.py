@@ -23,6 +23,9 @@ _LARGEST_GROWTH = 1 << 20
 _TRIED = "intact.shapes_tried"
 """Key in a model's ``meta``, which no file holds: its sizes were inferred once without a crash."""
 
+_HIDDEN_IF = "IntactIf"
+"""No operator of ONNX."""
+
 _KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
 """Operators that are not folded: they are more compact or more informative than their result."""
 
@@ -159,7 +162,7 @@ def fold_constants(model: ir.Model) -> bool:
         )
         return bool(result.modified)
 
-    with _without_functions(model), quiet():
+    with _without_functions(model), _hidden_ifs(model), quiet():
         if _has_slice(model) and _may_learn_sizes(model):
             _try_first(work)
         return work()
@@ -215,6 +218,19 @@ def _may_fold(node: ir.Node) -> bool | None:
     if node.domain != "" or node.op_type in _KEEP or len(node.outputs) != 1:
         return False
     return None
+
+
+@contextlib.contextmanager
+def _hidden_ifs(model: ir.Model) -> Iterator[None]:
+    """Hide If nodes under another operator: `intact.graph.passes.inline_if` keeps their names."""
+    ifs = [node for node in model.graph.all_nodes() if node.op_type == "If" and node.domain == ""]
+    for node in ifs:
+        node.op_type = _HIDDEN_IF
+    try:
+        yield
+    finally:
+        for node in ifs:
+            node.op_type = "If"
 
 
 @contextlib.contextmanager

@@ -46,8 +46,8 @@ def protected_names(model: ir.Model) -> Iterator[None]:
     """Replace the main graph's names by placeholders while library passes run.
 
     Afterwards every value with a placeholder gets the old name (the library gives the name of a
-    replaced value to its replacement), a new node gets the name of the former producer of its
-    output, and everything else gets a unique name.
+    replaced value to its replacement), nodes out of a body keep theirs, a new node gets the name
+    of the former producer of its output, and everything else gets a unique name.
     """
     graph = model.graph
     originals: dict[str, str] = {}
@@ -59,7 +59,7 @@ def protected_names(model: ir.Model) -> Iterator[None]:
         if producer is not None:
             writers[mark] = producer.name or ""
         value.name = mark
-    own_nodes = {id(node): (node, node.name or "") for node in graph}
+    own_nodes = {id(node): (node, node.name or "") for node in graph.all_nodes()}
     yield
     _register_stray_constants(graph)
     _restore_nodes(graph, own_nodes, writers)

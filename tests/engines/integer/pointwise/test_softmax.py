@@ -88,6 +88,29 @@ def test_the_fixed_point_kernels(runtime: str, log: bool) -> None:
     assert differs_from_floats  # or the tensors could not tell
 
 
+@pytest.mark.parametrize("runtime", [REFERENCE, "micro"])
+def test_long_rows(runtime: str) -> None:
+    """Of peaked rows: those whose sum reaches 512 end the process of the kernels."""
+    codes, data = peaked(6625), int8(0.3, 4)
+    file = model(False, codes.shape, data, PRESCRIBED[False])
+    expected = micro(file, codes) if runtime == "micro" else litert(file, codes, kernels=runtime)
+    assert np.array_equal(run(FIXED, False, codes, data, PRESCRIBED[False]), expected)
+    assert len(np.unique(expected)) > 3
+
+
+def peaked(length: int) -> Array:
+    """Return codes of which few are near the largest."""
+    codes = np.random.default_rng(7).integers(-128, 60, (4, length)).astype(np.int8)
+    codes[:, [3, 50, 700, -1]] = [118, 120, 112, 121]
+    return codes
+
+
+@pytest.mark.parametrize("length", [4095, 4096, 8191])
+def test_sums_take_all_bits(length: int) -> None:
+    codes, data = np.full((1, length), 5, np.int8), int8(0.003, 4)
+    assert (run(FIXED, False, codes, data, PRESCRIBED[False]) == -128).all()
+
+
 @KIND
 @pytest.mark.parametrize("runtime", [OPTIMIZED, XNNPACK])
 def test_the_float_kernels(runtime: str, log: bool) -> None:

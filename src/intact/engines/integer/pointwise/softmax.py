@@ -45,6 +45,7 @@ _DIFFERENCE_BITS = 5
 """Integer bits of a difference to the largest: ``exp(-2**5)`` is nothing."""
 _SUM_BITS = 12
 """Integer bits of the sum of a row's exponentials."""
+_UINT32_MAX = (1 << 32) - 1
 _LOG_OUTPUT_BITS = 4
 """Integer bits of a fixed-point logarithm's codes, 16ths."""
 _WIDE = (np.dtype(np.int16), np.dtype(np.int16))
@@ -131,9 +132,9 @@ def _fixed_exponentials(data: Encoding) -> Integers:
 
 
 def _sum_of_exponentials(table: Integers, below: Integers) -> Integers:
-    """Return each row's sum in Q12, ``[rows, 1]``."""
+    """Return each row's sum in Q12, ``[rows, 1]``, not yet in 32 bits."""
     terms = rounding_divide_by_pot(table, _SUM_BITS)
-    return np.asarray(wrap_int32(np.take(terms, below).sum(axis=1, keepdims=True)))
+    return np.asarray(np.take(terms, below).sum(axis=1, keepdims=True))
 
 
 def _fixed_softmax(data: Encoding, output: Encoding, fraction: int) -> Rows:
@@ -142,7 +143,9 @@ def _fixed_softmax(data: Encoding, output: Encoding, fraction: int) -> Rows:
 
     def rows(codes: Array) -> Integers:
         below = _below_largest(codes)
-        inverse, bits = reciprocal_of_at_least_one(_sum_of_exponentials(table, below), _SUM_BITS)
+        # The kernel adds in int32 and reads the sum as uint32: up to 8191 ones are right.
+        total = _sum_of_exponentials(table, below) & _UINT32_MAX
+        inverse, bits = reciprocal_of_at_least_one(total, _SUM_BITS)
         product = saturating_rounding_doubling_high_mul(inverse, np.take(table, below))
         return np.asarray(rounding_divide_by_pot(product, bits + 31 - fraction) + output.zero_point)
 
@@ -157,7 +160,7 @@ def _fixed_log_softmax(data: Encoding, output: Encoding) -> Rows:
 
     def rows(codes: Array) -> Integers:
         below = _below_largest(codes)
-        total = _sum_of_exponentials(table, below)
+        total = wrap_int32(_sum_of_exponentials(table, below))
         logarithm = log_of_at_least_one(total, _SUM_BITS, _DIFFERENCE_BITS)
         steps = rounding_divide_by_pot(np.take(differences, below) - logarithm, shift)
         near = np.take(counts, below)

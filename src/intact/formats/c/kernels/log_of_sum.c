@@ -6,8 +6,8 @@ static int32_t log_of_sum(int32_t sum)
     const int32_t fourth_root = 1805811301; /* 2^-1/4 */
     const int32_t half_root = 1518500250;   /* 2^-1/2 */
     const int32_t quarter = (int32_t)1 << 23;    /* 1/4 with 25 bits behind the point */
-    const int32_t headroom = headroom_of(sum);
-    const int32_t product_headroom = headroom_of(high_multiply(sum, half_root)) - 1;
+    const int32_t headroom = headroom_of((uint32_t)sum);
+    const int32_t product_headroom = headroom_of((uint32_t)high_multiply(sum, half_root)) - 1;
     const int32_t whole = shift_left_saturating(sum, headroom - 1);
     const int32_t first = shift_left_saturating(high_multiply(whole, half_root), 1);
     const int32_t second = shift_left_saturating(sum, product_headroom);

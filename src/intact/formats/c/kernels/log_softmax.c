@@ -9,8 +9,8 @@ static void log_softmax(const softmax_params *p, const int32_t *exponentials,
         const int8_t *from = input + start;
         int8_t *to = output + start;
         const int32_t largest = row_largest(from, p->length, p->inner);
-        const int32_t sum = row_sum(from, p->length, p->inner, largest, exponentials);
-        const int32_t logarithm = log_of_sum(sum);
+        const uint32_t sum = row_sum(from, p->length, p->inner, largest, exponentials);
+        const int32_t logarithm = log_of_sum((int32_t)sum);
         for (int32_t index = 0; index < p->length; index++) {
             const int32_t below = largest - from[index * p->inner];
             int8_t code = (int8_t)p->activation_min;

@@ -1,10 +1,10 @@
 /* Sum of the exponentials of a row's distances from its largest code, 19 bits behind the point. */
-static int32_t row_sum(const int8_t *row, int32_t length, int32_t step, int32_t largest,
-                       const int32_t *exponentials)
+static uint32_t row_sum(const int8_t *row, int32_t length, int32_t step, int32_t largest,
+                        const int32_t *exponentials)
 {
-    int32_t sum = 0;
+    uint32_t sum = 0;
     for (int32_t index = 0; index < length; index++) {
-        sum += (int32_t)divide_by_power(exponentials[largest - row[index * step]], 12);
+        sum += (uint32_t)divide_by_power(exponentials[largest - row[index * step]], 12);
     }
     return sum;
 }

@@ -8,10 +8,10 @@ static void softmax(const softmax_params *p, const int32_t *exponentials, const 
         const int8_t *from = input + start;
         int8_t *to = output + start;
         const int32_t largest = row_largest(from, p->length, p->inner);
-        const int32_t sum = row_sum(from, p->length, p->inner, largest, exponentials);
+        const uint32_t sum = row_sum(from, p->length, p->inner, largest, exponentials);
         const int32_t headroom = headroom_of(sum);
         const int32_t inverse =
-            one_over_one_plus((int32_t)(((uint32_t)sum << headroom) - 0x80000000U));
+            one_over_one_plus((int32_t)((sum << headroom) - 0x80000000U));
         for (int32_t index = 0; index < p->length; index++) {
             const int32_t exponential = exponentials[largest - from[index * p->inner]];
             const int64_t share =

@@ -169,9 +169,11 @@ _DIFFERENCE_BITS = 5
 
 """Integer bits of a difference to the largest code: ``exp(-2**5)`` is nothing."""
 
-_LONGEST_ROW = 4095
+_LONGEST_ROW = {False: 8191, True: 4095}
 
-"""Elements whose exponentials sum up in 32 bits with 19 behind the point."""
+"""Elements whose exponentials sum up in 32 bits with 19 behind the point; a logarithm takes their
+sum with a sign.
+"""
 
 
 @WRITERS.register(Function)
@@ -242,8 +244,9 @@ def write_softmax(layer: Layer) -> None:
         raise Unsupported("the scale of its result is no power of two up to 1", "fix it so")
     shape = layer.shape(layer.input())
     axis = operation.axis % len(shape)
-    if shape[axis] > _LONGEST_ROW:
-        raise Unsupported(f"its rows have {shape[axis]} elements", f"C holds {_LONGEST_ROW}")
+    longest = _LONGEST_ROW[operation.log]
+    if shape[axis] > longest:
+        raise Unsupported(f"its rows have {shape[axis]} elements", f"C holds {longest}")
     differences, reach = _differences(source)
     params = layer.params(
         "softmax",

@@ -8,11 +8,14 @@ from intact.formats.c.moves import MOVES, Move, moves_of
 from intact.formats.c.requantization import zero_point
 from intact.program import Tensor
 from intact.program.operations import Gather, Pad
+from intact.program.passes.whole_inputs import is_whole
 
 
 @WRITERS.register(*MOVES)
 def write_moves(layer: Layer) -> None:
     """Write every move whose elements do not lie in place already."""
+    if is_whole(layer.input()):
+        return  # only a view of an input has no codes
     _same_codes(layer)
     if isinstance(layer.step.operation, Pad):
         _fill(layer, layer.output)

@@ -31,8 +31,10 @@ from intact.program.operations import (
     Bounds,
     Convolution,
     FullyConnected,
+    Lookup,
     TransposedConvolution,
 )
+from intact.program.passes.whole_inputs import is_whole
 
 _INT8_TAG, _FLOAT_TAG = 0x000D4B38, 0
 _BIAS_TERM, _INT8_SCALE_TERM = 5, 8
@@ -112,6 +114,25 @@ def _dense(operation: FullyConnected, step: Step, builder: NcnnBuilder) -> None:
     else:
         layer = builder.emit("InnerProduct", name_of(step), [bottom], [top], parameters, data)
     _record(builder, step, layer, operation.bounds)
+
+
+@WRITERS.register(Lookup)
+def _embed(operation: Lookup, step: Step, builder: NcnnBuilder) -> None:
+    """Write ``Embed``, whose result has one row for each index."""
+    table, indices, result = input_of(step).data, input_of(step, 1), step.outputs[0]
+    if table is None or table.dtype != np.float32 or operation.axis:
+        raise Unsupported("it looks up in no constant of floats, or not along its first axis")
+    if not is_whole(indices):
+        raise Unsupported("its indices are no whole numbers")
+    width, shape = table[0].size, sample(result)
+    rows = int(np.prod(shape)) // width
+    parameters: dict[int, Parameter] = {0: width, 1: len(table), 2: 0, 3: table.size}
+    data = struct.pack("<I", _FLOAT_TAG) + floats(table)
+    top = builder.blob(result)
+    whole = top if shape == (rows, width) else builder.inner(result)
+    builder.emit("Embed", name_of(step), [builder.read(step, 1)], [whole], parameters, data)
+    if whole != top:
+        builder.reshape(f"{name_of(step)}_axes", whole, top, shape)
 
 
 @WRITERS.register(BatchMatMul)

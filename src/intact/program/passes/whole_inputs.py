@@ -1,0 +1,139 @@
+"""Inputs of whole numbers, as token ids and masks are, read without float nodes.
+
+Exports give such an input another shape or type before a table is looked up by it, or before it
+becomes a float. Its numbers stay in their order, so that a format may read the input itself.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.program.float_operations import Identity
+from intact.program.operations import FloatNodes, Lookup, Operation, Reshape
+from intact.program.passes.islands import without_unused
+from intact.program.program import Program, Step, Tensor
+
+_INT32 = np.dtype(np.int32)
+_TYPES = (_INT32, np.dtype(np.int64))
+_KEEPS_ORDER = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
+
+
+def is_whole(tensor: Tensor) -> bool:
+    """Tell whether a tensor holds whole numbers, and no codes."""
+    return tensor.encoding is None and tensor.dtype in _TYPES
+
+
+def with_views(program: Program, readers: tuple[type, ...]) -> Program:
+    """Return a program in which some operations read inputs of whole numbers themselves.
+
+    Args:
+        program: Not changed.
+        readers: Operations that read a view of the input, where nodes between change shape and
+            type only. A view has the input's type, and stands for its value.
+    """
+    roots = _roots(program)
+    steps: list[Step] = []
+    for step in program.steps if roots else ():
+        root = _root_of(step, roots)
+        if root is not None:
+            output = step.outputs[0]
+            view = Tensor(f"{output.name}_whole", output.shape, value=root.value, plain=root.plain)
+            steps.append(replace(step, operation=_shaped(view), inputs=(root,), outputs=(view,)))
+            roots[output.name] = view
+        inputs = tuple(roots.get(t.name, t) if t else None for t in step.inputs)
+        steps.append(replace(step, inputs=inputs) if isinstance(step.operation, readers) else step)
+    return without_unused(program.with_steps(tuple(steps))) if roots else program
+
+
+def with_floats(program: Program) -> Program:
+    """Return a program that takes whole numbers as floats, where it only makes floats of them."""
+    for name, tensor in program.inputs.items():
+        if is_whole(tensor):
+            program = _with_float(program, name, tensor)
+    return program
+
+
+def _with_float(program: Program, name: str, tensor: Tensor) -> Program:
+    floats = {tensor.name: replace(tensor, plain=np.dtype(np.float32))}
+    steps: list[Step] = []
+    for step in program.steps:
+        root = _root_of(step, floats)
+        if root is not None:
+            result = replace(step.outputs[0], plain=np.dtype(np.float32))
+            floats[result.name] = result
+            same = result.shape == root.shape
+            operation = Identity() if same else _shaped(result)
+            steps.append(replace(step, operation=operation, inputs=(root,), outputs=(result,)))
+        elif any(t.name in floats and is_whole(t) for t in step.activations):
+            return program
+        else:
+            steps.append(step)
+    if any(t.name in floats and is_whole(t) for t in program.outputs.values()):
+        return program
+    inputs = {**program.inputs, name: floats[tensor.name]}
+    return replace(program, inputs=inputs, steps=tuple(steps))
+
+
+def with_int32(program: Program) -> Program:
+    """Return a program that takes whole numbers as int32, where look-ups and Casts read them."""
+    for name, tensor in program.inputs.items():
+        if is_whole(tensor) and tensor.dtype != _INT32:
+            program = _with_int32(program, name, tensor)
+    return program
+
+
+def _with_int32(program: Program, name: str, tensor: Tensor) -> Program:
+    narrow = {tensor.name: replace(tensor, plain=_INT32)}
+    steps: list[Step] = []
+    for step in program.steps:
+        root = _root_of(step, narrow)
+        read = tuple(narrow.get(t.name, t) if t else None for t in step.inputs)
+        if root is not None and is_whole(step.outputs[0]):
+            result = narrow[step.outputs[0].name] = replace(step.outputs[0], plain=_INT32)
+            steps.append(replace(step, operation=_shaped(result), inputs=read, outputs=(result,)))
+        elif root is not None or isinstance(step.operation, Lookup) or read == step.inputs:
+            steps.append(replace(step, inputs=read))
+        else:
+            return program
+    if any(t.name in narrow for t in program.outputs.values()):
+        return program
+    inputs = {**program.inputs, name: narrow[tensor.name]}
+    return replace(program, inputs=inputs, steps=tuple(steps))
+
+
+def _roots(program: Program) -> dict[str, Tensor]:
+    tensors = program.inputs.values()
+    return {t.name: t for t in tensors if is_whole(t) and t.permutation is None}
+
+
+def _shaped(tensor: Tensor) -> Operation:
+    return Reshape(tuple(-1 if length is None else length for length in tensor.shape))
+
+
+def _root_of(step: Step, roots: dict[str, Tensor]) -> Tensor | None:
+    """Return the whole numbers that a step only gives another shape or type."""
+    if len(step.activations) != 1 or len(step.outputs) != 1:
+        return None
+    (source,), (output,) = step.activations, step.outputs
+    keeps = isinstance(step.operation, Reshape) or _keeps_order(step, source)
+    is_plain = output.permutation is None and output.encoding is None
+    if not (keeps and is_plain) or output.shape.count(None) > 1:
+        return None
+    return roots.get(source.name)
+
+
+def _keeps_order(step: Step, source: Tensor) -> bool:
+    operation = step.operation
+    if not isinstance(operation, FloatNodes):
+        return False
+    before = operation.inputs[step.inputs.index(source)]
+    for node in operation.nodes:
+        if node.op_type not in _KEEPS_ORDER or node.domain or node.inputs[0] is not before:
+            return False
+        before = node.outputs[0]
+        if before.dtype not in (ir.DataType.INT32, ir.DataType.INT64, ir.DataType.FLOAT):
+            return False
+    return True
