@@ -347,6 +347,8 @@ CASES: dict[str, Program] = {
     "gather": on_data(Gather(1, np.array([[2, 0], [1, 2]])), (2, 3, 4), (2, 2, 2, 4)),
     "gather_one": on_data(Gather(1, np.array(2)), (2, 3, 4), (2, 4)),
     "tile": on_data(Tile((1, 2, 3)), (2, 3, 4), (2, 6, 12)),
+    "tile_often": on_data(Tile((1, 23, 2)), (2, 3, 4), (2, 69, 8)),
+    "tile_once": on_data(Tile((1, 1, 1)), (2, 3, 4), (2, 3, 4)),
     "expand": on_data(Expand((2, 3, 4)), (3, 1), (2, 3, 4)),
     "expand_batch": on_data(Expand((-1, 3, 4)), (None, 1, 4), (None, 3, 4)),
     "resize_nearest": _resize((1, 3, 4, 2), NEAREST, (6, 8)),

@@ -26,7 +26,7 @@ NOT_IN_REFERENCE = {"elu"}
 WRONG_IN_REFERENCE = {"sum"}
 """LiteRT's reference kernel is far off for negative sums; the two others are right."""
 
-NOT_IN_MICRO = {"gelu", "gelu_tanh", "exp", "log", "tile", "expand_batch"}
+NOT_IN_MICRO = {"gelu", "gelu_tanh", "exp", "log", "expand_batch"}
 """TFLite Micro has no such int8 kernel, or no open batch."""
 
 

@@ -89,29 +89,15 @@ def add_transpose(
 @WRITERS.register(Concat)
 def _write_concat(operation: Concat, step: Step, builder: FileBuilder) -> None:
     """CONCATENATION, of as many at once as kernels of microcontrollers take."""
-    options = Options("ConcatenationOptions", {"axis": operation.axis})
-    output, parts = step.outputs[0], list(step.inputs)
-    version = version_of(output)
+    output, parts = step.outputs[0], [part for part in step.inputs if part is not None]
     while len(parts) > _MOST_JOINED:
         groups = [parts[k : k + _MOST_JOINED] for k in range(0, len(parts), _MOST_JOINED)]
-        parts = [_concatenated(each, output, operation.axis, builder) for each in groups]
+        parts = [
+            each[0] if len(each) == 1 else _joined(builder, each, output, operation.axis)
+            for each in groups
+        ]
+    options, version = _along(operation.axis), version_of(output)
     builder.operator("CONCATENATION", parts, (output,), options, version=version)
-
-
-def _concatenated(
-    parts: list[Tensor | None], output: Tensor, axis: int, builder: FileBuilder
-) -> Tensor | None:
-    """Add a CONCATENATION of some of the inputs of another, and return its result."""
-    if len(parts) == 1:
-        return parts[0]
-    lengths = [part.shape[axis] for part in parts if part is not None]
-    joined = None if None in lengths else sum(length or 0 for length in lengths)
-    shape = tuple(joined if k == axis else length for k, length in enumerate(output.shape))
-    name, kind = f"{output.name}_joined", output.plain.type
-    result = builder.intermediate(name, shape, output.encoding, output, plain=kind)
-    options = Options("ConcatenationOptions", {"axis": axis})
-    builder.operator("CONCATENATION", parts, (result,), options, version=version_of(output))
-    return result
 
 
 @WRITERS.register(Pad)
@@ -186,13 +172,13 @@ def _write_lookup(operation: Lookup, step: Step, builder: FileBuilder) -> None:
 
 @WRITERS.register(Tile)
 def _write_tile(operation: Tile, step: Step, builder: FileBuilder) -> None:
-    """TILE."""
-    _add_tile(builder, step, data_of(step), operation.repeats)
+    """CONCATENATION of copies along each axis: TensorFlow Lite Micro has no TILE."""
+    _add_copies(builder, data_of(step), step.outputs[0], operation.repeats)
 
 
 @WRITERS.register(Expand)
 def _write_expand(_: Expand, step: Step, builder: FileBuilder) -> None:
-    """BROADCAST_TO, or TILE where the batch is open: only that can be resized."""
+    """BROADCAST_TO, or copies where the batch is open: its shape would be fixed."""
     data, output = data_of(step), step.outputs[0]
     if None not in output.shape:
         shape = builder.integers(f"{step.name}/shape", [n for n in output.shape if n is not None])
@@ -211,15 +197,50 @@ def _write_expand(_: Expand, step: Step, builder: FileBuilder) -> None:
         1 if before == after or after is None else after
         for before, after in zip(data.shape, output.shape, strict=True)
     ]
-    _add_tile(builder, step, data, repeats)
+    _add_copies(builder, data, output, repeats)
 
 
-def _add_tile(builder: FileBuilder, step: Step, data: Tensor, repeats: Sequence[int]) -> None:
-    multiples = builder.integers(f"{step.name}/multiples", repeats)
-    version = version_of(data, of_int8=1)
-    builder.operator(
-        "TILE", (data, multiples), step.outputs, Options("TileOptions"), version=version
-    )
+def _add_copies(builder: FileBuilder, data: Tensor, output: Tensor, repeats: Sequence[int]) -> None:
+    """Repeat a tensor along its axes."""
+    counts = [(axis, count) for axis, count in enumerate(repeats) if count != 1]
+    if any(count == 0 for _, count in counts):
+        raise Unsupported(f"repeats {tuple(repeats)}: nothing is left")
+    if not counts:
+        add_reshape(builder, data, output)
+        return
+    *others, (last, count) = counts
+    for axis, each in others:
+        data = _joined(builder, _copies(builder, data, output, axis, each), output, axis)
+    parts = _copies(builder, data, output, last, count)
+    builder.operator("CONCATENATION", parts, (output,), _along(last), version=version_of(output))
+
+
+def _copies(
+    builder: FileBuilder, data: Tensor, output: Tensor, axis: int, count: int
+) -> list[Tensor]:
+    """Return what joined is so many copies of a tensor; no more parts than kernels take."""
+    if count <= _MOST_JOINED:
+        return [data] * count
+    many = _joined(builder, [data] * _MOST_JOINED, output, axis)
+    whole, rest = divmod(count, _MOST_JOINED)
+    if whole > 1:
+        many = _joined(builder, _copies(builder, many, output, axis, whole), output, axis)
+    return [many, *[data] * rest]
+
+
+def _joined(builder: FileBuilder, parts: Sequence[Tensor], output: Tensor, axis: int) -> Tensor:
+    """Add a CONCATENATION whose result is needed for ``output``, and return it."""
+    lengths = [part.shape[axis] for part in parts]
+    joined = None if None in lengths else sum(length or 0 for length in lengths)
+    shape = tuple(joined if k == axis else length for k, length in enumerate(parts[0].shape))
+    name, kind = f"{output.name}_joined", output.plain.type
+    result = builder.intermediate(name, shape, output.encoding, output, plain=kind)
+    builder.operator("CONCATENATION", parts, (result,), _along(axis), version=version_of(output))
+    return result
+
+
+def _along(axis: int) -> Options:
+    return Options("ConcatenationOptions", {"axis": axis})
 
 
 @WRITERS.register(DepthToSpace)
