@@ -97,7 +97,8 @@ class Functions(enum.StrEnum):
     """The runtime has no kernel for it: the file has a table of the float32 results, in which the
     runtime looks up codes."""
     TRUNCATED = "truncated"
-    """In float32, divided by the output's scale and cast to an integer (LiteRT's int8 SQRT)."""
+    """In fixed point too; what is a table there is divided by the output's scale and cast to an
+    integer (LiteRT's int8 SQRT)."""
 
 
 class Addition(enum.StrEnum):

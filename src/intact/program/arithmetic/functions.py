@@ -133,7 +133,7 @@ def function_of_codes(
     if operation.kind in _STRAIGHT:
         return _straight(operation, arithmetic, steps, data, output)
     found: npt.NDArray[Any] | None = None
-    if arithmetic.functions is Functions.FIXED_POINT:
+    if arithmetic.functions in (Functions.FIXED_POINT, Functions.TRUNCATED):
         found = fixed_function(operation.kind, steps, data, output)
     elif arithmetic.functions is Functions.INTERPOLATED and data.dtype.itemsize == 2:
         found = _interpolated(operation, steps, data, output)
