@@ -14,6 +14,7 @@ import copy
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from functools import reduce
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -208,29 +209,28 @@ class FloatRuns:
         """
         self._begin()
         start = 0 if beyond is None else len(beyond._batches)
-        batches = self._batches[start:]
-        found = [[self._pool.submit(run, feeds) for feeds, _ in batches] for run in runs]
-        outputs = self._outputs[start : len(self._batches)]
-        return [self._compare(batches, outputs, each) for each in found]
+        parts = list(zip(self._batches, self._outputs, strict=False))[start:]
+        # The float outputs were submitted before: a single thread has them when it comes here.
+        found = [[self._pool.submit(self._of_batch, run, *part) for part in parts] for run in runs]
+        return [
+            reduce(Errors.joined, (each.result() for each in of_run)) if of_run else Errors({})
+            for of_run in found
+        ]
 
-    def _compare(
-        self,
-        batches: Sequence[tuple[Batch, int]],
-        expected: Sequence[Future[_Arrays]],
-        found: Sequence[Future[_Arrays]],
-    ) -> Errors:
-        parts: dict[str, list[tuple[Doubles, Doubles]]] = {}
-        for (feeds, count), *futures in zip(batches, expected, found, strict=True):
-            size = batch_length(feeds)
-            real, quantized = (real_samples(each.result(), size, count) for each in futures)
-            for name, reference in real.items():
-                if reference.dtype.kind == "f" and name in quantized and name in self._compared:
-                    powers = _powers(reference, quantized[name], count)
-                    parts.setdefault(name, []).append(powers)
-        joined = {
-            name: map(np.concatenate, zip(*each, strict=True)) for name, each in parts.items()
-        }
-        return Errors({name: Powers(*each) for name, each in joined.items()})
+    def _of_batch(self, run: Run, batch: tuple[Batch, int], expected: Future[_Arrays]) -> Errors:
+        """Compare the outputs of one batch; of them only their powers are kept."""
+        feeds, count = batch
+        size = batch_length(feeds)
+        wanted, found = (
+            real_samples(each, size, count) for each in (expected.result(), run(feeds))
+        )
+        return Errors(
+            {
+                name: Powers(*_powers(reference, found[name], count))
+                for name, reference in wanted.items()
+                if reference.dtype.kind == "f" and name in found and name in self._compared
+            }
+        )
 
     def _run(self, feeds: Batch) -> _Arrays:
         arrays = run_session(self._session.result(), feeds, self._names)

@@ -35,6 +35,7 @@ from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
 from intact.formats.registry import export
 from intact.formats.scales import read_scales
 from intact.graph import Graph
+from intact.graph.files.tensors import weight_bytes
 from intact.improve.improvements import Improvements
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
@@ -43,6 +44,8 @@ from intact.recipe.groups import CalibrationOptions
 if TYPE_CHECKING:
     from intact.recipe.groups import DataSource, ScaleSource
 
+_SMALL = 1 << 26
+"""Bytes of weights of which several copies in memory do not matter."""
 _BATCH = 4
 """Samples that plans are tried on at once: the floats of a runtime may change with it."""
 
@@ -148,7 +151,8 @@ class Calibration:
             sample = None if observed is None else observed.first
             comparing: Future[Compared] | None = None
             with ThreadPoolExecutor(1) as pool:
-                if sample is not None:  # beside the choice of scales
+                if sample is not None and weight_bytes(graph.model) <= _SMALL:
+                    # beside the choice of scales, which has copies of the weights of its own
                     comparing = pool.submit(self._compared, graph, sample)
                 for index in members:
                     job, name = jobs[index], jobs[index].plan.target.name
