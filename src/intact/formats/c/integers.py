@@ -8,8 +8,8 @@ from __future__ import annotations
 import numpy as np
 
 from intact.errors import Unsupported
+from intact.formats.base.comparison import in_codes
 from intact.formats.c.layer import WRITERS, Layer, encoding_of, in_float
-from intact.numerics.affine import quantize
 from intact.program import Encoding
 from intact.program.operations import Lookup, Quantize
 from intact.program.passes.whole_inputs import is_whole
@@ -73,13 +73,5 @@ def codes_of_whole(encoding: Encoding) -> tuple[int, np.ndarray]:
             f"{most - least + 1} whole numbers have codes, a table has {_LARGEST_TABLE} at most",
             "scale them in front of the model, and feed floats",
         )
-    codes = quantize(
-        np.arange(least, most + 1, dtype=np.float32),
-        encoding.scale,
-        encoding.zero_point,
-        encoding.quant_min,
-        encoding.quant_max,
-        rounding=encoding.rounding,
-        axis=encoding.axis,
-    )
+    codes = in_codes(np.arange(least, most + 1, dtype=np.float32), encoding)
     return least, codes.astype(np.int8)
