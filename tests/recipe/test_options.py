@@ -125,6 +125,29 @@ def test_unknown_keyword_is_a_type_error_with_the_nearest_name() -> None:
         function(demo.model_path(), smaples=3)
 
 
+@pytest.mark.parametrize(
+    ("given", "options", "message"),
+    [
+        ((), {}, r"quantize\(\): missing a required argument: 'model'"),
+        (("m", "d", "t"), {}, r"quantize\(\): too many positional arguments"),
+        (("m",), {"model": "m"}, r"quantize\(\): multiple values for argument 'model'"),
+    ],
+)
+def test_calls_that_do_not_fit_are_type_errors_that_name_the_function(
+    given: tuple[str, ...], options: dict[str, Any], message: str
+) -> None:
+    function: Callable[..., Any] = api.quantize
+    with pytest.raises(TypeError, match=message):
+        function(*given, **options)
+
+
+def test_options_are_not_changed() -> None:
+    options: Any = declared.QuantizeOptions("m")
+    with pytest.raises(AttributeError, match="samples"):
+        options.samples = 3
+    assert options.samples == 512
+
+
 def test_same_mistake_names_flag_on_the_command_line(capfd: pytest.CaptureFixture[str]) -> None:
     model, data = str(demo.model_path()), str(demo.calibration_path())
     assert run(["quantize", model, "-d", data, "-o", "out", "--samples", "0"]) == 2

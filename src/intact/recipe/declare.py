@@ -295,6 +295,10 @@ def public(recipe: Callable[P, O]) -> Callable[[Callable[[O], R]], Callable[P, R
         @functools.wraps(function)
         def call(*args: P.args, **kwargs: P.kwargs) -> R:
             _refuse_unknown(function.__name__, recipe, kwargs)
+            try:
+                signature.bind(*args, **kwargs)
+            except TypeError as error:
+                raise TypeError(f"{function.__name__}(): {error}") from None
             options = recipe(*args, **kwargs)
             with options.in_force():
                 return function(options)
