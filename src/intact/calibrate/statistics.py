@@ -53,9 +53,11 @@ class TensorStatistics:
     squares: ExactSum = field(default_factory=ExactSum)
     minima: ExactSum = field(default_factory=ExactSum)
     maxima: ExactSum = field(default_factory=ExactSum)
+    _made: Distribution | None = field(default=None, init=False, repr=False, compare=False)
 
     def add(self, rows: SampleStatistics) -> None:
         """Add what the histogram kernel found in some samples (``counts`` it has filled)."""
+        self._made = None
         seen = rows.minimum <= rows.maximum  # samples with a finite element
         self.samples += int(seen.sum())
         self.zeros += int(rows.zeros.sum())
@@ -69,6 +71,7 @@ class TensorStatistics:
 
     def merge(self, other: TensorStatistics) -> None:
         """Add the statistics of other samples, exactly."""
+        self._made = None
         self.counts += other.counts
         self.zeros += other.zeros
         self.samples += other.samples
@@ -78,7 +81,12 @@ class TensorStatistics:
             getattr(self, moment).merge(getattr(other, moment))
 
     def distribution(self) -> Distribution:
-        """Make the distribution for the threshold methods."""
+        """Return the distribution for the threshold methods; made once, each tries it."""
+        if self._made is None:
+            self._made = self._distribution()
+        return self._made
+
+    def _distribution(self) -> Distribution:
         finite = max(finite_count(self.counts), 1)
         samples = max(self.samples, 1)
         return Distribution.from_counts(

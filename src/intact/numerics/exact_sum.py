@@ -62,7 +62,11 @@ class ExactSum:
 
     def merge(self, other: ExactSum) -> None:
         """Add everything that another sum holds; the other is unchanged in value."""
-        self._units = self._reduce() + other._reduce()
+        self._units += other._units
+        self._buffer += other._buffer
+        self._buffered += other._buffered
+        if self._buffered > _BUFFERED:
+            self._reduce()
 
     def value(self) -> float:
         """Return the sum, correctly rounded to float64; an infinity if it is out of range."""
