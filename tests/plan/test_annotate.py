@@ -96,15 +96,16 @@ def test_biases_of_a_gemm(tmp_path: Path, shape: list[int]) -> None:
     assert config(plan, "gemm.input[2]").state is QuantState.PASSIVE_INIT
 
 
-def test_a_bias_along_the_other_axis_stays_float(tmp_path: Path) -> None:
-    """With the weight on the left its scales run along the rows of the product."""
+def test_a_weight_on_the_left_has_one_scale(tmp_path: Path) -> None:
+    """Its channels are the rows of the product, and the bias runs along the columns."""
     b = ModelBuilder()
     x = b.input("x", [3, 5])
     b.node("Gemm", b.weight(4, 3), x, b.weight(5), out="y", name="gemm")
     b.output("y")
     plan = planned(b.build(), own_target(tmp_path, CONV))
-    assert config(plan, "gemm.input[0]").granularity == PerChannel(0)
-    assert config(plan, "gemm.input[2]").state is QuantState.FP32
+    assert config(plan, "gemm.input[0]").granularity == PerTensor()
+    assert config(plan, "gemm.input[2]").granularity == PerTensor()
+    assert config(plan, "gemm.input[2]").state is QuantState.PASSIVE_INIT
 
 
 def test_a_computed_bias_stays_float(tmp_path: Path) -> None:

@@ -46,7 +46,7 @@ else:
             "ops": (
                 "OPS OpKind OpSpec Role bias_slot constant_array data_slots input_role "
                 "input_value is_constant moves_values op_spec output_channel_axis output_channels "
-                "weight_slot"
+                "weight_scale_axis weight_slot"
             ),
         },
     )

@@ -22,6 +22,7 @@ __all__ = [
     "op_spec",
     "output_channel_axis",
     "output_channels",
+    "weight_scale_axis",
     "weight_slot",
 ]
 
@@ -121,6 +122,18 @@ def output_channel_axis(node: ir.Node) -> int | None:
         case "MatMul" if rank >= 2:
             return rank - 2 if slot == 0 else rank - 1
     return None
+
+
+def weight_scale_axis(node: ir.Node) -> int | None:
+    """Return the axis of the weight along which it may have several scales; None for one scale.
+
+    That of the output channels, where these are the last axis of a product of matrices: a runtime
+    scales its columns. A weight on the left of a MatMul or Gemm makes rows: with a scale for each,
+    ONNX Runtime computes in float and OpenVINO refuses to compile (measured), and one element of
+    a bias, which runs along the columns, would need several scales.
+    """
+    is_left = node.op_type in {"MatMul", "Gemm"} and weight_slot(node) == 0
+    return None if is_left else output_channel_axis(node)
 
 
 def output_channels(node: ir.Node) -> int | None:

@@ -15,8 +15,8 @@ from intact.graph import (
     constant_array,
     data_slots,
     input_role,
-    output_channel_axis,
     shape_or_index_values,
+    weight_scale_axis,
     weight_slot,
 )
 from intact.graph.stored_weights import stored_weight_axes
@@ -132,7 +132,7 @@ def _input_config(
     if role is Role.WEIGHT and rule.quantizes_weight and rule.quantizes_input(slot):
         bits = overrides.bits_at(end, is_weight=True, has_weight=True)
         scheme = schemes.target.weight_scheme(rule)
-        return config_from_scheme(scheme, output_channel_axis(node), bits)
+        return config_from_scheme(scheme, weight_scale_axis(node), bits)
     if role is Role.DATA and rule.quantizes_input(slot) and not adds_to_products(node, slot):
         bits = overrides.bits_at(end, is_weight=False, has_weight=weight is not None)
         return config_from_scheme(schemes.of_input(rule, node, slot), None, bits)
@@ -145,14 +145,12 @@ def _bias_config(node: ir.Node, slot: int, target: Target, rule: OpRule) -> Tens
     if weight_at is None or not _multiplies_integers(node, weight_at, target, rule):
         return unquantized(QuantState.FP32)
     weight, bias = constant_array(node.inputs[weight_at]), constant_array(node.inputs[slot])
-    axis = output_channel_axis(node)
+    axis = weight_scale_axis(node)
     if axis is None or weight is None or bias is None:
         return passive_bias(target.bias, None)
     if target.weight_scheme(rule).granularity != "per_channel":
         return passive_bias(target.bias, None)
-    # The scales of a left-hand weight (Gemm) run along the rows of the product, the bias along its
-    # columns: one element would need several scales.
-    if weight_at == 0 or bias.shape[-1:] != weight.shape[axis : axis + 1]:
+    if bias.shape[-1:] != weight.shape[axis : axis + 1]:
         return unquantized(QuantState.FP32)
     return passive_bias(target.bias, bias.ndim - 1)
 

@@ -22,7 +22,7 @@ from intact.calibrate.scales.roles import is_fixed, is_parameter
 from intact.calibrate.statistics import Statistics
 from intact.config import Grid, QuantState, TensorQuantConfig
 from intact.errors import CalibrationError
-from intact.graph import Role, input_role, is_constant, output_channel_axis
+from intact.graph import Role, input_role, is_constant, weight_scale_axis
 from intact.plan import (
     Direction,
     Note,
@@ -251,7 +251,7 @@ def _places(
         value = (node.inputs if is_input else node.outputs)[end.slot]
         scheme, axis = None, None
         if is_input and input_role(node, end.slot) is Role.WEIGHT:
-            scheme, axis = target.weight_scheme(rule), output_channel_axis(node)
+            scheme, axis = target.weight_scheme(rule), weight_scale_axis(node)
         else:
             unsigned = signs.is_unsigned(node, value, is_input=is_input)
             scheme = target.activation_scheme(rule, unsigned=unsigned)
