@@ -31,6 +31,7 @@ from intact.graph.passes.no_ops import remove_no_ops
 from intact.graph.passes.products import write_as_products
 from intact.graph.passes.split_heads import split_heads
 from intact.graph.passes.types import ask_runtime, infer_types
+from intact.graph.passes.whole_slices import drop_whole_axes
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.zero_pads import write_zeros_as_pads
 
@@ -147,6 +148,7 @@ def _simplify(model: ir.Model) -> None:
             filled = fill_weights(model, room)  # folding may have computed the sizes
             room -= filled
             changed |= filled > 0
+            changed |= drop_whole_axes(model) > 0
             changed |= remove_no_ops(model) > 0
             changed |= split_heads(model) > 0  # transpositions behind may be joined
             library.remove_unused(model)
