@@ -181,6 +181,21 @@ def test_a_metric_of_the_users(here: Path, say: Say, capfd: pytest.CaptureFixtur
     assert "top-1" in refused(capfd, *evaluate, "sqnr", code=2)
 
 
+def test_what_import_refuses_is_not_sent_there(here: Path, fails: Callable[..., str]) -> None:
+    """Its own reason is said, and not a command that fails as well."""
+    b = ModelBuilder()
+    pair = onnx.helper.make_node("DynamicQuantizeLinear", ["x"], ["codes", "scale", "zero"])
+    b.nodes.append(pair)
+    weight = b.constant(np.ones((3, 2), np.uint8))
+    b.input("x", ["batch", 3])
+    b.node("Cast", b.node("MatMulInteger", "codes", weight), to=onnx.TensorProto.FLOAT, out="y")
+    b.output("y")
+    onnx.save(b.build(), "dynamic.onnx")
+    line = fails("quantize", "dynamic.onnx", "-d", "calib.npz", "-o", "x")
+    assert "quantized dynamically" in line
+    assert "intact import" not in line
+
+
 def test_a_quantized_model_is_imported_and_completed(
     here: Path, say: Say, capfd: pytest.CaptureFixture[str]
 ) -> None:

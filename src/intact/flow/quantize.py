@@ -112,6 +112,7 @@ def results_for(
         return {}
     source = open_source(options.model)
     if isinstance(source, QuantizedSource):
+        source.plan(target_of(source.target))  # refuses what `import` would refuse as well
         raise UsageError(
             "the model is quantized already", remedy="`intact import` reads it, and completes it"
         )
