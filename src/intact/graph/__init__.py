@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from intact.graph.ops import op_spec as op_spec
     from intact.graph.ops import output_channel_axis as output_channel_axis
     from intact.graph.ops import output_channels as output_channels
+    from intact.graph.ops import weight_scale_axis as weight_scale_axis
     from intact.graph.ops import weight_slot as weight_slot
 else:
     __getattr__, __all__ = lazy(
