@@ -233,3 +233,59 @@ def test_windows_behind_a_bias_or_relu_need_nothing() -> None:
     ]
     model, _ = written(b, results)
     assert kept(model) == 0
+
+
+DENSE: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "MatMul": lambda b, x: b.node("MatMul", x, b.weight(8, 6)),
+    "with a bias": lambda b, x: b.node("Add", b.node("MatMul", x, b.weight(8, 6)), b.weight(6)),
+}
+BY_ROW: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "by element": lambda b, y: b.node("Mul", y, b.weight(4, 8, 6)),
+    "by row": lambda b, y: b.node("Mul", y, b.weight(8, 1)),
+    "divided": lambda b, y: b.node(
+        "Div", y, b.constant(np.arange(1, 5, dtype=np.float32).reshape(4, 1, 1))
+    ),
+    "by column before": lambda b, y: b.node(
+        "Mul", b.node("Mul", y, b.weight(6)), b.weight(4, 1, 1)
+    ),
+}
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("dense", DENSE)
+@pytest.mark.parametrize("scaled", BY_ROW)
+def test_rows_of_a_product_are_scaled_by_their_own_numbers(
+    dense: str, scaled: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    y = DENSE[dense](b, b.input("image", ["batch", 4, 8, 8]))
+    model, expected = written(b, [BY_ROW[scaled](b, y)])
+    model.save(tmp_path)
+    runtime = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1)
+    outputs, _ = runtime.run(random_inputs(b.build()))
+    for name, array in expected.items():
+        assert sqnr_db(array, outputs[name]) > 25, name
+    assert kept(model) == 1
+
+
+@pytest.mark.runtime_fact("openvino")
+def test_weights_of_three_axes_are_read_by_several_nodes(tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    y = b.node("MatMul", b.input("image", ["batch", 4, 8, 8]), b.weight(4, 8, 6))
+    model, expected = written(b, [make(b, y) for make in READERS.values()])
+    model.save(tmp_path)
+    runtime = OpenVinoRuntime(tmp_path / "model.fq.onnx", threads=1)
+    outputs, _ = runtime.run(random_inputs(b.build()))
+    for name, array in expected.items():
+        assert sqnr_db(array, outputs[name]) > (12 if name.startswith("floor") else 25), name
+    assert kept(model) == 1
+
+
+def test_columns_of_a_product_that_are_scaled_need_nothing() -> None:
+    b = ModelBuilder()
+    y = b.node("MatMul", b.input("image", ["batch", 4, 8, 8]), b.weight(8, 6))
+    results = [b.node("Mul", y, b.weight(6)), b.node("Mul", y, b.scalar(2))]
+    model, _ = written(b, results)
+    assert kept(model) == 0

@@ -24,6 +24,11 @@ through MaxPool, AveragePool and nearest Resize as if that axis were the channel
 model then, or gives numbers that are wrong (9 dB), also where the product is multiplied by a
 constant before; not behind a bias or a Relu.
 
+A constant multiplies a matrix product with weights, also behind its bias, by row or element: OpenVINO
+moves the product's own scales, which lie along the columns, through it as if both were of one kind
+(-5 to 9 dB; not by column, nor by one number, nor behind a Relu). Weights of more than two axes are
+as bad as no bias, wherever several nodes read.
+
 A maximum with the lowest number changes no number; nothing is moved through it, nor fused across.
 """
 
@@ -68,7 +73,8 @@ def keep_results(editor: Editor, plan: QuantizedGraph) -> list[str]:
     found = [value for value in _results(editor.model, plan) if _is_fork(value)]
     found += [value for value in _extremes(editor.model) if _reaches_quantizer(value)]
     found += [value for value in _turned(editor.model) if value not in found]
-    found += [value for value in _windowed(editor.model, plan) if value not in found]
+    for others in (_windowed(editor.model, plan), _rescaled(editor.model, plan)):
+        found += [value for value in others if value not in found]
     lowest = None
     for value in found:
         uses = [use for use in value.uses() if use.node.graph is editor.model.graph]
@@ -86,7 +92,7 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     for node in model.graph:
         if node.domain == "" and (
             (node.op_type in _WINDOWS and str(node.name) in integers and not _has_bias(node))
-            or (node.op_type == "MatMul" and str(node.name) in integers and not _has_constant(node))
+            or (node.op_type == "MatMul" and str(node.name) in integers and not _is_dense(node))
             or (node.op_type in _FACTORS and _has_constant(node) and bare.keys() & {*node.inputs})
         ):
             bare[node.outputs[0]] = None
@@ -108,6 +114,36 @@ def _windowed(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
         if node.domain == "" and node.op_type in _OVER_AXES and node.inputs[0] in products:
             found[node.inputs[0]] = None
     return list(found)
+
+
+def _rescaled(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
+    """Return what matrix products with weights give, also with a bias, and rows are scaled of."""
+    integers = _in_integers(plan)
+    products: set[ir.Value] = set()
+    found: dict[ir.Value, None] = {}
+    for node in model.graph:
+        if node.domain != "" or not _has_constant(node):
+            continue
+        read = [value for value in node.inputs if value is not None and value in products]
+        is_product = node.op_type == "MatMul" and str(node.name) in integers
+        if is_product or (read and node.op_type in {"Add", "Sub"}):
+            products.add(node.outputs[0])
+        elif read and node.op_type in _FACTORS:
+            if any(map(_is_by_column, (_fixed_array(node, slot) for slot in (0, 1)))):
+                products.add(node.outputs[0])
+            else:
+                found[read[0]] = None
+    return list(found)
+
+
+def _is_by_column(array: _Floats | None) -> bool:
+    return array is not None and (array.size == 1 or array.shape[-1] == array.size)
+
+
+def _is_dense(node: ir.Node) -> bool:
+    """Check for a matrix product with weights of two axes."""
+    arrays = (_fixed_array(node, slot) for slot in (0, 1))
+    return any(array is not None and array.ndim <= 2 for array in arrays)
 
 
 def _in_integers(plan: QuantizedGraph) -> set[str]:
