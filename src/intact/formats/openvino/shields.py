@@ -24,10 +24,10 @@ through MaxPool, AveragePool and nearest Resize as if that axis were the channel
 model then, or gives numbers that are wrong (9 dB), also where the product is multiplied by a
 constant before; not behind a bias or a Relu.
 
-A constant multiplies a matrix product with weights, also behind its bias, by row or element: OpenVINO
-moves the product's own scales, which lie along the columns, through it as if both were of one kind
-(-5 to 9 dB; not by column, nor by one number, nor behind a Relu). Weights of more than two axes are
-as bad as no bias, wherever several nodes read.
+A constant multiplies a matrix product with weights, also behind its bias, by row or element:
+OpenVINO moves the product's own scales, which lie along the columns, through it as if both were of
+one kind (-5 to 9 dB; not by column, nor by one number, nor behind a Relu). Weights of more than two
+axes are as bad as no bias, wherever several nodes read.
 
 A maximum with the lowest number changes no number; nothing is moved through it, nor fused across.
 """
