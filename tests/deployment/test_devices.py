@@ -9,10 +9,12 @@ import pytest
 
 from intact.errors import DataError, MissingExtraError
 from intact.formats.base.comparison import stored_feeds
+from intact.formats.base.format import Io, WrittenFiles
 from intact.formats.c.run import CRuntime
 from intact.formats.c.verify import verify_c
 from intact.formats.c.write import CProgram, write_c
-from intact.formats.tflite.micro import verify_micro
+from intact.formats.registry import export
+from intact.formats.tflite.micro import run_micro, verify_micro
 from intact.plan import QuantizedGraph
 from intact.program.lower import lower
 from intact.program.passes.integer_io import integer_io
@@ -86,6 +88,23 @@ def test_files_for_several_samples_at_once() -> None:
     plan = calibrate(planned(b.build(), "tflite-micro"), images(4))
     found = verify_micro(plan, written(lowered(plan)), [images(4), images(4, seed=8)])
     assert [(each.mismatches, each.values) for each in found.outputs] == [(0, 8 * 2 * 48)]
+
+
+def test_float_operators_may_put_the_axes_of_an_output_in_another_order() -> None:
+    b = ModelBuilder()
+    x = b.input("image", ["batch", 3, 8, 6])
+    raised = b.node("Exp", b.node("Tanh", x))  # in floats here, as images with channels last
+    results = [b.conv(x, 3, 2), b.node("Add", raised, b.scalar(0.5))]
+    for result in results:
+        b.output(result)
+    plan = calibrate(planned(b.build(), "tflite-micro"), images(8))
+    exported = export(plan, ("tflite",), Io.INT8)["tflite"]
+    assert isinstance(exported, WrittenFiles)
+    (content,) = exported.files.values()
+    found = verify_micro(plan, content, [images(4)])
+    assert [each.mismatches for each in found.outputs] == [0, 0]
+    outputs = run_micro(plan, content, images(4))
+    assert outputs[results[1]].shape == (4, 3, 8, 6)
 
 
 def test_a_wrong_weight_of_an_early_layer_shows() -> None:

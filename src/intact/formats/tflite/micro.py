@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import struct
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from intact.formats.base.comparison import numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
 from intact.formats.tflite.run import stderr_into
 from intact.plan import QuantizedGraph
-from intact.program import Array, Program
+from intact.program import Array, Program, Tensor
 from intact.program.deployed import deployed_program
 from intact.program.passes.integer_io import integer_io
 
@@ -43,9 +43,11 @@ def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds])
     interpreter = open_micro(content)
     reference, given = integer_ends(plan, batches)
     program = reference.engine.program
+    written = _written(plan)
 
     def run(feeds: Feeds) -> tuple[Arrays, Arrays]:
-        return _run(interpreter, program, feeds), {}
+        found = _run(interpreter, written, _rearranged(feeds, program.inputs, written.inputs))
+        return _rearranged(found, written.outputs, program.outputs), {}
 
     name = f"TensorFlow Lite Micro {metadata.version('tflite-micro')}"
     try:
@@ -65,13 +67,24 @@ def run_micro(plan: QuantizedGraph, content: bytes, feeds: Feeds) -> Arrays:
         ExportError: The interpreter refuses the file.
     """
     interpreter = open_micro(content)
-    lowered = deployed_program(plan)
-    program = integer_io(lowered)
-    given = stored_feeds(program, feeds, lowered.inputs)
+    program = _written(plan)
+    given = stored_feeds(program, feeds, deployed_program(plan, float_operations=True).inputs)
     try:
         return numbers_of(_run(interpreter, program, given), program.outputs)
     except (ValueError, LookupError, struct.error, RuntimeError) as error:
         raise ExportError(f"TensorFlow Lite Micro refuses the file: {error}") from error
+
+
+def _written(plan: QuantizedGraph) -> Program:
+    """Return the program of the file: float operators may have put the axes in another order."""
+    return integer_io(deployed_program(plan, float_operations=True))
+
+
+def _rearranged(
+    arrays: Arrays, before: Mapping[str, Tensor], after: Mapping[str, Tensor]
+) -> dict[str, Array]:
+    """Store arrays as the tensors of another program are stored."""
+    return {n: after[n].as_stored(before[n].as_in_model(a)) for n, a in arrays.items()}
 
 
 def open_micro(content: bytes) -> Any:
