@@ -95,6 +95,13 @@ def test_a_rare_step_is_known_and_two_steps_are_not() -> None:
     assert not is_known(net, Finding(("onnxruntime", "onnx_qdq"), "bits", "", largest=1))
 
 
+def test_only_functions_in_float_move_codes_of_16_bits() -> None:
+    finding = Finding(("tflite-16x8", "tflite"), "bits", "", largest=1, share=0.001)
+    codes = (1,) * 12
+    assert is_known(Net(0, (Instruction("Exp", codes),), 1), finding)
+    assert not is_known(Net(0, (Instruction("Conv", codes),), 1), finding)
+
+
 # How far a code may lie from the number that it rounds: half a step, and what the arithmetic adds.
 LIMITS = {"onnxruntime": 0.502, "openvino": 0.502, "integer-pow2": 0.502, "tflite": 0.76}
 
