@@ -34,6 +34,7 @@ A maximum with the lowest number changes no number; nothing is moved through it,
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -49,6 +50,7 @@ from intact.plan import QuantizedGraph
 _LOWEST = float(np.finfo(np.float32).min)
 _WINDOWS = frozenset({"Conv", "ConvTranspose"})
 _FACTORS = frozenset({"Mul", "Div"})
+_SUMS = frozenset({"Add", "Sub"})
 _EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
 _READ_TWICE = frozenset({"Celu", "MeanVarianceNormalization", "ReduceLogSumExp", "ReduceSumSquare"})
 """Operators that OpenVINO makes several readers of; measured over 45 kinds of nodes."""
@@ -100,44 +102,49 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
 
 
 def _windowed(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
-    """Return what matrix products with weights give, also times constants, and windows read."""
-    integers = _in_integers(plan)
-    products: set[ir.Value] = set()
-    found: dict[ir.Value, None] = {}
-    for node in model.graph:
-        if node.domain != "" or not _has_constant(node):
-            continue
-        product = node.op_type == "MatMul" and str(node.name) in integers
-        if product or (node.op_type in _FACTORS and products & {*node.inputs}):
-            products.add(node.outputs[0])
-    for node in model.graph:
-        if node.domain == "" and node.op_type in _OVER_AXES and node.inputs[0] in products:
-            found[node.inputs[0]] = None
-    return list(found)
+    """Return the products that windows read, also times constants."""
+    products = _products(model, plan, lambda node: node.op_type in _FACTORS)
+    readers = (n for n in model.graph if n.domain == "" and n.op_type in _OVER_AXES)
+    read = (node.inputs[0] for node in readers)
+    return list(dict.fromkeys(value for value in read if value in products and value is not None))
 
 
 def _rescaled(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
-    """Return what matrix products with weights give, also with a bias, and rows are scaled of."""
+    """Return the products, also with a bias, that constants multiply otherwise than by column."""
+
+    def keeps_columns(node: ir.Node) -> bool:
+        return node.op_type in _SUMS or (node.op_type in _FACTORS and _is_by_column(node))
+
+    products = _products(model, plan, keeps_columns)
+    factors = (
+        node
+        for node in model.graph
+        if node.domain == "" and node.op_type in _FACTORS and _has_constant(node)
+    )
+    read = (value for node in factors if not _is_by_column(node) for value in node.inputs)
+    return list(dict.fromkeys(value for value in read if value in products and value is not None))
+
+
+def _products(
+    model: ir.Model, plan: QuantizedGraph, follows: Callable[[ir.Node], bool]
+) -> set[ir.Value]:
+    """Return what matrix products with weights give, and what such nodes make of it."""
     integers = _in_integers(plan)
-    products: set[ir.Value] = set()
-    found: dict[ir.Value, None] = {}
+    found: set[ir.Value] = set()
     for node in model.graph:
-        if node.domain != "" or not _has_constant(node):
-            continue
-        read = [value for value in node.inputs if value is not None and value in products]
-        is_product = node.op_type == "MatMul" and str(node.name) in integers
-        if is_product or (read and node.op_type in {"Add", "Sub"}):
-            products.add(node.outputs[0])
-        elif read and node.op_type in _FACTORS:
-            if any(map(_is_by_column, (_fixed_array(node, slot) for slot in (0, 1)))):
-                products.add(node.outputs[0])
-            else:
-                found[read[0]] = None
-    return list(found)
+        if node.domain == "" and _has_constant(node):
+            is_product = node.op_type == "MatMul" and str(node.name) in integers
+            if is_product or (follows(node) and found & {*node.inputs}):
+                found.add(node.outputs[0])
+    return found
 
 
-def _is_by_column(array: _Floats | None) -> bool:
-    return array is not None and (array.size == 1 or array.shape[-1] == array.size)
+def _is_by_column(node: ir.Node) -> bool:
+    """Check for a constant of one number, or of one for each place along the last axis."""
+    arrays = (_fixed_array(node, slot) for slot in (0, 1))
+    return any(
+        each is not None and (each.size == 1 or each.shape[-1] == each.size) for each in arrays
+    )
 
 
 def _is_dense(node: ir.Node) -> bool:
