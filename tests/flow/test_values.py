@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tracemalloc
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -153,6 +154,18 @@ def test_damaged_metadata_is_an_error(text: str) -> None:
     helper.set_model_props(damaged, {METADATA_KEY: text})
     with pytest.raises(ModelError, match="fixed_inputs"):
         _ = normalize(damaged).fixed_inputs
+
+
+def test_metadata_that_asks_for_memory_gets_none() -> None:
+    damaged = model()
+    helper.set_model_props(damaged, {METADATA_KEY: '{"a": ["int8", [100000000], 1]}'})
+    tracemalloc.start()
+    try:
+        with pytest.raises(ModelError, match="fixed_inputs"):
+            _ = normalize(damaged).fixed_inputs
+        assert tracemalloc.get_traced_memory()[1] < 50_000_000
+    finally:
+        tracemalloc.stop()
 
 
 def test_a_search_is_replayed_with_its_values(tmp_path: Path) -> None:

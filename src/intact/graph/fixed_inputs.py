@@ -5,7 +5,6 @@ Their names and values are metadata of the model, so that they hold in a result'
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
@@ -13,8 +12,9 @@ import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
-from intact.errors import DataError, ModelError, UsageError, nearest
+from intact.errors import DataError, UsageError, nearest
 from intact.graph.aliases import aliases_of
+from intact.graph.metadata import metadata_of, set_metadata
 
 METADATA_KEY = "intact.fixed_inputs"
 
@@ -45,9 +45,8 @@ def fix_inputs(model: ir.Model, values: Mapping[str, Number]) -> ir.Model:
             raise UsageError(f"{shown}: the model has no such input", remedy=remedy)
         found[own] = _array(shown, inputs[own], number)
         _replace(graph, inputs[own], found[own])
-    model.metadata_props[METADATA_KEY] = json.dumps(
-        {name: [str(array.dtype), array.shape, array.item()] for name, array in found.items()}
-    )
+    entries = {name: [str(each.dtype), each.shape, each.item()] for name, each in found.items()}
+    set_metadata(model, METADATA_KEY, entries)
     return model
 
 
@@ -110,22 +109,18 @@ def fixed_inputs_of(model: ir.Model) -> dict[str, npt.NDArray[Any]]:
     Raises:
         ModelError: The metadata does not hold what `fix_inputs` writes.
     """
-    text = model.metadata_props.get(METADATA_KEY)
-    if text is None:
-        return {}
-    try:
-        found = {
-            str(name): np.full([int(n) for n in shape], number, np.dtype(str(dtype)))
-            for name, (dtype, shape, number) in json.loads(text).items()
-        }
-        if all(a.size == 1 and a.dtype.kind in "biuf" for a in found.values()):
-            return found
-    except (ValueError, TypeError, AttributeError, OverflowError, RecursionError, MemoryError):
-        pass
-    raise ModelError(
-        f"the model's metadata {METADATA_KEY!r} cannot be read",
-        remedy="remove that entry, or read the original model again",
-    )
+    return metadata_of(model, METADATA_KEY, _read, {})
+
+
+def _read(entries: Mapping[str, Any]) -> dict[str, npt.NDArray[Any]]:
+    """Make the arrays of the metadata; whatever it says, each has one element."""
+    found = {}
+    for name, (dtype, shape, number) in entries.items():
+        kind = np.dtype(str(dtype))
+        if kind.kind not in "biuf" or any(length != 1 for length in shape):
+            raise ValueError(name)
+        found[str(name)] = np.full([1] * len(shape), number, kind)
+    return found
 
 
 def without_fixed(source: str, fixed: Arrays, items: Mapping[str, Any]) -> dict[str, Any]:
