@@ -17,7 +17,7 @@ from intact.data.sources import open_samples
 from intact.errors import DataError, ModelError, PlanError, UsageError
 from intact.flow.result import Result
 from intact.graph import normalize
-from intact.graph.fixed_inputs import METADATA_KEY
+from intact.graph.fixed_inputs import METADATA_KEY, shown_value
 from tests.graph.passes.test_inline_if import if_node
 from tests.models import ModelBuilder, run_model
 
@@ -98,6 +98,11 @@ def test_what_cannot_be_quantized_names_the_input(
         intact.quantize(model(), given)
     with pytest.raises(PlanError, match=message):
         intact.search_strategy(model(), given, budget="2 trials")
+
+
+def test_an_odd_name_is_shown_as_a_shell_takes_it() -> None:
+    assert shown_value("sr", 16000) == "--input-value sr=16000"
+    assert shown_value("my rate", True) == "--input-value 'my rate=true'"
 
 
 def test_an_iterator_is_not_read_for_the_value() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from shlex import quote
 from typing import TYPE_CHECKING, TypeAlias
 
 import onnx_ir as ir
@@ -95,7 +96,9 @@ def refuse_nothing_to_do(
     if deciding:
         known = {} if look is None else look(deciding)
         flags = [
-            shown_value(name, known[name]) if name in known else f"--input-value {name}=VALUE"
+            shown_value(name, known[name])
+            if name in known
+            else f"--input-value {quote(f'{name}=VALUE')}"
             for name in deciding
         ]
         raise PlanError(

@@ -6,6 +6,7 @@ Their names and values are metadata of the model, so that they hold in a result'
 from __future__ import annotations
 
 from collections.abc import Mapping
+from shlex import quote
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -98,9 +99,9 @@ def _fits(number: Number, dtype: np.dtype[Any]) -> bool:
 
 
 def shown_value(name: str, number: Number) -> str:
-    """Write the option as it is given."""
+    """Write the option as a shell takes it."""
     text = str(number).lower() if isinstance(number, bool) else repr(number)
-    return f"--input-value {name}={text}"
+    return f"--input-value {quote(f'{name}={text}')}"
 
 
 def fixed_inputs_of(model: ir.Model) -> dict[str, npt.NDArray[Any]]:
