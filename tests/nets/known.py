@@ -14,6 +14,8 @@ _CURVED = {"Cos", "Exp", "Log", "Pow", "Sin"}
 """Functions that LiteRT computes in float where codes have 16 bits."""
 _LAST_BITS = 0.01
 """The share of 16-bit codes that the last bit of a float may move by one step."""
+_JUMPS = {"Sign"}
+"""Functions that a step of their input takes from one end of their output to the other."""
 _NORMALIZATIONS = {"InstanceNormalization", "LayerNormalization"}
 
 
@@ -23,6 +25,8 @@ def is_known(net: Net, finding: Finding) -> bool:
     operators = {each.operator for each in net.instructions}
     if name == "onnx_qdq" and finding.kind == "bits":
         return finding.largest <= 1 and finding.share <= _RARE.get(target, -1.0)
+    if name == "onnx_qdq" and finding.kind == "agreement":
+        return target in _RARE and bool(operators & _JUMPS)
     if target == "tflite-16x8" and finding.kind == "bits" and operators & _CURVED:
         # Codes of 16 bits show the last bit of a float: LiteRT's Exp is not NumPy's.
         return finding.largest <= 1 and finding.share <= _LAST_BITS
