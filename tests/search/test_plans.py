@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -243,7 +243,8 @@ def test_missing_statistics_are_named() -> None:
     base = planner_of("residual", "onnxruntime")
     missing = required_tensors(base.space.plan)[-1]
     tensors = {k: v for k, v in base._statistics.tensors.items() if k != missing}
-    planner = Planner(base.space, replace(base._statistics, tensors=tensors), base._method)
+    statistics = msgspec.structs.replace(base._statistics, tensors=tensors)
+    planner = Planner(base.space, statistics, base._method)
     with pytest.raises(CalibrationError, match=missing):
         planner.plan(base.space.default)
 

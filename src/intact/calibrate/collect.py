@@ -26,6 +26,7 @@ from intact.data.stream import Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.numerics.histogram import Accumulator, SampleStatistics
+from intact.numerics.histogram_kernel import KERNELS
 
 if TYPE_CHECKING:
     from intact.calibrate.observe.padding import Padding
@@ -134,6 +135,7 @@ def collect(
         CalibrationError: A tensor does not exist, or needs more memory than is allowed, or samples
             that are to be read several times cannot be.
     """
+    KERNELS.load_beside()  # while the session is made and runs the first batch
     observer = Observer(graph, tensors, takes_feeds=samples.takes_feeds)
     workers = worker_count(threads, len(tensors))
     if max_memory is None:

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
+import msgspec
 import numpy as np
 
 from intact.errors import CalibrationError, nearest
@@ -15,8 +15,7 @@ from intact.numerics.weight_range import weight_range
 from intact.targets import Target
 
 
-@dataclass(frozen=True)
-class Method:
+class Method(msgspec.Struct, frozen=True):
     """How scales are derived.
 
     Attributes:
@@ -29,7 +28,7 @@ class Method:
     activations: str
     fallback: str
     weights: str
-    options: Mapping[str, float] = field(default_factory=dict)
+    options: Mapping[str, float] = msgspec.field(default_factory=dict)
 
     @staticmethod
     def candidates(
@@ -47,7 +46,10 @@ class Method:
         if activations is not None or options:
             return (first,)
         others = target.calibration.alternatives
-        return (first, *(replace(first, activations=name, options={}) for name in others))
+        return (
+            first,
+            *(msgspec.structs.replace(first, activations=name, options={}) for name in others),
+        )
 
     @staticmethod
     def of(
@@ -76,7 +78,7 @@ class Method:
             dict(declared.options),
         )
         named = declared.variants.get(method.activations, method.activations)
-        method = replace(method, activations=named)
+        method = msgspec.structs.replace(method, activations=named)
         for name in (method.activations, method.fallback):
             if name not in METHODS:
                 raise CalibrationError(
@@ -89,4 +91,4 @@ class Method:
             weight_range(sample, levels if target.weight.symmetric else shifted, weights, None)
         if options:
             estimate_range(Distribution.from_values(sample), levels, method.activations, **options)
-        return replace(method, options={**method.options, **(options or {})})
+        return msgspec.structs.replace(method, options={**method.options, **(options or {})})

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -102,8 +103,7 @@ class TensorStatistics:
         )
 
 
-@dataclass
-class Statistics:
+class Statistics(msgspec.Struct):
     """Statistics of the tensors of one model.
 
     Attributes:
@@ -112,7 +112,7 @@ class Statistics:
     """
 
     model_hash: str
-    tensors: dict[str, TensorStatistics] = field(default_factory=dict)
+    tensors: dict[str, TensorStatistics] = msgspec.field(default_factory=dict)
 
     def __getitem__(self, name: str) -> TensorStatistics:
         try:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 import click
+import msgspec
 from click.core import ParameterSource
 
 from intact.errors import UsageError
@@ -19,8 +19,7 @@ _ARGUMENTS, _OTHER = "Arguments", "Options"
 _WIDTH = 100
 
 
-@dataclass(frozen=True)
-class Given(Generic[O]):
+class Given(msgspec.Struct, Generic[O], frozen=True):
     """What a command line and its recipe give.
 
     Attributes:

@@ -7,7 +7,6 @@ The seven properties are those of [ppq]. Most of the 128 subsets are impossible;
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TypeAlias
 
 import msgspec
@@ -24,8 +23,7 @@ class PerTensor(msgspec.Struct, frozen=True):
         return None
 
 
-@dataclass(frozen=True)
-class PerChannel:
+class PerChannel(msgspec.Struct, frozen=True):
     """One scale and one offset for each index of ``axis``, both of shape ``[channels]``.
 
     Raises:

@@ -8,7 +8,6 @@ samples.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
 from enum import Enum
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,8 +25,7 @@ Step: TypeAlias = Callable[[Batch], Arrays]
 """Runs the float model on a feed and returns the outputs that are states."""
 
 
-@dataclass(frozen=True)
-class Feeding:
+class Feeding(msgspec.Struct, frozen=True):
     """How samples become what the runtime takes.
 
     Attributes:
@@ -36,7 +34,7 @@ class Feeding:
     """
 
     no_batch: tuple[str, ...] = ()
-    states: Mapping[str, str] = field(default_factory=dict)
+    states: Mapping[str, str] = msgspec.field(default_factory=dict)
 
     def of_graph(self, graph: Graph) -> Feeding:
         """Return the same by the model's own names, in a fixed order.

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
+
+import msgspec
 
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
@@ -274,7 +275,8 @@ def _keeping(
         if not names:
             return build(source, target, overrides)
         base: Overrides = overrides or Overrides()
-        return build(source, target, replace(base, keep_float=(*base.keep_float, *names)))
+        more = msgspec.structs.replace(base, keep_float=(*base.keep_float, *names))
+        return build(source, target, more)
 
     return keeping
 
@@ -282,7 +284,7 @@ def _keeping(
 def overrides_of(options: WidthOptions) -> Overrides | None:
     """Join the options of widths and nodes in float with the object that Python may give."""
     given = options.overrides or Overrides()
-    joined = replace(
+    joined = msgspec.structs.replace(
         given,
         keep_float=(*given.keep_float, *options.keep_float),
         bits={**given.bits, **(options.bits or {})},
@@ -390,10 +392,10 @@ def target_named(target: TargetSource) -> object:
     """Find what names a target in a recipe; an object has its name if that gives it again."""
     if isinstance(target, Path):
         return target
-    from intact.targets import target_names
+    from intact.targets import is_target_name
 
     name = target.lower() if isinstance(target, str) else target.name
-    if name not in target_names() or (isinstance(target, Target) and target_of(name) != target):
+    if not is_target_name(name) or (isinstance(target, Target) and target_of(name) != target):
         return target
     return name
 

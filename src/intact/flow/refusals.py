@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from typing import NoReturn
+
+import msgspec
 
 from intact.errors import ExportError, IntactError, UsageError
 
 
-@dataclass
-class Refusals:
+class Refusals(msgspec.Struct):
     """Errors by the name of the target that they are of.
 
     Attributes:
@@ -20,7 +20,7 @@ class Refusals:
     """
 
     collects: bool = True
-    errors: dict[str, IntactError] = field(default_factory=dict)
+    errors: dict[str, IntactError] = msgspec.field(default_factory=dict)
 
     @contextmanager
     def of(self, name: str) -> Iterator[None]:

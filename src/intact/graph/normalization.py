@@ -96,7 +96,8 @@ def normalize(
     plain_gemms(model)
     pool_spatial_means(model)
     library.remove_unused(model)
-    library.infer_shapes(model)
+    if not library.knows_shapes(model):  # of what the passes above have made
+        library.infer_shapes(model)
     infer_types(model)
     make_names_unique(model)
     if ask_runtime(model):

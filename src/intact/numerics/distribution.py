@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from intact.errors import CalibrationError
 
 
-@dataclass(frozen=True, eq=False)
-class Bins:
+class Bins(msgspec.Struct, frozen=True, eq=False, dict=True):
     """Non-empty intervals in ascending order that do not overlap, and how many values each holds.
 
     An interval of zero width is a point that holds its values exactly. Everything read from here
@@ -121,8 +120,7 @@ class Bins:
         return mass
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
-class Distribution(Bins):
+class Distribution(Bins, frozen=True, eq=False, kw_only=True, dict=True):
     """The finite values of one tensor over all samples: bins, exact extremes and moments.
 
     The outermost bins end at the exact extremes. The two zero bins are one point at 0, which also

@@ -16,7 +16,12 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError
-from intact.numerics.histogram_kernel import LANES, TABLES, count_tensors, flush_tensors
+from intact.numerics.histogram_kernel import (
+    LANES,
+    TABLES,
+    count_tensors,
+    flush_tensors,
+)
 
 BINS = 1 << 16
 _NEGATIVE = 0x8000

@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from intact.numerics.native import Kernels
 
-_KERNELS = Kernels(__name__)
+KERNELS = Kernels(__name__)
 
 TABLES = 4
 """Consecutive elements count in different tables: equal neighbours (the zeros after a ReLU) would
@@ -27,7 +27,7 @@ _NEGATIVE_INFINITE = np.int32(-0x7F800001)
 _AFTER_ZERO_BIN = np.int32(0x10000)
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _count(bits: npt.NDArray[np.int32], tables: npt.NDArray[np.uint32]) -> None:
     """Count one block into the tables."""
     one = np.uint32(1)
@@ -43,7 +43,7 @@ def _count(bits: npt.NDArray[np.int32], tables: npt.NDArray[np.uint32]) -> None:
         first[(bits[index] >> 16) & 0xFFFF] += one
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _measure(bits: npt.NDArray[np.int32], found: npt.NDArray[np.int32]) -> None:
     """Update least and greatest key, zeros, least and greatest magnitude with one block.
 
@@ -65,7 +65,7 @@ def _measure(bits: npt.NDArray[np.int32], found: npt.NDArray[np.int32]) -> None:
     found[0], found[1], found[2], found[3], found[4] = least, greatest, zeros, smallest, largest
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _add_lanes(
     values: npt.NDArray[np.float32],
     total: npt.NDArray[np.float64],
@@ -79,7 +79,7 @@ def _add_lanes(
         squares[lane] += exact * exact
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _sum_lanes(lanes: npt.NDArray[np.float64]) -> float:
     """Add the partial sums pairwise, in a fixed order; the array is overwritten."""
     width = LANES // 2
@@ -90,7 +90,7 @@ def _sum_lanes(lanes: npt.NDArray[np.float64]) -> float:
     return float(lanes[0])
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _flush(
     tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], start: int, stop: int
 ) -> None:
@@ -102,12 +102,12 @@ def _flush(
             row[index] = 0
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _pattern_of_key(key: int) -> np.int32:
     return np.int32(key if key >= 0 else key ^ _SIGNLESS)
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _count_samples(
     values: npt.NDArray[np.float32],
     bits: npt.NDArray[np.int32],
@@ -146,7 +146,7 @@ def _count_samples(
     touched[0], touched[1] = found[3], found[4]
 
 
-@_KERNELS.inner
+@KERNELS.inner
 def _flush_touched(
     tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], touched: npt.NDArray[np.int32]
 ) -> None:
@@ -163,7 +163,7 @@ def _flush_touched(
     touched[0], touched[1] = _SIGNLESS, 0
 
 
-@_KERNELS.entry(
+@KERNELS.entry(
     "void(float32[:], int32[:], int64[:], int64[:], uint32[:,:,:], int32[:,:], int32[:,:,:], "
     "float64[:,:,:], int64[:,:], int32[:], float64[:,:])"
 )
@@ -215,7 +215,7 @@ def count_tensors(
         )
 
 
-@_KERNELS.entry("void(uint32[:,:,:], int64[:,:], int32[:,:])")
+@KERNELS.entry("void(uint32[:,:,:], int64[:,:], int32[:,:])")
 def flush_tensors(
     tables: npt.NDArray[np.uint32], counts: npt.NDArray[np.int64], touched: npt.NDArray[np.int32]
 ) -> None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+
+import msgspec
 
 from intact.errors import ConfigError
 
@@ -51,8 +52,7 @@ class Scheme(enum.StrEnum):
     """``low..high`` around 0, with a zero point."""
 
 
-@dataclass(frozen=True)
-class Levels:
+class Levels(msgspec.Struct, frozen=True):
     """The integer codes and the scheme that gives them their meaning.
 
     Raises:

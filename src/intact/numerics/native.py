@@ -95,6 +95,15 @@ class Kernels:
                 self._engine = _engine(self.object_file())
             return int(self._engine.get_function_address(name))
 
+    def load_beside(self) -> None:
+        """Begin to load the machine code, beside what the caller does until it needs it."""
+        if self._engine is None:
+            threading.Thread(target=self._load, name="loading machine code").start()
+
+    def _load(self) -> None:
+        with contextlib.suppress(Exception):  # whoever calls the loop gets it again
+            self.address(next(iter(self._entries)))
+
     def object_file(self) -> bytes:
         """Read the object file from the cache, or make it."""
         name = f"{self._module.rpartition('.')[2]}.{self._key()}.native"

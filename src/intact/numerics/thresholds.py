@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import importlib
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TYPE_CHECKING, TypeVar
+
+import msgspec
 
 from intact.errors import CalibrationError, nearest
 from intact.numerics.levels import Levels, Scheme
@@ -26,8 +27,7 @@ _ALL = frozenset(Scheme)
 _AROUND_ZERO = frozenset({Scheme.SYMMETRIC, Scheme.ONE_SIDED})
 
 
-@dataclass(frozen=True)
-class ThresholdMethod:
+class ThresholdMethod(msgspec.Struct, frozen=True):
     """One way to choose a range."""
 
     name: str
@@ -39,7 +39,7 @@ class ThresholdMethod:
     """Where the method comes from."""
     summary: str
     """One line for a user who has to choose."""
-    options: Mapping[str, float] = field(default_factory=lambda: MappingProxyType({}))
+    options: Mapping[str, float] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     """The options that it takes, with their defaults."""
     may_exceed: bool = False
     """Whether its range may reach beyond what was observed."""

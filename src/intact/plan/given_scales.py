@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -22,8 +22,7 @@ _MOST_ENTRIES = 1 << 17
 """Limit for the entries of a table: more tensors than any model has."""
 
 
-@dataclass(frozen=True, eq=False)
-class GivenScale:
+class GivenScale(msgspec.Struct, frozen=True, eq=False):
     """Scale and zero point of one tensor.
 
     Attributes:
@@ -160,8 +159,7 @@ class GivenScale:
         return self.scale, self.zero_point
 
 
-@dataclass(frozen=True)
-class ScaleTable:
+class ScaleTable(msgspec.Struct, frozen=True):
     """Scales by tensor name.
 
     Attributes:
@@ -173,7 +171,7 @@ class ScaleTable:
 
     source: str
     scales: Mapping[str, GivenScale]
-    ignored: Mapping[str, int] = field(default_factory=dict)
+    ignored: Mapping[str, int] = msgspec.field(default_factory=dict)
     parts: tuple[str, ...] = ()
 
     @property
@@ -227,7 +225,7 @@ class ScaleTable:
             for reason in (*self.ignored, *other.ignored)
         }
         parts = (*(self.parts or (self.source,)), *(other.parts or (other.source,)))
-        return replace(ScaleTable.of(_and(parts), both, ignored), parts=parts)
+        return msgspec.structs.replace(ScaleTable.of(_and(parts), both, ignored), parts=parts)
 
     def refuse_unknown(self, names: Iterable[str]) -> None:
         """Check that the table belongs to the model.

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+
+import msgspec
 
 from intact.errors import UsageError, nearest
 from intact.graph import Graph
@@ -13,8 +14,7 @@ from intact.plan.quantized_graph import Direction, TensorEnd
 _PART = re.compile(r"(?P<node>.+)\.(weight|(input|output)(\[\d+\])?)", re.DOTALL)
 
 
-@dataclass(frozen=True)
-class Overrides:
+class Overrides(msgspec.Struct, frozen=True):
     """The user's overrides of a target.
 
     Attributes:
@@ -29,10 +29,10 @@ class Overrides:
     """
 
     keep_float: tuple[str, ...] = ()
-    bits: Mapping[str, int] = field(default_factory=dict)
+    bits: Mapping[str, int] = msgspec.field(default_factory=dict)
     weight_bits: int | None = None
     activation_bits: int | None = None
-    widths: Mapping[TensorEnd, int] = field(default_factory=dict)
+    widths: Mapping[TensorEnd, int] = msgspec.field(default_factory=dict)
 
     def check(self, graph: Graph) -> None:
         """Check that the names exist in the graph and that widths are 2 to 16.

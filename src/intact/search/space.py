@@ -14,6 +14,7 @@ from enum import StrEnum
 from functools import cached_property
 from typing import TypeAlias
 
+import msgspec
 import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
@@ -223,7 +224,7 @@ class Space:
     def requests(self, candidate: Candidate) -> Overrides:
         """Convert a candidate to overrides of the target, as `build_plan` takes them."""
         floats = sorted(self.kept_float(candidate))
-        return replace(
+        return msgspec.structs.replace(
             self.overrides,
             keep_float=(*self.overrides.keep_float, *floats),
             widths=self.widths(candidate),

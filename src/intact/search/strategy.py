@@ -8,7 +8,6 @@ plan again, bit for bit and without data: from its scales, or where it has none 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import replace
 from typing import Annotated, TypeAlias
 
 import msgspec
@@ -251,7 +250,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         there = [end for end, is_there in self.topology.edge_conds.items() if is_there]
         _refuse_odd("bits", self.bits, there)
         ends = {end: TensorEnd.parse(end) for end in self.bits}
-        requests = replace(
+        requests = msgspec.structs.replace(
             overrides,
             keep_float=tuple(dict.fromkeys((*overrides.keep_float, *self.topology.kept_float))),
             widths={
@@ -268,7 +267,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             found = [name for name in float_ones if decisions[name].quantized]
             if not found:
                 return requests
-            requests = replace(requests, keep_float=(*requests.keep_float, *found))
+            requests = msgspec.structs.replace(requests, keep_float=(*requests.keep_float, *found))
 
     def _set_scales(self, plan: QuantizedGraph) -> None:
         owners = {str(end): config for end, config in scale_owners(plan)}

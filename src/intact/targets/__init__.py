@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from intact.targets.arithmetic import Requantize as Requantize
     from intact.targets.arithmetic import ScalePrecision as ScalePrecision
     from intact.targets.arithmetic import ZeroPointOrder as ZeroPointOrder
+    from intact.targets.load import is_target_name as is_target_name
     from intact.targets.load import load_target as load_target
     from intact.targets.load import target_from_json as target_from_json
     from intact.targets.load import target_names as target_names
@@ -54,7 +55,10 @@ else:
                 "Addition Arithmetic ArithmeticOverride Functions InstructionSet Overflow "
                 "Requantize ScalePrecision ZeroPointOrder"
             ),
-            "load": "load_target target_from_json target_names target_source target_to_json",
+            "load": (
+                "is_target_name load_target target_from_json target_names target_source "
+                "target_to_json"
+            ),
             "match": "matches",
             "rules": "Condition FixedOutput Fusion Groups OpRule ScaleRule Signature",
             "schema": "Calibration Target Topology Unsigned",

@@ -48,6 +48,11 @@ def target_names() -> tuple[str, ...]:
     return tuple(sorted({*_shipped(), *_registered()}))
 
 
+def is_target_name(name: str) -> bool:
+    """Tell whether a shipped or a registered target has that name."""
+    return name in _shipped() or name in _registered()
+
+
 def load_target(name_or_path: str | Path) -> Target:
     """Load a target by name or from a TOML file.
 

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
 
+import msgspec
 import numpy as np
 
 from intact.calibrate.scales.roles import is_fixed, is_parameter, needs_range, point_role
@@ -16,8 +16,7 @@ from intact.plan import Note, NoteKind, QuantPoint
 from intact.plan.given_scales import GIVEN, ScaleTable
 
 
-@dataclass(frozen=True)
-class Settled:
+class Settled(msgspec.Struct, frozen=True):
     """The groups of configs whose scale is given.
 
     Attributes:
@@ -26,8 +25,8 @@ class Settled:
         notes: What of the table does not hold in this plan.
     """
 
-    params: Mapping[int, QuantParams] = field(default_factory=dict)
-    roots: Mapping[int, TensorQuantConfig] = field(default_factory=dict)
+    params: Mapping[int, QuantParams] = msgspec.field(default_factory=dict)
+    roots: Mapping[int, TensorQuantConfig] = msgspec.field(default_factory=dict)
     notes: tuple[Note, ...] = ()
 
     def __contains__(self, config: TensorQuantConfig) -> bool:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
 
 import msgspec
 import numpy as np
@@ -168,8 +167,7 @@ class Trimmed(msgspec.Struct, frozen=True):
         return min(low, self.low), max(high, self.high)
 
 
-@dataclass
-class MaskConstants:
+class MaskConstants(msgspec.Struct):
     """What is known of mask constants while the ranges of a plan are chosen.
 
     Attributes:
@@ -179,8 +177,8 @@ class MaskConstants:
     """
 
     factors: Mapping[str, float]
-    found: dict[str, float] = field(default_factory=dict)
-    alone: dict[int, float] = field(default_factory=dict)
+    found: dict[str, float] = msgspec.field(default_factory=dict)
+    alone: dict[int, float] = msgspec.field(default_factory=dict)
 
     @classmethod
     def of(cls, graph: Graph) -> MaskConstants:
@@ -280,7 +278,7 @@ def _kept(distribution: Distribution, rest: npt.NDArray[np.bool_]) -> Distributi
     minimum, maximum = float(low[0]), float(high[-1])
     middle, total = 0.5 * low + 0.5 * high, count.sum()
     lowest, highest = distribution.mean_minimum, distribution.mean_maximum
-    return replace(
+    return msgspec.structs.replace(
         distribution,
         low=low,
         high=high,
@@ -296,7 +294,7 @@ def _kept(distribution: Distribution, rest: npt.NDArray[np.bool_]) -> Distributi
 
 def _mirrored(distribution: Distribution) -> Distribution:
     """Return the distribution of the same values with the other sign."""
-    return replace(
+    return msgspec.structs.replace(
         distribution,
         low=0.0 - distribution.high[::-1],
         high=0.0 - distribution.low[::-1],

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
 from shlex import quote
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 
@@ -164,8 +164,7 @@ def params_of(
     return grid.check_params(params.scale, params.zero_point)
 
 
-@dataclass
-class TiedRanges:
+class TiedRanges(msgspec.Struct):
     """The ranges of one group, gathered in the order of the plan's points.
 
     Attributes:
@@ -174,8 +173,8 @@ class TiedRanges:
 
     root: TensorQuantConfig
     _follows: str = Follows.MASTER
-    _bits: list[int] = field(default_factory=list)
-    _ranges: list[Range] = field(default_factory=list)
+    _bits: list[int] = msgspec.field(default_factory=list)
+    _ranges: list[Range] = msgspec.field(default_factory=list)
     _constants: Range = (0.0, 0.0)
 
     def add(self, config: TensorQuantConfig, found: Range, *, is_constant: bool) -> None:

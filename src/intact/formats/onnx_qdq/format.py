@@ -56,8 +56,10 @@ def _verify(deployed: Deployed, batches: Iterable[Feeds]) -> Verification:
 def _load(deployed: Deployed) -> QdqRuntime:
     from intact.formats.onnx_qdq.run import QdqRuntime
 
-    model, exact = deployed.held(QdqModel).model, not deployed.plan.target.saturates_pairs
-    return QdqRuntime(model, threads=deployed.threads, exact=exact, packs=False)
+    written, exact = deployed.held(QdqModel), not deployed.plan.target.saturates_pairs
+    return QdqRuntime(
+        written.model, threads=deployed.threads, exact=exact, packs=False, message=written.message
+    )
 
 
 def _run(deployed: Deployed, feeds: Feeds) -> Feeds:

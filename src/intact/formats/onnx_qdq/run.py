@@ -49,6 +49,7 @@ class QdqRuntime:
             of them; False runs the model as the runtime does by default.
         packs: Whether the runtime keeps a copy of the weights in its kernels' own order, which
             takes longer than one run gains, and as much memory as the weights.
+        message: The written model serialized, if that is at hand.
 
     Attributes:
         name: The runtime with its version, and with the option that makes sums exact.
@@ -66,10 +67,12 @@ class QdqRuntime:
         fuse: bool = True,
         exact: bool = True,
         packs: bool = True,
+        message: bytes | None = None,
     ) -> None:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
         self._outputs = tuple(str(value.name) for value in model.graph.outputs)
+        given = model
         if codes:
             editor = Editor(model)
             editor.model.graph.outputs.extend(editor.value(codes[end]) for end in self._ends)
@@ -80,9 +83,12 @@ class QdqRuntime:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
-        model = exact_sums(model, options) if exact else model
+        opened = exact_sums(model, options) if exact else model
+        if message is not None and opened is given:
+            self._session = _session(message, options)
+            return
         with tempfile.TemporaryDirectory() as folder:
-            self._session = _open(model, options, Path(folder))
+            self._session = _open(opened, options, Path(folder))
 
     def run(
         self, feeds: Mapping[str, np.ndarray[Any, Any]]
@@ -152,8 +158,12 @@ def _open(model: ir.Model, options: ort.SessionOptions, folder: Path) -> ort.Inf
     """Build a CPU session from a file, as users do and as large models need."""
     path = folder / "model.onnx"
     save_model(model, path)
+    return _session(str(path), options)
+
+
+def _session(source: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
     try:
-        return ort.InferenceSession(str(path), options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:  # the runtime raises a dozen unrelated classes
         raise ExportError(
             f"{RUNTIME} refuses the written model: {_first_line(error)}",

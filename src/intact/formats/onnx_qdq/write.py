@@ -9,6 +9,7 @@ ends at 6) is left out, since the runtime would run it in float.
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -31,6 +32,7 @@ from intact.formats.onnx_qdq.shield import shield_float_products
 from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
+from intact.graph.files.save import message_of
 from intact.plan import (
     Note,
     NoteKind,
@@ -173,13 +175,21 @@ class QdqModel:
     gathered: dict[TensorEnd, GatheredCodes] = field(default_factory=dict)
     notes: list[Note] = field(default_factory=list)
 
+    @functools.cached_property
+    def message(self) -> bytes | None:
+        """The bytes of the file, made once for the first run and for saving; None if many."""
+        return message_of(self.model)
+
     def save(self, folder: Path) -> None:
         """Write the model, and its data where that is large, into a folder."""
-        save_model(self.model, folder / QDQ_FILE)
+        if self.message is None:
+            save_model(self.model, folder / QDQ_FILE)
+        else:
+            (folder / QDQ_FILE).write_bytes(self.message)
 
     def nbytes(self) -> int:
         """Return the bytes of the model."""
-        return len(ir.to_proto(self.model).SerializeToString())
+        return len(self.message or ir.to_proto(self.model).SerializeToString())
 
 
 def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:

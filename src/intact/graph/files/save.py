@@ -28,6 +28,13 @@ _BLOCK = 1 << 16
 _ZEROS = bytes(_BLOCK)
 
 
+def message_of(model: ir.Model) -> bytes | None:
+    """Serialize a model as `save_model` writes it; None where it is too large to be in memory."""
+    if weight_bytes(model) > STREAM_FROM:
+        return None
+    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+
+
 def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> None:
     """Write a model; above 2 GiB the weights go to ``<file name>.data`` in the same folder.
 

@@ -94,6 +94,21 @@ def infer_shapes(model: ir.Model) -> bool:
     return modified
 
 
+def knows_shapes(model: ir.Model) -> bool:
+    """Tell whether every type and length is known, as far as the inputs' lengths are.
+
+    Shape inference, which serializes the model, finds nothing more there.
+    """
+    named = {str(dim) for value in model.graph.inputs for dim in value.shape or ()}
+    return all(
+        value.dtype is not None
+        and value.shape is not None
+        and all(isinstance(dim, int) or str(dim) in named for dim in value.shape)
+        for node in all_nodes(model)
+        for value in node.outputs
+    )
+
+
 def _has_slice(model: ir.Model) -> bool:
     return any(node.op_type == "Slice" for node in all_nodes(model))
 
