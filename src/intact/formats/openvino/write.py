@@ -427,7 +427,7 @@ def _is_folded(constant: ir.Value, reader: ir.Node) -> bool:
     result, array = reader.outputs[0].shape, constant.const_value
     if reader.op_type not in _SUMS | _FACTORS or result is None or array is None:
         return False
-    lengths = array.shape.numpy()
+    lengths = tuple(array.shape.numpy())
     aligned = (1,) * (len(result) - len(lengths)) + lengths
     is_by_channel = all(length == 1 for length in aligned[_SPATIAL:])
     return is_by_channel and (array.size > 1 or reader.op_type in _SUMS)

@@ -7,7 +7,7 @@ import pytest
 
 from intact.program.operations import Binary, Bounds, Elementwise
 from intact.targets import Arithmetic, Requantize, ScalePrecision
-from tests.engines.integer.hardware import run_step
+from tests.engines.integer.hardware import End, run_step
 from tests.program.one_step import int8, uint8
 
 FOLDED = Arithmetic(
@@ -25,11 +25,10 @@ def test_a_sum_on_a_tie_follows_the_moved_ends(scale: float, code: int) -> None:
     """``0 + 3`` on a grid from 0 to 6, measured with openvino 2026.4.1."""
     given = np.array([127], np.int8)
     for kind, constant in ((Binary.ADD, given), (Binary.SUB, -given)):
-        ends = [(CODES.shape, int8(scale)), (constant, THREE)]
+        ends: list[End] = [(CODES.shape, int8(scale)), (constant, THREE)]
         found = run_step(Elementwise(kind), FOLDED, ends, (CODES.shape, SIX), CODES)
         assert found[0, 128] == code
-    ends.reverse()
-    swapped = [(given, THREE), (CODES.shape, int8(scale))]
+    swapped: list[End] = [(given, THREE), (CODES.shape, int8(scale))]
     found = run_step(Elementwise(Binary.ADD), FOLDED, swapped, (CODES.shape, SIX), CODES)
     assert found[0, 128] == code
 
@@ -41,7 +40,7 @@ def test_sums_are_the_nearest(shape: tuple[int, ...], kind: Binary, first: bool)
     constant = np.random.default_rng(0).integers(-128, 128, shape).astype(np.int8)
     source, added, output = uint8(0.017, 100), int8(0.031), int8(0.043, -7)
     codes = np.broadcast_to(np.arange(256).astype(np.uint8), (5, 3, 256))
-    inputs = [(codes.shape, source), (constant, added)]
+    inputs: list[End] = [(codes.shape, source), (constant, added)]
     numbers = [(codes - 100.0) * 0.017, constant * 0.031]
     if first:
         inputs.reverse()
@@ -56,6 +55,6 @@ def test_sums_are_the_nearest(shape: tuple[int, ...], kind: Binary, first: bool)
 
 def test_a_constant_beyond_all_ends_gives_the_last_code() -> None:
     """Its size leaves nothing of the range between the ends."""
-    inputs = [(CODES.shape, int8(0.1)), (np.array([127], np.int8), int8(1e9))]
+    inputs: list[End] = [(CODES.shape, int8(0.1)), (np.array([127], np.int8), int8(1e9))]
     found = run_step(Elementwise(Binary.ADD), FOLDED, inputs, (CODES.shape, SIX), CODES)
     assert (found == 255).all()
