@@ -148,6 +148,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     folded_factor: bool | None = None
     folded_ends: bool | None = None
     folded_channels: bool | None = None
+    folded_constants: bool | None = None
     integer_whole_windows: bool | None = None
     unsigned_inputs: bool | None = None
 
@@ -187,6 +188,10 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         folded_channels: With ``folded_ends``, that also holds for sums with a scale for each
             channel. Otherwise those are made real numbers first (OpenVINO's dense layers of which
             the channels are not the second axis).
+        folded_constants: With ``float32_ends``, a constant that is added is a real number, counted
+            in steps of the other operand. Of one number, or one for each place along the first two
+            axes, it is subtracted from the ends of the output's grid (OpenVINO). Otherwise its
+            codes are an operand like any other.
         integer_whole_windows: With float arithmetic, the average of a window that is the whole
             input divides a sum of codes, as that of GlobalAveragePool; other windows are averaged
             as floats (ONNX Runtime).
@@ -220,6 +225,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     folded_factor: bool = False
     folded_ends: bool = False
     folded_channels: bool = False
+    folded_constants: bool = False
     integer_whole_windows: bool = False
     unsigned_inputs: bool = False
     overrides: tuple[ArithmeticOverride, ...] = ()

@@ -342,7 +342,7 @@ _IN_FLOATS = ("scales_in_turn", "ratio_conversions", "fused_bias")
 
 """Fields about float arithmetic."""
 
-_OF_ENDS = ("folded_factor", "folded_ends", "folded_channels")
+_OF_ENDS = ("folded_factor", "folded_ends", "folded_channels", "folded_constants")
 
 """Fields about grids given by low and high."""
 

@@ -218,6 +218,11 @@ ONNX_FILE = "model.fq.onnx"
 _BYTE = 8
 """Bits of the widest codes of tables."""
 
+_SUMS, _FACTORS = frozenset({"Add", "Sub"}), frozenset({"Div", "Mul"})
+
+_SPATIAL = 2
+"""The first axis behind the channels."""
+
 _COMPUTED_AT_ONCE = 1 << 24
 
 """Bytes of a constant beyond which its floats are computed one constant at a time."""
@@ -317,6 +322,8 @@ class _Writer:
             self._codes(point, stored)
         else:
             self._numbers(point, stored, plain=True)
+        bare, others = _divided(point, others)
+        self._folded(point, bare)
         self._numbers(point, others, plain=is_plain(point))
 
     def _codes(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
@@ -348,6 +355,19 @@ class _Writer:
         value = self.editor.value(str(point.value.name))
         ends = [(str(node.name), slot) for node, slot in readers]
         self.editor.redirect(value, self._constants[key], ends)
+
+    def _folded(self, point: QuantPoint, readers: list[tuple[ir.Node, int]]) -> None:
+        """Store a constant as the numbers that OpenVINO makes of its codes in its own files."""
+        params = point.config.params
+        if not readers or params is None:
+            return
+        ends = quantizer(point)
+        scale = (ends.high - ends.low) / np.float32(ends.levels - 1)
+        steps = point.constant_codes().astype(np.int64) - params.zero_point
+        numbers = np.asarray(steps.astype(np.float32) * scale, np.float32)
+        stored = self.editor.initializer(f"{point.value.name}_folded", numbers)
+        places = [(str(node.name), slot) for node, slot in readers]
+        self.editor.redirect(self.editor.value(str(point.value.name)), stored, places)
 
     def finish(self) -> ir.Model:
         """Return the model, sorted, without what nothing reads and what no runtime does."""
@@ -385,6 +405,32 @@ class _Writer:
             high = self.editor.initializer(f"{name}_high", numbers.high)
             self._ends[key] = (low, high)
         return self._ends[key]
+
+
+def _divided(
+    point: QuantPoint, readers: list[tuple[ir.Node, int]]
+) -> tuple[list[tuple[ir.Node, int]], list[tuple[ir.Node, int]]]:
+    """Divide readers into those that take a constant without its quantizer, and the others.
+
+    OpenVINO goes wrong where one number a channel, behind a quantizer, is added or multiplied by
+    (-0.2 to 15 dB, measured with openvino 2026.4.1), and adds a single one with other bits than in
+    its own files. There it has numbers, which it moves into the quantizer behind.
+    """
+    if is_plain(point) or point.config.granularity.axis is not None:
+        return [], readers
+    bare = [(node, slot) for node, slot in readers if _is_folded(point.value, node)]
+    return bare, [each for each in readers if each not in bare]
+
+
+def _is_folded(constant: ir.Value, reader: ir.Node) -> bool:
+    """Check for one number that is added, and for those that differ along the first two axes."""
+    result, array = reader.outputs[0].shape, constant.const_value
+    if reader.op_type not in _SUMS | _FACTORS or result is None or array is None:
+        return False
+    lengths = tuple(array.shape.numpy())
+    aligned = (1,) * (len(result) - len(lengths)) + lengths
+    is_by_channel = all(length == 1 for length in aligned[_SPATIAL:])
+    return is_by_channel and (array.size > 1 or reader.op_type in _SUMS)
 
 
 def _on_grid(point: QuantPoint) -> ir.TensorProtocol:

@@ -49,19 +49,26 @@ class EndsGrid:
     first: int
 
     @staticmethod
-    def of(arithmetic: Arithmetic, encoding: Encoding, unit: float | Floats32 = 1.0) -> EndsGrid:
+    def of(
+        arithmetic: Arithmetic,
+        encoding: Encoding,
+        unit: float | Floats32 = 1.0,
+        shift: float | Floats32 = 0.0,
+    ) -> EndsGrid:
         """Return the grid of an encoding.
 
         Args:
             arithmetic: With ``before_rounding`` the lowest code is part of the offset.
             encoding: Of the codes.
             unit: What numbers are counted in, rounded to float32; one, or ``[channels]``.
+            shift: What is to be added to numbers, in units, float32; the ends are moved instead.
 
         Raises:
             ConfigError: A factor is not finite.
         """
         units = np.asarray(unit, np.float32)
-        low, high = (np.atleast_1d(np.divide(end, units)) for end in _ends(encoding))
+        moved = np.asarray(shift, np.float32)
+        low, high = (np.atleast_1d(np.divide(end, units) - moved) for end in _ends(encoding))
         codes = np.float32(encoding.quant_max - encoding.quant_min)
         span = high - low
         with np.errstate(over="ignore", divide="ignore", invalid="ignore"):

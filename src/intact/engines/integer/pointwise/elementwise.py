@@ -19,6 +19,7 @@ from intact.engines.integer.kernel import (
     kernel_of,
     operation_of,
 )
+from intact.engines.integer.pointwise.constants import added_constant
 from intact.engines.integer.pointwise.conversions import (
     every_code,
     look_up_pairs,
@@ -287,6 +288,9 @@ def _elementwise(step: Step, _: Overflows) -> Kernel:
     first, second = (encoding_of(step, tensor) for tensor in step.inputs)
     output = encoding_of(step, step.outputs[0])
     kind, bounds = operation.kind, operation.bounds
+    added = added_constant(step, operation)
+    if added is not None:
+        return kernel_of(step, added)
     ends = (first, second, output, bounds)
     compute = _compute(_Operation(kind, step.arithmetic, *ends, _repeats_first(step)))
     if not table_bits(first) == table_bits(second) == 8 or output.axis is not None:
