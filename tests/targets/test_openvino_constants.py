@@ -75,7 +75,7 @@ def check(kind: str, *, signed: bool, own_files: bool) -> None:
     sums = [each for each in found.layers if each.end.startswith("Clip")]
     values, differ = (sum(getattr(e, key) for e in sums) for key in ("values", "mismatches"))
     assert values > 30_000
-    if InstructionSet.AVX512_VNNI in instruction_sets():  # the kernels of AVX2 were measured
-        assert differ < 1e-4 * values
+    if InstructionSet.AVX512_VNNI in instruction_sets():  # only the kernels of AVX2 were measured
+        assert differ < 0.01 * values
     else:
         assert differ == 0
