@@ -20,7 +20,8 @@ from intact.formats.tflite.deployed import run_tflite
 from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
-from intact.plan import QuantizedGraph, complete, quantization_points
+from intact.plan import QuantizedGraph, quantization_points
+from intact.plan.build import complete
 from intact.program.deployed import deployed_program
 from intact.targets import load_target
 from tests.gallery import sequence
@@ -143,8 +144,7 @@ def _quantized_by_others(axis: int | None) -> onnx.ModelProto:
         scale = b.constant(random.uniform(0.002, 0.02, length).astype(np.float32))
         zero = b.constant(random.integers(-3, 4, length).astype(np.int8))
         codes = b.constant(random.integers(-120, 120, (2, SIZE, SIZE)).astype(np.int8))
-        options = {} if axis is None else {"axis": axis}
-        weights.append(b.node("DequantizeLinear", codes, scale, zero, **options))
+        weights.append(b.node("DequantizeLinear", codes, scale, zero, axis=axis or 0))
     inputs = [b.input("x", [STEPS, BATCH, SIZE]), *weights]
     b.node("RNN", *inputs, hidden_size=SIZE, direction="bidirectional", out="y", name="cell")
     b.output("y")
