@@ -40,8 +40,13 @@ class ModelBuilder:
         self.inputs.append(helper.make_tensor_value_info(name, dtype, shape))
         return name
 
-    def output(self, name: str, shape: Sequence[int | str] | None = None) -> None:
-        self.outputs.append(helper.make_tensor_value_info(name, TensorProto.FLOAT, shape))
+    def output(
+        self,
+        name: str,
+        shape: Sequence[int | str] | None = None,
+        dtype: int = TensorProto.FLOAT,
+    ) -> None:
+        self.outputs.append(helper.make_tensor_value_info(name, dtype, shape))
 
     def constant(self, array: npt.ArrayLike, name: str | None = None) -> str:
         name = name or self._fresh("constant")

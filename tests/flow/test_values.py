@@ -70,6 +70,12 @@ def test_data_may_leave_it_out_or_give_the_same() -> None:
         assert list(batch) == ["x"]
 
 
+def test_what_a_cast_would_make_the_same_value_is_another() -> None:
+    given = {"x": data()["x"], "sr": np.array(1.5)}
+    with pytest.raises(DataError, match=r"'sr' is 1\.5, and the model has it fixed to 1"):
+        list(open_samples(given, quantized().plan.graph).batches(8))
+
+
 @pytest.mark.parametrize("lazily", [False, True])
 def test_another_value_in_the_data_is_an_error(lazily: bool) -> None:
     graph = quantized().plan.graph

@@ -139,7 +139,9 @@ def without_fixed(source: str, fixed: Arrays, items: Mapping[str, Any]) -> dict[
         wanted = fixed[name].item()
         given = np.asarray(items[name])
         is_number = given.dtype.kind in "biuf"
-        other = given[given.astype(fixed[name].dtype) != wanted] if is_number else given
+        # A float may be given with more digits; another integer must not become the fixed one.
+        kind = fixed[name].dtype if fixed[name].dtype.kind == "f" else given.dtype
+        other = given[given.astype(kind) != wanted] if is_number else given
         if other.size:
             raise DataError(
                 f"{source}: input {name!r} is {other.reshape(-1)[0]}, and the model has it fixed "

@@ -36,6 +36,19 @@ def tokens(dtype: int = TensorProto.INT64, *, masked: bool = False) -> onnx.Mode
     return b.build()
 
 
+def pixels(dtype: str) -> tuple[onnx.ModelProto, dict[str, np.ndarray]]:
+    """Weigh whole numbers that only become floats, and 12 samples of them."""
+    b = ModelBuilder(17)
+    x = b.input("pixels", ["batch", LENGTH], getattr(TensorProto, dtype.upper()))
+    b.node("MatMul", b.node("Cast", x, to=TensorProto.FLOAT), b.weight(LENGTH, 4), out="y")
+    b.output("y", ["batch", 4])
+    limits = np.iinfo(dtype)
+    numbers = np.random.default_rng(1).integers(
+        max(limits.min, -300), min(limits.max, 300), (12, LENGTH)
+    )
+    return b.build(), {"pixels": numbers.astype(dtype)}
+
+
 def samples(dtype: str = "int64", *, masked: bool = False) -> dict[str, np.ndarray]:
     random = np.random.default_rng(1)
     ids = random.integers(0, ENTRIES, (12, LENGTH)).astype(dtype)
@@ -54,6 +67,15 @@ def test_the_program_computes_the_engines_integers(dtype: str, masked: bool) -> 
     made = result(dtype, masked=masked)
     verified = intact.verify(made, samples(dtype, masked=masked))
     assert [(each.values, each.mismatches) for each in verified.outputs] == [(288, 0)]
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_narrow_ones_become_codes(dtype: str) -> None:
+    model, data = pixels(dtype)
+    made = intact.quantize(model, data, target="tflite-micro", formats=["c"])
+    assert [(each.values, each.mismatches) for each in intact.verify(made, data).outputs] == [
+        (48, 0)
+    ]
 
 
 def test_they_are_int32_in_the_program() -> None:

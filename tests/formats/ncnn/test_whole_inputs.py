@@ -12,7 +12,10 @@ from onnx import TensorProto
 import intact
 from intact.errors import DataError, ExportError
 from intact.flow.result import Result
-from tests.formats.c.test_whole_inputs import LENGTH, samples, tokens
+from intact.formats.ncnn.run import run_ncnn
+from intact.formats.ncnn.write import write_ncnn
+from intact.program.lower import lower_nodes
+from tests.formats.c.test_whole_inputs import LENGTH, pixels, samples, tokens
 from tests.models import ModelBuilder
 
 pytest.importorskip("ncnn")
@@ -45,10 +48,30 @@ def test_indices_below_zero_are_refused() -> None:
         intact.verify(made, {"ids": samples()["ids"] - 20})
 
 
-def test_two_look_ups_by_one_input_are_refused() -> None:
+def test_indices_that_int32_does_not_hold_are_refused() -> None:
+    made = quantized(tokens(), samples())
+    with pytest.raises(DataError, match="'ids' is int64, the program takes int32"):
+        run_ncnn(made.plan, write_ncnn(lower_nodes(made.plan)), {"ids": samples()["ids"] + 2**32})
+
+
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_narrow_ones_are_fed_as_floats(dtype: str) -> None:
+    model, data = pixels(dtype)
+    verified = intact.verify(quantized(model, data), data)
+    assert [(each.values, each.mismatches) for each in verified.outputs] == [(48, 0)]
+
+
+@pytest.mark.parametrize("second", ["look-up", "computed look-up", "output"])
+def test_a_second_reader_is_refused(second: str) -> None:
     b = ModelBuilder(17)
     ids = b.input("ids", ["batch", LENGTH], TensorProto.INT64)
-    x = b.node("Add", *(b.node("Gather", b.weight(20, 8), ids) for _ in range(2)))
+    x = b.node("Gather", b.weight(20, 8), ids)
+    if second == "output":
+        b.node("Identity", ids, out="same")
+        b.output("same", ["batch", LENGTH], TensorProto.INT64)
+    else:
+        others = b.node("Add", ids, b.ints(1)) if second == "computed look-up" else ids
+        x = b.node("Add", x, b.node("Gather", b.weight(21, 8), others))
     b.node("MatMul", x, b.weight(8, 4), out="y")
     b.output("y", ["batch", LENGTH, 4])
     with pytest.raises(ExportError, match=r"'ids': .*not read by one look-up alone"):

@@ -8,18 +8,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import onnx
+import onnxruntime as ort
 import pytest
 from onnx import TensorProto, helper
 
 from intact.engines.simulate import Simulator
 from intact.errors import ExportError
 from intact.formats.base.format import Io
+from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.tflite.deployed import run_tflite
 from intact.formats.tflite.run import Kernels, TfliteRuntime
 from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph, quantization_points
+from intact.plan.build import complete
 from intact.program.deployed import deployed_program
+from intact.targets import load_target
 from tests.gallery import sequence
 from tests.models import ModelBuilder
 from tests.plans import calibrate, planned
@@ -32,14 +36,21 @@ STEPS, BATCH, INPUTS, SIZE = 3, 2, 4, 5
 
 
 def recurrent(op_type: str, mode: str, options: str = "", **attributes: Any) -> onnx.ModelProto:
-    """A recurrent node with all its outputs; options are bias, given, constant and peepholes."""
+    """A recurrent node with all its outputs.
+
+    Options are bias, open, lengths, fed lengths, given, constant and peepholes.
+    """
     b = ModelBuilder()
     directions = 2 if mode == "bidirectional" else 1
     rows, state = GATES[op_type] * SIZE, (directions, BATCH, SIZE)
     names = ["h", "c"][: 1 + (op_type == "LSTM")]
-    inputs = [b.input("x", [STEPS, BATCH, INPUTS])]
+    inputs = [b.input("x", ["steps" if "open" in options else STEPS, BATCH, INPUTS])]
     inputs += [b.weight(directions, rows, length) for length in (INPUTS, SIZE)]
     inputs += [b.weight(directions, 2 * rows) if "bias" in options else "", ""]
+    if "fed lengths" in options:
+        inputs[4] = b.input("lens", [BATCH], TensorProto.INT32)
+    elif "lengths" in options:
+        inputs[4] = b.constant(np.array([STEPS, 1], np.int32))
     if "given" in options:
         inputs += [b.input(name, list(state)) for name in names]
     elif "constant" in options:
@@ -59,10 +70,13 @@ def recurrent(op_type: str, mode: str, options: str = "", **attributes: Any) -> 
 def feeds_of(model: onnx.ModelProto) -> Arrays:
     random = np.random.default_rng(5)
     shapes = {
-        value.name: [axis.dim_value for axis in value.type.tensor_type.shape.dim]
+        value.name: [axis.dim_value or STEPS for axis in value.type.tensor_type.shape.dim]
         for value in model.graph.input
     }
-    return {name: random.normal(size=s).astype(np.float32) for name, s in shapes.items()}
+    feeds: Arrays = {n: random.normal(size=s).astype(np.float32) for n, s in shapes.items()}
+    if "lens" in feeds:
+        feeds["lens"] = np.array([STEPS, 1], np.int32)
+    return feeds
 
 
 def written(model: onnx.ModelProto) -> tuple[QuantizedGraph, bytes]:
@@ -120,6 +134,38 @@ def test_the_weights_are_integers() -> None:
         assert codes[direction].astype(np.int8).tobytes() in content
 
 
+def _quantized_by_others(axis: int | None) -> onnx.ModelProto:
+    """An RNN whose weights ``[2, 5, 5]`` have scales along an axis."""
+    b = ModelBuilder()
+    random = np.random.default_rng(2)
+    weights = []
+    for _ in range(2):
+        length = () if axis is None else (2 if axis == 0 else SIZE,)
+        scale = b.constant(random.uniform(0.002, 0.02, length).astype(np.float32))
+        zero = b.constant(random.integers(-3, 4, length).astype(np.int8))
+        codes = b.constant(random.integers(-120, 120, (2, SIZE, SIZE)).astype(np.int8))
+        weights.append(b.node("DequantizeLinear", codes, scale, zero, axis=axis or 0))
+    inputs = [b.input("x", [STEPS, BATCH, SIZE]), *weights]
+    b.node("RNN", *inputs, hidden_size=SIZE, direction="bidirectional", out="y", name="cell")
+    b.output("y")
+    return b.build()
+
+
+@pytest.mark.parametrize("target", ["tflite", "tflite-micro"])
+@pytest.mark.parametrize("axis", [None, 0, 1, 2])
+def test_scales_of_others_may_lie_along_any_axis(axis: int | None, target: str) -> None:
+    model = _quantized_by_others(axis)
+    feeds = feeds_of(model)
+    described = load_target(target)
+    plan = calibrate(complete(read_qdq(model, described), described), feeds)
+    program = deployed_program(plan, float_operations=True)
+    found = run_tflite(plan, write_tflite(program, io=Io.FLOAT, target=target), feeds)
+    (wanted,) = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
+    np.testing.assert_allclose(found["y"], wanted, rtol=0, atol=1e-5)
+    if target == "tflite-micro":  # its DEQUANTIZE takes the first scale for all
+        assert all(t.encoding.axis is None for t in program.tensors() if t.encoding)
+
+
 @pytest.mark.parametrize("target", ["tflite", "tflite-16x8", "tflite-xnnpack"])
 @pytest.mark.parametrize("build", [sequence.lstm_net, sequence.gru_net])
 def test_between_integer_layers(build: Any, target: str) -> None:
@@ -151,6 +197,10 @@ def test_micro_has_one_scale() -> None:
     [
         ("LSTM", "peepholes", {}, "LSTM: it has peepholes"),
         ("LSTM", "", {"clip": 3.0}, "clips its sums"),
+        ("LSTM", "", {"input_forget": 1}, "couples its gates"),
+        ("GRU", "lengths", {}, "its sequences have lengths of their own"),
+        ("GRU", "fed lengths", {}, "its input 'lens' is not constant"),
+        ("GRU", "open", {}, "its sequence is open: fix it with input_shape"),
         ("LSTM", "", {"activations": ["Tanh"] * 3}, "its activations are Tanh, Tanh, Tanh"),
         ("RNN", "", {"activations": ["Softsign"]}, "its activations are Softsign"),
     ],

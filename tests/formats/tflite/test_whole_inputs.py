@@ -1,12 +1,15 @@
-"""Inputs of whole numbers in TensorFlow Lite Micro, which has kernels of int32 only."""
+"""Inputs of whole numbers; TensorFlow Lite Micro has kernels of int32 only."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
+from onnx import TensorProto
 
 import intact
-from tests.formats.c.test_whole_inputs import samples, tokens
+from intact.errors import DataError
+from tests.formats.c.test_whole_inputs import LENGTH, pixels, samples, tokens
+from tests.models import ModelBuilder
 
 pytest.importorskip("tflite_micro")
 
@@ -27,3 +30,28 @@ def test_other_targets_take_them_as_the_model_does() -> None:
     result = intact.quantize(tokens(), samples(), target="tflite")
     (content,) = result.exports["tflite"].files.values()  # type: ignore[attr-defined]
     assert TfliteRuntime(content).inputs["ids"].dtype == np.int64
+
+
+@pytest.mark.parametrize("target", ["tflite", "tflite-micro"])
+@pytest.mark.parametrize("dtype", ["int8", "uint8", "int16"])
+def test_narrow_ones_become_floats(dtype: str, target: str) -> None:
+    model, data = pixels(dtype)
+    verified = intact.verify(intact.quantize(model, data, target=target), data)
+    assert [(each.values, each.mismatches) for each in verified.outputs] == [(48, 0)]
+
+
+def test_micro_refuses_what_int32_does_not_hold() -> None:
+    data = samples()
+    made = intact.quantize(tokens(), data, target="tflite-micro")
+    with pytest.raises(DataError, match="'ids' is int64, the program takes int32"):
+        intact.verify(made, {"ids": data["ids"] + 2**32})
+
+
+def test_litert_looks_up_before_a_cast_to_int32() -> None:
+    """A Cast that cuts is refused, and a look-up needs none."""
+    b = ModelBuilder(17)
+    ids = b.node("Cast", b.input("ids", ["batch", LENGTH], TensorProto.INT64), to=TensorProto.INT32)
+    b.node("MatMul", b.node("Gather", b.weight(20, 8), ids), b.weight(8, 4), out="y")
+    b.output("y", ["batch", LENGTH, 4])
+    verified = intact.verify(intact.quantize(b.build(), samples(), target="tflite"), samples())
+    assert [(each.values, each.mismatches) for each in verified.outputs] == [(288, 0)]

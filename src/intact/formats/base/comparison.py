@@ -59,6 +59,22 @@ def _fed(
     return in_codes(array, encoding)
 
 
+def in_int32(name: str, array: Array) -> npt.NDArray[np.int32]:
+    """Return whole numbers of an input as a runtime of int32 takes them.
+
+    Raises:
+        DataError: It does not hold them.
+    """
+    limits = np.iinfo(np.int32)
+    is_held = array.dtype.kind in "iu" and ((limits.min <= array) & (array <= limits.max)).all()
+    if not is_held:
+        raise DataError(
+            f"input {name!r} is {array.dtype}, the program takes int32",
+            remedy="give whole numbers that int32 holds",
+        )
+    return array.astype(np.int32)
+
+
 def in_codes(array: Array, encoding: Encoding) -> Array:
     """Return floats as the nearest codes."""
     codes = quantize(

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError, ExportError, MissingExtraError
-from intact.formats.base.comparison import numbers_of, stored_feeds
+from intact.formats.base.comparison import in_int32, numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
 from intact.formats.c.files import Port
 from intact.formats.c.write import CProgram
@@ -148,7 +148,7 @@ def _rows(port: Port, feeds: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.i
         raise DataError(f"input {port.name!r} is missing", remedy="give an array of that name")
     array = np.asarray(feeds[port.name])
     if port.tensor.encoding is None:
-        array = _in_int32(port.name, array)
+        array = in_int32(port.name, array)
     elif array.dtype != np.int8:
         raise DataError(
             f"input {port.name!r} is {array.dtype}, the program takes int8", remedy="give its codes"
@@ -164,18 +164,6 @@ def _rows(port: Port, feeds: Mapping[str, npt.NDArray[Any]]) -> npt.NDArray[np.i
             remedy="give arrays of that shape, with any number of samples along the first axis",
         )
     return np.ascontiguousarray(array).reshape(-1, port.size).view(np.int8)
-
-
-def _in_int32(name: str, array: npt.NDArray[Any]) -> npt.NDArray[np.int32]:
-    """Return whole numbers as the program takes them."""
-    limits = np.iinfo(np.int32)
-    is_held = array.dtype.kind in "iu" and ((limits.min <= array) & (array <= limits.max)).all()
-    if not is_held:
-        raise DataError(
-            f"input {name!r} is {array.dtype}, the program takes int32",
-            remedy="give whole numbers that int32 holds",
-        )
-    return array.astype(np.int32)
 
 
 def _compiler() -> str:

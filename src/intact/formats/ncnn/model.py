@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.errors import DataError
+from intact.formats.base.comparison import in_int32
 from intact.plan import Note, NoteKind
 from intact.program.operations import Bounds
 
@@ -69,7 +70,7 @@ class NcnnModel:
         """Return a batch by blob, in the types that ncnn takes.
 
         Raises:
-            DataError: An index is no row of a table: ncnn would take the nearest one.
+            DataError: An index is below 0, or no int32: ncnn would take the nearest row.
         """
         return {blob: self._typed(name, blob, feeds[name]) for name, blob in self.inputs.items()}
 
@@ -81,7 +82,7 @@ class NcnnModel:
                 f"input {name!r} has indices below 0, which ncnn does not count from the end",
                 remedy="add the length of the table to them",
             )
-        return np.asarray(array, np.int32)
+        return in_int32(name, np.asarray(array))
 
 
 def notes_of(ends: Mapping[str, str], wide: Sequence[str]) -> Iterator[Note]:

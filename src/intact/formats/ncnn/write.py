@@ -140,16 +140,17 @@ class _Writer:
         self.builder.emit("Input", name, [], [self.builder.blob(tensor)], shape)
 
     def _refuse_other_readers(self, tensor: Tensor) -> None:
-        """Refuse whole numbers that more than one look-up reads.
+        """Refuse whole numbers that more than one look-up reads, or something else.
 
-        A ``Split`` would hand them on, which may hold what it reads as float16.
+        A ``Split`` would hand them on, which may hold what it reads as float16. A view of them has
+        their name.
         """
         kept = {each.name for each in self.program.outputs.values()}
         readers = [
             step
             for step in self.program.steps
             if any(each.value == tensor.value for each in step.activations)
-            and not all(map(is_whole, step.outputs))
+            and not all(each.value == tensor.value for each in step.outputs)
         ]
         if tensor.name in kept or len(readers) != 1 or not isinstance(readers[0].operation, Lookup):
             raise Unsupported("an input of whole numbers that is not read by one look-up alone")

@@ -28,7 +28,8 @@ from intact.formats.tflite.reader.decode import open_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program.deployed import deployed_program
-from intact.program.passes.whole_inputs import with_int32
+from intact.program.operations import Lookup
+from intact.program.passes.whole_inputs import with_int32, with_views
 from intact.targets import Target
 
 if TYPE_CHECKING:
@@ -43,6 +44,8 @@ def _write(plan: QuantizedGraph, io: Io) -> Exported:
     program = deployed_program(plan, float_operations=True)
     if plan.target.kernels == Interpreter.MICRO:
         program = with_int32(program)  # it has no kernels of int64
+    else:
+        program = with_views(program, (Lookup,))
     return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io, target=plan.target.name)})
 
 

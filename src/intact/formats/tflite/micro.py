@@ -12,7 +12,7 @@ import numpy as np
 
 from intact.data.batching import sample_count
 from intact.errors import ExportError, MissingExtraError
-from intact.formats.base.comparison import numbers_of, stored_feeds
+from intact.formats.base.comparison import in_int32, numbers_of, stored_feeds
 from intact.formats.base.format import Feeds
 from intact.formats.tflite.run import stderr_into
 from intact.plan import QuantizedGraph
@@ -36,7 +36,7 @@ def verify_micro(plan: QuantizedGraph, content: bytes, batches: Iterable[Feeds])
     Raises:
         MissingExtraError: The package tflite-micro is not installed.
         ExportError: The interpreter refuses the file.
-        DataError: The file was written from another plan.
+        DataError: The file was written from another plan, or whole numbers leave int32.
     """
     from intact.formats.base.verification import compare, integer_ends  # and the engine
 
@@ -125,7 +125,9 @@ def _run(interpreter: Any, program: Program, feeds: Feeds) -> Arrays:
     for start in range(0, count, size):
         for slot, name in enumerate(program.inputs):
             part = feeds[name][start : start + size] if size < count else feeds[name]
-            dtype = interpreter.get_input_details(slot)["dtype"]  # int32 of an int64 input
+            dtype = interpreter.get_input_details(slot)["dtype"]
+            if dtype == np.int32:  # of whole numbers of any type
+                part = in_int32(name, part)
             interpreter.set_input(np.ascontiguousarray(part, dtype), slot)
         interpreter.invoke()
         for slot, name in enumerate(program.outputs):

@@ -25,7 +25,7 @@ def constant_input(node: ir.Node, slot: int) -> np.ndarray | None:
         return None
     array = constant_array(value)
     if array is None:
-        raise Unsupported(f"its input {value.name!r} is computed")
+        raise Unsupported(f"its input {value.name!r} is not constant")
     return array
 
 

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
+from intact.program.forms import dequantized_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
 from intact.program.lower.lowerings import UNROLLING_LOWERINGS
@@ -33,6 +34,7 @@ from intact.program.operations import (
     Unary,
 )
 from intact.program.program import Array, Shape, Tensor
+from intact.targets import Granularity
 
 _MOST_STEPS = 1024
 """Each is about a dozen operations of the file."""
@@ -75,8 +77,10 @@ class _Unrolled:
         self._value = next(value for value in node.outputs if value.name)
         self._data = builder.read(node, 0)
         steps, self._batch, _ = self._data.shape
-        if steps is None or self._data.is_constant:
-            raise Unsupported("the length of its sequence is open, or its data constant")
+        if steps is None:
+            raise Unsupported("the length of its sequence is open: fix it with --input-shape")
+        if self._data.is_constant:
+            raise Unsupported("its data is constant")
         if not 0 < steps <= _MOST_STEPS:
             raise Unsupported(f"its sequence has {steps} steps, written out are 1 to {_MOST_STEPS}")
         self._steps = steps
@@ -154,8 +158,11 @@ class _Unrolled:
         tensor = self._weights[slot]
         encoding = tensor.encoding
         if encoding is not None and encoding.axis is not None:
-            scale, zero_point = encoding.scale[start:stop], encoding.zero_point[start:stop]
-            encoding = replace(encoding, scale=scale, zero_point=zero_point, axis=0)
+            is_of_rows = encoding.axis == 1
+            own = slice(start, stop) if is_of_rows else direction
+            scale, zero_point = encoding.scale[own], encoding.zero_point[own]
+            axis = 0 if is_of_rows else None
+            encoding = replace(encoding, scale=scale, zero_point=zero_point, axis=axis)
         data = _data(tensor)[direction, start:stop]
         return replace(self._inner(data.shape, data), encoding=encoding)
 
@@ -287,8 +294,10 @@ def _check(node: ir.Node, steps: int) -> None:
     Raises:
         Unsupported: It has one.
     """
-    if "clip" in node.attributes or node.attributes.get_int("input_forget"):
-        raise Unsupported("it clips its sums, or couples its gates")
+    if "clip" in node.attributes:
+        raise Unsupported("it clips its sums")
+    if node.attributes.get_int("input_forget"):
+        raise Unsupported("it couples its gates")
     if node.attributes.get_int("layout"):
         raise Unsupported("its batch is the first axis")
     if input_value(node, _PEEPHOLES) is not None and np.any(constant_input(node, _PEEPHOLES)):
@@ -315,11 +324,20 @@ def _activations(node: ir.Node, directions: int) -> list[str]:
 def _constant(builder: ProgramBuilder, node: ir.Node, slot: int) -> Tensor:
     """Return a weight in the integers that it is stored as, or in floats.
 
+    A model that others quantized may have scales that the file cannot: of columns, which are no
+    rows of a dense layer, or several where the target has one.
+
     Raises:
         Unsupported: It is computed.
     """
     constant_input(node, slot)
-    return builder.read_stored(node, slot)
+    weight, target = builder.read_stored(node, slot), builder.plan.target
+    if weight.encoding is None or weight.encoding.axis is None:
+        return weight
+    rule = target.rule_for(node)
+    has_one = rule is not None and target.weight_scheme(rule).granularity is Granularity.PER_TENSOR
+    is_of_columns = weight.encoding.axis == 2
+    return dequantized_constant(weight) if has_one or is_of_columns else weight
 
 
 def _data(tensor: Tensor) -> Array:

@@ -17,7 +17,7 @@ from intact.program.passes.islands import without_unused
 from intact.program.program import Program, Step, Tensor
 
 _INT32 = np.dtype(np.int32)
-_TYPES = (_INT32, np.dtype(np.int64))
+_TYPES = tuple(map(np.dtype, (np.int8, np.uint8, np.int16, np.uint16, np.int32, np.int64)))
 _KEEPS_ORDER = frozenset({"Cast", "Flatten", "Identity", "Reshape", "Squeeze", "Unsqueeze"})
 
 

@@ -41,6 +41,14 @@ LiteRT 2.3.0 has no reference kernel of CEIL.
 _TYPES = {np.dtype(np.float32): 0, np.dtype(np.int32): 2, np.dtype(np.int64): 4, np.dtype(bool): 6}
 """``TensorType`` of the schema, of what these operators take."""
 
+_CAST_TYPES = {
+    **_TYPES,
+    np.dtype(np.uint8): 3,
+    np.dtype(np.int16): 7,
+    np.dtype(np.int8): 9,
+}
+"""The same for Cast: images are often fed as uint8."""
+
 
 def has_no_operator(node: ir.Node) -> bool:
     """Tell whether TFLite has no operator for a node of the float model."""
@@ -57,8 +65,9 @@ def _write_nodes(operation: FloatNodes, step: Step, builder: FileBuilder) -> Non
         value = node.outputs[0]
         result = results.get(value) or _between(value, operands[0], builder)
         known[value] = result
+        types = _CAST_TYPES if node.op_type == "Cast" else _TYPES
         for tensor in (*operands, result):
-            if _type(tensor) not in _TYPES:
+            if _type(tensor) not in types:
                 raise Unsupported(f"{tensor.name!r} is {_type(tensor)}, not for {node.op_type}")
         code, table = _OPERATORS[node.op_type]
         options = Options(table) if table else None
@@ -95,7 +104,7 @@ def _cast(before: np.dtype[Any], after: np.dtype[Any]) -> Options:
     Raises:
         Unsupported: It cuts floats off, or integers: what is too large becomes another number.
     """
-    cuts = before.kind == "f" and after.kind in "iu"
-    if cuts or (before.kind == after.kind == "i" and before.itemsize > after.itemsize):
+    if after.kind in "iu" and not np.can_cast(before, after):
         raise Unsupported(f"it casts {before} to {after}")
-    return Options("CastOptions", {"inDataType": _TYPES[before], "outDataType": _TYPES[after]})
+    types = {"inDataType": _CAST_TYPES[before], "outDataType": _CAST_TYPES[after]}
+    return Options("CastOptions", types)
