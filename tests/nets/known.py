@@ -10,8 +10,8 @@ _RARE = {"tensorrt": 0.01, "tvm": 0.2, "integer-pow2": 1.0, "vta": 1.0}
 for other hardware: it adds float biases, and rounds ties to even. Where scales are powers of two
 every second sum is a tie, or with a constant each."""
 
-_CURVED = {"Cos", "Exp", "Log", "Pow", "Sin"}
-"""Functions that LiteRT computes in float where codes have 16 bits."""
+_FLOATS = {"Cos", "Exp", "GRU", "LSTM", "Log", "Pow", "RNN", "Sin"}
+"""What LiteRT computes in float where codes have 16 bits."""
 _LAST_BITS = 0.01
 """The share of 16-bit codes that the last bit of a float may move by one step."""
 _JUMPS = {"Sign"}
@@ -27,7 +27,7 @@ def is_known(net: Net, finding: Finding) -> bool:
         return finding.largest <= 1 and finding.share <= _RARE.get(target, -1.0)
     if name == "onnx_qdq" and finding.kind == "agreement":
         return target in _RARE and bool(operators & _JUMPS)
-    if target == "tflite-16x8" and finding.kind == "bits" and operators & _CURVED:
+    if target == "tflite-16x8" and finding.kind == "bits" and operators & _FLOATS:
         # Codes of 16 bits show the last bit of a float: LiteRT's Exp is not NumPy's.
         return finding.largest <= 1 and finding.share <= _LAST_BITS
     if name == "openvino" and "signal" in finding.text:
