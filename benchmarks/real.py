@@ -1,7 +1,7 @@
 """Models as people have them, on every target, beside ONNX Runtime's quantizer.
 
     python benchmarks/real.py [--models a,b] [--targets a,b] [--sets real,light,gallery]
-        [--samples 16] [--json]
+        [--json]
 
 Every step is a process of its own, as a user starts it: `intact quantize`, `evaluate`, `verify`.
 Columns: what became of it; nodes as integers; signal to noise of the worst output on samples that
