@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from typing import Any
+
+import numpy as np
 import onnx_ir as ir
 import pytest
 
@@ -66,3 +69,71 @@ def test_shape_computation_is_not_simple() -> None:
     x = b.input("x", ["N", 4])
     b.output(b.node("Reshape", x, b.node("Shape", x)))
     assert not library.is_simple(prepared(load_model(b.build())))
+
+
+def moved(operator: str, *operands: Any, **attributes: Any) -> ir.Model:
+    """Build a node that moves the floats ``x`` ``[N, 4, 1, 6]``."""
+    b = ModelBuilder()
+    inputs = [b.input("x", ["N", 4, 1, 6])]
+    inputs += [each if isinstance(each, str) else b.constant(each) for each in operands]
+    b.output(b.node(operator, *inputs, **attributes))
+    return prepared(load_model(b.build()))
+
+
+MOVES = {
+    "reshape": moved("Reshape", np.array([-1, 24])),
+    "reshape_of_the_same_rank": moved("Reshape", np.array([-1, 1, 6, 4])),
+    "transpose": moved("Transpose", perm=[0, 2, 3, 1]),
+    "transpose_without_axes": moved("Transpose"),
+    "concat": moved("Concat", "x", axis=1),
+    "slice": moved("Slice", *(np.array([each]) for each in (1, 3, 1))),
+    "squeeze": moved("Squeeze", np.array([2])),
+    "unsqueeze": moved("Unsqueeze", np.array([2])),
+}
+
+
+@pytest.mark.parametrize("name", MOVES)
+def test_movement_of_floats_is_left_alone(name: str) -> None:
+    model = MOVES[name]
+    assert library.is_simple(model)
+    before = model_digest(model), shapes(model)
+    assert not library.fold_constants(model)
+    assert not library.apply_rules(model)
+    assert (model_digest(model), shapes(model)) == before
+
+
+FOLDED = {
+    "transpose": moved("Transpose", perm=[0, 1, 2, 3]),
+    "slice": moved("Slice", *(np.array([each]) for each in (0, 4, 1, 1))),
+    "concat_of_one": moved("Concat", axis=1),
+    "concat_with_nothing": moved("Concat", np.zeros((1, 0, 1, 6), np.float32), axis=1),
+}
+
+
+@pytest.mark.parametrize("name", FOLDED)
+def test_movement_that_changes_nothing_is_not_simple(name: str) -> None:
+    model = FOLDED[name]
+    assert not library.is_simple(model)
+    assert library.fold_constants(model) or library.apply_rules(model)
+
+
+@pytest.mark.parametrize(
+    ("operator", "first", "second"),
+    [
+        ("Transpose", {"perm": [0, 2, 3, 1]}, {"perm": [0, 3, 1, 2]}),
+        ("Reshape", np.array([-1, 24]), np.array([-1, 6, 4])),
+        ("Unsqueeze", np.array([2]), np.array([1])),
+    ],
+)
+def test_two_movements_are_joined(operator: str, first: Any, second: Any) -> None:
+    b = ModelBuilder()
+    x = b.input("x", ["N", 4, 1, 6])
+    for each in (first, second):
+        if isinstance(each, dict):
+            x = b.node(operator, x, **each)
+        else:
+            x = b.node(operator, x, b.constant(each))
+    b.output(x)
+    model = prepared(load_model(b.build()))
+    assert not library.is_simple(model)
+    assert library.apply_rules(model)

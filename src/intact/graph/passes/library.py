@@ -15,6 +15,7 @@ from intact.errors import ModelError
 from intact.graph.files.quiet import quiet
 from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.files.trial import survives
+from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.lengths import learn_shapes
 
 _LARGEST_GROWTH = 1 << 20
@@ -32,9 +33,11 @@ _KEEP = frozenset({"ConstantOfShape", "QuantizeLinear", "DequantizeLinear"})
 _UNTOUCHED = frozenset(
     [
         *("Add", "AveragePool", "BatchNormalization", "Clip", "Conv", "ConvTranspose", "Div"),
-        *("Elu", "Erf", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool"),
-        *("HardSigmoid", "HardSwish", "LayerNormalization", "LeakyRelu", "LogSoftmax", "MatMul"),
-        *("MaxPool", "Mul", "PRelu", "ReduceMean", "Relu", "Sigmoid", "Softmax", "Sub", "Tanh"),
+        *("Elu", "Erf", "Exp", "Flatten", "Gelu", "Gemm", "GlobalAveragePool", "GlobalMaxPool"),
+        *("HardSigmoid", "HardSwish", "InstanceNormalization", "LayerNormalization", "LeakyRelu"),
+        *("Log", "LogSoftmax", "LRN", "MatMul", "Max", "MaxPool", "Min", "Mul", "Neg", "PRelu"),
+        *("Pow", "Reciprocal", "ReduceMax", "ReduceMean", "ReduceSum", "Relu", "Resize", "Sigmoid"),
+        *("Softmax", "Sqrt", "Sub", "Tanh"),
     ]
 )
 """Operators that onnxscript's folding has no function for, and no rule in `rules` begins with,
@@ -156,11 +159,40 @@ def is_simple(model: ir.Model) -> bool:
     """
     return all(
         node.domain == ""
-        and node.op_type in _UNTOUCHED
+        and (node.op_type in _UNTOUCHED or _moves_floats(node))
         and node.attributes.get_string("auto_pad", "NOTSET") == "NOTSET"
         and not all(value is None or value.const_value is not None for value in node.inputs)
         for node in model.graph.all_nodes()
     )
+
+
+def _moves_floats(node: ir.Node) -> bool:
+    """Tell whether a node moves floats, which are no lengths, and is not folded itself.
+
+    It would be where it changes nothing, and where it moves back or on what one like it has moved.
+    """
+    data = node.inputs[0] if node.inputs else None
+    if data is None or data.shape is None or data.dtype is not ir.DataType.FLOAT:
+        return False
+    producer = data.producer()
+    if producer is not None and producer.op_type == node.op_type != "Concat":
+        return False
+    match node.op_type:
+        case "Concat":
+            lengths = [dim for value in node.inputs for dim in (value and value.shape) or (0,)]
+            is_left_alone = len(node.inputs) > 1 and 0 not in lengths
+        case "Reshape":
+            target = constant_array(input_value(node, 1))
+            is_left_alone = target is not None and target.tolist() != list(data.shape)
+        case "Slice":
+            left = node.outputs[0].shape
+            is_left_alone = left is not None and left != data.shape
+        case "Transpose":
+            axes = list(range(len(data.shape)))
+            is_left_alone = list(node.attributes.get_ints("perm", axes[::-1])) != axes
+        case operator:
+            is_left_alone = operator in ("Squeeze", "Unsqueeze")
+    return is_left_alone
 
 
 def fold_constants(model: ir.Model) -> bool:
