@@ -21,6 +21,7 @@ import functools
 import json
 import os
 import re
+import shutil
 import statistics
 import subprocess
 import sys
@@ -80,8 +81,8 @@ import sys
 print("modules", len(sys.modules), sum(name.split(".")[0] == "intact" for name in sys.modules))
 """
 STEPS: Mapping[str, tuple[str, ...]] = {
-    "intact.flow.quantize": ("open_source", "normalize", "build_plan"),
-    "intact.flow.calibration": ("collect", "assign", "export"),
+    "intact.flow.quantize": ("open_source", "shaped", "build_plan"),
+    "intact.flow.calibration": ("collect", "choose", "export", "run_once"),
     "intact.flow.result": ("save_model", "save_plan"),
 }
 """Functions whose time is taken, by the module that calls them."""
@@ -151,7 +152,8 @@ def onnxruntime_seconds(name: str, folder: Path, method: str, *, call_alone: boo
 
 
 def intact_seconds(name: str, folder: Path, *options: str) -> float:
-    """Run `intact quantize` in a process."""
+    """Run `intact quantize` in a process; there is no older result to replace."""
+    shutil.rmtree(folder / "intact", ignore_errors=True)
     return seconds_of([sys.executable, "-m", "intact", *intact_line(name, folder, *options)])
 
 
