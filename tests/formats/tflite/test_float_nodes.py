@@ -12,6 +12,7 @@ from onnx import TensorProto
 
 from intact.errors import ExportError
 from intact.formats.base.format import Io
+from intact.formats.registry import FORMATS
 from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.program.lower import lower
@@ -94,3 +95,14 @@ def test_what_types_cannot_hold_is_refused() -> None:
     program = lower(plan, float_operations=True, layout=IoLayout.CHANNELS_LAST)
     with pytest.raises(ExportError, match="it casts float32 to int64"):
         write_tflite(program)
+
+
+def test_what_micro_lacks_is_refused() -> None:
+    b = ModelBuilder(17)
+    x = b.node("MatMul", b.input("x", ["batch", 6, 8]), b.weight(8, 8))
+    b.node("Pow", b.node("Abs", x), b.scalar(1.7), out="y", name="power")
+    b.output("y", ["batch", 6, 8])
+    plan = calibrate(planned(b.build(), "tflite-micro"), {"x": feeds(8)["x"]})
+    refused = "'power': TensorFlow Lite Micro has no operator for it"
+    with pytest.raises(ExportError, match=refused):
+        FORMATS["tflite"].write(plan, Io.INT8)

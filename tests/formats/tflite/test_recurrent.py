@@ -82,7 +82,7 @@ def feeds_of(model: onnx.ModelProto) -> Arrays:
 def written(model: onnx.ModelProto) -> tuple[QuantizedGraph, bytes]:
     plan = calibrate(planned(model, "tflite"), feeds_of(model))
     program = deployed_program(plan, float_operations=True)
-    return plan, write_tflite(program, io=Io.FLOAT, target="tflite")
+    return plan, write_tflite(program, io=Io.FLOAT, target=load_target("tflite"))
 
 
 CASES = [
@@ -159,7 +159,7 @@ def test_scales_of_others_may_lie_along_any_axis(axis: int | None, target: str) 
     described = load_target(target)
     plan = calibrate(complete(read_qdq(model, described), described), feeds)
     program = deployed_program(plan, float_operations=True)
-    found = run_tflite(plan, write_tflite(program, io=Io.FLOAT, target=target), feeds)
+    found = run_tflite(plan, write_tflite(program, io=Io.FLOAT, target=plan.target), feeds)
     (wanted,) = ort.InferenceSession(model.SerializeToString()).run(None, feeds)
     np.testing.assert_allclose(found["y"], wanted, rtol=0, atol=1e-5)
     if target == "tflite-micro":  # its DEQUANTIZE takes the first scale for all
@@ -172,7 +172,7 @@ def test_between_integer_layers(build: Any, target: str) -> None:
     random = np.random.default_rng(1)
     feeds = {"frames": random.normal(size=(8, 8, 16)).astype(np.float32)}
     plan = calibrate(planned(build(), target), feeds)
-    content = write_tflite(deployed_program(plan, float_operations=True), target=target)
+    content = write_tflite(deployed_program(plan, float_operations=True), target=plan.target)
     found = verify_tflite(plan, content, [feeds])
     values = sum(layer.values for layer in found.layers)
     differing = sum(layer.mismatches for layer in found.layers)
@@ -187,7 +187,7 @@ def test_micro_has_one_scale() -> None:
 
     feeds = {"frames": np.random.default_rng(1).normal(size=(4, 8, 16)).astype(np.float32)}
     plan = calibrate(planned(sequence.lstm_net(), "tflite-micro"), feeds)
-    content = write_tflite(deployed_program(plan, float_operations=True), target="tflite-micro")
+    content = write_tflite(deployed_program(plan, float_operations=True), target=plan.target)
     outputs = verify_micro(plan, content, [feeds]).outputs
     assert [output.largest <= 1 for output in outputs] == [True]
 

@@ -46,7 +46,7 @@ def _write(plan: QuantizedGraph, io: Io) -> Exported:
         program = with_int32(program)  # it has no kernels of int64
     else:
         program = with_views(program, (Lookup,))
-    return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io, target=plan.target.name)})
+    return WrittenFiles({TFLITE_FILE: write_tflite(program, io=io, target=plan.target)})
 
 
 def _read(folder: Path, plan: QuantizedGraph) -> Exported:

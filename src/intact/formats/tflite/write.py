@@ -15,6 +15,7 @@ from intact.program.operations import FloatNodes
 from intact.program.passes.inference import open_lengths
 from intact.program.passes.integer_io import integer_io
 from intact.program.unsupported import UnsupportedNodes
+from intact.targets import Target
 from intact.targets.advice import advice, quantize_for
 
 _MODULES = (floats, moves, operators, spatial)
@@ -24,10 +25,18 @@ _KEEP_FLOAT = "keep them float with --keep-float"
 _CUT = "cut them from the model, and compute them apart"
 _FIX = "calibrate on samples of one shape, or give the sizes with --input-shape"
 
+_LACKING: dict[str, dict[str, str]] = {
+    "micro": dict.fromkeys(("GELU", "POW"), "TensorFlow Lite Micro has no operator for it"),
+}
+"""Operators of the schema that kernels lack, of those that are written, and how that is said.
+
+TensorFlow Lite Micro: tflite-micro 0.dev20261023 was asked.
+"""
+
 _DESCRIPTION = "Written by intact"
 
 
-def write_tflite(program: Program, *, io: Io = Io.INT8, target: str = "") -> bytes:
+def write_tflite(program: Program, *, io: Io = Io.INT8, target: Target | None = None) -> bytes:
     """Write a lowered plan as the bytes of a ``.tflite`` file; equal programs give equal bytes.
 
     The file has one subgraph and a signature ``serving_default`` with the model's own input and
@@ -37,7 +46,7 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: str = "") -> byt
     Args:
         program: The program; its float inputs and outputs are quantized by steps of their own.
         io: Whether those steps are kept.
-        target: Name of what it was quantized for, on which the remedy depends.
+        target: What it was quantized for, on which operators there are and the remedy depend.
 
     Raises:
         ExportError: Steps that TFLite does not have; all are listed.
@@ -56,18 +65,20 @@ def write_tflite(program: Program, *, io: Io = Io.INT8, target: str = "") -> byt
     return program_to_tflite(integers, target)
 
 
-def program_to_tflite(program: Program, target: str = "") -> bytes:
+def program_to_tflite(program: Program, target: Target | None = None) -> bytes:
     """Write a program as it stands; see `write_tflite`."""
     builder, unsupported = _build(program, target)
     unsupported.raise_any()
     return serialize(builder, program.inputs, program.outputs, _DESCRIPTION)
 
 
-def _build(program: Program, target: str) -> tuple[FileBuilder, UnsupportedNodes]:
-    builder = FileBuilder((tensor.name for tensor in program.tensors()), open_lengths(program))
+def _build(program: Program, target: Target | None) -> tuple[FileBuilder, UnsupportedNodes]:
+    names = (tensor.name for tensor in program.tensors())
+    lacking = _LACKING.get(target.kernels, {}) if target else {}
+    builder = FileBuilder(names, open_lengths(program), lacking)
     unsupported = UnsupportedNodes(
         "TFLite cannot hold",
-        lambda: advice(_KEEP_FLOAT, quantize_for("tflite", target)),
+        lambda: advice(_KEEP_FLOAT, quantize_for("tflite", target.name if target else "")),
     )
     for name, tensor in program.inputs.items():
         builder.mention(tensor)

@@ -33,6 +33,7 @@ from intact.program.operations import (
     Softmax,
     Unary,
 )
+from intact.targets import load_target
 from tests.formats.tflite.cases import (
     ARITHMETIC,
     CASES,
@@ -182,9 +183,9 @@ def test_unsupported_steps_are_reported_with_reason_and_remedy(name: str) -> Non
 def test_another_target_is_offered_only_to_plans_of_others() -> None:
     program = UNSUPPORTED["softmax"][0]
     with pytest.raises(ExportError, match=r"keep_float$"):
-        program_to_tflite(program, "tflite-micro")
+        program_to_tflite(program, load_target("tflite-micro"))
     with pytest.raises(ExportError, match=r"or quantize for target tflite$"):
-        program_to_tflite(program, "onnxruntime")
+        program_to_tflite(program, load_target("onnxruntime"))
 
 
 def test_unsupported_steps_are_all_listed() -> None:

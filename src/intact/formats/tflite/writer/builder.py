@@ -57,16 +57,21 @@ class FileBuilder:
     Args:
         reserved: Names that the program's own tensors have.
         open_lengths: How long open axes are in the file, by tensor, where that is not 1.
+        lacking: Why what runs the file cannot take an operator, by its name in the schema.
     """
 
     def __init__(
-        self, reserved: Iterable[str] = (), open_lengths: Mapping[str, int] | None = None
+        self,
+        reserved: Iterable[str] = (),
+        open_lengths: Mapping[str, int] | None = None,
+        lacking: Mapping[str, str] | None = None,
     ) -> None:
         self.tensors: dict[str, Tensor] = {}
         self.operators: list[Operator] = []
         self._taken = set(reserved)
         self._floats: dict[str, Tensor] = {}
         self._open_lengths = dict(open_lengths or {})
+        self._lacking = dict(lacking or {})
 
     def lengths(self, tensor: Tensor) -> list[int]:
         """Return the shape of a tensor in the file, where a batch that may grow is one sample."""
@@ -98,7 +103,12 @@ class FileBuilder:
             options: Left out where the operator has none.
             version: The first version of the operator that does what is asked; a runtime that
                 knows only earlier ones rejects the file.
+
+        Raises:
+            Unsupported: What runs the file does not have the operator.
         """
+        if code in self._lacking:
+            raise Unsupported(self._lacking[code])
         if any(_is_wide(tensor) for tensor in (*inputs, *outputs)):
             version = max(version, int16_version(code))
             if code in _POWERS_OF_TWO and options is not None:
