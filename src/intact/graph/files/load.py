@@ -12,6 +12,7 @@ from intact.errors import ModelError
 from intact.graph.files.checks import refuse_unsound
 from intact.graph.files.expansion import refuse_endless
 from intact.graph.files.external import MappedFile, MappedTensor, map_external, read_tensor
+from intact.graph.files.foreign import refuse_foreign
 from intact.graph.files.opset import modernize
 from intact.graph.files.protobuf import Span, read_without_weights
 from intact.graph.files.quiet import quiet
@@ -64,6 +65,7 @@ def read_model(source: str | Path | onnx.ModelProto | ir.Model) -> ir.Model:
         model = _deserialize(source, None, where)
     else:
         path = Path(source)
+        refuse_foreign(path, where)
         folder = path.parent
         proto, weights = _read(path, where)
         model = _deserialize(proto, folder, where)
