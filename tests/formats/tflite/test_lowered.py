@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -15,9 +16,11 @@ from intact.engines.integer import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.formats.base.format import Io
 from intact.formats.tflite.run import Kernels, TfliteRuntime
+from intact.formats.tflite.verify import verify_tflite
 from intact.formats.tflite.write import write_tflite
 from intact.plan import QuantizedGraph
 from intact.program import Array, Program
+from intact.program.deployed import deployed_program
 from intact.program.lower import lower
 from intact.program.operations import FullyConnected
 from intact.program.passes.integer_io import integer_io
@@ -139,3 +142,28 @@ def test_tflite_micro_runs_a_model_of_the_zoo(zoo: Path, cifar: Callable[..., Im
     assert found.argmax() == wanted.argmax()
     # The dense layer alone differs, in how it rounds; softmax makes more than a step of that.
     assert np.abs(found - wanted).max() <= 12
+
+
+@pytest.mark.parametrize(
+    ("kernel", "stride", "output_padding", "pads"),
+    [(1, 2, 0, 0), (1, 2, 1, 0), (2, 3, 0, 0), (2, 3, 1, 1), (3, 4, 0, 1), (3, 2, 1, 1)],
+)
+def test_transposed_windows_with_gaps_have_the_bits_of_xnnpack(
+    kernel: int, stride: int, output_padding: int, pads: int
+) -> None:
+    b = ModelBuilder(17)
+    weight, bias = b.weight(8, 8, kernel, kernel), b.weight(8)
+    twice: dict[str, Any] = {
+        "strides": [stride] * 2,
+        "output_padding": [output_padding] * 2,
+        "pads": [pads] * 4,
+    }
+    x = b.input("x", ["batch", 8, 12, 12])
+    b.output(b.node("ConvTranspose", x, weight, bias, **twice))
+    feeds = {"x": np.random.default_rng(0).normal(size=(16, 8, 12, 12)).astype(np.float32)}
+    plan = calibrate(planned(b.build(), "tflite-xnnpack"), feeds)
+    program = deployed_program(plan, float_operations=True)
+    found = verify_tflite(plan, write_tflite(program), [feeds], Kernels.XNNPACK)
+    (layer,) = (each for each in found.layers if each.end.startswith("ConvTranspose"))
+    assert layer.values > 16 * 8 * 12 * 12
+    assert layer.mismatches == 0

@@ -249,8 +249,9 @@ def _write_transposed(operation: TransposedConvolution, step: Step, builder: Fil
         weight = builder.constant(f"{weight.name}_dense", dense, weight.encoding)
     bias = bias_or_zeros(builder, step, data, weight, bias)
     kernel, lengths = constant_data(weight).shape[1:3], spatial_lengths(data)
+    # XNNPACK takes no SAME where windows leave gaps: other kernels would run, with other bits.
     same = all(
-        is_same(wanted, length, extent, stride, pads)
+        is_same(wanted, length, extent, stride, pads) and stride <= extent
         for wanted, length, extent, stride, pads in zip(
             lengths, spatial_lengths(output), kernel, operation.strides, operation.pads, strict=True
         )
