@@ -91,6 +91,41 @@ def test_an_operator_that_reads_twice_gets_the_result_once_multiplied(
     assert kept(model) == 1
 
 
+REDUCED: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "ReduceSum": lambda b, y: b.node("ReduceSum", y, b.ints(2), keepdims=0),
+    "ReduceMax": lambda b, y: b.node("ReduceMax", y, axes=[2]),
+    "ReduceMin": lambda b, y: b.node("ReduceMin", y, axes=[2], keepdims=0),
+    "ReduceMean": lambda b, y: b.node("ReduceMean", b.node("Relu", y), axes=[2]),
+    "Transpose": lambda b, y: b.node(
+        "ReduceSum", b.node("Transpose", y, perm=[0, 2, 1]), b.ints(1), keepdims=0
+    ),
+    "MaxPool": lambda b, y: b.node(
+        "ReduceSum", b.node("MaxPool", y, kernel_shape=[2]), b.ints(2), keepdims=0
+    ),
+}
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("reader", REDUCED)
+@pytest.mark.parametrize("product", ["Conv", "ConvTranspose"])
+def test_reduced_rows_have_their_scales(product: str, reader: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    x = b.input("rows", ["batch", 4, 8])
+    model, expected = written(b, [REDUCED[reader](b, b.node(product, x, b.weight(4, 4, 3)))])
+    assert_agrees(b, model, expected, tmp_path)
+    assert kept(model) == 1
+
+
+def test_rows_with_a_bias_or_a_quantizer_need_nothing() -> None:
+    b = ModelBuilder()
+    x = b.input("rows", ["batch", 4, 8])
+    biased = b.node("Conv", x, b.weight(4, 4, 3), b.weight(4))
+    between = b.node("Conv", b.node("Conv", x, b.weight(4, 4, 3)), b.weight(4, 4, 3), b.weight(4))
+    model, _ = written(b, [b.node("ReduceMax", y, axes=[2]) for y in (biased, between)])
+    assert kept(model) == 0
+
+
 def test_a_bias_or_a_single_reader_needs_nothing() -> None:
     b = ModelBuilder()
     x = b.input("image", ["batch", 4, 8, 8])
