@@ -53,8 +53,8 @@ from intact.plan import QuantizedGraph
 
 _LOWEST = float(np.finfo(np.float32).min)
 _WINDOWS = frozenset({"Conv", "ConvTranspose"})
-_FACTORS = frozenset({"Mul", "Div"})
-_SUMS = frozenset({"Add", "Sub"})
+FACTORS = frozenset({"Mul", "Div"})
+SUMS = frozenset({"Add", "Sub"})
 _EXTREMES = frozenset({"GlobalMaxPool", "ReduceMax", "ReduceMin"})
 _READ_TWICE = frozenset({"Celu", "MeanVarianceNormalization", "ReduceLogSumExp", "ReduceSumSquare"})
 """Operators that OpenVINO makes several readers of; measured over 45 kinds of nodes."""
@@ -105,7 +105,7 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
         if node.domain == "" and (
             (node.op_type in _WINDOWS and str(node.name) in integers and not _has_bias(node))
             or (node.op_type == "MatMul" and str(node.name) in integers and not _is_dense(node))
-            or (node.op_type in _FACTORS and _has_constant(node) and bare.keys() & {*node.inputs})
+            or (node.op_type in FACTORS and _has_constant(node) and bare.keys() & {*node.inputs})
         ):
             bare[node.outputs[0]] = None
     return list(bare)
@@ -113,7 +113,7 @@ def _results(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
 
 def _windowed(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return the products that windows read, also times constants."""
-    products = _products(model, plan, lambda node: node.op_type in _FACTORS)
+    products = _products(model, plan, lambda node: node.op_type in FACTORS)
     readers = (n for n in model.graph if n.domain == "" and n.op_type in _OVER_AXES)
     read = (node.inputs[0] for node in readers)
     return list(dict.fromkeys(value for value in read if value in products and value is not None))
@@ -123,13 +123,13 @@ def _rescaled(model: ir.Model, plan: QuantizedGraph) -> list[ir.Value]:
     """Return the products, also with a bias, that constants multiply otherwise than by column."""
 
     def keeps_columns(node: ir.Node) -> bool:
-        return node.op_type in _SUMS or (node.op_type in _FACTORS and _is_by_column(node))
+        return node.op_type in SUMS or (node.op_type in FACTORS and _is_by_column(node))
 
     products = _products(model, plan, keeps_columns)
     factors = (
         node
         for node in model.graph
-        if node.domain == "" and node.op_type in _FACTORS and _has_constant(node)
+        if node.domain == "" and node.op_type in FACTORS and _has_constant(node)
     )
     read = (value for node in factors if not _is_by_column(node) for value in node.inputs)
     return list(dict.fromkeys(value for value in read if value in products and value is not None))

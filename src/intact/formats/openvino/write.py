@@ -27,7 +27,7 @@ from intact.formats.openvino.fake_quantize import (
     quantizer,
     unsupported_reason,
 )
-from intact.formats.openvino.shields import keep_results
+from intact.formats.openvino.shields import FACTORS, SUMS, keep_results
 from intact.graph import Role, input_role, save_model
 from intact.graph.edit import Editor
 from intact.plan import (
@@ -217,8 +217,6 @@ ONNX_FILE = "model.fq.onnx"
 
 _BYTE = 8
 """Bits of the widest codes of tables."""
-
-_SUMS, _FACTORS = frozenset({"Add", "Sub"}), frozenset({"Div", "Mul"})
 
 _SPATIAL = 2
 """The first axis behind the channels."""
@@ -425,12 +423,12 @@ def _divided(
 def _is_folded(constant: ir.Value, reader: ir.Node) -> bool:
     """Check for one number that is added, and for those that differ along the first two axes."""
     result, array = reader.outputs[0].shape, constant.const_value
-    if reader.op_type not in _SUMS | _FACTORS or result is None or array is None:
+    if reader.op_type not in SUMS | FACTORS or result is None or array is None:
         return False
     lengths = tuple(array.shape.numpy())
     aligned = (1,) * (len(result) - len(lengths)) + lengths
     is_by_channel = all(length == 1 for length in aligned[_SPATIAL:])
-    return is_by_channel and (array.size > 1 or reader.op_type in _SUMS)
+    return is_by_channel and (array.size > 1 or reader.op_type in SUMS)
 
 
 def _on_grid(point: QuantPoint) -> ir.TensorProtocol:

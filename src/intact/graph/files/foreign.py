@@ -5,8 +5,8 @@ None of them is opened: some are programs (pickles), others need the framework.
 
 from __future__ import annotations
 
+import os
 import shlex
-import zipfile
 from pathlib import Path
 from typing import NamedTuple
 
@@ -16,8 +16,8 @@ from intact.graph.files.regular import open_file
 _HEAD = 16
 _ZIP = b"PK\x03\x04"
 _SAVED_MODEL = "saved_model.pb"
-_LARGEST_LISTING = 1 << 30
-"""Bytes of an archive whose members are listed, to tell programs from weights."""
+_LISTING = 1 << 20
+"""Bytes at the end of an archive that are searched for names, to tell programs from weights."""
 
 
 class _Kind(NamedTuple):
@@ -100,6 +100,8 @@ def _kind(path: Path) -> _Kind | None:
             return _SAVED if (path / _SAVED_MODEL).is_file() else None
         with open_file(path) as file:
             head = file.read(_HEAD)
+            file.seek(max(file.seek(0, os.SEEK_END) - _LISTING, 0))
+            tail = file.read(_LISTING) if head.startswith(_ZIP) else b""
     except (OSError, ValueError):  # ValueError: a null byte in the path
         return None
     suffix = path.suffix.lower()
@@ -109,20 +111,11 @@ def _kind(path: Path) -> _Kind | None:
         return _WEIGHTS
     found = (kind for start, those, kind in _KINDS if head.startswith(start) and suffix in those)
     kind = next(found, None)
-    return _of_archive(path) if kind is _PYTORCH and head.startswith(_ZIP) else kind
+    return _of_members(tail) if kind is _PYTORCH else kind
 
 
-def _of_archive(path: Path) -> _Kind:
-    """Tell what torch has written, by the names of an archive's members."""
-    try:
-        if path.stat().st_size > _LARGEST_LISTING:
-            return _PYTORCH
-        with zipfile.ZipFile(path) as archive:
-            names = archive.namelist()
-    except (OSError, ValueError, NotImplementedError, zipfile.BadZipFile):
-        return _PYTORCH
-    if any(name.endswith(("/constants.pkl", "/code/__torch__.py")) for name in names):
+def _of_members(tail: bytes) -> _Kind:
+    """Tell what torch has written, by the names of an archive's members, which stand at its end."""
+    if b"/constants.pkl" in tail or b"/code/__torch__" in tail:
         return _TORCHSCRIPT
-    if any(name.endswith("models/model.json") for name in names):
-        return _EXPORTED
-    return _PYTORCH
+    return _EXPORTED if b"models/model.json" in tail else _PYTORCH

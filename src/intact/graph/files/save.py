@@ -32,7 +32,7 @@ def message_of(model: ir.Model) -> bytes | None:
     """Serialize a model as `save_model` writes it; None where it is too large to be in memory."""
     if weight_bytes(model) > STREAM_FROM:
         return None
-    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
+    return _serialized(model)
 
 
 def save_model(model: ir.Model, path: str | Path, *, beside: bool = False) -> None:
@@ -129,7 +129,11 @@ def detach_weights(
 
 def _write_message(model: ir.Model, path: Path) -> None:
     with _appearing(path) as (file,):
-        file.write(ir.to_proto(model).SerializeToString(deterministic=True))
+        file.write(_serialized(model))
+
+
+def _serialized(model: ir.Model) -> bytes:
+    return bytes(ir.to_proto(model).SerializeToString(deterministic=True))
 
 
 def _write_inside(model: ir.Model, path: Path) -> None:
