@@ -14,8 +14,9 @@ _FLOATS = {"Cos", "Exp", "GRU", "LSTM", "Log", "Pow", "RNN", "Sin"}
 """What LiteRT computes in float where codes have 16 bits."""
 _LAST_BITS = 0.01
 """The share of 16-bit codes that the last bit of a float may move by one step."""
-_JUMPS = {"Sign"}
-"""Functions that a step of their input takes from one end of their output to the other."""
+_JUMPS = {"ReduceProd", "Sign"}
+"""Functions that a step of one element takes far: a sign from one end to the other, a product of many
+small codes to its double."""
 _NORMALIZATIONS = {"InstanceNormalization", "LayerNormalization"}
 
 
