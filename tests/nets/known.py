@@ -5,7 +5,7 @@ from __future__ import annotations
 from tests.nets.findings import Finding
 from tests.nets.nets import Net
 
-_RARE = {"tensorrt": 0.01, "tvm": 0.2, "integer-pow2": 1.0, "vta": 1.0}
+_RARE = {"tensorrt": 0.02, "tvm": 0.2, "integer-pow2": 1.0, "vta": 1.0}
 """The share of a small tensor's codes that may be one step off where ONNX Runtime computes a file
 for other hardware: it adds float biases, and rounds ties to even. Where scales are powers of two
 every second sum is a tie, or with a constant each."""
@@ -14,9 +14,6 @@ _FLOATS = {"Cos", "Exp", "GRU", "LSTM", "Log", "Pow", "RNN", "Sin"}
 """What LiteRT computes in float where codes have 16 bits."""
 _LAST_BITS = 0.01
 """The share of 16-bit codes that the last bit of a float may move by one step."""
-_JUMPS = {"ReduceProd", "Sign"}
-"""Functions that a step of one element takes far: a sign from one end to the other, a product of many
-small codes to its double."""
 _NORMALIZATIONS = {"InstanceNormalization", "LayerNormalization"}
 
 
@@ -27,7 +24,9 @@ def is_known(net: Net, finding: Finding) -> bool:
     if name == "onnx_qdq" and finding.kind == "bits":
         return finding.largest <= 1 and finding.share <= _RARE.get(target, -1.0)
     if name == "onnx_qdq" and finding.kind == "agreement":
-        return target in _RARE and bool(operators & _JUMPS)
+        # Each layer is compared by itself; behind, what a step off does grows without a bound: a
+        # sign goes to its other end, a Hardmax to another place, a product to its double.
+        return target in _RARE
     if target == "tflite-16x8" and finding.kind == "bits" and operators & _FLOATS:
         # Codes of 16 bits show the last bit of a float: LiteRT's Exp is not NumPy's.
         return finding.largest <= 1 and finding.share <= _LAST_BITS
