@@ -1,0 +1,98 @@
+"""The constants of a graph as parameters and buffers of a module."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from intact.graph import Graph, OpKind, Role, input_role, is_constant, op_spec
+from intact.graph.graph import IMPLICIT_SLOT
+from intact.plan import QuantizedGraph, TensorEnd
+
+_AFFINE = frozenset({"PRelu"})
+"""Operators beside normalizations whose PARAMETER inputs are learned in training."""
+_OFFSETS = frozenset({"Add", "Sub"})
+_FACTORS = frozenset({"Mul", "Div"})
+_MASK = 1e4
+"""Additive constants as large as this hide what they are added to: a mask, which nobody trains."""
+
+
+def trainable(plan: QuantizedGraph, value: ir.Value) -> bool:
+    """Tell whether training changes a constant.
+
+    That are weights, biases, and scales and offsets of normalizations and PRelu; of operands of
+    Add and Sub those with more than one element, unless they mask, and of Mul and Div vectors.
+    Integers of a quantized model that was read are not trained.
+    """
+    readers = [(n, s) for n, s in plan.graph.consumers(value) if s != IMPLICIT_SLOT]
+    if not plan.graph.is_float(value) or not readers or len(readers) < len(value.uses()):
+        return False
+    if any(TensorEnd.input(str(node.name), slot) in plan.baked for node, slot in readers):
+        return False
+    array = plan.graph.constant(value)
+    return array is not None and any(_learned(node, slot, array) for node, slot in readers)
+
+
+def _learned(node: ir.Node, slot: int, array: np.ndarray) -> bool:
+    spec, role = op_spec(node), input_role(node, slot)
+    if spec is None:
+        return False
+    if role in (Role.WEIGHT, Role.BIAS):
+        return True
+    if role is Role.PARAMETER:
+        return spec.kind is OpKind.NORMALIZATION or node.op_type in _AFFINE
+    if role is not Role.DATA or array.size < 2:
+        return False
+    if node.op_type in _OFFSETS:
+        return bool(np.abs(array).max() < _MASK)
+    return node.op_type in _FACTORS and array.size == max(array.shape)
+
+
+class Constants(nn.Module):
+    """Constants by name: floats that are trained as parameters, others as buffers.
+
+    Attributes:
+        keys: The name of the parameter or buffer, by the name in the graph: PyTorch takes no
+            points in names.
+    """
+
+    def __init__(self, arrays: Mapping[str, np.ndarray], learned: frozenset[str]) -> None:
+        super().__init__()
+        self.keys: dict[str, str] = {}
+        for name, array in arrays.items():
+            key = name.replace(".", "/")
+            while hasattr(self, key) or not key:
+                key += "_"
+            self.keys[name] = key
+            tensor = torch.from_numpy(np.array(array))
+            if name in learned:
+                self.register_parameter(key, nn.Parameter(tensor))
+            else:
+                self.register_buffer(key, tensor, persistent=False)
+
+    def __getitem__(self, name: str) -> Tensor:
+        """Return a constant by its name in the graph."""
+        tensor: Tensor = getattr(self, self.keys[name])
+        return tensor
+
+    def learned(self) -> dict[str, Tensor]:
+        """Return the parameters by their names in the graph."""
+        return {name: self[name] for name, key in self.keys.items() if key in self._parameters}
+
+
+def constants_of(plan: QuantizedGraph) -> Constants:
+    """Make the constants of a plan's graph."""
+    graph = plan.graph
+    values = [value for value in graph.values if is_constant(value)]
+    arrays = {str(v.name): a for v in values if (a := _array(graph, v)) is not None}
+    learned = frozenset(str(v.name) for v in values if trainable(plan, v))
+    return Constants(arrays, learned)
+
+
+def _array(graph: Graph, value: ir.Value) -> np.ndarray | None:
+    array = graph.constant(value)
+    return None if array is None or array.dtype.kind not in "fiub" else array

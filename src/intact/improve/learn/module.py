@@ -1,0 +1,432 @@
+"""``QuantizedModule``: a ``torch.nn.Module`` that computes a plan, to be trained.
+
+An interpreter: it runs the nodes of the plan's graph by the rules of
+`intact.improve.learn.operators`, with a fake quantizer at each quantization point of the plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import partial
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from intact.config import TensorQuantConfig
+from intact.errors import DataError, UsageError
+from intact.graph import Graph, bias_slot, output_channel_axis, weight_slot
+from intact.graph.batch_norm import BatchNorm
+from intact.improve.learn.batch_norm import FoldedNorm, Folding
+from intact.improve.learn.bits import TargetBits
+from intact.improve.learn.constants import constants_of
+from intact.improve.learn.fake_quantize import straight_through
+from intact.improve.learn.instructions import (
+    Compute,
+    Fold,
+    Instruction,
+    Normalize,
+    Program,
+    Quantize,
+    QuantizeBias,
+    compile_plan,
+    quantizer_keys,
+)
+from intact.improve.learn.operators import unsupported
+from intact.improve.learn.packed import PackedPlan
+from intact.improve.learn.quantizers import Learning, Quantizer, quantizer_of
+from intact.plan import QuantizedGraph, TensorEnd, refuse_unready
+from intact.plan.points import has_logarithmic_levels
+from intact.program.unsupported import UnsupportedNodes
+from intact.targets import ScalePrecision
+
+Values: TypeAlias = dict[str, Tensor]
+
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+class QuantizedModule(nn.Module):
+    """A plan as a module.
+
+    In training and in float32 it computes with fake quantizers: real numbers, rounded as the target
+    rounds. In evaluation in float64 (``module.eval().double()``) every quantized tensor has the
+    codes that the target's own arithmetic gives, those of the integer engine (`arithmetic`).
+
+    Args:
+        plan: With scales; not changed.
+        learning: What quantizers learn, or its name; see `Learning`.
+        batch_norm: What becomes of folded BatchNormalizations, or its name; see `Folding`.
+
+    Attributes:
+        constants: Weights and other constants of the graph.
+        quantizers: By the end of their first quantization point.
+        norms: The BatchNormalizations that are kept, by layer.
+        arithmetic: ``"auto"``, ``"simulated"`` or ``"target"``. With ``"target"`` each quantized
+            tensor takes the codes of the integer engine, in training too: the gradient stays that
+            of the fake quantizer. ``"auto"`` does that in evaluation in float64.
+        segments: Into how many parts the network is cut of which only the ends are kept for the
+            backward pass, which computes the rest again (gradient checkpointing); 1 keeps all.
+
+    Raises:
+        PlanError: An end has no scale.
+        ExportError: Operators have no rule; it names them all.
+    """
+
+    def __init__(
+        self,
+        plan: QuantizedGraph,
+        *,
+        learning: Learning | str = Learning.LSQ,
+        batch_norm: Folding | str = Folding.FOLDED,
+    ) -> None:
+        super().__init__()
+        refuse_unready(plan)
+        _refuse_unsupported(plan.graph)
+        self._packed = PackedPlan(plan)
+        self.learning, self.folding = Learning.of(learning), Folding.of(batch_norm)
+        self.arithmetic = "auto"
+        self.segments = 1
+        self.constants = constants_of(plan)
+        self.quantizers = nn.ModuleDict(_quantizers(plan, self.learning))
+        self.norms = nn.ModuleDict()
+        if self.folding is not Folding.FOLDED:
+            self._keep_norms()
+        self._bits: TargetBits | None = None
+        self._program: Program | None = None
+        self._observed: dict[TensorEnd, Tensor] | None = None
+
+    @property
+    def plan(self) -> QuantizedGraph:
+        """The plan that the module was made of."""
+        return self._packed.plan
+
+    # ---- running -----------------------------------------------------------------------------
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Tensor | tuple[Tensor, ...]:
+        """Run a batch.
+
+        Args:
+            *inputs: The model's inputs in their order.
+            **named: Inputs by name, beside or instead of these.
+
+        Returns:
+            The output; a tuple where the model has several.
+
+        Raises:
+            DataError: An input is missing, unknown or given twice.
+            UsageError: A batch of one that a live BatchNormalization is to normalize.
+        """
+        fed = self._fed(inputs, named)
+        codes = self._target_codes(fed) if self._uses_target() else {}
+        program = self.program
+        values = {name: self.constants[name] for name in self.constants.keys}
+        values |= fed
+        if self.segments > 1 and torch.is_grad_enabled():
+            self._run_in_segments(program, values, codes)
+        else:
+            self._run(program, 0, len(program.instructions), values, codes)
+        if self.training:
+            for norm in self._norms():
+                norm.keep_statistics()
+        outputs = tuple(values[key] for key in program.outputs)
+        return outputs[0] if len(outputs) == 1 else outputs
+
+    @property
+    def program(self) -> Program:
+        """The instructions, compiled when they are first asked for."""
+        if self._program is None:
+            names = (
+                str(n.name) for n in self.plan.graph.nodes if _norm_key(str(n.name)) in self.norms
+            )
+            self._program = compile_plan(self.plan, names)
+        return self._program
+
+    @contextmanager
+    def observing(self) -> Iterator[dict[TensorEnd, Tensor]]:
+        """Collect the codes of every quantized tensor, int64, of the last forward pass within.
+
+        Where the codes are the target's, what is collected is what the fake quantizer would have
+        made of the same inputs: see `intact.improve.learn.bits.differing_codes`.
+        """
+        self._observed = {}
+        try:
+            yield self._observed
+        finally:
+            self._observed = None
+
+    def codes(self, *inputs: Tensor, **named: Tensor) -> dict[TensorEnd, Tensor]:
+        """Return the codes of every quantized tensor for a batch, int64, by quantization point."""
+        with torch.no_grad():
+            if self._uses_target():
+                return dict(self._target_codes(self._fed(inputs, named)))
+            with self.observing() as found:
+                self.forward(*inputs, **named)
+                return dict(found)
+
+    # ---- state -------------------------------------------------------------------------------
+
+    def freeze_batch_norms(self, frozen: bool = True) -> None:
+        """Let batches no longer count for the BatchNormalizations that are kept."""
+        for norm in self._norms():
+            norm.frozen = frozen or norm.strategy is Folding.FROZEN
+
+    def enable_quantizers(self, enabled: bool = True) -> None:
+        """Switch all quantizers on or off; off, the module computes the float model."""
+        for each in self.quantizers.values():
+            each.enabled = enabled
+
+    def scale_parameters(self) -> list[nn.Parameter]:
+        """Return the parameters of quantizers, for an optimizer that treats them apart."""
+        return list(self.quantizers.parameters())
+
+    def weight_parameters(self) -> list[nn.Parameter]:
+        """Return all other parameters."""
+        return [*self.constants.parameters(), *self.norms.parameters()]
+
+    def float_state_dict(self) -> dict[str, Tensor]:
+        """Return the trained weights by their names in the model.
+
+        An ``nn.Module`` that was exported takes them back with ``load_state_dict(...,
+        strict=False)``.
+        """
+        return {name: tensor.detach() for name, tensor in self.constants.learned().items()}
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Leave out what is made again when it is needed."""
+        return {**self.__dict__, "_program": None, "_bits": None, "_observed": None}
+
+    def extra_repr(self) -> str:
+        """Name the target."""
+        return f"target={self.plan.target.name}, learning={self.learning}"
+
+    def norm_of(self, node: str) -> FoldedNorm | None:
+        """Return the BatchNormalization that is kept for a layer; None where there is none."""
+        key = _norm_key(node)
+        norm = self.norms[key] if key in self.norms else None  # noqa: SIM401  it has no get
+        return norm if isinstance(norm, FoldedNorm) else None
+
+    # ---- inside ------------------------------------------------------------------------------
+
+    def _keep_norms(self) -> None:
+        """Take the folded BatchNormalizations out of weights and biases again."""
+        graph, learned = self.plan.graph, self.constants.learned()
+        for node in graph.nodes:
+            norm = graph.batch_norms.get(str(node.name))
+            weight, bias, axis = weight_slot(node), bias_slot(node), output_channel_axis(node)
+            if norm is None or weight is None or bias is None or axis is None:
+                continue
+            values = [node.inputs[slot] for slot in (weight, bias)]
+            names = [str(value.name) for value in values if value is not None]
+            is_own = all(len(graph.consumers(graph.value(name))) == 1 for name in names)
+            is_invertible = bool(np.isfinite(norm.ratio).all() and (norm.ratio != 0).all())
+            if is_own and is_invertible and all(name in learned for name in names):
+                self.norms[_norm_key(str(node.name))] = FoldedNorm(norm, self.folding, axis)
+                _unfold(learned[names[0]], learned[names[1]], norm, axis)
+
+    def _norms(self) -> Iterator[FoldedNorm]:
+        for norm in self.norms.values():
+            if isinstance(norm, FoldedNorm):
+                yield norm
+
+    @property
+    def _dtype(self) -> torch.dtype:
+        floats = (
+            t for t in (*self.parameters(), *self.constants.buffers()) if t.is_floating_point()
+        )
+        kinds = {tensor.dtype for tensor in floats}
+        return torch.float64 if torch.float64 in kinds else next(iter(kinds), torch.float32)
+
+    def _uses_target(self) -> bool:
+        if self.arithmetic == "auto":
+            exact = not self.training and self._dtype is torch.float64
+            return exact and not has_logarithmic_levels(self.plan)
+        if self.arithmetic not in ("simulated", "target"):
+            raise UsageError(
+                f"arithmetic {self.arithmetic!r}", remedy="set auto, simulated or target"
+            )
+        return self.arithmetic == "target"
+
+    def _target_codes(self, fed: Values) -> Mapping[TensorEnd, Tensor]:
+        if self._bits is None:
+            self._bits = TargetBits()
+        return self._bits.codes(self, fed)
+
+    def _fed(self, inputs: Sequence[Tensor], named: Mapping[str, Tensor]) -> Values:
+        """Return the inputs by name, floats in the module's dtype."""
+        names = [str(value.name) for value in self.plan.graph.inputs]
+        if len(inputs) > len(names):
+            raise DataError(
+                f"{len(inputs)} inputs are given, the model has {len(names)}: {', '.join(names)}",
+                remedy="give one tensor for each",
+            )
+        given: Values = dict(zip(names, inputs, strict=False))
+        for name, tensor in named.items():
+            if name in given or name not in names:
+                why = "is given twice" if name in given else "is no input of the model"
+                raise DataError(f"{name!r} {why}", remedy=f"give {', '.join(names)}")
+            given[name] = tensor
+        missing = [name for name in names if name not in given]
+        if missing:
+            raise DataError(f"input {missing[0]!r} is missing", remedy="give a tensor for it")
+        dtype = self._dtype
+        return {n: t.to(dtype) if t.is_floating_point() else t for n, t in given.items()}
+
+    def _run(
+        self,
+        program: Program,
+        first: int,
+        end: int,
+        values: Values,
+        codes: Mapping[TensorEnd, Tensor],
+    ) -> None:
+        """Run some of the instructions, and forget what nothing reads afterwards."""
+        for index in range(first, end):
+            instruction = program.instructions[index]
+            results = self._step(instruction, values, codes)
+            values.update(zip(instruction.writes, results, strict=False))
+            for key in program.unused[index]:
+                values.pop(key, None)
+
+    def _step(
+        self, instruction: Instruction, values: Values, codes: Mapping[TensorEnd, Tensor]
+    ) -> Sequence[Tensor]:
+        operands = [values[key] if key else None for key in instruction.reads]
+        match instruction:
+            case Quantize():
+                return (self._quantized(instruction, operands[0], codes),)
+            case QuantizeBias():
+                return (self._quantized_bias(instruction, operands[0]),)
+            case Compute():
+                result = instruction.apply(*operands)
+                return result if isinstance(result, tuple) else (result,)
+            case Fold():
+                data, weight, bias = operands
+                layer = partial(_layer, instruction.apply, data)
+                return self._norm(instruction.node).fold(weight, bias, layer)
+            case Normalize():
+                result, bias = operands
+                return (self._norm(instruction.node).after(result, bias, _CHANNELS),)
+
+    def _norm(self, node: str) -> FoldedNorm:
+        norm = self.norm_of(node)
+        if norm is None:
+            raise TypeError(node)
+        return norm
+
+    def _quantized(
+        self, step: Quantize, value: Tensor | None, codes: Mapping[TensorEnd, Tensor]
+    ) -> Tensor:
+        quantizer = self.quantizers[step.quantizer]
+        if value is None or not isinstance(quantizer, Quantizer):
+            raise TypeError(step.quantizer)
+        divided_in = _divided_in(step.bits) if step.is_constant else None
+        result = quantizer(value, divided_in)
+        if self._observed is not None and quantizer.enabled:
+            self._observed[step.end] = quantizer.codes(result.detach())
+        exact = codes.get(step.end)
+        if exact is not None and not step.is_constant:
+            return straight_through(result, quantizer.values(exact).reshape(result.shape))
+        return result
+
+    def _quantized_bias(self, step: QuantizeBias, bias: Tensor | None) -> Tensor:
+        data, weight = self.quantizers[step.data], self.quantizers[step.weight]
+        if bias is None or not (isinstance(data, Quantizer) and isinstance(weight, Quantizer)):
+            raise TypeError(step.end)
+        if not (data.enabled and weight.enabled):
+            return bias
+        scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
+        codes = torch.round(bias.double() / scale).clamp(step.quant_min, step.quant_max)
+        if self._observed is not None:
+            self._observed[step.end] = codes.detach().long()
+        return straight_through(bias, codes * scale)
+
+    def _run_in_segments(
+        self, program: Program, values: Values, codes: Mapping[TensorEnd, Tensor]
+    ) -> None:
+        """Run with gradient checkpointing: between segments only what crosses is kept."""
+        count = len(program.instructions)
+        edges = [round(count * k / self.segments) for k in range(self.segments + 1)]
+        constants = {name: values.pop(name) for name in self.constants.keys}
+        for first, end in itertools.pairwise(edges):
+
+            def segment(
+                *tensors: Tensor,
+                at: tuple[int, int] = (first, end),
+                names: tuple[str, ...] = tuple(values),
+            ) -> Values:
+                inside = {**constants, **dict(zip(names, tensors, strict=True))}
+                self._run(program, *at, inside, codes)
+                return {key: each for key, each in inside.items() if key not in constants}
+
+            run: Callable[..., Any] = checkpoint
+            crossing = run(segment, *values.values(), use_reentrant=False)
+            values.clear()
+            values.update(crossing)
+        values.update({k: v for k, v in constants.items() if k in program.outputs})
+
+
+def _refuse_unsupported(graph: Graph) -> None:
+    """Name all operators that cannot be trained.
+
+    Raises:
+        ExportError: There are some.
+    """
+    found = UnsupportedNodes("torch cannot compute", "cut the model before them, and train that")
+    for node, reason in unsupported(graph).items():
+        found.add(repr(node.name), reason)
+    found.raise_any()
+
+
+_CHANNELS = 1
+"""Axis of the channels in the result of a Conv, a ConvTranspose or a Gemm."""
+_NARROW = 16
+"""Codes of more bits are divided in float64: float32 does not hold them."""
+
+
+def _divided_in(bits: int) -> torch.dtype:
+    """Return the dtype in which constants are divided by their scale, as plans do."""
+    return torch.float64 if bits > _NARROW else torch.float32
+
+
+def _layer(apply: Callable[..., Any], data: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
+    result: Tensor = apply(data, weight, bias)
+    return result
+
+
+def _norm_key(node: str) -> str:
+    return node.replace(".", "/")
+
+
+def _unfold(weight: Tensor, bias: Tensor, norm: BatchNorm, axis: int) -> None:
+    """Divide a normalization out of a layer's constants, in place."""
+    factor, added = torch.tensor(norm.ratio), torch.tensor(norm.offset)
+    shape = [1] * weight.ndim
+    shape[axis] = -1
+    with torch.no_grad():
+        weight.copy_(weight.double() / factor.reshape(shape))
+        bias.copy_((bias.double() - added) / factor)
+
+
+def _quantizers(plan: QuantizedGraph, learning: Learning) -> dict[str, Quantizer]:
+    """Make one quantizer for each scale of a plan."""
+    from intact.calibrate.scales.roles import is_fixed, is_parameter
+
+    precision = plan.target.arithmetic.scale_precision
+    found = {}
+    for key, point in quantizer_keys(plan).values():
+        root = point.config.dominator
+        own = Learning.FIXED if _is_settled(root) or is_fixed(root) else learning
+        decimal6 = precision is ScalePrecision.DECIMAL6 and not is_parameter(point)
+        found[key] = quantizer_of(root, own, decimal6=decimal6)
+    return found
+
+
+def _is_settled(root: TensorQuantConfig) -> bool:
+    """Tell whether a scale belongs to integers that were read."""
+    from intact.config import MEANING, StateMeaning
+
+    return any(MEANING[each.state] is StateMeaning.BAKED for each in root.group())
