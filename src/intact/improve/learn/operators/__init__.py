@@ -1,0 +1,27 @@
+"""Rules that compute ONNX operators in torch: one for each operator type, for all float dtypes.
+
+Sources: the operator specification (https://onnx.ai/onnx/operators/), and ONNX Runtime where it
+leaves something open.
+"""
+
+from __future__ import annotations
+
+from intact.improve.learn.operators import (
+    activations,
+    elementwise,
+    moves,
+    pools,
+    products,
+)
+from intact.improve.learn.operators.rules import RULES, Apply, Rule, operator, prepare, unsupported
+
+__all__ = ["RULES", "Apply", "Rule", "operator", "prepare", "unsupported"]
+
+_MODULES = (
+    activations,
+    elementwise,
+    moves,
+    pools,
+    products,
+)
+"""Their rules are registered when they are imported."""
