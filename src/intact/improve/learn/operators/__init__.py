@@ -9,9 +9,15 @@ from __future__ import annotations
 from intact.improve.learn.operators import (
     activations,
     elementwise,
+    indices,
     moves,
+    normalizations,
     pools,
     products,
+    recurrent,
+    reductions,
+    resizing,
+    shapes,
 )
 from intact.improve.learn.operators.rules import RULES, Apply, Rule, operator, prepare, unsupported
 
@@ -20,8 +26,14 @@ __all__ = ["RULES", "Apply", "Rule", "operator", "prepare", "unsupported"]
 _MODULES = (
     activations,
     elementwise,
+    indices,
     moves,
+    normalizations,
     pools,
     products,
+    recurrent,
+    reductions,
+    resizing,
+    shapes,
 )
 """Their rules are registered when they are imported."""

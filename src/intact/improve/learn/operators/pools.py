@@ -32,7 +32,9 @@ def _sizes(x: Tensor) -> Integers:
 
 
 def _lengthened(pads: Pads, added: Integers) -> Pads:
-    return tuple((before, behind + more) for (before, behind), more in zip(pads, added, strict=True))
+    return tuple(
+        (before, behind + more) for (before, behind), more in zip(pads, added, strict=True)
+    )
 
 
 def _fits(pads: Pads, kernel: Integers) -> bool:
@@ -106,7 +108,12 @@ def average_pool(node: ir.Node) -> Apply:
         ones = torch.ones((1, 1, *_sizes(x)), dtype=x.dtype, device=x.device)
         ones = padded(ones, pads, float(counts_pads))
         x, ones = (
-            views(padded(each, _lengthened(((0, 0),) * len(kernel), added)), kernel, strides, dilations)
+            views(
+                padded(each, _lengthened(((0, 0),) * len(kernel), added)),
+                kernel,
+                strides,
+                dilations,
+            )
             for each in (padded(x, pads), ones)
         )
         return x.sum(axes) / ones.sum(axes)
