@@ -12,7 +12,7 @@ from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
 from intact.graph import input_value
-from intact.improve.learn.operators.rules import Apply, number, operator, opset, text
+from intact.improve.learn.operators.rules import Apply, computes, number, operator, opset, text
 
 _FLAT_SOFTMAX = 13
 """Below this opset Softmax and its like take the axes from ``axis`` on as one."""
@@ -20,10 +20,10 @@ _SPLIT_POINT = 40.0
 """Above, softplus is the identity, also in float64."""
 
 
-@operator("Relu")
-def relu(node: ir.Node) -> Apply:
-    """Clip at zero."""
-    return lambda x: torch.relu(x)
+computes("HardSwish")(F.hardswish)
+computes("Mish")(F.mish)
+computes("Relu")(torch.relu)
+computes("Softsign")(F.softsign)
 
 
 @operator("Clip")
@@ -52,10 +52,10 @@ def leaky_relu(node: ir.Node) -> Apply:
     return lambda x: F.leaky_relu(x, slope)
 
 
-@operator("PRelu")
-def parametric_relu(node: ir.Node) -> Apply:
+@computes("PRelu")
+def parametric_relu(x: Tensor, slope: Tensor) -> Tensor:
     """Multiply what is negative by slopes that are broadcast."""
-    return lambda x, slope: torch.where(x < 0, slope * x, x)
+    return torch.where(x < 0, slope * x, x)
 
 
 @operator("ThresholdedRelu")
@@ -95,12 +95,6 @@ def hard_sigmoid(node: ir.Node) -> Apply:
     return lambda x: torch.clamp(alpha * x + beta, 0, 1)
 
 
-@operator("HardSwish")
-def hard_swish(node: ir.Node) -> Apply:
-    """``x * clip(x / 6 + 1 / 2, 0, 1)``."""
-    return lambda x: F.hardswish(x)
-
-
 @operator("Swish")
 def swish(node: ir.Node) -> Apply:
     """``x * sigmoid(alpha * x)``."""
@@ -108,22 +102,10 @@ def swish(node: ir.Node) -> Apply:
     return lambda x: x * torch.sigmoid(alpha * x)
 
 
-@operator("Mish")
-def mish(node: ir.Node) -> Apply:
-    """``x * tanh(softplus(x))``."""
-    return lambda x: F.mish(x)
-
-
-@operator("Softplus")
-def softplus(node: ir.Node) -> Apply:
+@computes("Softplus")
+def softplus(x: Tensor) -> Tensor:
     """``log(1 + exp(x))``."""
-    return lambda x: F.softplus(x, threshold=_SPLIT_POINT)
-
-
-@operator("Softsign")
-def softsign(node: ir.Node) -> Apply:
-    """``x / (1 + |x|)``."""
-    return lambda x: F.softsign(x)
+    return F.softplus(x, threshold=_SPLIT_POINT)
 
 
 @operator("Gelu")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from intact.errors import Unsupported
-from intact.improve.learn.operators.rules import Apply, number, operator, text
+from intact.improve.learn.operators.rules import Apply, computes, number, operator, text
 
 _Function: TypeAlias = Callable[..., Tensor]
 
@@ -21,6 +21,19 @@ _Function: TypeAlias = Callable[..., Tensor]
 def _quotient(x: Tensor, y: Tensor) -> Tensor:
     whole = not (x.is_floating_point() or y.is_floating_point())
     return torch.div(x, y, rounding_mode="trunc") if whole else torch.div(x, y)
+
+
+def _joined(function: Callable[[Tensor, Tensor], Tensor]) -> _Function:
+    """Join any number of operands, one after the other."""
+    return lambda *operands: reduce(function, operands)
+
+
+def _cast_like(x: Tensor, other: Tensor) -> Tensor:
+    return x.to(other.dtype)
+
+
+def _mean(*operands: Tensor) -> Tensor:
+    return reduce(torch.add, operands) / len(operands)
 
 
 _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
@@ -38,6 +51,7 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
         "BitwiseNot": torch.bitwise_not,
         "BitwiseOr": torch.bitwise_or,
         "BitwiseXor": torch.bitwise_xor,
+        "CastLike": _cast_like,
         "Ceil": torch.ceil,
         "Cos": torch.cos,
         "Cosh": torch.cosh,
@@ -53,6 +67,9 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
         "Less": torch.lt,
         "LessOrEqual": torch.le,
         "Log": torch.log,
+        "Max": _joined(torch.maximum),
+        "Mean": _mean,
+        "Min": _joined(torch.minimum),
         "Mul": torch.mul,
         "Neg": torch.neg,
         "Not": torch.logical_not,
@@ -65,37 +82,18 @@ _FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
         "Sinh": torch.sinh,
         "Sqrt": torch.sqrt,
         "Sub": torch.sub,
+        "Sum": _joined(torch.add),
         "Tan": torch.tan,
         "Tanh": torch.tanh,
         "Where": torch.where,
         "Xor": torch.logical_xor,
     }
 )
-"""Operators without attributes."""
+"""Operators without attributes: functions of the same operands."""
 
 
-@operator(*_FUNCTIONS)
-def plain(node: ir.Node) -> Apply:
-    """Apply a function of torch that takes the same operands."""
-    return _FUNCTIONS[node.op_type]
-
-
-_JOINED: Mapping[str, Callable[[Tensor, Tensor], Tensor]] = MappingProxyType(
-    {"Max": torch.maximum, "Min": torch.minimum, "Sum": torch.add}
-)
-
-
-@operator(*_JOINED)
-def joined(node: ir.Node) -> Apply:
-    """Join any number of operands, one after the other."""
-    function = _JOINED[node.op_type]
-    return lambda *operands: reduce(function, operands)
-
-
-@operator("Mean")
-def mean(node: ir.Node) -> Apply:
-    """Take the mean of any number of operands."""
-    return lambda *operands: reduce(torch.add, operands) / len(operands)
+for _name, _function in _FUNCTIONS.items():
+    computes(_name)(_function)
 
 
 @operator("Mod")
@@ -184,9 +182,3 @@ def cast(node: ir.Node) -> Apply:
     if kind is ir.DataType.FLOAT and source is not None and source.dtype is kind:
         return lambda x: x
     return lambda x: x.to(dtype_of(kind))
-
-
-@operator("CastLike")
-def cast_like(node: ir.Node) -> Apply:
-    """Convert to the type of another tensor."""
-    return lambda x, other: x.to(other.dtype)

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from intact.errors import Unsupported
-from intact.improve.learn.operators.rules import Apply, nonnegative, operator, text
+from intact.improve.learn.operators.rules import Apply, computes, nonnegative, operator, text
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 """Names of torch for what becomes of several elements in one place."""
@@ -118,10 +118,10 @@ def one_hot(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("NonZero")
-def nonzero(node: ir.Node) -> Apply:
+@computes("NonZero")
+def nonzero(x: Tensor) -> Tensor:
     """List the places of all that is not zero: ``[rank, count]``."""
-    return lambda x: torch.nonzero(x).T
+    return torch.nonzero(x).T
 
 
 @operator("Compress")

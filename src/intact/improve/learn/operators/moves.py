@@ -14,6 +14,7 @@ from intact.graph import input_value
 from intact.improve.learn.operators.rules import (
     Apply,
     Integers,
+    computes,
     integers,
     nonnegative,
     number,
@@ -23,10 +24,10 @@ from intact.improve.learn.operators.rules import (
 from intact.improve.learn.operators.windows import padded
 
 
-@operator("Identity")
-def identity(node: ir.Node) -> Apply:
+@computes("Identity")
+def identity(x: Tensor) -> Tensor:
     """Return the operand."""
-    return lambda x: x
+    return x
 
 
 @operator("Reshape")

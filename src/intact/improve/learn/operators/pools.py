@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 
 import onnx_ir as ir
 import torch
@@ -11,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
-from intact.improve.learn.operators.rules import Apply, Integers, integers, operator
+from intact.improve.learn.operators.rules import Apply, Integers, computes, integers, operator
 from intact.improve.learn.operators.windows import Windows, is_even, padded, views
 from intact.program.operations import Pads
 
@@ -107,16 +106,12 @@ def average_pool(node: ir.Node) -> Apply:
             return function(x, kernel, strides, padding, False, counts_pads)
         ones = torch.ones((1, 1, *_sizes(x)), dtype=x.dtype, device=x.device)
         ones = padded(ones, pads, float(counts_pads))
-        x, ones = (
-            views(
-                padded(each, _lengthened(((0, 0),) * len(kernel), added)),
-                kernel,
-                strides,
-                dilations,
-            )
+        behind = tuple((0, more) for more in added)  # counted in no case
+        sums, counts = (
+            views(padded(each, behind), kernel, strides, dilations).sum(axes)
             for each in (padded(x, pads), ones)
         )
-        return x.sum(axes) / ones.sum(axes)
+        return sums / counts
 
     return apply
 
@@ -137,28 +132,27 @@ def lp_pool(node: ir.Node) -> Apply:
     return apply
 
 
-def _whole(function: Callable[[Tensor, Integers], Tensor]) -> Apply:
-    """Reduce all spatial axes to length 1."""
-    return lambda x: function(x, tuple(range(2, x.ndim)))
-
-
-@operator("GlobalAveragePool")
-def global_average_pool(node: ir.Node) -> Apply:
+@computes("GlobalAveragePool")
+def global_average_pool(x: Tensor) -> Tensor:
     """Take the mean over all spatial axes."""
-    return _whole(lambda x, axes: x.mean(axes, keepdim=True))
+    return x.mean(tuple(range(2, x.ndim)), keepdim=True)
 
 
-@operator("GlobalMaxPool")
-def global_max_pool(node: ir.Node) -> Apply:
+@computes("GlobalMaxPool")
+def global_max_pool(x: Tensor) -> Tensor:
     """Find the largest element of all spatial axes."""
-    return _whole(lambda x, axes: x.amax(axes, keepdim=True))
+    return x.amax(tuple(range(2, x.ndim)), keepdim=True)
 
 
 @operator("GlobalLpPool")
 def global_lp_pool(node: ir.Node) -> Apply:
     """Take the p-norm over all spatial axes."""
     order = node.attributes.get_int("p", 2)
-    return _whole(lambda x, axes: torch.linalg.vector_norm(x, order, axes, keepdim=True))
+
+    def apply(x: Tensor) -> Tensor:
+        return torch.linalg.vector_norm(x, order, tuple(range(2, x.ndim)), keepdim=True)
+
+    return apply
 
 
 @operator("MaxUnpool")

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F  # noqa: N812 - as everyone calls it
 
 from intact.errors import Unsupported
-from intact.improve.learn.operators.rules import Apply, Integers, operator
+from intact.improve.learn.operators.rules import Apply, Integers, computes, operator
 from intact.improve.learn.operators.windows import Windows, is_even, padded
 from intact.program.operations import Pads
 
@@ -121,10 +121,7 @@ def gemm(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("MatMul")
-def matmul(node: ir.Node) -> Apply:
-    """Multiply matrices, vectors, and stacks of matrices."""
-    return lambda a, b: torch.matmul(a, b)
+computes("MatMul")(torch.matmul)
 
 
 @operator("Einsum")

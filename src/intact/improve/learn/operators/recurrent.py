@@ -96,10 +96,8 @@ def _lstm(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State
     i, o, f, c = (sums + F.linear(hidden, weights.r, weights.r_bias)).chunk(4, -1)
     p = weights.peepholes
     enter = cell.applied(0, i if p is None else i + p[0] * before)
-    if cell.couples:
-        keep = 1 - enter
-    else:
-        keep = cell.applied(0, f if p is None else f + p[2] * before)
+    forget = f if p is None else f + p[2] * before
+    keep = 1 - enter if cell.couples else cell.applied(0, forget)
     memory = keep * before + enter * cell.applied(1, c)
     leave = cell.applied(0, o if p is None else o + p[1] * memory)
     return leave * cell.functions[2](cell.clipped(memory)), memory
@@ -145,10 +143,8 @@ def recurrent(node: ir.Node) -> Apply:
             for which in range(1 + has_cell)
         ]
         if batch_first:
-            results = [
-                results[0].permute(2, 0, 1, 3),
-                *(each.transpose(0, 1) for each in results[1:]),
-            ]
+            last = [each.transpose(0, 1) for each in results[1:]]
+            results = [results[0].permute(2, 0, 1, 3), *last]
         return outputs(node, tuple(results))
 
     return apply

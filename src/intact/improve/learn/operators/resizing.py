@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import TypeAlias
@@ -183,10 +183,11 @@ def resize(node: ir.Node) -> Apply:
         lengths = [x.shape[axis] for axis in axes]
         found = _axes(lengths, read(2, scales), read(3, sizes), policy)
         roi = read(1, region) if method.transform == _CROP else None
-        for k, (axis, how) in enumerate(zip(axes, found, strict=True)):
-            if roi is not None:
-                how = _Axis(how.size, how.length, how.scale, roi[k], roi[k + len(axes)])
-            elif how.size == how.length and how.scale == 1:
+        if roi is not None:
+            ends = zip(found, roi, roi[len(axes) :], strict=False)
+            found = [replace(how, start=start, end=end) for how, start, end in ends]
+        for axis, how in zip(axes, found, strict=True):
+            if roi is None and how.size == how.length and how.scale == 1:
                 continue
             x = _interpolated(x, axis, *taps(how))
             if roi is not None:

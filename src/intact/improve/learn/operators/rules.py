@@ -30,6 +30,16 @@ operator = RULES.register
 """Registers the decorated rule for operators: ``@operator("Conv")``."""
 
 
+def computes(*names: str) -> Callable[[Apply], Apply]:
+    """Register the decorated function as what computes operators without attributes."""
+
+    def decorate(function: Apply) -> Apply:
+        operator(*names)(lambda _: function)
+        return function
+
+    return decorate
+
+
 def prepare(node: ir.Node) -> Apply:
     """Return what computes a node of a normalized graph (opset 11 or newer).
 

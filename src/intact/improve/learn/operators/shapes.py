@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from intact.improve.learn.operators.elementwise import dtype_of
-from intact.improve.learn.operators.rules import Apply, integers, operator
+from intact.improve.learn.operators.rules import Apply, computes, integers, operator
 
 
 @operator("Shape")
@@ -19,10 +19,10 @@ def shape_of(node: ir.Node) -> Apply:
     return lambda x: torch.tensor(x.shape[start:end], dtype=torch.int64, device=x.device)
 
 
-@operator("Size")
-def size_of(node: ir.Node) -> Apply:
+@computes("Size")
+def size_of(x: Tensor) -> Tensor:
     """Count elements, as int64."""
-    return lambda x: torch.tensor(x.numel(), dtype=torch.int64, device=x.device)
+    return torch.tensor(x.numel(), dtype=torch.int64, device=x.device)
 
 
 @operator("ConstantOfShape")
@@ -41,16 +41,12 @@ def filled(node: ir.Node) -> Apply:
     return apply
 
 
-@operator("Range")
-def counted(node: ir.Node) -> Apply:
+@computes("Range")
+def counted(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
     """Count from a start, by steps, to before a limit."""
-
-    def apply(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
-        first, last, each = (given.reshape(()).item() for given in (start, limit, step))
-        count = max(math.ceil((last - first) / each), 0)
-        return start + step * torch.arange(count, dtype=start.dtype, device=start.device)
-
-    return apply
+    first, last, each = (given.reshape(()).item() for given in (start, limit, step))
+    count = max(math.ceil((last - first) / each), 0)
+    return start + step * torch.arange(count, dtype=start.dtype, device=start.device)
 
 
 @operator("EyeLike")
