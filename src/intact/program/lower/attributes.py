@@ -62,14 +62,35 @@ def window_pads(
     if mode == "NOTSET":
         flat = integers(node, "pads") or (0,) * (2 * rank)
         return tuple(zip(flat[:rank], flat[rank:], strict=True))
+    if None in shape[2:]:
+        raise Unsupported(f"{mode} padding of an axis of unknown length")
+    sizes = tuple(size for size in shape[2:] if size is not None)
+    return same_pads(sizes, kernel, strides, dilations, upper=mode == "SAME_UPPER")
+
+
+def same_pads(
+    sizes: tuple[int, ...],
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    dilations: tuple[int, ...],
+    *,
+    upper: bool,
+) -> Pads:
+    """Return pads that make as many windows as strides fit into an axis.
+
+    Args:
+        sizes: Lengths of the axes.
+        kernel: Lengths of the window.
+        strides: Steps of the window.
+        dilations: Steps within the window.
+        upper: An odd pad is longer behind, else before.
+    """
     pads = []
-    for size, width, stride, dilation in zip(shape[2:], kernel, strides, dilations, strict=True):
-        if size is None:
-            raise Unsupported(f"{mode} padding of an axis of unknown length")
+    for size, width, stride, dilation in zip(sizes, kernel, strides, dilations, strict=True):
         reach = (width - 1) * dilation + 1
         total = max((-(-size // stride) - 1) * stride + reach - size, 0)
         less = total // 2
-        pads.append((less, total - less) if mode == "SAME_UPPER" else (total - less, less))
+        pads.append((less, total - less) if upper else (total - less, less))
     return tuple(pads)
 
 

@@ -1,0 +1,39 @@
+"""Rules that compute ONNX operators in torch: one for each operator type, for all float dtypes.
+
+Sources: the operator specification (https://onnx.ai/onnx/operators/), and ONNX Runtime where it
+leaves something open.
+"""
+
+from __future__ import annotations
+
+from intact.improve.learn.operators import (
+    activations,
+    elementwise,
+    indices,
+    moves,
+    normalizations,
+    pools,
+    products,
+    recurrent,
+    reductions,
+    resizing,
+    shapes,
+)
+from intact.improve.learn.operators.rules import RULES, Apply, Rule, operator, prepare, unsupported
+
+__all__ = ["RULES", "Apply", "Rule", "operator", "prepare", "unsupported"]
+
+_MODULES = (
+    activations,
+    elementwise,
+    indices,
+    moves,
+    normalizations,
+    pools,
+    products,
+    recurrent,
+    reductions,
+    resizing,
+    shapes,
+)
+"""Their rules are registered when they are imported."""

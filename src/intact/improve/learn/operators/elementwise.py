@@ -1,0 +1,184 @@
+"""Operators that compute element by element: arithmetic, comparisons, logic, conversions."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from functools import reduce
+from types import MappingProxyType
+from typing import TypeAlias
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from intact.errors import Unsupported
+from intact.improve.learn.operators.rules import Apply, computes, number, operator, text
+
+_Function: TypeAlias = Callable[..., Tensor]
+
+
+def _quotient(x: Tensor, y: Tensor) -> Tensor:
+    whole = not (x.is_floating_point() or y.is_floating_point())
+    return torch.div(x, y, rounding_mode="trunc") if whole else torch.div(x, y)
+
+
+def _joined(function: Callable[[Tensor, Tensor], Tensor]) -> _Function:
+    """Join any number of operands, one after the other."""
+    return lambda *operands: reduce(function, operands)
+
+
+def _cast_like(x: Tensor, other: Tensor) -> Tensor:
+    return x.to(other.dtype)
+
+
+def _mean(*operands: Tensor) -> Tensor:
+    return reduce(torch.add, operands) / len(operands)
+
+
+_FUNCTIONS: Mapping[str, _Function] = MappingProxyType(
+    {
+        "Abs": torch.abs,
+        "Acos": torch.acos,
+        "Acosh": torch.acosh,
+        "Add": torch.add,
+        "And": torch.logical_and,
+        "Asin": torch.asin,
+        "Asinh": torch.asinh,
+        "Atan": torch.atan,
+        "Atanh": torch.atanh,
+        "BitwiseAnd": torch.bitwise_and,
+        "BitwiseNot": torch.bitwise_not,
+        "BitwiseOr": torch.bitwise_or,
+        "BitwiseXor": torch.bitwise_xor,
+        "CastLike": _cast_like,
+        "Ceil": torch.ceil,
+        "Cos": torch.cos,
+        "Cosh": torch.cosh,
+        "Det": torch.linalg.det,
+        "Div": _quotient,
+        "Equal": torch.eq,
+        "Erf": torch.erf,
+        "Exp": torch.exp,
+        "Floor": torch.floor,
+        "Greater": torch.gt,
+        "GreaterOrEqual": torch.ge,
+        "IsNaN": torch.isnan,
+        "Less": torch.lt,
+        "LessOrEqual": torch.le,
+        "Log": torch.log,
+        "Max": _joined(torch.maximum),
+        "Mean": _mean,
+        "Min": _joined(torch.minimum),
+        "Mul": torch.mul,
+        "Neg": torch.neg,
+        "Not": torch.logical_not,
+        "Or": torch.logical_or,
+        "Reciprocal": torch.reciprocal,
+        "Round": torch.round,  # halves to even, as ONNX
+        "Sigmoid": torch.sigmoid,
+        "Sign": torch.sign,
+        "Sin": torch.sin,
+        "Sinh": torch.sinh,
+        "Sqrt": torch.sqrt,
+        "Sub": torch.sub,
+        "Sum": _joined(torch.add),
+        "Tan": torch.tan,
+        "Tanh": torch.tanh,
+        "Where": torch.where,
+        "Xor": torch.logical_xor,
+    }
+)
+"""Operators without attributes: functions of the same operands."""
+
+
+for _name, _function in _FUNCTIONS.items():
+    computes(_name)(_function)
+
+
+@operator("Mod")
+def modulo(node: ir.Node) -> Apply:
+    """Take the remainder with the sign of the divisor; as C does it if ``fmod`` says so."""
+    function: Apply = torch.fmod if node.attributes.get_int("fmod", 0) else torch.remainder
+    return function
+
+
+@operator("Pow")
+def power(node: ir.Node) -> Apply:
+    """Raise to a power; the result has the type of the base."""
+    known = number(node, 1)
+
+    def apply(base: Tensor, exponent: Tensor) -> Tensor:
+        if not base.is_floating_point():
+            return torch.pow(base, exponent).to(base.dtype)
+        # A power that is not learned is a number: torch squares by a multiplication then.
+        fixed = known is not None and exponent.ndim <= base.ndim and not exponent.requires_grad
+        return torch.pow(base, known if fixed else exponent)
+
+    return apply
+
+
+@operator("BitShift")
+def shift(node: ir.Node) -> Apply:
+    """Shift bits."""
+    left = text(node, "direction", "LEFT") == "LEFT"
+    function: Apply = torch.bitwise_left_shift if left else torch.bitwise_right_shift
+    return function
+
+
+@operator("IsInf")
+def is_infinite(node: ir.Node) -> Apply:
+    """Find infinities of one sign or both."""
+    signs = [
+        sign
+        for sign, name in ((-math.inf, "detect_negative"), (math.inf, "detect_positive"))
+        if node.attributes.get_int(name, 1)
+    ]
+
+    def apply(x: Tensor) -> Tensor:
+        none = torch.zeros_like(x, dtype=torch.bool)
+        return reduce(torch.logical_or, (x == sign for sign in signs), none)
+
+    return apply
+
+
+DTYPES: Mapping[ir.DataType, torch.dtype] = MappingProxyType(
+    {
+        ir.DataType.BFLOAT16: torch.bfloat16,
+        ir.DataType.BOOL: torch.bool,
+        ir.DataType.DOUBLE: torch.float64,
+        ir.DataType.FLOAT: torch.float32,
+        ir.DataType.FLOAT16: torch.float16,
+        ir.DataType.INT8: torch.int8,
+        ir.DataType.INT16: torch.int16,
+        ir.DataType.INT32: torch.int32,
+        ir.DataType.INT64: torch.int64,
+        ir.DataType.UINT8: torch.uint8,
+        ir.DataType.UINT16: torch.uint16,
+        ir.DataType.UINT32: torch.uint32,
+        ir.DataType.UINT64: torch.uint64,
+    }
+)
+"""The dtypes of torch by ONNX's element types."""
+
+
+def dtype_of(kind: ir.DataType) -> torch.dtype:
+    """Return the dtype that numbers of an ONNX type get: for FLOAT torch's default.
+
+    Raises:
+        Unsupported: torch has no such dtype.
+    """
+    if kind not in DTYPES:
+        raise Unsupported(f"torch has no numbers of the type {kind.name}")
+    return torch.get_default_dtype() if kind is ir.DataType.FLOAT else DTYPES[kind]
+
+
+@operator("Cast")
+def cast(node: ir.Node) -> Apply:
+    """Convert to a type; FLOAT stays the dtype in which the graph is computed."""
+    kind = ir.DataType(node.attributes["to"].as_int())
+    dtype_of(kind)
+    source = node.inputs[0]
+    if kind is ir.DataType.FLOAT and source is not None and source.dtype is kind:
+        return lambda x: x
+    return lambda x: x.to(dtype_of(kind))

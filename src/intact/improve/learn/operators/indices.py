@@ -1,0 +1,157 @@
+"""Operators that take or put elements by indices, and those that make indices."""
+
+from __future__ import annotations
+
+import math
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from intact.errors import Unsupported
+from intact.improve.learn.operators.rules import Apply, computes, nonnegative, operator, text
+
+_REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
+"""Names of torch for what becomes of several elements in one place."""
+
+
+def _positive(indices: Tensor, size: int) -> Tensor:
+    """Count indices from the front, as int64."""
+    indices = indices.long()
+    return torch.where(indices < 0, indices + size, indices)
+
+
+@operator("Gather")
+def gather(node: ir.Node) -> Apply:
+    """Take slices along an axis; the axes of the indices stand in its place."""
+    along = node.attributes.get_int("axis", 0)
+
+    def apply(x: Tensor, indices: Tensor) -> Tensor:
+        axis = nonnegative(along, x.ndim)
+        places = _positive(indices, x.shape[axis])
+        taken = x.index_select(axis, places.reshape(-1))
+        return taken.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+
+    return apply
+
+
+@operator("GatherElements")
+def gather_elements(node: ir.Node) -> Apply:
+    """Take elements by their places along an axis."""
+    axis = node.attributes.get_int("axis", 0)
+    return lambda x, indices: x.gather(axis, _positive(indices, x.shape[axis]))
+
+
+@operator("GatherND")
+def gather_nd(node: ir.Node) -> Apply:
+    """Take slices by places ``[..., K]`` on several axes, behind axes that both have."""
+    batch = node.attributes.get_int("batch_dims", 0)
+
+    def apply(x: Tensor, indices: Tensor) -> Tensor:
+        rank = indices.ndim - 1
+        own = [
+            torch.arange(x.shape[k], device=x.device).reshape(-1, *(1,) * (rank - k - 1))
+            for k in range(batch)
+        ]
+        return x[(*own, *indices.long().unbind(-1))]
+
+    return apply
+
+
+def _put(flat: Tensor, axis: int, places: Tensor, updates: Tensor, how: str) -> Tensor:
+    """Put elements along an axis of a copy, or join them with those that are there."""
+    updates = updates.to(flat.dtype)
+    if how == "none":
+        return flat.scatter(axis, places, updates)
+    return flat.scatter_reduce(axis, places, updates, _REDUCTIONS[how])
+
+
+def _reduction(node: ir.Node) -> str:
+    how = text(node, "reduction", "none")
+    if how != "none" and how not in _REDUCTIONS:
+        raise Unsupported(f"training does not scatter with the reduction {how!r}")
+    return how
+
+
+@operator("ScatterElements", "Scatter")
+def scatter_elements(node: ir.Node) -> Apply:
+    """Put elements to places along an axis."""
+    axis, how = node.attributes.get_int("axis", 0), _reduction(node)
+
+    def apply(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        return _put(x, axis, _positive(indices, x.shape[axis]), updates, how)
+
+    return apply
+
+
+@operator("ScatterND")
+def scatter_nd(node: ir.Node) -> Apply:
+    """Put slices to places ``[..., K]`` on the first K axes."""
+    how = _reduction(node)
+
+    def apply(x: Tensor, indices: Tensor, updates: Tensor) -> Tensor:
+        k = indices.shape[-1]
+        place = torch.zeros(indices.shape[:-1], dtype=torch.long, device=x.device)
+        for size, each in zip(x.shape[:k], indices.unbind(-1), strict=True):
+            place = place * size + _positive(each, size)
+        width = math.prod(x.shape[k:])
+        places = place.reshape(-1, 1).expand(-1, width)
+        rows = x.reshape(math.prod(x.shape[:k]), width)
+        return _put(rows, 0, places, updates.reshape(places.shape), how).reshape(x.shape)
+
+    return apply
+
+
+@operator("OneHot")
+def one_hot(node: ir.Node) -> Apply:
+    """Put one value at the indices and another elsewhere, along a new axis."""
+    along = node.attributes.get_int("axis", -1)
+
+    def apply(indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
+        size = int(depth.reshape(()).item())
+        axis = nonnegative(along, indices.ndim + 1)
+        each = torch.arange(size, device=indices.device)
+        each = each.reshape(-1, *(1,) * (indices.ndim - axis))
+        hit = _positive(indices, size).unsqueeze(axis) == each
+        return torch.where(hit, values[1], values[0])
+
+    return apply
+
+
+@computes("NonZero")
+def nonzero(x: Tensor) -> Tensor:
+    """List the places of all that is not zero: ``[rank, count]``."""
+    return torch.nonzero(x).T
+
+
+@operator("Compress")
+def compress(node: ir.Node) -> Apply:
+    """Keep the slices, or elements, that a condition picks."""
+    axis = node.attributes.get_int("axis", None)
+
+    def apply(x: Tensor, condition: Tensor) -> Tensor:
+        places = torch.nonzero(condition).reshape(-1)
+        return x.reshape(-1)[places] if axis is None else x.index_select(axis, places)
+
+    return apply
+
+
+@operator("ReverseSequence")
+def reverse_sequence(node: ir.Node) -> Apply:
+    """Turn the first elements of each sequence around."""
+    time, batch = node.attributes.get_int("time_axis", 0), node.attributes.get_int("batch_axis", 1)
+
+    def apply(x: Tensor, lengths: Tensor) -> Tensor:
+        return reversed_sequences(x, lengths, time, batch)
+
+    return apply
+
+
+def reversed_sequences(x: Tensor, lengths: Tensor, time: int = 0, batch: int = 1) -> Tensor:
+    """Turn the first elements along one axis around, by lengths along another."""
+    shape, own = [1] * x.ndim, [1] * x.ndim
+    shape[time], own[batch] = -1, -1
+    steps = torch.arange(x.shape[time], device=x.device).reshape(shape)
+    ends = lengths.long().reshape(own)
+    places = torch.where(steps < ends, ends - 1 - steps, steps)
+    return x.gather(time, places.expand(x.shape))

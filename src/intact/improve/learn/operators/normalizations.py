@@ -1,0 +1,133 @@
+"""Normalizations by stored or computed statistics."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+
+from intact.errors import Unsupported
+from intact.improve.learn.operators.rules import Apply, Integers, nonnegative, operator, outputs
+
+_EPSILON = 1e-5
+"""By default, of all operators that add one to a variance."""
+
+
+def _epsilon(node: ir.Node) -> float:
+    return node.attributes.get_float("epsilon", _EPSILON)
+
+
+@operator("BatchNormalization")
+def batch_norm(node: ir.Node) -> Apply:
+    """Normalize channels by stored means and variances."""
+    if node.attributes.get_int("training_mode", 0):
+        raise Unsupported("it takes means of the batch", "export the model for inference")
+    epsilon = _epsilon(node)
+
+    def apply(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
+        return F.batch_norm(x, mean, variance, scale, shift, False, 0.0, epsilon)
+
+    return apply
+
+
+@operator("InstanceNormalization")
+def instance_norm(node: ir.Node) -> Apply:
+    """Normalize each channel of each sample."""
+    epsilon = _epsilon(node)
+    return lambda x, scale, shift: torch.group_norm(x, x.shape[1], scale, shift, epsilon)
+
+
+@operator("GroupNormalization")
+def group_norm(node: ir.Node) -> Apply:
+    """Normalize groups of channels; before opset 21 each group has one scale, then each channel."""
+    groups, epsilon = node.attributes["num_groups"].as_int(), _epsilon(node)
+
+    def apply(x: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
+        if scale.shape[0] != x.shape[1]:
+            each = x.shape[1] // groups
+            scale, shift = scale.repeat_interleave(each), shift.repeat_interleave(each)
+        return torch.group_norm(x, groups, scale, shift, epsilon)
+
+    return apply
+
+
+@operator("LayerNormalization")
+def layer_norm(node: ir.Node) -> Apply:
+    """Normalize over the axes from one on; outputs 1 and 2 are mean and 1 / deviation."""
+    first, epsilon = node.attributes.get_int("axis", -1), _epsilon(node)
+
+    def apply(
+        x: Tensor, scale: Tensor | None = None, shift: Tensor | None = None
+    ) -> Tensor | tuple[Tensor, ...]:
+        axes = tuple(range(nonnegative(first, x.ndim), x.ndim))
+        result = _scaled_layer_norm(x, tuple(x.shape[axes[0] :]), scale, shift, epsilon)
+        if len(node.outputs) == 1:
+            return result
+        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+        return outputs(node, (result, mean, torch.rsqrt(variance + epsilon)))
+
+    return apply
+
+
+def _scaled_layer_norm(
+    x: Tensor, shape: Integers, scale: Tensor | None, shift: Tensor | None, epsilon: float
+) -> Tensor:
+    given = [each for each in (scale, shift) if each is not None]
+    if all(tuple(each.shape) == shape for each in given):
+        return F.layer_norm(x, shape, scale, shift, epsilon)
+    result = F.layer_norm(x, shape, None, None, epsilon)
+    result = result if scale is None else result * scale
+    return result if shift is None else result + shift
+
+
+@operator("RMSNormalization")
+def rms_norm(node: ir.Node) -> Apply:
+    """Divide by the root of the mean square over the axes from one on."""
+    first, epsilon = node.attributes.get_int("axis", -1), _epsilon(node)
+
+    def apply(x: Tensor, scale: Tensor) -> Tensor:
+        shape = tuple(x.shape[nonnegative(first, x.ndim) :])
+        return F.rms_norm(x, shape, None, epsilon) * scale
+
+    return apply
+
+
+@operator("LpNormalization")
+def lp_norm(node: ir.Node) -> Apply:
+    """Divide by the p-norm along an axis; zeros stay zero."""
+    axis, order = node.attributes.get_int("axis", -1), node.attributes.get_int("p", 2)
+
+    def apply(x: Tensor) -> Tensor:
+        norm = torch.linalg.vector_norm(x, order, axis, keepdim=True)
+        return x / torch.where(norm == 0, torch.ones_like(norm), norm)
+
+    return apply
+
+
+@operator("LRN")
+def local_response_norm(node: ir.Node) -> Apply:
+    """Divide by a power of the mean square of the channels around."""
+    size = node.attributes["size"].as_int()
+    alpha = node.attributes.get_float("alpha", 1e-4)
+    beta = node.attributes.get_float("beta", 0.75)
+    bias = node.attributes.get_float("bias", 1.0)
+
+    def apply(x: Tensor) -> Tensor:
+        squares = F.pad((x * x).flatten(2), (0, 0, (size - 1) // 2, size // 2))
+        sums = squares.unfold(1, size, 1).sum(-1).reshape(x.shape)
+        return x / (bias + alpha / size * sums) ** beta
+
+    return apply
+
+
+@operator("MeanVarianceNormalization")
+def mean_variance_norm(node: ir.Node) -> Apply:
+    """Subtract the mean over axes and divide by the deviation."""
+    axes = tuple(node.attributes.get_ints("axes", (0, 2, 3)))
+
+    def apply(x: Tensor) -> Tensor:
+        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+        return (x - mean) / (torch.sqrt(variance) + 1e-9)
+
+    return apply

@@ -1,0 +1,131 @@
+"""Convolutions and products of matrices."""
+
+from __future__ import annotations
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+
+from intact.errors import Unsupported
+from intact.improve.learn.operators.rules import Apply, Integers, computes, operator
+from intact.improve.learn.operators.windows import Windows, is_even, padded
+from intact.program.operations import Pads
+
+_CONVOLUTIONS = (F.conv1d, F.conv2d, F.conv3d)
+_TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
+"""By the number of spatial axes, from one on."""
+
+
+def _refuse_rank(node: ir.Node) -> None:
+    shape = None if node.inputs[1] is None else node.inputs[1].shape
+    if shape is not None and not 3 <= len(shape) <= len(_CONVOLUTIONS) + 2:
+        raise Unsupported(f"torch has no convolution of {len(shape) - 2} spatial axes")
+
+
+@operator("Conv")
+def conv(node: ir.Node) -> Apply:
+    """Convolve data ``[N, C, *S]`` with weights ``[M, C / group, *kernel]``."""
+    _refuse_rank(node)
+    windows, group = Windows.of(node), node.attributes.get_int("group", 1)
+
+    def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        kernel = tuple(weight.shape[2:])
+        strides, dilations = windows.steps(len(kernel))
+        pads = windows.padding(x.shape[2:], kernel)
+        padding = tuple(before for before, _ in pads)
+        if not is_even(pads):
+            x, padding = padded(x, pads), (0,) * len(kernel)
+        convolve = _CONVOLUTIONS[len(kernel) - 1]
+        return convolve(x, weight, bias, strides, padding, dilations, group)
+
+    return apply
+
+
+@operator("ConvTranspose")
+def transposed_conv(node: ir.Node) -> Apply:
+    """The gradient of a convolution: data ``[N, C, *S]``, weights ``[C, M / group, *kernel]``."""
+    _refuse_rank(node)
+    windows, group = Windows.of(node), node.attributes.get_int("group", 1)
+    extra = tuple(node.attributes.get_ints("output_padding", ()) or ())
+    wanted = tuple(node.attributes.get_ints("output_shape", ()) or ())
+
+    def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        rank = weight.ndim - 2
+        strides, dilations = windows.steps(rank)
+        added = extra or (0,) * rank
+        whole = [  # lengths of the result without pads
+            (size - 1) * stride + (width - 1) * dilation + 1
+            for size, width, stride, dilation in zip(
+                x.shape[2:], weight.shape[2:], strides, dilations, strict=True
+            )
+        ]
+        pads = _transposed_pads(windows, x, whole, added, wanted)
+        lengths = wanted[-rank:] or [
+            full + more - sum(pair) for full, more, pair in zip(whole, added, pads, strict=True)
+        ]
+        padding = tuple(max(before, 0) for before, _ in pads)
+        behind = tuple(
+            length - full + 2 * pad
+            for length, full, pad in zip(lengths, whole, padding, strict=True)
+        )
+        convolve = _TRANSPOSED[rank - 1]
+        if all(before >= 0 for before, _ in pads) and all(
+            0 <= more < max(stride, dilation)
+            for more, stride, dilation in zip(behind, strides, dilations, strict=True)
+        ):
+            return convolve(x, weight, bias, strides, padding, behind, group, dilations)
+        product = convolve(x, weight, None, strides, 0, 0, group, dilations)
+        cuts = tuple(
+            (-before, length - full + before)
+            for (before, _), length, full in zip(pads, lengths, whole, strict=True)
+        )
+        product = padded(product, cuts)
+        return product if bias is None else product + bias.reshape(-1, *(1,) * rank)
+
+    return apply
+
+
+def _transposed_pads(
+    windows: Windows, x: Tensor, whole: list[int], extra: Integers, wanted: Integers
+) -> Pads:
+    """Return what is taken away on both sides, as ONNX Runtime distributes it."""
+    rank = len(whole)
+    if not wanted and windows.auto_pad not in {"SAME_UPPER", "SAME_LOWER"}:
+        return windows.padding(x.shape[2:], (1,) * rank)
+    strides, _ = windows.steps(rank)
+    same = [size * stride for size, stride in zip(x.shape[2:], strides, strict=True)]
+    pads = []
+    for full, more, length in zip(whole, extra, wanted[-rank:] or same, strict=True):
+        total = max(full + more - length, 0)
+        less = total // 2
+        is_upper = windows.auto_pad == "SAME_UPPER"
+        pads.append((less, total - less) if is_upper else (total - less, less))
+    return tuple(pads)
+
+
+@operator("Gemm")
+def gemm(node: ir.Node) -> Apply:
+    """``alpha * A * B + beta * C``, with A ``[M, K]`` and B ``[K, N]``, either transposed."""
+    alpha = node.attributes.get_float("alpha", 1.0)
+    beta = node.attributes.get_float("beta", 1.0)
+    left, right = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
+
+    def apply(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+        product = torch.matmul(a.t() if left else a, b.t() if right else b)
+        product = product if alpha == 1 else alpha * product
+        if c is None or beta == 0:
+            return product
+        return product + (c if beta == 1 else beta * c)
+
+    return apply
+
+
+computes("MatMul")(torch.matmul)
+
+
+@operator("Einsum")
+def einsum(node: ir.Node) -> Apply:
+    """Sum products as an equation says."""
+    equation = node.attributes["equation"].as_string().replace(" ", "")
+    return lambda *operands: torch.einsum(equation, *operands)

@@ -1,0 +1,243 @@
+"""LSTM, GRU and RNN, step by step.
+
+Shapes: steps ``T``, batch ``N``, features ``C``, hidden size ``H``, directions ``D``; gates in
+ONNX's order, ``iofc`` and ``zrh``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from types import MappingProxyType
+from typing import TypeAlias
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+from torch.nn import functional as F  # noqa: N812 - as everyone calls it
+
+from intact.errors import Unsupported
+from intact.improve.learn.operators.indices import reversed_sequences
+from intact.improve.learn.operators.rules import Apply, operator, outputs, text
+
+_Function: TypeAlias = Callable[[Tensor], Tensor]
+_State: TypeAlias = tuple[Tensor, Tensor | None]
+"""Hidden and cell state ``[N, H]``; only an LSTM has the latter."""
+
+_ACTIVATIONS: Mapping[str, tuple[Callable[..., Tensor], tuple[float, ...]]] = MappingProxyType(
+    {
+        "affine": (lambda x, alpha, beta: alpha * x + beta, (1.0, 0.0)),
+        "elu": (F.elu, (1.0,)),
+        "hardsigmoid": (lambda x, alpha, beta: torch.clamp(alpha * x + beta, 0, 1), (0.2, 0.5)),
+        "leakyrelu": (F.leaky_relu, (0.01,)),
+        "relu": (torch.relu, ()),
+        "scaledtanh": (lambda x, alpha, beta: alpha * torch.tanh(beta * x), (1.0, 1.0)),
+        "sigmoid": (torch.sigmoid, ()),
+        "softplus": (F.softplus, ()),
+        "softsign": (F.softsign, ()),
+        "tanh": (torch.tanh, ()),
+        "thresholdedrelu": (lambda x, alpha: torch.where(x > alpha, x, 0.0), (1.0,)),
+    }
+)
+"""Functions by their names in lower case, with the defaults of alpha and beta."""
+
+_DEFAULTS = {"GRU": ("Sigmoid", "Tanh"), "LSTM": ("Sigmoid", "Tanh", "Tanh"), "RNN": ("Tanh",)}
+"""Activations of one direction."""
+
+
+@dataclass(frozen=True)
+class _Cell:
+    """The attributes of one direction."""
+
+    functions: tuple[_Function, ...]
+    clip: float | None
+    couples: bool
+    resets_after: bool
+
+    def clipped(self, sums: Tensor) -> Tensor:
+        return sums if self.clip is None else sums.clamp(-self.clip, self.clip)
+
+    def applied(self, function: int, sums: Tensor) -> Tensor:
+        return self.functions[function](self.clipped(sums))
+
+
+@dataclass(frozen=True)
+class _Weights:
+    """Of one direction: ``w`` ``[gates * H, C]``, ``r`` ``[gates * H, H]``, biases, peepholes."""
+
+    w: Tensor
+    r: Tensor
+    w_bias: Tensor | None
+    r_bias: Tensor | None
+    peepholes: tuple[Tensor, ...] | None
+
+
+def _rnn(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State:
+    return cell.applied(0, sums + F.linear(state[0], weights.r, weights.r_bias)), None
+
+
+def _gru(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State:
+    hidden, size = state[0], state[0].shape[-1]
+    split = (2 * size, size)
+    r_gates, r_new = weights.r.split(split)
+    b_gates, b_new = (None, None) if weights.r_bias is None else weights.r_bias.split(split)
+    gates, new = sums.split(split, -1)
+    update, reset = cell.applied(0, gates + F.linear(hidden, r_gates, b_gates)).chunk(2, -1)
+    if cell.resets_after:
+        new = new + reset * F.linear(hidden, r_new, b_new)
+    else:
+        new = new + F.linear(reset * hidden, r_new, b_new)
+    return (1 - update) * cell.applied(1, new) + update * hidden, None
+
+
+def _lstm(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State:
+    hidden, before = state
+    i, o, f, c = (sums + F.linear(hidden, weights.r, weights.r_bias)).chunk(4, -1)
+    p = weights.peepholes
+    enter = cell.applied(0, i if p is None else i + p[0] * before)
+    forget = f if p is None else f + p[2] * before
+    keep = 1 - enter if cell.couples else cell.applied(0, forget)
+    memory = keep * before + enter * cell.applied(1, c)
+    leave = cell.applied(0, o if p is None else o + p[1] * memory)
+    return leave * cell.functions[2](cell.clipped(memory)), memory
+
+
+_STEPS: Mapping[str, Callable[[_Cell, _Weights, Tensor, _State], _State]] = MappingProxyType(
+    {"GRU": _gru, "LSTM": _lstm, "RNN": _rnn}
+)
+
+
+@operator(*_STEPS)
+def recurrent(node: ir.Node) -> Apply:
+    """Compute all states, the last hidden state, and an LSTM's last cell state."""
+    direction = text(node, "direction", "forward")
+    batch_first = bool(node.attributes.get_int("layout", 0))
+    cells = _cells(node, 2 if direction == "bidirectional" else 1)
+    step, has_cell = _STEPS[node.op_type], node.op_type == "LSTM"
+
+    def apply(
+        x: Tensor,
+        w: Tensor,
+        r: Tensor,
+        bias: Tensor | None = None,
+        lengths: Tensor | None = None,
+        hidden: Tensor | None = None,
+        memory: Tensor | None = None,
+        peepholes: Tensor | None = None,
+    ) -> Tensor | tuple[Tensor, ...]:
+        x = x.transpose(0, 1) if batch_first else x
+        runs = []
+        for k, cell in enumerate(cells):
+            state = tuple(
+                _start(given, k, x, r, batch_first=batch_first) for given in (hidden, memory)
+            )
+            first: _State = (state[0], state[1] if has_cell else None)
+            advance = partial(step, cell, _weights(k, w, r, bias, peepholes))
+            is_reverse = k == 1 or direction == "reverse"
+            sums = F.linear(x, w[k], None if bias is None else bias[k].chunk(2)[0])
+            runs.append(_run(advance, sums, first, lengths, is_reverse=is_reverse))
+        results = [torch.stack([run[0] for run in runs], 1)]
+        results += [
+            torch.stack([state for run in runs if (state := run[1][which]) is not None])
+            for which in range(1 + has_cell)
+        ]
+        if batch_first:
+            last = [each.transpose(0, 1) for each in results[1:]]
+            results = [results[0].permute(2, 0, 1, 3), *last]
+        return outputs(node, tuple(results))
+
+    return apply
+
+
+def _run(
+    advance: Callable[[Tensor, _State], _State],
+    sums: Tensor,
+    state: _State,
+    lengths: Tensor | None,
+    *,
+    is_reverse: bool,
+) -> tuple[Tensor, _State]:
+    """Return the hidden states ``[T, N, H]`` and the last state; behind a sequence are zeros."""
+
+    def turned(states: Tensor) -> Tensor:
+        if not is_reverse:
+            return states
+        return states.flip(0) if lengths is None else reversed_sequences(states, full(states))
+
+    def full(states: Tensor) -> Tensor:
+        return torch.zeros_like(states[0, :, 0], dtype=torch.long) if lengths is None else lengths
+
+    states = []
+    for place, each in enumerate(turned(sums).unbind(0)):
+        after = advance(each, state)
+        if lengths is None:
+            state = after
+            states.append(after[0])
+            continue
+        inside = (place < lengths).unsqueeze(-1)
+        states.append(torch.where(inside, after[0], torch.zeros_like(after[0])))
+        state = (
+            torch.where(inside, after[0], state[0]),
+            None if after[1] is None else torch.where(inside, after[1], state[1]),
+        )
+    if not states:
+        return sums.new_zeros(0, *state[0].shape), state
+    return turned(torch.stack(states)), state
+
+
+def _start(given: Tensor | None, k: int, x: Tensor, r: Tensor, *, batch_first: bool) -> Tensor:
+    """Return the first state ``[N, H]`` of a direction: zeros where none is given."""
+    if given is None:
+        return x.new_zeros(x.shape[1], r.shape[-1])
+    return given[:, k] if batch_first else given[k]
+
+
+def _weights(
+    k: int, w: Tensor, r: Tensor, bias: Tensor | None, peepholes: Tensor | None
+) -> _Weights:
+    own = None if bias is None else bias[k].chunk(2)
+    return _Weights(
+        w[k],
+        r[k],
+        None if own is None else own[0],
+        None if own is None else own[1],
+        None if peepholes is None else peepholes[k].chunk(3),
+    )
+
+
+def _cells(node: ir.Node, directions: int) -> list[_Cell]:
+    """Read the attributes of each direction.
+
+    Raises:
+        Unsupported: An activation is unknown.
+    """
+    read = node.attributes
+    names = list(read.get_strings("activations", ()) or _DEFAULTS[node.op_type] * directions)
+    alphas = list(read.get_floats("activation_alpha", ()) or ())
+    betas = list(read.get_floats("activation_beta", ()) or ())
+    functions = []
+    for name in names:
+        if name.lower() not in _ACTIVATIONS:
+            raise Unsupported(f"training has no activation {name!r}")
+        function, numbers = _ACTIVATIONS[name.lower()]
+        given = [
+            own.pop(0) if own else default
+            for own, default in zip((alphas, betas), numbers, strict=False)
+        ]
+        functions.append(_with(function, given))
+    clip = read.get_float("clip", 0.0) or None
+    each = len(names) // directions
+    return [
+        _Cell(
+            tuple(functions[k * each : (k + 1) * each]),
+            clip,
+            bool(read.get_int("input_forget", 0)),
+            bool(read.get_int("linear_before_reset", 0)),
+        )
+        for k in range(directions)
+    ]
+
+
+def _with(function: Callable[..., Tensor], numbers: list[float]) -> _Function:
+    return lambda x: function(x, *numbers)
