@@ -167,6 +167,22 @@ class QuantizedModule(nn.Module):
                 self.forward(*inputs, **named)
                 return dict(found)
 
+    def first_not_finite(self, *inputs: Tensor, **named: Tensor) -> str:
+        """Name the first tensor of a forward pass that is not finite; "" if all are."""
+        with torch.no_grad():
+            values = {name: self.constants[name] for name in self.constants.keys}
+            values |= self._fed(inputs, named)
+            for name, tensor in values.items():
+                if not _is_finite(tensor):
+                    return name
+            for instruction in self.program.instructions:
+                results = self._step(instruction, values, {})
+                for key, tensor in zip(instruction.writes, results, strict=False):
+                    if not _is_finite(tensor):
+                        return key
+                    values[key] = tensor
+        return ""
+
     # ---- state -------------------------------------------------------------------------------
 
     def freeze_batch_norms(self, frozen: bool = True) -> None:
@@ -395,6 +411,10 @@ def _divided_in(bits: int) -> torch.dtype:
 def _layer(apply: Callable[..., Any], data: Tensor | None, weight: Tensor, bias: Tensor) -> Tensor:
     result: Tensor = apply(data, weight, bias)
     return result
+
+
+def _is_finite(tensor: Tensor) -> bool:
+    return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
 
 
 def _norm_key(node: str) -> str:

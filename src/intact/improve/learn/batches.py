@@ -1,0 +1,155 @@
+"""Samples in the order of training: shuffled anew for each epoch, some held out to judge by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.batching import Batch
+from intact.data.stream import Samples
+from intact.errors import DataError
+
+_MEMORY = 2 << 30
+"""Bytes of samples that are kept; of more, a part at a time is read, shuffled and used."""
+_SHARE, _MOST = 0.1, 2048
+"""How many of the samples are held out: a tenth, and no more than so many."""
+_FEWEST = 2
+
+
+class Labelled(NamedTuple):
+    """A batch.
+
+    Attributes:
+        inputs: Arrays by input name.
+        labels: int64 ``[N]``; None where the data has none.
+    """
+
+    inputs: Batch
+    labels: npt.NDArray[np.int64] | None
+
+
+class Pool:
+    """Samples for many passes.
+
+    Args:
+        samples: Read once here, and again in each pass if they are more than ``memory``.
+        size: Samples of a batch, where the model leaves it open.
+        seed: Decides which are held out, and all orders.
+        memory: Bytes of samples to keep.
+
+    Attributes:
+        count: Samples to train on.
+        size: Samples of a batch.
+        has_labels: Whether there are labels.
+
+    Raises:
+        DataError: There are fewer than two samples, or a sample does not fit the model.
+    """
+
+    def __init__(self, samples: Samples, size: int, seed: int, memory: int = _MEMORY) -> None:
+        self._samples, self._memory = samples, memory
+        self.size = samples.batch_size(size)
+        self._takes_feeds = samples.takes_feeds
+        self._kept: list[Batch] | None = []
+        total = used = 0
+        for item in self._items():
+            total += 1
+            used += sum(array.nbytes for array in item.values())
+            if self._kept is not None and used <= memory:
+                self._kept.append(item)
+            else:
+                self._kept = None
+        if total < _FEWEST:
+            raise DataError(
+                f"{samples.source}: {total} sample(s), of which some are held out",
+                remedy=f"give at least {_FEWEST}, some hundred as a rule",
+            )
+        self._labels = samples.labels()
+        self.has_labels = self._labels is not None
+        held = min(max(round(_SHARE * total), 1), _MOST)
+        order = np.random.default_rng(seed).permutation(total)
+        self._held = frozenset(order[:held].tolist())
+        self._seed, self._total = seed, total
+        self.count = total - held
+
+    @property
+    def steps(self) -> int:
+        """Batches of an epoch; what is left over at the end of a pass waits for the next one."""
+        return max(self.count // self.size, 1)
+
+    def epoch(self, number: int) -> Iterator[Labelled]:
+        """Yield the batches of an epoch: full ones, in an order that seed and number decide.
+
+        Raises:
+            DataError: The source gives fewer samples than in the first pass.
+        """
+        yielded = 0
+        for position, window in enumerate(self._windows()):
+            order = np.random.default_rng((self._seed, 1, number, position)).permutation(
+                len(window)
+            )
+            rows = [window[index] for index in order.tolist()]
+            for start in range(0, len(rows), self.size):
+                chosen = rows[start : start + self.size]
+                if len(chosen) == self.size or len(rows) < self.size:
+                    yielded += 1
+                    yield self._joined(chosen)
+                    if yielded == self.steps:
+                        return
+        if yielded == 0:
+            raise DataError(
+                f"{self._samples.source}: gives no samples any more",
+                remedy="give data that can be read again: arrays, files, or a function",
+            )
+
+    def held_out(self) -> Iterator[Labelled]:
+        """Yield the batches that are held out, in order; the last may be smaller."""
+        waiting: list[tuple[int, Batch]] = []
+        for index, item in self._indexed():
+            if index in self._held:
+                waiting.append((index, item))
+            if len(waiting) == self.size:
+                yield self._joined(waiting)
+                waiting = []
+        if waiting:
+            yield self._joined(waiting)
+
+    def _windows(self) -> Iterator[list[tuple[int, Batch]]]:
+        """Yield the samples to train on in parts that fit into memory."""
+        window: list[tuple[int, Batch]] = []
+        used = 0
+        for index, item in self._indexed():
+            if index in self._held:
+                continue
+            window.append((index, item))
+            used += sum(array.nbytes for array in item.values())
+            if self._kept is None and used >= self._memory and len(window) % self.size == 0:
+                yield window
+                window, used = [], 0
+        if window:
+            yield window
+
+    def _indexed(self) -> Iterator[tuple[int, Batch]]:
+        yield from enumerate(self._items() if self._kept is None else self._kept)
+
+    def _items(self) -> Iterator[Batch]:
+        """Yield the samples one by one, each as a batch of one."""
+        fixed = self._samples.fixed_batch
+        size = 1 if self._takes_feeds or fixed is None else fixed
+        for rows, count in self._samples.batches(size):
+            if self._takes_feeds:
+                yield rows
+                continue
+            for k in range(count):
+                yield {name: array[k : k + 1].copy() for name, array in rows.items()}
+
+    def _joined(self, rows: Sequence[tuple[int, Batch]]) -> Labelled:
+        indices = [index for index, _ in rows]
+        labels = None if self._labels is None else self._labels[indices]
+        first = rows[0][1]
+        if len(rows) == 1:
+            return Labelled(first, labels)
+        return Labelled({n: np.concatenate([row[n] for _, row in rows]) for n in first}, labels)

@@ -1,0 +1,48 @@
+"""The state of a training on disk: tensors and plain values, of which reading runs nothing."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from intact.errors import DataError, OutputError
+
+
+def write_checkpoint(path: Path, state: dict[str, Any]) -> None:
+    """Write a state in one step: a kill leaves the old file or the new one.
+
+    Raises:
+        OutputError: It cannot be written.
+    """
+    partial = path.with_name(path.name + ".partial")
+    try:
+        torch.save(state, partial)
+        os.replace(partial, path)  # noqa: PTH105  as atomic as it gets
+    except (OSError, RuntimeError) as error:
+        partial.unlink(missing_ok=True)
+        raise OutputError(
+            f"{path}: cannot be written ({error})", remedy="make room, or name another folder"
+        ) from error
+
+
+def read_checkpoint(path: Path) -> dict[str, Any] | None:
+    """Read a state; None where there is no file.
+
+    Raises:
+        DataError: It is damaged, or holds something else.
+    """
+    if not path.is_file():
+        return None
+    try:
+        state = torch.load(path, map_location="cpu", weights_only=True)
+        if isinstance(state, dict) and "module" in state and "place" in state:
+            return state
+        reason = "it holds something else"
+    except Exception as error:  # torch raises pickle, zip and its own errors
+        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+    raise DataError(
+        f"{path}: no state of a training ({reason})", remedy="remove it, and start anew"
+    )

@@ -1,0 +1,80 @@
+"""What training makes small: the distance to the float model, and to labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+_SUM_TOLERANCE = 1e-3
+_SMALLEST = 1e-12
+
+
+class Distillation:
+    """The distance of outputs to the float model's, its teacher.
+
+    Scores of classes (``[N, classes]``) are compared as distributions, by the Kullback-Leibler
+    divergence (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", at temperature
+    1), whether or not a Softmax stands behind them. Other outputs are compared by their squared
+    error over the teacher's squares. Outputs of integers are left out.
+
+    Args:
+        teacher: The teacher's outputs for some batch, by which their kinds are told.
+    """
+
+    def __init__(self, teacher: Sequence[Tensor]) -> None:
+        self._kinds = [_kind(each) for each in teacher]
+
+    @property
+    def scores(self) -> int | None:
+        """The index of the first output that scores classes; None where none does."""
+        found = (k for k, kind in enumerate(self._kinds) if kind in (_SCORES, _PROBABILITIES))
+        return next(found, None)
+
+    def __call__(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
+        """Return the mean of the distances of all outputs, ``[]``."""
+        found = [
+            _distance(kind, output.float(), target.float())
+            for kind, output, target in zip(self._kinds, outputs, teacher, strict=True)
+            if kind != _INTEGERS
+        ]
+        return torch.stack(found).mean()
+
+    def of_labels(self, outputs: Sequence[Tensor], labels: Tensor) -> Tensor:
+        """Return the cross entropy of the labels, ``[]``; 0 where no output scores classes."""
+        index = self.scores
+        if index is None:
+            return torch.zeros(())
+        logarithms = _logarithms(self._kinds[index], outputs[index].float())
+        return functional.nll_loss(logarithms, labels)
+
+
+_INTEGERS, _NUMBERS, _SCORES, _PROBABILITIES = "integers", "numbers", "scores", "probabilities"
+
+
+def _kind(output: Tensor) -> str:
+    if not output.is_floating_point():
+        return _INTEGERS
+    if output.ndim != 2 or output.shape[1] < 2:
+        return _NUMBERS
+    sums = output.sum(1)
+    sums_to_one = torch.allclose(sums, torch.ones_like(sums), atol=_SUM_TOLERANCE)
+    return _PROBABILITIES if bool((output >= 0).all()) and sums_to_one else _SCORES
+
+
+def _logarithms(kind: str, output: Tensor) -> Tensor:
+    if kind == _PROBABILITIES:
+        return torch.log(output.clamp_min(_SMALLEST))
+    return functional.log_softmax(output, 1)
+
+
+def _distance(kind: str, output: Tensor, teacher: Tensor) -> Tensor:
+    if kind == _NUMBERS:
+        power = teacher.square().mean().clamp_min(_SMALLEST)
+        return functional.mse_loss(output, teacher) / power
+    wanted = _logarithms(kind, teacher)
+    return functional.kl_div(
+        _logarithms(kind, output), wanted, reduction="batchmean", log_target=True
+    )

@@ -1,0 +1,352 @@
+"""The training of a plan: the float model is the teacher, labels help where there are any."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from intact.data.batching import Batch
+from intact.engines.session import FloatModel
+from intact.errors import UsageError
+from intact.improve.learn.augment import augmented
+from intact.improve.learn.batches import Labelled, Pool
+from intact.improve.learn.checkpoints import read_checkpoint, write_checkpoint
+from intact.improve.learn.instructions import Quantize
+from intact.improve.learn.losses import Distillation
+from intact.improve.learn.module import QuantizedModule
+from intact.improve.learn.quantizers import Quantizer
+
+WARM_UP = 0.05
+"""Share of the steps in which the learning rates rise from 0."""
+SCALE_RATE = 0.01
+"""Learning rate of the binary logarithms of scales (Jain et al. 2020), and of zero points."""
+_EVERY = 30.0
+"""Seconds between checkpoints within an epoch."""
+
+
+@dataclass(frozen=True)
+class Schedule:
+    """How long, how fast and by what is trained.
+
+    Attributes:
+        epochs: Passes over the samples at most.
+        rate: By how many steps of its quantizer an update moves a weight, about, at the start.
+        label_weight: Share of the labels in the loss; the rest is the teacher's.
+        patience: Epochs without gain after which training ends.
+        seed: Decides orders, changes of images and what is held out.
+        augment: Changes of images.
+    """
+
+    epochs: int = 10
+    rate: float = 0.01
+    label_weight: float = 0.0
+    patience: int = 5
+    seed: int = 0
+    augment: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Epoch:
+    """What an epoch came to.
+
+    Attributes:
+        number: From 1; 0 is the plan before training.
+        loss: Mean of the steps; nan before training.
+        held_out: Loss on the samples that are held out.
+        accuracy: Percent of them that are right, or agree with the teacher where there are no
+            labels; None where no output scores classes.
+        seconds: That it took.
+    """
+
+    number: int
+    loss: float
+    held_out: float
+    accuracy: float | None
+    seconds: float
+
+
+@dataclass
+class Trained:
+    """What training came to.
+
+    Attributes:
+        epochs: All of them, with the plan before training as the first.
+        best: Number of the epoch whose parameters the module has.
+        stopped: Why training ended before its last epoch; "" if it did not.
+    """
+
+    epochs: list[Epoch] = field(default_factory=list)
+    best: int = 0
+    stopped: str = ""
+
+
+Report: TypeAlias = Callable[[Epoch], None]
+Progress: TypeAlias = Callable[[int, int | None], None]
+
+
+@dataclass
+class _Place:
+    """Where training is: the next epoch and step, and the losses of the epoch so far."""
+
+    epoch: int = 1
+    step: int = 0
+    losses: list[float] = field(default_factory=list)
+
+
+class Trainer:
+    """Trains a module in place.
+
+    Args:
+        module: Of a plan; it gets the parameters of the best epoch.
+        pool: The samples.
+        schedule: How.
+        threads: Of the teacher; 0 for all cores.
+        checkpoint: Where the state is kept, to resume after a kill; None for nowhere.
+
+    Raises:
+        UsageError: Labels are to count, and there are none or no output for them.
+    """
+
+    def __init__(
+        self,
+        module: QuantizedModule,
+        pool: Pool,
+        schedule: Schedule,
+        *,
+        threads: int = 0,
+        checkpoint: Path | None = None,
+    ) -> None:
+        self._module, self._pool, self._schedule = module, pool, schedule
+        self._teacher = FloatModel(module.plan.graph, threads=threads)
+        self._checkpoint, self._saved = checkpoint, time.monotonic()
+        self._optimizer = torch.optim.Adam(parameter_groups(module, schedule.rate))
+        self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
+        first = next(pool.held_out())
+        self._loss = Distillation(self._taught(_tensors(first.inputs)))
+        if schedule.label_weight > 0 and (not pool.has_labels or self._loss.scores is None):
+            why = "no output scores classes" if pool.has_labels else "there are no labels"
+            raise UsageError(
+                f"labels cannot be trained on: {why}", remedy="leave out --label-weight"
+            )
+        self._place, self._done = _Place(), Trained()
+        self._best: dict[str, Tensor] = {}
+
+    def run(
+        self,
+        *,
+        resume: bool = False,
+        report: Report | None = None,
+        progress: Progress | None = None,
+    ) -> Trained:
+        """Train to the end.
+
+        Args:
+            resume: Go on from the checkpoint, if there is one.
+            report: Called after every epoch, and before the first.
+            progress: Called with the steps done and of all.
+
+        Raises:
+            UsageError: The checkpoint is of another training.
+        """
+        if resume:
+            self._resume()
+        if not self._done.epochs:
+            self._judge(math.nan, 0.0, report)
+        while self._place.epoch <= self._schedule.epochs and not self._done.stopped:
+            started = time.monotonic()
+            self._train_epoch(progress)
+            if not self._done.stopped:
+                self._judge(float(np.mean(self._place.losses)), time.monotonic() - started, report)
+                self._place = _Place(self._place.epoch + 1)
+                self._save()
+        self._module.load_state_dict(self._best)
+        return self._done
+
+    def _train_epoch(self, progress: Progress | None) -> None:
+        """Train from the place where training is to the end of the epoch."""
+        place, steps = self._place, self._pool.steps
+        self._module.train()
+        for index, batch in enumerate(self._pool.epoch(place.epoch)):
+            if index < place.step:
+                continue
+            loss = self._step(index, batch)
+            if not math.isfinite(loss):
+                self._done.stopped = self._why_not_finite(batch)
+                return
+            place.step = index + 1
+            place.losses.append(loss)
+            if time.monotonic() - self._saved > _EVERY:
+                self._save()
+            if progress is not None:
+                progress((place.epoch - 1) * steps + place.step, self._schedule.epochs * steps)
+
+    def _step(self, index: int, batch: Labelled) -> float:
+        """Train on a batch; return its loss."""
+        epoch, schedule = self._place.epoch, self._schedule
+        done = (epoch - 1) * self._pool.steps + index
+        factor = rate_factor(done, schedule.epochs * self._pool.steps)
+        for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
+            group["lr"] = rate * factor
+        random = torch.Generator().manual_seed(hash((schedule.seed, epoch, index)) % (1 << 62))
+        inputs = augmented(_tensors(batch.inputs), schedule.augment, random)
+        self._optimizer.zero_grad(set_to_none=True)
+        loss = self._loss_of(inputs, batch.labels)
+        value = float(loss.detach())
+        if math.isfinite(value):
+            loss.backward()  # type: ignore[no-untyped-call]
+            self._optimizer.step()
+        return value
+
+    def _loss_of(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
+        outputs, weight = self._run(inputs), self._schedule.label_weight
+        loss = self._loss(outputs, self._taught(inputs))
+        if labels is None or weight <= 0:
+            return loss
+        return (1 - weight) * loss + weight * self._loss.of_labels(
+            outputs, torch.from_numpy(labels)
+        )
+
+    def _run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        result = self._module(**inputs)
+        return result if isinstance(result, tuple) else (result,)
+
+    def _taught(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
+        """Return the float model's outputs."""
+        found = self._teacher.run({name: tensor.numpy() for name, tensor in inputs.items()})
+        return tuple(torch.from_numpy(found[name].copy()) for name in self._teacher.outputs)
+
+    def _judge(self, loss: float, seconds: float, report: Report | None) -> None:
+        """Measure on what is held out; keep the parameters if they are the best so far."""
+        number = self._place.epoch if self._done.epochs else 0
+        held_out, accuracy = self._measured()
+        epoch = Epoch(number, loss, held_out, accuracy, seconds)
+        earlier = min((each.held_out for each in self._done.epochs), default=math.inf)
+        self._done.epochs.append(epoch)
+        if held_out < earlier or not self._best:
+            self._done.best = number
+            self._best = {n: t.detach().clone() for n, t in self._module.state_dict().items()}
+        elif number - self._done.best >= self._schedule.patience:
+            self._done.stopped = f"no gain in {self._schedule.patience} epochs"
+        if report is not None:
+            report(epoch)
+
+    def _measured(self) -> tuple[float, float | None]:
+        """Return the loss on what is held out, and the percentage that is right."""
+        self._module.eval()
+        total = right = count = 0.0
+        with torch.no_grad():
+            for batch in self._pool.held_out():
+                inputs = _tensors(batch.inputs)
+                outputs, size = self._run(inputs), len(next(iter(inputs.values())))
+                total += size * float(self._loss_of(inputs, batch.labels))
+                count += size
+                if self._loss.scores is not None:
+                    wanted = self._wanted(inputs, batch)
+                    right += float((outputs[self._loss.scores].argmax(1) == wanted).sum())
+        return total / count, None if self._loss.scores is None else 100 * right / count
+
+    def _wanted(self, inputs: Mapping[str, Tensor], batch: Labelled) -> Tensor:
+        if batch.labels is not None:
+            return torch.from_numpy(batch.labels)
+        return self._taught(inputs)[self._loss.scores or 0].argmax(1)
+
+    def _why_not_finite(self, batch: Labelled) -> str:
+        """Say where numbers stop being finite."""
+        place = f"epoch {self._place.epoch}, step {self._place.step + 1}"
+        name = self._module.first_not_finite(**_tensors(batch.inputs))
+        where = f"first in {name!r}" if name else "in the loss itself"
+        return f"the loss is not finite in {place}, {where}: the best epoch before is kept"
+
+    # ---- checkpoints -------------------------------------------------------------------------
+
+    def _save(self) -> None:
+        if self._checkpoint is None:
+            return
+        self._saved = time.monotonic()
+        write_checkpoint(
+            self._checkpoint,
+            {
+                "of": self._identity(),
+                "module": self._module.state_dict(),
+                "optimizer": self._optimizer.state_dict(),
+                "best": self._best,
+                "place": asdict(self._place),
+                "done": asdict(self._done),
+            },
+        )
+
+    def _resume(self) -> None:
+        kept = None if self._checkpoint is None else read_checkpoint(self._checkpoint)
+        if kept is None:
+            return
+        if kept["of"] != self._identity():
+            raise UsageError(
+                f"{self._checkpoint}: is of a training with other options, data or another plan",
+                remedy="give the same, or remove the file",
+            )
+        self._module.load_state_dict(kept["module"])
+        self._optimizer.load_state_dict(kept["optimizer"])
+        self._best, self._place = kept["best"], _Place(**kept["place"])
+        done = kept["done"]
+        self._done = Trained([Epoch(**e) for e in done["epochs"]], done["best"], done["stopped"])
+
+    def _identity(self) -> dict[str, Any]:
+        """Return what a training is known by."""
+        module = self._module
+        schedule = {**asdict(self._schedule), "augment": list(self._schedule.augment)}
+        how = [str(module.learning), str(module.folding), self._pool.count, self._pool.size]
+        return {"plan": module.plan.graph.hash, "how": how, "schedule": schedule}
+
+
+def rate_factor(step: int, steps: int) -> float:
+    """Return the learning rate at a step over the largest: up in a line, down as a cosine.
+
+    >>> [round(rate_factor(step, 100), 2) for step in (0, 4, 52, 99)]
+    [0.2, 1.0, 0.5, 0.0]
+    """
+    rising = max(round(WARM_UP * steps), 1)
+    if step < rising:
+        return (step + 1) / rising
+    return 0.5 * (1 + math.cos(math.pi * (step - rising) / max(steps - rising, 1)))
+
+
+def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any]]:
+    """Group the parameters of a module for an optimizer of the kind of Adam.
+
+    An update of Adam moves a parameter by about the learning rate. That of a weight is given in
+    steps of its quantizer, so that weights of 8 and of 2 bits move alike on their grids. Parameters
+    without a quantizer have the median of these rates, scales a rate of their own.
+
+    Args:
+        module: The module.
+        rate: Steps of the quantizer.
+    """
+    learned = module.constants.learned()
+    groups: list[dict[str, Any]] = []
+    grouped: set[str] = set()
+    for each in module.program.instructions:
+        if isinstance(each, Quantize) and each.is_constant:
+            name = each.reads[0].partition("/folded/")[0]
+            quantizer = module.quantizers[each.quantizer]
+            if name in learned and name not in grouped and isinstance(quantizer, Quantizer):
+                grouped.add(name)
+                step = float(quantizer.scale().mean())
+                groups.append({"params": [learned[name]], "lr": rate * step})
+    usual = float(np.median([group["lr"] for group in groups])) if groups else rate * 0.01
+    others: list[nn.Parameter | Tensor] = [t for n, t in learned.items() if n not in grouped]
+    others += module.norms.parameters()
+    groups.append({"params": others, "lr": usual})
+    groups.append({"params": module.scale_parameters(), "lr": SCALE_RATE})
+    return [group for group in groups if group["params"]]
+
+
+def _tensors(inputs: Batch) -> dict[str, Tensor]:
+    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
