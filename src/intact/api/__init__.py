@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from intact.api._inspect import convert_ranges, inspect
     from intact.api._quantize import quantize, quantize_for
     from intact.api._search import replay_strategy, search_strategy
+    from intact.api._train import train
     from intact.api._verify import verify, verify_all
     from intact.flow.search import FoundStrategy
     from intact.flow.sources import load_result
@@ -35,6 +36,7 @@ HOMES = {
     "read_quantized": "intact.api._export",
     "replay_strategy": "intact.api._search",
     "search_strategy": "intact.api._search",
+    "train": "intact.api._train",
     "verify": "intact.api._verify",
     "verify_all": "intact.api._verify",
 }
@@ -55,6 +57,7 @@ __all__ = [
     "read_quantized",
     "replay_strategy",
     "search_strategy",
+    "train",
     "verify",
     "verify_all",
 ]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from intact import __version__
-from intact.cli.commands import convert, evaluate, quantize, run, search, targets
+from intact.cli.commands import convert, evaluate, quantize, run, search, targets, train
 from intact.errors import nearest
 
 WRONG_USE = 2
@@ -67,6 +67,7 @@ TARGETS.add_command(targets.SHOW)
 for _command in (
     quantize.QUANTIZE,
     search.SEARCH,
+    train.TRAIN,
     quantize.IMPORT,
     evaluate.INSPECT,
     evaluate.EVALUATE,

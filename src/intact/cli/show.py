@@ -32,11 +32,11 @@ def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
     if not isinstance(found, Mapping):
         result(found, seconds=seconds, as_json=as_json)
     elif as_json:
-        made = {name: _as_json(each) for name, each in found.items()}
+        made = {name: json_of(each) for name, each in found.items()}
         print_json({"results": made, "refused": _said(found.refused), "seconds": seconds})
     else:
         for each in found.values():
-            _made(each)
+            made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
             _notes(each)
             _loss(each)
@@ -45,7 +45,7 @@ def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
         of = f" of {len(found) + len(found.refused)}" if found.refused else ""
         say(escape(f"{len(found)}{of} targets, {seconds:.1f} s"))
         for folder in folders if any(map(_is_verifiable, found.values())) else ():
-            say(f"[dim]next: intact verify {escape(_to_paste(folder))}[/]")
+            say(f"[dim]next: intact verify {escape(to_paste(folder))}[/]")
 
 
 def _said(errors: Mapping[str, IntactError]) -> dict[str, str]:
@@ -63,14 +63,14 @@ def _refused(what: str, errors: Mapping[str, IntactError]) -> None:
 def result(found: Result, *, seconds: float, as_json: bool) -> None:
     """Print what ``quantize`` made, how long it took and what may come next."""
     if as_json:
-        print_json({**_as_json(found), "seconds": seconds})
+        print_json({**json_of(found), "seconds": seconds})
         return
-    _made(found)
+    made(found)
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
     _notes(found)
     _loss(found)
-    where = escape(_to_paste(found.folder or Path()))
+    where = escape(to_paste(found.folder or Path()))
     say(f"[dim]next: intact evaluate {where} --data FILE[/]")
     if _is_verifiable(found):
         say(f"[dim]      intact verify {where}[/]")
@@ -88,13 +88,14 @@ def _is_verifiable(found: Result) -> bool:
     return bool(runnable(found.exports))
 
 
-def _to_paste(folder: Path) -> str:
+def to_paste(folder: Path) -> str:
     """Write a folder for a command line; a name that begins with a dash is no option."""
     text = str(folder)
     return shlex.quote(f"./{text}" if text.startswith("-") else text)
 
 
-def _as_json(found: Result) -> dict[str, object]:
+def json_of(found: Result) -> dict[str, object]:
+    """Return what a script wants to know of a result."""
     decisions = found.plan.decisions.values()
     float_bytes, quantized_bytes = found.sizes()
     return {
@@ -118,7 +119,7 @@ def _samples(found: Result) -> int:
     return max((tensor.samples for tensor in seen), default=0)
 
 
-def _made(found: Result) -> None:
+def made(found: Result) -> None:
     """Say what was written, and how much of it computes with integers."""
     decisions = found.plan.decisions.values()
     quantized = sum(decision.quantized for decision in decisions)

@@ -35,6 +35,7 @@ from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
+from intact.improve.trained import Trained
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.plan_file import WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
@@ -61,6 +62,7 @@ class Result:
         recipe: The options that made it, as TOML; empty where they are not known.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
+        trained: How training went, where this result was just trained. It is not stored either.
     """
 
     plan: QuantizedGraph
@@ -70,6 +72,7 @@ class Result:
     folder: Path | None = None
     recipe: str = ""
     loss: Loss | None = None
+    trained: Trained | None = None
 
     def __post_init__(self) -> None:
         """Let the plan name the preprocessing, as it names the other files."""

@@ -43,6 +43,7 @@ class Provenance(
             completed`` if it was calibrated further.
         states: Inputs by the output that is fed to them in the next sample.
         statistics: SHA-256 of the statistics beside the plan.
+        trained: What was learned in training, and in which epoch.
         weight_method: Threshold method of weights.
     """
 
@@ -65,6 +66,7 @@ class Provenance(
     source: str = ""
     states: dict[str, str] = {}
     statistics: str = ""
+    trained: str = ""
     weight_method: str = ""
 
     def read(self, producer: str, file_format: str = "") -> Provenance:
@@ -110,6 +112,10 @@ class Provenance(
     def searched(self, search: str) -> Provenance:
         """Add the search that found the plan."""
         return msgspec.structs.replace(self, search=search)
+
+    def trained_by(self, how: str) -> Provenance:
+        """Add how scales and weights were trained; the statistics are of the weights before."""
+        return msgspec.structs.replace(self, trained=how, statistics="")
 
     def written(self, formats: Iterable[str], io: str) -> Provenance:
         """Add the formats and the ``Io`` of the written files."""

@@ -45,6 +45,7 @@ from intact.recipe.kinds import (
     target,
 )
 from intact.recipe.numbers import Count, Number, Numbers, TextOrNumber, Whole
+from intact.recipe.training import TrainCommand
 
 if TYPE_CHECKING:
     from intact.data.metric import MetricFunction
@@ -324,5 +325,6 @@ COMMANDS: dict[str, type[Options]] = {
     "import": ImportCommand,
     "export": ExportCommand,
     "search": SearchCommand,
+    "train": TrainCommand,
 }
 """The commands whose results hold recipes."""

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -23,6 +25,7 @@ from intact.improve.learn.instructions import Quantize
 from intact.improve.learn.losses import Distillation
 from intact.improve.learn.module import QuantizedModule
 from intact.improve.learn.quantizers import Quantizer
+from intact.improve.trained import Epoch, Trained
 
 WARM_UP = 0.05
 """Share of the steps in which the learning rates rise from 0."""
@@ -39,7 +42,9 @@ class Schedule:
     Attributes:
         epochs: Passes over the samples at most.
         rate: By how many steps of its quantizer an update moves a weight, about, at the start.
-        label_weight: Share of the labels in the loss; the rest is the teacher's.
+        label_weight: Share of the labels in the loss, where there are any that an output scores;
+            the rest is the teacher's.
+        asks_for_labels: Whether it is an error if there are none.
         patience: Epochs without gain after which training ends.
         seed: Decides orders, changes of images and what is held out.
         augment: Changes of images.
@@ -47,45 +52,11 @@ class Schedule:
 
     epochs: int = 10
     rate: float = 0.01
-    label_weight: float = 0.0
+    label_weight: float = 0.5
+    asks_for_labels: bool = False
     patience: int = 5
     seed: int = 0
     augment: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True)
-class Epoch:
-    """What an epoch came to.
-
-    Attributes:
-        number: From 1; 0 is the plan before training.
-        loss: Mean of the steps; nan before training.
-        held_out: Loss on the samples that are held out.
-        accuracy: Percent of them that are right, or agree with the teacher where there are no
-            labels; None where no output scores classes.
-        seconds: That it took.
-    """
-
-    number: int
-    loss: float
-    held_out: float
-    accuracy: float | None
-    seconds: float
-
-
-@dataclass
-class Trained:
-    """What training came to.
-
-    Attributes:
-        epochs: All of them, with the plan before training as the first.
-        best: Number of the epoch whose parameters the module has.
-        stopped: Why training ended before its last epoch; "" if it did not.
-    """
-
-    epochs: list[Epoch] = field(default_factory=list)
-    best: int = 0
-    stopped: str = ""
 
 
 Report: TypeAlias = Callable[[Epoch], None]
@@ -131,7 +102,9 @@ class Trainer:
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         first = next(pool.held_out())
         self._loss = Distillation(self._taught(_tensors(first.inputs)))
-        if schedule.label_weight > 0 and (not pool.has_labels or self._loss.scores is None):
+        if not 0 <= schedule.label_weight <= 1:
+            raise UsageError(f"--label-weight {schedule.label_weight:g}", remedy="give 0 to 1")
+        if schedule.asks_for_labels and (not pool.has_labels or self._loss.scores is None):
             why = "no output scores classes" if pool.has_labels else "there are no labels"
             raise UsageError(
                 f"labels cannot be trained on: {why}", remedy="leave out --label-weight"
@@ -159,7 +132,7 @@ class Trainer:
         if resume:
             self._resume()
         if not self._done.epochs:
-            self._judge(math.nan, 0.0, report)
+            self._judge(None, 0.0, report)
         while self._place.epoch <= self._schedule.epochs and not self._done.stopped:
             started = time.monotonic()
             self._train_epoch(progress)
@@ -208,7 +181,7 @@ class Trainer:
     def _loss_of(self, inputs: Mapping[str, Tensor], labels: Any) -> Tensor:
         outputs, weight = self._run(inputs), self._schedule.label_weight
         loss = self._loss(outputs, self._taught(inputs))
-        if labels is None or weight <= 0:
+        if labels is None or weight <= 0 or self._loss.scores is None:
             return loss
         return (1 - weight) * loss + weight * self._loss.of_labels(
             outputs, torch.from_numpy(labels)
@@ -223,7 +196,7 @@ class Trainer:
         found = self._teacher.run({name: tensor.numpy() for name, tensor in inputs.items()})
         return tuple(torch.from_numpy(found[name].copy()) for name in self._teacher.outputs)
 
-    def _judge(self, loss: float, seconds: float, report: Report | None) -> None:
+    def _judge(self, loss: float | None, seconds: float, report: Report | None) -> None:
         """Measure on what is held out; keep the parameters if they are the best so far."""
         number = self._place.epoch if self._done.epochs else 0
         held_out, accuracy = self._measured()
@@ -279,7 +252,7 @@ class Trainer:
                 "optimizer": self._optimizer.state_dict(),
                 "best": self._best,
                 "place": asdict(self._place),
-                "done": asdict(self._done),
+                "done": msgspec.to_builtins(self._done),
             },
         )
 
@@ -295,8 +268,7 @@ class Trainer:
         self._module.load_state_dict(kept["module"])
         self._optimizer.load_state_dict(kept["optimizer"])
         self._best, self._place = kept["best"], _Place(**kept["place"])
-        done = kept["done"]
-        self._done = Trained([Epoch(**e) for e in done["epochs"]], done["best"], done["stopped"])
+        self._done = msgspec.convert(kept["done"], Trained)
 
     def _identity(self) -> dict[str, Any]:
         """Return what a training is known by."""
@@ -304,6 +276,18 @@ class Trainer:
         schedule = {**asdict(self._schedule), "augment": list(self._schedule.augment)}
         how = [str(module.learning), str(module.folding), self._pool.count, self._pool.size]
         return {"plan": module.plan.graph.hash, "how": how, "schedule": schedule}
+
+
+@contextmanager
+def with_threads(threads: int) -> Iterator[None]:
+    """Let torch use so many threads within; 0 leaves what it uses."""
+    before = torch.get_num_threads()
+    if threads:
+        torch.set_num_threads(threads)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
 
 
 def rate_factor(step: int, steps: int) -> float:
@@ -338,7 +322,7 @@ def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any
             quantizer = module.quantizers[each.quantizer]
             if name in learned and name not in grouped and isinstance(quantizer, Quantizer):
                 grouped.add(name)
-                step = float(quantizer.scale().mean())
+                step = float(quantizer.scale().detach().mean())
                 groups.append({"params": [learned[name]], "lr": rate * step})
     usual = float(np.median([group["lr"] for group in groups])) if groups else rate * 0.01
     others: list[nn.Parameter | Tensor] = [t for n, t in learned.items() if n not in grouped]

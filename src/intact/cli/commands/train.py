@@ -1,0 +1,32 @@
+"""The command that trains: ``train``."""
+
+from __future__ import annotations
+
+import time
+
+from intact.cli.parameters import Command, Given
+from intact.recipe.training import TrainCommand, TrainOptions
+
+
+def _train(given: Given[TrainCommand]) -> None:
+    """Train a result with the arithmetic of its target, so that less is lost; needs torch.
+
+    The float model is the teacher: labels are not needed, and used where there are some. A training
+    that was killed goes on with --resume.
+
+    Example: intact train out/ --data train.npz --epochs 10 --output trained/
+    """
+    from intact import api
+    from intact.cli import show_training
+    from intact.cli.printing import progress as shown
+
+    start = time.perf_counter()
+    options = given.options
+    with shown("training", quiet=options.as_json) as progress:
+        arguments = {**given.of(TrainOptions), "progress": progress}
+        report = show_training.reporting(quiet=options.as_json)
+        result = api.train(**arguments, report=report)
+    show_training.trained(result, seconds=time.perf_counter() - start, as_json=options.as_json)
+
+
+TRAIN = Command("train", TrainCommand, _train)

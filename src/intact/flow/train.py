@@ -1,0 +1,143 @@
+"""Train a result: its plan as a module, the float model as the teacher, a result again."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from intact.data.progress import begin
+from intact.data.stream import Samples
+from intact.errors import MissingExtraError, UsageError
+from intact.flow.execution import in_numbers
+from intact.flow.first_run import run_once
+from intact.flow.preprocessing import steps_for
+from intact.flow.quantize import recipe_of
+from intact.flow.result import Result, check_output
+from intact.flow.samples import open_fed
+from intact.flow.sources import deployment_of, load_result
+from intact.improve.trained import Epoch, Trained
+
+if TYPE_CHECKING:
+    from intact.plan import QuantizedGraph
+    from intact.recipe.training import TrainOptions
+
+CHECKPOINT, LOG = ".train.pt", ".train.jsonl"
+"""What lies beside the output folder while it is trained, and after: the state, the loss curve."""
+
+
+def refuse_without_torch() -> None:
+    """Refuse to train without torch.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    if find_spec("torch") is None:
+        raise MissingExtraError(
+            "training needs torch, which is not installed", remedy="pip install 'intact[train]'"
+        )
+
+
+def train(options: TrainOptions) -> Result:
+    """Train the plan of a result.
+
+    Raises:
+        IntactError: The folder, the data or an option is wrong, or torch is missing.
+    """
+    refuse_without_torch()
+    output = None if options.output is None else Path(options.output)
+    if options.resume and output is None:
+        raise UsageError("--resume without --output", remedy="name the folder as before")
+    loaded = load_result(options.result)
+    if output is not None:
+        check_output(output)
+    formats = options.formats or list(loaded.exports)
+    deployment = deployment_of(loaded.plan.target, formats, options.io)
+    plan, trained = _trained(options, loaded, output)
+    begin(options.progress, "writing")
+    result = deployment.result(plan, None, loaded.preprocess)
+    run_once(result, threads=options.threads)
+    result.trained = trained
+    result.recipe = recipe_of("train", options, result)
+    if output is not None:
+        result.save(output)
+        _beside(output, CHECKPOINT).unlink(missing_ok=True)
+    return result
+
+
+def _trained(
+    options: TrainOptions, loaded: Result, output: Path | None
+) -> tuple[QuantizedGraph, Trained]:
+    """Train; return the plan with what was learned, and how it went."""
+    from intact.improve.learn.batches import Pool
+    from intact.improve.learn.module import QuantizedModule
+    from intact.improve.learn.training import Schedule, Trainer, with_threads
+    from intact.improve.learn.write_back import trained_plan
+
+    module = QuantizedModule(
+        loaded.plan, learning=options.quantizers, batch_norm=options.batch_norm
+    )
+    begin(options.progress, "reading samples")
+    pool = Pool(_open(options, loaded), options.batch, options.seed)
+    weight = options.label_weight
+    schedule = Schedule(
+        epochs=options.epochs,
+        rate=options.rate,
+        label_weight=_USUAL_WEIGHT if weight is None else weight,
+        asks_for_labels=weight is not None and weight > 0,
+        patience=options.patience,
+        seed=options.seed,
+        augment=tuple(options.augment),
+    )
+    checkpoint = None if output is None else _beside(output, CHECKPOINT)
+    with with_threads(options.threads):
+        trainer = Trainer(module, pool, schedule, threads=options.threads, checkpoint=checkpoint)
+        log = _Log(None if output is None else _beside(output, LOG), options)
+        begin(options.progress, "training")
+        found = trainer.run(resume=options.resume, report=log, progress=options.progress)
+        plan = trained_plan(module)
+    how = f"{module.learning}, best of {len(found.epochs) - 1} epochs: {found.best}"
+    return replace(plan, provenance=loaded.plan.provenance.trained_by(how)), found
+
+
+_USUAL_WEIGHT = 0.5
+
+
+def _open(options: TrainOptions, result: Result) -> Samples:
+    mask = result.plan.provenance.mask
+    opened = open_fed(
+        options.data,
+        result.plan.graph,
+        options,
+        result.plan.provenance,
+        preprocess=steps_for(options, options.data, result.preprocess),
+        limit=options.samples,
+        labels=options.labels,
+        skip_bad=options.skip_bad,
+        unread=frozenset({mask} if mask else ()),
+    )
+    return replace(in_numbers(opened, result.plan), progress=options.progress)
+
+
+def _beside(folder: Path, suffix: str) -> Path:
+    return folder.with_name(folder.name + suffix)
+
+
+class _Log:
+    """Writes the loss curve, a line of JSON an epoch, and tells who wants to know."""
+
+    def __init__(self, path: Path | None, options: TrainOptions) -> None:
+        self._path, self._report = path, options.report
+        if path is not None and not options.resume:
+            path.unlink(missing_ok=True)
+
+    def __call__(self, epoch: Epoch) -> None:
+        if self._path is not None:
+            with self._path.open("a", encoding="utf-8") as file:
+                file.write(json.dumps(msgspec.to_builtins(epoch)) + "\n")
+        if self._report is not None:
+            self._report(epoch)
