@@ -26,7 +26,11 @@ def batch_norm(node: ir.Node) -> Apply:
     epsilon = _epsilon(node)
 
     def apply(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return F.batch_norm(x, mean, variance, scale, shift, False, 0.0, epsilon)
+        if not (mean.requires_grad or variance.requires_grad):
+            return F.batch_norm(x, mean, variance, scale, shift, False, 0.0, epsilon)
+        shape = (-1, *(1,) * (x.ndim - 2))
+        factor = scale * torch.rsqrt(variance + epsilon)
+        return x * factor.reshape(shape) + (shift - mean * factor).reshape(shape)
 
     return apply
 

@@ -55,11 +55,9 @@ class _Cell:
     couples: bool
     resets_after: bool
 
-    def clipped(self, sums: Tensor) -> Tensor:
-        return sums if self.clip is None else sums.clamp(-self.clip, self.clip)
-
     def applied(self, function: int, sums: Tensor) -> Tensor:
-        return self.functions[function](self.clipped(sums))
+        sums = sums if self.clip is None else sums.clamp(-self.clip, self.clip)
+        return self.functions[function](sums)
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def _lstm(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State
     keep = 1 - enter if cell.couples else cell.applied(0, forget)
     memory = keep * before + enter * cell.applied(1, c)
     leave = cell.applied(0, o if p is None else o + p[1] * memory)
-    return leave * cell.functions[2](cell.clipped(memory)), memory
+    return leave * cell.functions[2](memory), memory  # ONNX Runtime does not clip it
 
 
 _STEPS: Mapping[str, Callable[[_Cell, _Weights, Tensor, _State], _State]] = MappingProxyType(
