@@ -12,10 +12,12 @@ import pytest
 import torch
 
 from intact.engines.session import Optimization, make_session
-from intact.errors import ModelError
 from intact.graph import Graph
-from intact.improve.learn.operators import RULES, prepare
+from intact.improve.learn.operators import prepare
 from tests.improve.learn.operators.cases import CASES, Array, Case, Steer
+
+NOT_EMPTY = frozenset({"GroupNormalization"})
+"""Operators for whose kind of case ONNX Runtime refuses to have no rows."""
 
 FEW = {case.operator: case for case in CASES if case.rows}
 
@@ -40,9 +42,13 @@ def tensors(case: Case, dtype: torch.dtype = torch.float32) -> list[torch.Tensor
 
 def computed(node: ir.Node, given: Sequence[torch.Tensor | None]) -> list[torch.Tensor]:
     before = [None if each is None else each.clone() for each in given]
-    result = prepare(node)(*given)
+    found = listed(prepare(node)(*given))
     for old, new in zip(before, given, strict=True):
         assert old is None or torch.equal(old.nan_to_num(), new.nan_to_num()), "a changed input"
+    return found
+
+
+def listed(result: torch.Tensor | tuple[torch.Tensor, ...]) -> list[torch.Tensor]:
     return list(result) if isinstance(result, tuple) else [result]
 
 
@@ -75,27 +81,23 @@ def with_rows(case: Case, rows: int) -> Case:
     return replace(case, inputs=(repeated, *case.inputs[1:]))
 
 
-NOT_EMPTY = {
-    "ArgMax",
-    "ArgMin",
-}
-"""Operators that ONNX Runtime refuses for no rows, or torch."""
-
-
 @pytest.mark.parametrize("case", FEW.values(), ids=str)
 def test_any_number_of_rows(case: Case) -> None:
     apply = prepare(node_of(case))
     for rows in (1, 3, 0):
         own = with_rows(case, rows)
-        try:
-            wanted = in_runtime(own)
-        except Exception:
+        if rows == 0 and case.operator in NOT_EMPTY:
             continue
-        result = apply(*tensors(own))
-        compare(own, list(result) if isinstance(result, tuple) else [result], wanted, same=True)
+        compare(own, listed(apply(*tensors(own))), in_runtime(own), same=True)
 
 
-SMOOTH = [c for c in CASES if any(a is not None and a.dtype == np.float32 for a in c.arrays())]
+def is_smooth(case: Case) -> bool:
+    """Whether there is a gradient: equal numbers have none where they are compared."""
+    found = [each for each in case.arrays() if each is not None and each.dtype == np.float32]
+    return bool(found) and all(np.unique(each).size == each.size for each in found)
+
+
+SMOOTH = [case for case in CASES if is_smooth(case)]
 
 
 @pytest.mark.parametrize("case", SMOOTH, ids=str)
@@ -107,8 +109,7 @@ def test_the_gradient_is_that_of_small_differences(case: Case) -> None:
     apply = prepare(node_of(case))
 
     def smooth(*inputs: Any) -> tuple[torch.Tensor, ...]:
-        result = apply(*inputs)
-        found = result if isinstance(result, tuple) else (result,)
+        found = listed(apply(*inputs))
         return tuple(each for each in found if each.is_floating_point() and each.requires_grad)
 
     if smooth(*given):
