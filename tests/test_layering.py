@@ -256,7 +256,9 @@ def test_torch_is_at_home_in_one_folder() -> None:
     source = "from intact.improve.learn import module\n"
     assert imports_of_homes(source, "improve.learn.module") == []
     assert len(imports_of_homes(source, "flow.train")) == 1
-    assert imports_of_homes("def f():\n    import intact.improve.learn.module\n", "flow.train") == []
+    assert (
+        imports_of_homes("def f():\n    import intact.improve.learn.module\n", "flow.train") == []
+    )
 
 
 def test_late_and_typing_imports_of_optional_packages_pass() -> None:

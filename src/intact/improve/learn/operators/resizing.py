@@ -145,7 +145,8 @@ class _Method:
 
 
 def _triangle(distance: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    return np.maximum(1 - np.abs(distance.astype(np.float64)), 0)
+    weights: npt.NDArray[np.float64] = np.maximum(1 - np.abs(distance.astype(np.float64)), 0)
+    return weights
 
 
 def _cubic(distance: npt.NDArray[np.floating], a: float) -> npt.NDArray[np.float64]:
