@@ -73,6 +73,9 @@ OPTIONAL = frozenset(
     ]
 )
 
+# A folder may import the packages for which it is the only place.
+AT_HOME = {"improve.learn": frozenset(["torch"])}
+
 FILES = sorted(PACKAGE.rglob("*.py"))
 
 
@@ -166,9 +169,24 @@ def imported_at_load(node: ast.AST) -> Iterator[tuple[int, str]]:
 def heavy_imports(source: str, module: str) -> list[str]:
     """Return the optional packages that importing ``module`` would import."""
     found = imported_at_load(ast.parse(source))
-    return [
-        f"{module}:{line} imports {name} at the top" for line, name in found if name in OPTIONAL
-    ]
+    homes = (names for folder, names in AT_HOME.items() if module.startswith(f"{folder}."))
+    late = OPTIONAL.difference(*homes)
+    return [f"{module}:{line} imports {name} at the top" for line, name in found if name in late]
+
+
+def imports_of_homes(source: str, module: str) -> list[str]:
+    """Return where importing ``module`` would import a folder that needs an optional package."""
+    tree = ast.parse(source)
+    late = {line for line, name in imported_modules(tree, module) if _leads_home(name, module)}
+    at_load = {line for line, _ in imported_at_load(tree)}
+    return [f"{module}:{line} imports what needs an extra" for line in sorted(late & at_load)]
+
+
+def _leads_home(name: str, module: str) -> bool:
+    return any(
+        name.startswith(f"intact.{folder}") and not module.startswith(f"{folder}.")
+        for folder in AT_HOME
+    )
 
 
 def test_there_are_files_to_check() -> None:
@@ -182,7 +200,8 @@ def test_imports_follow_the_table(path: Path) -> None:
 
 @pytest.mark.parametrize("path", FILES, ids=module_name)
 def test_optional_packages_are_imported_late(path: Path) -> None:
-    assert heavy_imports(path.read_text("utf-8"), module_name(path)) == []
+    source, module = path.read_text("utf-8"), module_name(path)
+    assert heavy_imports(source, module) + imports_of_homes(source, module) == []
 
 
 def test_the_table_has_no_cycle() -> None:
@@ -228,6 +247,18 @@ def test_a_wrong_import_is_found(module: str, source: str) -> None:
 )
 def test_a_right_import_passes(module: str, source: str) -> None:
     assert wrong_imports(source, module) == []
+
+
+def test_torch_is_at_home_in_one_folder() -> None:
+    source = "import torch\nimport ray\n"
+    assert len(heavy_imports(source, "improve.learn.operators.rules")) == 1
+    assert len(heavy_imports(source, "improve.improvements")) == 2
+    source = "from intact.improve.learn import module\n"
+    assert imports_of_homes(source, "improve.learn.module") == []
+    assert len(imports_of_homes(source, "flow.train")) == 1
+    assert (
+        imports_of_homes("def f():\n    import intact.improve.learn.module\n", "flow.train") == []
+    )
 
 
 def test_late_and_typing_imports_of_optional_packages_pass() -> None:

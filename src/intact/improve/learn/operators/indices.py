@@ -30,7 +30,7 @@ def gather(node: ir.Node) -> Apply:
         axis = nonnegative(along, x.ndim)
         places = _positive(indices, x.shape[axis])
         taken = x.index_select(axis, places.reshape(-1))
-        return taken.reshape(*x.shape[:axis], *places.shape, *x.shape[axis + 1 :])
+        return taken.reshape((*x.shape[:axis], *places.shape, *x.shape[axis + 1 :]))
 
     return apply
 

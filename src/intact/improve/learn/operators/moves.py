@@ -179,23 +179,27 @@ def pad(node: ir.Node) -> Apply:
             return padded(x, tuple(pads), filling or 0)
         for axis, (before, behind) in enumerate(pads):
             if before or behind:
-                x = x.index_select(axis, _mirrored(x, axis, before, behind, mode))
+                x = _mirrored(x, axis, before, behind, mode)
         return x
 
     return apply
 
 
 def _mirrored(x: Tensor, axis: int, before: int, behind: int, mode: str) -> Tensor:
-    """Return for each place along a padded axis where its element comes from."""
+    """Take elements away at the ends of an axis, then pad it with what is left."""
+    first = max(-before, 0)
+    x = x.narrow(axis, first, x.shape[axis] - first - max(-behind, 0))
     size = x.shape[axis]
-    places = torch.arange(-before, size + behind, device=x.device)
+    places = torch.arange(-max(before, 0), size + max(behind, 0), device=x.device)
     if mode == "edge":
-        return places.clamp(0, size - 1)
-    if mode == "wrap":
-        return places % size
-    period = max(2 * (size - 1), 1)
-    places = places % period
-    return torch.minimum(places, period - places) if size > 1 else torch.zeros_like(places)
+        places = places.clamp(0, size - 1)
+    elif mode == "wrap":
+        places = places % size
+    else:
+        period = max(2 * (size - 1), 1)
+        places = places % period
+        places = torch.minimum(places, period - places).clamp(max=size - 1)
+    return x.index_select(axis, places)
 
 
 @operator("Tile")
@@ -259,5 +263,22 @@ def triangle(node: ir.Node) -> Apply:
 
     def apply(x: Tensor, diagonal: Tensor | None = None) -> Tensor:
         return function(x, (listed(diagonal) or (0,))[0])
+
+    return apply
+
+
+@operator("CenterCropPad")
+def center_crop_pad(node: ir.Node) -> Apply:
+    """Cut or pad axes around their middle, with zeros."""
+    listed, chosen = integers(node, 1), node.attributes.get_ints("axes", None)
+
+    def apply(x: Tensor, shape: Tensor | None = None) -> Tensor:
+        pads = [(0, 0)] * x.ndim
+        axes = range(x.ndim) if chosen is None else chosen
+        for axis, length in zip(axes, listed(shape) or (), strict=True):
+            more = length - x.shape[axis]
+            before = more // 2 if more > 0 else -(-more // 2)
+            pads[axis] = (before, more - before)
+        return padded(x, tuple(pads))
 
     return apply

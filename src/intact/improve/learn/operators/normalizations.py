@@ -26,7 +26,11 @@ def batch_norm(node: ir.Node) -> Apply:
     epsilon = _epsilon(node)
 
     def apply(x: Tensor, scale: Tensor, shift: Tensor, mean: Tensor, variance: Tensor) -> Tensor:
-        return F.batch_norm(x, mean, variance, scale, shift, False, 0.0, epsilon)
+        if not (mean.requires_grad or variance.requires_grad):
+            return F.batch_norm(x, mean, variance, scale, shift, False, 0.0, epsilon)
+        shape = (-1, *(1,) * (x.ndim - 2))
+        factor = scale * torch.rsqrt(variance + epsilon)
+        return x * factor.reshape(shape) + (shift - mean * factor).reshape(shape)
 
     return apply
 
@@ -64,10 +68,16 @@ def layer_norm(node: ir.Node) -> Apply:
         result = _scaled_layer_norm(x, tuple(x.shape[axes[0] :]), scale, shift, epsilon)
         if len(node.outputs) == 1:
             return result
-        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+        mean, variance = _moments(x, axes)
         return outputs(node, (result, mean, torch.rsqrt(variance + epsilon)))
 
     return apply
+
+
+def _moments(x: Tensor, axes: Integers) -> tuple[Tensor, Tensor]:
+    """Return mean and variance, with axes of length 1; torch's own function warns of no rows."""
+    mean = x.mean(axes, keepdim=True)
+    return mean, (x - mean).square().mean(axes, keepdim=True)
 
 
 def _scaled_layer_norm(
@@ -127,7 +137,7 @@ def mean_variance_norm(node: ir.Node) -> Apply:
     axes = tuple(node.attributes.get_ints("axes", (0, 2, 3)))
 
     def apply(x: Tensor) -> Tensor:
-        variance, mean = torch.var_mean(x, axes, correction=0, keepdim=True)
+        mean, variance = _moments(x, axes)
         return (x - mean) / (torch.sqrt(variance) + 1e-9)
 
     return apply

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import reduce
+
 import onnx_ir as ir
 import torch
 from torch import Tensor
@@ -17,6 +19,13 @@ _TRANSPOSED = (F.conv_transpose1d, F.conv_transpose2d, F.conv_transpose3d)
 """By the number of spatial axes, from one on."""
 
 
+def _alike(*operands: Tensor | None) -> list[Tensor | None]:
+    """Convert operands to the widest of their dtypes: what a Cast made may be narrower."""
+    dtypes = [each.dtype for each in operands if each is not None]
+    widest = reduce(torch.promote_types, dtypes)
+    return [None if each is None else each.to(widest) for each in operands]
+
+
 def _refuse_rank(node: ir.Node) -> None:
     shape = None if node.inputs[1] is None else node.inputs[1].shape
     if shape is not None and not 3 <= len(shape) <= len(_CONVOLUTIONS) + 2:
@@ -30,6 +39,7 @@ def conv(node: ir.Node) -> Apply:
     windows, group = Windows.of(node), node.attributes.get_int("group", 1)
 
     def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        x, weight, bias = _alike(x, weight, bias)
         kernel = tuple(weight.shape[2:])
         strides, dilations = windows.steps(len(kernel))
         pads = windows.padding(x.shape[2:], kernel)
@@ -51,6 +61,7 @@ def transposed_conv(node: ir.Node) -> Apply:
     wanted = tuple(node.attributes.get_ints("output_shape", ()) or ())
 
     def apply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+        x, weight, bias = _alike(x, weight, bias)
         rank = weight.ndim - 2
         strides, dilations = windows.steps(rank)
         added = extra or (0,) * rank
@@ -112,6 +123,7 @@ def gemm(node: ir.Node) -> Apply:
     left, right = (node.attributes.get_int(name, 0) for name in ("transA", "transB"))
 
     def apply(a: Tensor, b: Tensor, c: Tensor | None = None) -> Tensor:
+        a, b = _alike(a, b)
         product = torch.matmul(a.t() if left else a, b.t() if right else b)
         product = product if alpha == 1 else alpha * product
         if c is None or beta == 0:
@@ -121,11 +133,14 @@ def gemm(node: ir.Node) -> Apply:
     return apply
 
 
-computes("MatMul")(torch.matmul)
+@computes("MatMul")
+def matmul(a: Tensor, b: Tensor) -> Tensor:
+    """Multiply matrices, vectors, and stacks of matrices."""
+    return torch.matmul(*_alike(a, b))
 
 
 @operator("Einsum")
 def einsum(node: ir.Node) -> Apply:
     """Sum products as an equation says."""
     equation = node.attributes["equation"].as_string().replace(" ", "")
-    return lambda *operands: torch.einsum(equation, *operands)
+    return lambda *operands: torch.einsum(equation, *_alike(*operands))

@@ -55,11 +55,9 @@ class _Cell:
     couples: bool
     resets_after: bool
 
-    def clipped(self, sums: Tensor) -> Tensor:
-        return sums if self.clip is None else sums.clamp(-self.clip, self.clip)
-
     def applied(self, function: int, sums: Tensor) -> Tensor:
-        return self.functions[function](self.clipped(sums))
+        sums = sums if self.clip is None else sums.clamp(-self.clip, self.clip)
+        return self.functions[function](sums)
 
 
 @dataclass(frozen=True)
@@ -100,7 +98,7 @@ def _lstm(cell: _Cell, weights: _Weights, sums: Tensor, state: _State) -> _State
     keep = 1 - enter if cell.couples else cell.applied(0, forget)
     memory = keep * before + enter * cell.applied(1, c)
     leave = cell.applied(0, o if p is None else o + p[1] * memory)
-    return leave * cell.functions[2](cell.clipped(memory)), memory
+    return leave * cell.functions[2](memory), memory  # ONNX Runtime does not clip it
 
 
 _STEPS: Mapping[str, Callable[[_Cell, _Weights, Tensor, _State], _State]] = MappingProxyType(
@@ -129,22 +127,20 @@ def recurrent(node: ir.Node) -> Apply:
         x = x.transpose(0, 1) if batch_first else x
         runs = []
         for k, cell in enumerate(cells):
-            state = tuple(
-                _start(given, k, x, r, batch_first=batch_first) for given in (hidden, memory)
-            )
-            first: _State = (state[0], state[1] if has_cell else None)
+            start = partial(_start, k, x, r, batch_first=batch_first)
+            first: _State = (start(hidden), start(memory) if has_cell else None)
             advance = partial(step, cell, _weights(k, w, r, bias, peepholes))
             is_reverse = k == 1 or direction == "reverse"
             sums = F.linear(x, w[k], None if bias is None else bias[k].chunk(2)[0])
             runs.append(_run(advance, sums, first, lengths, is_reverse=is_reverse))
         results = [torch.stack([run[0] for run in runs], 1)]
         results += [
-            torch.stack([state for run in runs if (state := run[1][which]) is not None])
+            torch.stack([last for _, state in runs if (last := state[which]) is not None])
             for which in range(1 + has_cell)
         ]
         if batch_first:
-            last = [each.transpose(0, 1) for each in results[1:]]
-            results = [results[0].permute(2, 0, 1, 3), *last]
+            ends = [each.transpose(0, 1) for each in results[1:]]
+            results = [results[0].permute(2, 0, 1, 3), *ends]
         return outputs(node, tuple(results))
 
     return apply
@@ -186,7 +182,7 @@ def _run(
     return turned(torch.stack(states)), state
 
 
-def _start(given: Tensor | None, k: int, x: Tensor, r: Tensor, *, batch_first: bool) -> Tensor:
+def _start(k: int, x: Tensor, r: Tensor, given: Tensor | None, *, batch_first: bool) -> Tensor:
     """Return the first state ``[N, H]`` of a direction: zeros where none is given."""
     if given is None:
         return x.new_zeros(x.shape[1], r.shape[-1])

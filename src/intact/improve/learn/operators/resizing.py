@@ -56,8 +56,9 @@ def _pytorch_half_pixel(axis: _Axis, x: _Floats) -> _Floats:
 
 def _symmetric(axis: _Axis, x: _Floats) -> _Floats:
     adjustment = _f32(axis.length) / (_f32(axis.scale) * _f32(axis.size))
-    offset = _f32(axis.size) / _f32(2) * (_f32(1) - adjustment)
-    return offset + _half_pixel(axis, x)
+    offset = np.float64(_f32(axis.size) / _f32(2) * (_f32(1) - adjustment))
+    exact = offset + (x.astype(np.float64) + 0.5) / np.float64(_f32(axis.scale)) - 0.5
+    return exact.astype(np.float32)  # the only one that the runtime computes in float64
 
 
 def _align_corners(axis: _Axis, x: _Floats) -> _Floats:
@@ -122,10 +123,9 @@ class _Method:
         else:
             places = np.floor(x).astype(np.int64)[:, None] + np.arange(-1, 3)
             weights = _cubic(x[:, None] - places, self.cubic)
-        if self.excludes or (self.antialias and axis.scale < 1):
+        if self.excludes:
             weights = np.where((places < 0) | (places > last), 0, weights)
-            weights = weights / weights.sum(1, keepdims=True)
-        return np.clip(places, 0, last), weights
+        return np.clip(places, 0, last), weights / weights.sum(1, keepdims=True)
 
     def _spread(
         self, axis: _Axis, x: _Floats
@@ -145,7 +145,8 @@ class _Method:
 
 
 def _triangle(distance: npt.NDArray[np.floating]) -> npt.NDArray[np.float64]:
-    return np.maximum(1 - np.abs(distance.astype(np.float64)), 0)
+    weights: npt.NDArray[np.float64] = np.maximum(1 - np.abs(distance.astype(np.float64)), 0)
+    return weights
 
 
 def _cubic(distance: npt.NDArray[np.floating], a: float) -> npt.NDArray[np.float64]:
@@ -187,7 +188,7 @@ def resize(node: ir.Node) -> Apply:
             ends = zip(found, roi, roi[len(axes) :], strict=False)
             found = [replace(how, start=start, end=end) for how, start, end in ends]
         for axis, how in zip(axes, found, strict=True):
-            if roi is None and how.size == how.length and how.scale == 1:
+            if how.scale == 1:  # whatever the region
                 continue
             x = _interpolated(x, axis, *taps(how))
             if roi is not None:
