@@ -47,7 +47,12 @@ def shape_of(value: Any) -> tuple[int, ...]:
     """Return the shape of an array, a tensor or nested lists, without a copy; else an empty one."""
     if isinstance(value, list | tuple):
         return (len(value), *(shape_of(value[0]) if value else ()))
-    return tuple(getattr(value, "shape", ())) if is_array(value) else ()
+    if not is_array(value):
+        return ()
+    try:
+        return tuple(value.shape) if hasattr(value, "shape") else plain(value).shape
+    except Exception:  # reported when the array is taken
+        return ()
 
 
 def as_array(source: str, name: str, values: Any) -> npt.NDArray[Any]:

@@ -48,6 +48,7 @@ class Holds(Enum):
     """What the items of a source are."""
 
     BATCHES = "samples along axis 0, whatever their rank"
+    WHOLE = "all samples, or but one; raw ones, for a transform, are all"
     SAMPLES = "one sample each; what has the rank of a batch is one nevertheless"
     EITHER = "batches or samples, by their rank"
 
@@ -352,7 +353,7 @@ class Items:
         specs, holds = self.layout.specs, self.opened.holds
         shapes = {n: shape_of(named[n]) for n in specs if n in named}
         ranks = all(len(shape) == len(specs[n].shape) for n, shape in shapes.items())
-        if not (holds is Holds.BATCHES or (holds is Holds.EITHER and ranks)):
+        if not (holds in (Holds.BATCHES, Holds.WHOLE) or (holds is Holds.EITHER and ranks)):
             yield named
             return
         lengths = {n: next(iter(shape_of(value)), 0) for n, value in named.items()}

@@ -77,7 +77,7 @@ def listed_images(source: object) -> tuple[list[Any], list[int] | None] | None:
     return ([each[0] for each in source], [each[1] for each in source]) if are_pairs else None
 
 
-def holds_images(source: object) -> bool:
+def holds_images(source: Any) -> bool:
     """Tell whether an object is known to hold images: by the first item of what has places.
 
     Iterators and loaders are not looked into: that would take a sample, or start workers.
@@ -144,7 +144,8 @@ def only_input(where: str, array: Any, specs: Specs) -> dict[str, Any]:
 
 def _array(source: Any, specs: Specs, limit: int | None) -> Opened:
     del limit
-    return Opened([only_input("data", source, specs)], "the array", is_kept=True)
+    whole = [only_input("data", source, specs)]
+    return Opened(whole, "the array", is_kept=True, holds=Holds.WHOLE)
 
 
 def _loader(source: Any, specs: Specs, limit: int | None) -> Opened:
@@ -183,25 +184,27 @@ def _indexed(source: Any, specs: Specs, limit: int | None) -> Opened:
 
 def _list(source: Sequence[Any], specs: Specs, limit: int | None) -> Opened:
     del limit
-    items = [source] if _is_one_item(source, specs) else source
-    return Opened(items, f"the {type(source).__name__}", is_kept=True)
+    what = f"the {type(source).__name__}"
+    if _is_one_item(source, specs):
+        return Opened([source], what, is_kept=True, holds=Holds.WHOLE)
+    return Opened(source, what, is_kept=True)
 
 
 def _is_one_item(source: Sequence[Any], specs: Specs) -> bool:
     """Tell arrays of all samples, ``(x, y)`` or ``(x1, x2)``, from a list of samples.
 
-    They are not all inputs of a model with one input, by their shapes.
+    Samples of one input have one rank, and labels are seldom of the shape of samples.
     """
     if len(source) < 2 or not all(map(is_array, source)):
         return False
     if len(specs) > 1:
         return True
+    if len(source) > 2:
+        return False
+    x, y = shape_of(source[0]), shape_of(source[1])
     (spec,) = specs.values()
-    first, second = shape_of(source[0]), shape_of(source[1])
-    is_batch = [fits(shape[1:], spec.shape[1:]) and bool(shape) for shape in (first, second)]
-    is_sample = [fits(shape, spec.shape[1:]) for shape in (first, second)]
-    return len(source) == 2 and (
-        (is_batch[0] and not is_batch[1]) or (is_sample[0] and not (is_sample[1] or is_batch[1]))
+    return len(x) != len(y) or (
+        x[:1] == y[:1] and fits(x[1:], spec.shape[1:]) and not fits(y[1:], spec.shape[1:])
     )
 
 
