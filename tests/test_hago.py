@@ -16,7 +16,7 @@ import pytest
 import intact
 from intact import hago
 from intact.engines.simulate import Simulator
-from intact.errors import TargetError, UsageError
+from intact.errors import DataError, TargetError, UsageError
 from intact.graph import normalize
 from intact.hago import Hardware, OpDesc
 from intact.plan import build_plan, quantization_points
@@ -150,8 +150,8 @@ def test_a_list_of_arrays_is_a_dataset() -> None:
     assert 0.0 <= agreement <= 100.0
     named = [{"data": array} for array in arrays]
     assert hago.search_quantize_strategy(graph, hardware, named, **options)[0] == strategy
-    with pytest.raises(UsageError, match=r"a batch of the dataset is a int; give dicts.*: data"):
-        hago.search_quantize_strategy(graph, hardware, [3], **options)  # type: ignore[arg-type]
+    with pytest.raises(DataError, match="item 0 is of type object; give arrays"):
+        hago.search_quantize_strategy(graph, hardware, [object()], **options)
 
 
 def test_mistakes_in_a_description_name_the_operator() -> None:

@@ -17,13 +17,12 @@ more of what hardware is (`intact targets show tvm`).
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 import onnx
 import onnx_ir as ir
 
@@ -234,7 +233,7 @@ def create_sample_hardware() -> Hardware:
 def search_quantize_strategy(
     graph: ModelSource,
     hardware: Hardware | Target | str,
-    dataset: DataSource | Sequence[npt.NDArray[Any]],
+    dataset: DataSource,
     **options: Any,
 ) -> tuple[Strategy, float]:
     """Search for the best strategy, with [tvm]'s greedy search unless another sampler is named.
@@ -256,8 +255,7 @@ def search_quantize_strategy(
         IntactError: As of `intact.search_strategy`.
     """
     target = _target(hardware)
-    data = _batches(graph, dataset)
-    found = search_strategy(graph, data, target=target, **{"sampler": "greedy", **options})
+    found = search_strategy(graph, dataset, target=target, **{"sampler": "greedy", **options})
     return found.strategy, found.score
 
 
@@ -369,23 +367,3 @@ def _target(hardware: Hardware | Target | str) -> Target:
 
 def _proto(model: ir.Model) -> onnx.ModelProto:
     return ir.to_proto(model)
-
-
-def _batches(graph: ModelSource, dataset: Any) -> Any:
-    """Return a list of batches as other sources are: dicts with the names of inputs and labels."""
-    if not isinstance(dataset, list | tuple) or not dataset:
-        return dataset
-    inputs = [str(value.name) for value in normalize(float_model(graph)).inputs]
-    return [_batch(each, inputs) for each in dataset]
-
-
-def _batch(batch: object, inputs: Sequence[str]) -> object:
-    if isinstance(batch, Mapping):
-        renamed = {"label": "labels"} if "label" not in inputs else {}
-        return {renamed.get(str(name), name): array for name, array in batch.items()}
-    if isinstance(batch, Iterable) and len(inputs) == 1:
-        return {inputs[0]: np.asarray(batch)}
-    raise UsageError(
-        f"a batch of the dataset is a {type(batch).__name__}",
-        remedy=f"give dicts with the model's inputs: {', '.join(inputs)}",
-    )

@@ -129,7 +129,7 @@ def test_memory_is_bounded_by_one_batch_a_thread(monkeypatch: pytest.MonkeyPatch
         def __iter__(self) -> object:
             return batches()
 
-    collect(graph, open_samples(Source(), graph), needed(graph), threads=2)  # type: ignore[arg-type]
+    collect(graph, open_samples(Source(), graph), needed(graph), threads=2)
     assert len(set(seen)) == 1
 
 

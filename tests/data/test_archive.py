@@ -115,7 +115,7 @@ def test_an_archive_larger_than_4_gib_is_read_in_little_memory(tmp_path: Path) -
         resource.setrlimit(resource.RLIMIT_DATA, (private + (96 << 20),) * 2)
         samples = open_samples({str(path)!r}, graph, limit=300)
         assert sum(count for _, count in samples.batches(32)) == 300
-        whole = samples.reader[0]["image"]
+        whole = next(iter(samples.reader))["image"]
         assert whole.shape == {shape} and whole[-1].max() == 7
     """)
     found = subprocess.run(

@@ -126,8 +126,8 @@ ONES = "np.ones((2, 3))"
         (f"{{'a': {ONES}, 'b': Unwilling()}}", "'b' is not an array.*requires grad"),
         (f"Broken(a={ONES}, b={ONES})", "cannot be read .KeyError: 'gone'"),
         ("{}", "no array for input 'a'"),
-        ("None", "yields NoneType"),
-        (f"({ONES}, {ONES})", "yields tuple"),
+        ("None", "item 1 is of type NoneType"),
+        (f"({ONES},) * 4", "item 1 has 4 parts, the model has 2 inputs .'a', 'b'."),
     ],
 )
 def test_a_batch_that_does_not_fit_is_named(opened: Opened, body: str, message: str) -> None:

@@ -151,9 +151,9 @@ def test_progress_is_told_after_every_batch() -> None:
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        (None, "NoneType cannot be iterated"),
-        (3, "int cannot be iterated"),
-        ([np.ones((2, 3))], "yields ndarray"),
+        (None, "of type NoneType holds no samples; give a dict of arrays .*, a DataLoader"),
+        (3, "of type int holds no samples"),
+        ([None], "item 0 is of type NoneType"),
         ({"x0": [[1, 2], [3]]}, "'x0' is not an array"),
         ([], "no samples"),
         ([{"x0": np.ones((0, 3))}], "no samples"),

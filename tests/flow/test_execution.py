@@ -43,11 +43,11 @@ def folder(result: Result) -> Path:
 
 
 @pytest.mark.parametrize("run", [intact.execute, intact.evaluate, intact.verify])
-def test_a_list_of_arrays_is_told_to_be_one_of_dicts(
+def test_a_list_of_other_objects_is_told_what_items_are(
     result: Result, run: Callable[..., Any]
 ) -> None:
-    with pytest.raises(DataError, match="yields ndarray; yield dicts of arrays by input name"):
-        run(result, [IMAGES.astype(np.float32)])
+    with pytest.raises(DataError, match="item 0 is of type object; give arrays, tensors or images"):
+        run(result, [object()])
 
 
 def floats(images: np.ndarray = IMAGES) -> dict[str, np.ndarray]:

@@ -22,7 +22,7 @@ from intact.data.batching import Batch
 from intact.data.chosen_samples import ChosenSamples
 from intact.data.mask import RealPositions
 from intact.data.progress import Progress
-from intact.data.stream import Samples
+from intact.data.stream import AGAIN, Samples
 from intact.errors import CalibrationError
 from intact.graph import Graph
 from intact.numerics.histogram import Accumulator, SampleStatistics
@@ -211,7 +211,7 @@ def _refuse_single_pass(samples: Samples, passes: int) -> None:
         raise CalibrationError(
             f"{samples.source}: within the memory allowed, the samples are read {passes} times, "
             "and an iterator gives them once",
-            remedy="give a list, a file or a function, or allow more memory",
+            remedy=f"{AGAIN}, or allow more memory",
         )
 
 

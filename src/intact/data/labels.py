@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
+from intact.data.arrays import plain
 from intact.data.signature import LABELS
 from intact.errors import DataError
 
@@ -102,11 +103,11 @@ _PLAIN = "give arrays of numbers or strings, or a list with one array per sample
 
 def _stacked(values: object) -> Reference:
     if not isinstance(values, list | tuple):
-        return np.asarray(values)
+        return plain(values)
     try:
-        return np.asarray(values)
+        return plain(values)
     except ValueError:  # of different shapes
-        return [np.asarray(each) for each in values]
+        return [plain(each) for each in values]
 
 
 def _used(source: str, key: str, batches: Sequence[BatchReferences]) -> list[Reference]:

@@ -247,12 +247,38 @@ def _other_shape(where: str, shape: tuple[int, ...], expected: tuple[int | None,
     )
 
 
+def other_sample(where: str, shape: tuple[int, ...], expected: tuple[int | None, ...]) -> DataError:
+    """Return the error for a single sample that does not fit.
+
+    Args:
+        where: The sample, for the message.
+        shape: Of the sample, without an axis for samples.
+        expected: Of the model's input, with it.
+    """
+    found = _transposed((1, *shape), expected)
+    remedy = "check its size and layout"
+    if found:
+        remedy = f"transpose the axes to {tuple(axis - 1 for axis in found[1:])}"
+    return DataError(
+        f"{where}: a sample of shape {list(shape)}, the model takes {_shown(expected)}",
+        remedy=remedy,
+    )
+
+
 def _shape_remedy(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> str:
+    found = _transposed(shape, expected)
+    if found:
+        return f"transpose the axes to {found}"
+    return "put the samples along axis 0 and check the layout"
+
+
+def _transposed(shape: tuple[int, ...], expected: tuple[int | None, ...]) -> tuple[int, ...]:
+    """Return the order of the axes in which a batch fits; empty if there is none."""
     if len(shape) == len(expected):
         for axes in itertools.permutations(range(1, len(shape))):
             if fits(tuple(shape[axis] for axis in axes), expected[1:]):
-                return f"transpose the axes to {(0, *axes)}"
-    return "put the samples along axis 0 and check the layout"
+                return (0, *axes)
+    return ()
 
 
 def shown_sizes(shape: tuple[int | None, ...]) -> str:

@@ -1,30 +1,36 @@
-"""Opening data: files, folders of images, functions, arrays."""
+"""Opening data: files, folders of images, functions, and the objects of `intact.data.objects`."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeGuard
 
-import msgspec
 import numpy as np
 import numpy.typing as npt
 
 from intact.data.archive import PickledError, map_npy, read_npz
-from intact.data.batching import Batch
-from intact.data.feeding import Feeding, Step, arranged, takes_feeds
+from intact.data.feeding import Feeding, Step, takes_feeds
 from intact.data.functions import describe, import_function
-from intact.data.labels import is_reference
+from intact.data.images.decode import require_pillow
+from intact.data.images.fit import image_input
+from intact.data.images.reader import (
+    DecodedFolder,
+    ImageFolder,
+    labelled_files,
+    open_folder,
+    open_images,
+)
+from intact.data.items import Holds, Items, Layout, Opened
 from intact.data.mask import refuse_other_rank
+from intact.data.objects import holds_images, listed_images, only_input, open_object
 from intact.data.preprocess import Preprocess
 from intact.data.signature import InputSpec, input_specs
-from intact.data.stream import Samples, as_array
+from intact.data.stream import Samples
 from intact.errors import DataError, UsageError
 from intact.graph import Graph
-from intact.graph.aliases import by_own_name
 from intact.graph.files.regular import open_file
-from intact.graph.fixed_inputs import without_fixed
 
 _NPZ, _NPY, _PICKLE = b"PK", b"\x93NUMPY", b"\x80"  # the first bytes of the files
 
@@ -105,7 +111,7 @@ class FunctionSource:
 
 
 def open_samples(
-    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
+    source: object,
     graph: Graph,
     *,
     preprocess: Preprocess | None = None,
@@ -116,19 +122,24 @@ def open_samples(
     unread: Collection[str] = (),
     feeding: Feeding | None = None,
     step: Step | None = None,
+    transform: Callable[[Any], Any] | None = None,
 ) -> Samples:
     """Open calibration or evaluation data.
 
     Args:
         source: An ``.npz`` keyed by input name (and ``labels``), an ``.npy`` for a model with one
-            input, ``module:function`` that returns an iterable of dicts, a dict of arrays, an array
-            for a model with one input, any iterable of such dicts, or a folder of images for a
-            model with one image input. Arrays have samples along axis 0. References for a metric
-            may have keys that start with ``labels.`` or ``labels_``: arrays, or lists of one array
-            per sample.
+            input, ``module:function``, a folder of images for a model with one image input, or an
+            object of `intact.data.objects.KINDS`: a dict of arrays, an array or tensor of any
+            library, a ``DataLoader``, a dataset, or a list, iterator or function of items. An item
+            is a dict by input name, an array or image for a model with one input, or a tuple of
+            the inputs in order, which labels may follow. It is a batch with samples along axis 0,
+            or one sample without that axis: its rank tells. Files, dicts and loaders hold batches.
+            References for a metric may have keys that start with ``labels.`` or ``labels_``:
+            arrays, or lists of one array per sample.
         graph: The model; where it has second names for its inputs, they may be keys.
-        preprocess: Mean and scale; for a folder also the image steps.
-        limit: Number of samples to use: the first ones, or of a folder evenly spaced ones.
+        preprocess: Mean and scale; for images also the image steps.
+        limit: Number of samples to use: the first ones, or of a folder, a list of images or a
+            dataset with a length evenly spaced ones.
         mask: Name of the mask of padded sequences, ``[N, S]`` and 0 where padded: an input of the
             model, or another array of the source.
         labels: A CSV file of ``file,label``, for a folder whose sub-folders are not the classes.
@@ -136,50 +147,46 @@ def open_samples(
         unread: Names of arrays of the source that are not needed.
         feeding: Which inputs have no axis for samples, and which are states.
         step: Runs the float model for its states.
+        transform: Applied to each sample, an array or an image of Pillow, before anything else; of
+            a model with several inputs to their dict.
 
     Raises:
-        DataError: The source is missing, unreadable or has pickled objects; the mask is an input of
-            another rank; a folder has no images, labels that do not match, or images that do not
-            fit the model.
+        DataError: The source is missing, unreadable, of no known kind or has pickled objects; the
+            mask is an input of another rank; a folder has no images, labels that do not match, or
+            images that do not fit the model.
         UsageError: ``limit`` is not positive.
-        MissingExtraError: The source is a folder of images, and Pillow is not installed.
+        MissingExtraError: The source holds images, and Pillow is not installed.
     """
     if limit is not None and limit < 1:  # a slice would accept a negative number
         raise UsageError(f"samples is {limit}", remedy="give 1 or more, or None for all")
     specs = input_specs(graph)
     feeding = (feeding or Feeding()).of_graph(graph)
-    is_fed = takes_feeds(specs, feeding)
-    if is_fed and mask is not None:
+    if takes_feeds(specs, feeding) and mask is not None:
         raise UsageError(
             f"--mask {mask} is for inputs that all have samples along axis 0", remedy="leave it out"
         )
-    refuse_other_rank(mask, specs)
-    preprocess = preprocess or Preprocess()
-    if is_folder(source):
-        if mask is not None:
-            raise DataError(f"{source}: a folder of images has no mask", remedy="remove the mask")
-        return _images(source, specs, preprocess, limit, labels, skip_bad=skip_bad)
-    if labels is not None:
-        raise DataError(
-            "--labels needs a folder of images",
-            remedy="arrays have their labels under the key 'labels'",
+    if takes_feeds(specs, feeding) and transform is not None:
+        raise UsageError(
+            "transform is for inputs that all have samples along axis 0", remedy="leave it out"
         )
-    if skip_bad:
-        raise DataError("--skip-bad needs a folder of images", remedy="leave it out")
-    reader, name = _reader(source, specs)
-    if graph.aliases or graph.fixed_inputs:
-        mask = None if mask is None else graph.aliases.get(mask, mask)
-        reader = _by_own_name(name, graph, reader)
-    count = _feed_count(reader, specs, feeding) if is_fed else _count(reader)
-    if count is not None and limit is not None:
-        count = min(count, limit)
+    refuse_other_rank(mask, specs)
+    mask = None if mask is None else graph.aliases.get(mask, mask)
+    name = str(source) if isinstance(source, str | Path) else "data"
+    layout = Layout(name, graph, specs, preprocess or Preprocess(), feeding, mask, transform)
+    reader = _images(source, layout, limit, labels, skip_bad=skip_bad)
+    if isinstance(reader, ImageFolder):  # its threads apply mean and scale already
+        exact = {reader.takes.name: reader.takes.spec}
+        return Samples(name, exact, reader, limit=limit, count=len(reader))
+    items = reader or Items(_opened(source, specs, limit), layout)
+    count = items.count()
+    is_once = isinstance(items.opened.items, Iterator)
     return Samples(
         name,
-        specs,
-        reader,
-        preprocess,
+        _exact(source, layout),
+        iter(items) if is_once else items,
+        layout.preprocess,
         limit,
-        count,
+        count if count is None or limit is None else min(count, limit),
         mask=mask,
         unread=frozenset(unread) - specs.keys(),
         feeding=feeding,
@@ -188,47 +195,50 @@ def open_samples(
 
 
 def _images(
-    folder: str | Path,
-    specs: Mapping[str, InputSpec],
-    preprocess: Preprocess,
+    source: object,
+    layout: Layout,
     limit: int | None,
     labels: str | Path | None,
     *,
     skip_bad: bool,
-) -> Samples:
-    """Open a folder of images."""
-    from intact.data.images.reader import open_folder
+) -> ImageFolder | Items | None:
+    """Open a folder or a list of images; None for other data.
 
-    table = None if labels is None else Path(labels)
-    images = open_folder(
-        Path(folder), specs, preprocess, limit=limit, labels=table, skip_bad=skip_bad
-    )
-    # The folder's threads apply mean and scale already.
-    exact = {images.takes.name: images.takes.spec}
-    return Samples(str(folder), exact, images, limit=limit, count=len(images))
+    With a transform they are items: what becomes of them is for the transform to say.
+    """
+    if is_folder(source):
+        if layout.mask is not None:
+            raise DataError(f"{source}: a folder of images has no mask", remedy="remove the mask")
+        folder, table = Path(source), None if labels is None else Path(labels)
+        if layout.transform is None:
+            specs, steps = layout.specs, layout.preprocess
+            return open_folder(folder, specs, steps, limit=limit, labels=table, skip_bad=skip_bad)
+        require_pillow()
+        files, known = labelled_files(folder, limit=limit, labels=table)
+        decoded = DecodedFolder(folder, files, known, skip_bad=skip_bad)
+        opened = Opened(decoded, "the folder", "image", count=len(files), holds=Holds.SAMPLES)
+        return Items(opened, layout)
+    if labels is not None:
+        raise DataError(
+            "--labels needs a folder of images",
+            remedy="arrays have their labels under the key 'labels'",
+        )
+    listed = None if layout.transform else listed_images(source)
+    if listed is None and skip_bad:
+        raise DataError("--skip-bad needs a folder of images", remedy="leave it out")
+    if listed is None:
+        return None
+    if layout.mask is not None:
+        raise DataError("data: images have no mask", remedy="remove the mask")
+    return open_images(*listed, layout.specs, layout.preprocess, limit=limit, skip_bad=skip_bad)
 
 
-def _by_own_name(source: str, graph: Graph, reader: Iterable[Batch]) -> Iterable[Batch]:
-    """Return batches whose arrays have the names of the model's inputs."""
-    own = _OwnNames(source, graph, reader)
-    return list(own) if isinstance(reader, list) else own
-
-
-class _OwnNames(msgspec.Struct, frozen=True):
-    """Batches of a source, each with the names of the model's inputs, without fixed ones."""
-
-    source: str
-    graph: Graph
-    reader: Iterable[Batch]
-
-    def __iter__(self) -> Iterator[Any]:
-        for batch in self.reader:
-            is_batch = isinstance(batch, Mapping)  # others are reported when read
-            yield self._named(batch) if is_batch else batch
-
-    def _named(self, batch: Mapping[str, Any]) -> dict[str, Any]:
-        own = by_own_name(self.source, self.graph.aliases, batch)
-        return without_fixed(self.source, self.graph.fixed_inputs, own)
+def _exact(source: object, layout: Layout) -> Mapping[str, InputSpec]:
+    """Return the specs of the inputs; of images with the size that they are brought to."""
+    if layout.transform is not None or not holds_images(source):
+        return layout.specs
+    takes = image_input(layout.specs, layout.preprocess)
+    return {takes.name: takes.spec}
 
 
 def is_folder(source: object) -> TypeGuard[str | Path]:
@@ -237,75 +247,28 @@ def is_folder(source: object) -> TypeGuard[str | Path]:
     return isinstance(source, str | Path) and os.path.isdir(source)  # noqa: PTH112
 
 
-def _count(reader: Iterable[Batch]) -> int | None:
-    """Count the samples of a list of batches; None for sources that must be read."""
-    if not isinstance(reader, list):
-        return None
-    lengths = [
-        [
-            len(array)
-            for array in batch.values()
-            if isinstance(array, list | tuple) or np.ndim(array)
-        ]
-        for batch in reader
-        if isinstance(batch, Mapping)  # others are reported when read
-    ]
-    return sum(max(each, default=0) for each in lengths)
+def has_image_steps(source: object, transform: Callable[[Any], Any] | None = None) -> bool:
+    """Tell whether the steps of images are applied: to a folder, or to objects with images.
+
+    A transform takes their place.
+    """
+    return transform is None and (is_folder(source) or holds_images(source))
 
 
-def _feed_count(
-    reader: Iterable[Batch], specs: Mapping[str, InputSpec], feeding: Feeding
-) -> int | None:
-    """Count the feeds of a list of batches; None where they must be read."""
-    if not isinstance(reader, list):
-        return None
-    count = 0
-    for batch in reader:
-        if not isinstance(batch, Mapping):  # reported when read
-            return None
-        try:
-            given = {n: as_array("data", n, array) for n, array in batch.items() if n in specs}
-            count += arranged("data", specs, given, feeding).count
-        except DataError:  # reported when read
-            return None
-    return count
-
-
-def _reader(
-    source: str | Path | npt.NDArray[Any] | Mapping[str, npt.ArrayLike] | Iterable[Batch],
-    specs: Mapping[str, InputSpec],
-) -> tuple[Iterable[Batch], str]:
-    if isinstance(source, Mapping):
-        converted: dict[str, Any] = {
-            name: array if is_reference(name, specs) else as_array("data", name, array)
-            for name, array in source.items()
-        }
-        return [converted], "data"
-    if isinstance(source, np.ndarray):
-        return [_only_input("data", source, specs)], "data"
+def _opened(source: object, specs: Mapping[str, InputSpec], limit: int | None) -> Opened:
+    """Open a file, a function by its name, or an object."""
     if not isinstance(source, str | Path):
-        return source, "data"
+        return open_object(source, specs, limit)
     text = str(source)
     path = Path(text)
     # os.path, because pathlib raises for a name that is too long.
     if path.suffix in {".npz", ".npy"} or os.path.exists(path):  # noqa: PTH110
         loaded = load_arrays(path)
         if isinstance(loaded, np.ndarray):
-            loaded = _only_input(text, loaded, specs)
-        return [loaded], text
+            loaded = only_input(text, loaded, specs)
+        return Opened([loaded], "the file", is_kept=True, holds=Holds.BATCHES)
     if ":" in text:
-        return FunctionSource(text), text
+        return Opened(FunctionSource(text), "the function")
     raise DataError(
         f"{text}: no such file", remedy="give a folder, an .npz, an .npy or module:function"
     )
-
-
-def _only_input(
-    where: str, array: npt.NDArray[Any], specs: Mapping[str, InputSpec]
-) -> dict[str, npt.NDArray[Any]]:
-    if len(specs) != 1:
-        raise DataError(
-            f"{where}: one array, the model has {len(specs)} inputs ({', '.join(specs)})",
-            remedy="give an .npz with one array for each",
-        )
-    return {next(iter(specs)): array}

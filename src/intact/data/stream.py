@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import sys
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -12,10 +11,12 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
+from intact.data.arrays import as_array
 from intact.data.batching import Batch, joined, owned, padded, pieces
 from intact.data.feeding import Carried, Feeding, Step, arranged, takes_feeds
 from intact.data.functions import describe
-from intact.data.images.reader import ImageFolder
+from intact.data.images.reader import DecodedFolder, ImageFolder
+from intact.data.items import Items, Prepared
 from intact.data.labels import (
     BatchReferences,
     Reference,
@@ -35,6 +36,9 @@ from intact.data.signature import (
     without_batch_axis,
 )
 from intact.errors import DataError
+
+AGAIN = "give a list of its items, a dataset, a file, or a function that makes the iterator anew"
+"""The remedy where an iterator would be read twice."""
 
 
 @dataclass(frozen=True)
@@ -146,17 +150,23 @@ class Samples:
     @property
     def skipped(self) -> tuple[str, ...]:
         """The files of a folder that the last pass skipped: one line each, with the reason."""
-        return tuple(self.reader.skipped) if isinstance(self.reader, ImageFolder) else ()
+        return () if self._folder is None else tuple(self._folder.skipped)
 
     @property
     def classes(self) -> tuple[str, ...]:
         """The class names of a folder's sub-folders; empty if there are none."""
-        return self.reader.labels.classes if isinstance(self.reader, ImageFolder) else ()
+        return () if self._folder is None else self._folder.labels.classes
 
     @property
     def why_no_labels(self) -> str:
         """Why a folder has no labels; empty if it has, and for other sources."""
-        return self.reader.labels.reason if isinstance(self.reader, ImageFolder) else ""
+        return "" if self._folder is None else self._folder.labels.reason
+
+    @property
+    def _folder(self) -> ImageFolder | DecodedFolder | None:
+        """The images that the reader has, as a folder or beneath it; None if it has others."""
+        found = self.reader.opened.items if isinstance(self.reader, Items) else self.reader
+        return found if isinstance(found, ImageFolder | DecodedFolder) else None
 
     def labels(self) -> npt.NDArray[np.int64] | None:
         """Return the labels of the samples, ``[N]``; None if the source has none.
@@ -194,10 +204,11 @@ class Samples:
 
     def _feeds(self) -> Iterator[Batch]:
         """Yield the feeds of the source, as they come."""
-        scaled = self.preprocess.inputs(self.specs)
+        to_scale = self.preprocess.inputs(self.specs)
         self._start()
         seen = 0
         for raw in self._raw():
+            scaled = frozenset() if isinstance(raw, Prepared) else to_scale
             inputs, references = self._separated(raw)
             found = arranged(self.source, self.specs, inputs, self.feeding)
             room = found.count if self.limit is None else min(found.count, self.limit - seen)
@@ -214,7 +225,17 @@ class Samples:
         self._refuse_none(seen)
 
     def _start(self) -> None:
-        """Forget what the last pass saw."""
+        """Forget what the last pass saw.
+
+        Raises:
+            DataError: There was one, and the source gives its samples once.
+        """
+        if self._seen and isinstance(self.reader, Iterator):
+            raise DataError(
+                f"{self.source}: the samples are read a second time, and an iterator gives them "
+                "once",
+                remedy=AGAIN,
+            )
         self._seen.clear()
         self.shapes.clear()
 
@@ -289,10 +310,11 @@ class Samples:
             yield joined(pending)
 
     def _checked(self) -> Iterator[Batch]:
-        scaled = self.preprocess.inputs(self.specs) - {self.mask}
+        to_scale = self.preprocess.inputs(self.specs) - {self.mask}
         self._start()
         seen = 0
         for raw in self._raw():
+            scaled = frozenset() if isinstance(raw, Prepared) else to_scale
             inputs, references = self._separated(raw)
             inputs = without_batch_axis(self.specs, inputs)
             check_ranks(self.source, self.specs, inputs)
@@ -332,7 +354,8 @@ class Samples:
     @property
     def _is_refilled(self) -> bool:
         """Whether the source may reuse its arrays for the next batch, as data loaders do."""
-        return not isinstance(self.reader, list | ImageFolder)
+        is_kept = isinstance(self.reader, Items) and self.reader.opened.is_kept
+        return not (is_kept or isinstance(self.reader, list | ImageFolder))
 
     def _check(self, batch: Batch, *, first: int) -> Batch:
         """Check and convert the inputs, and add the mask if it is not an input."""
@@ -358,27 +381,11 @@ class Samples:
                     f"{self.source}: yields {type(item).__name__}",
                     remedy="yield dicts of arrays by input name",
                 )
+            if isinstance(item, Prepared):
+                yield item
+                continue
             try:
                 arrays = {str(name): item[name] for name in item}
             except Exception as error:  # reading an array may raise anything
                 raise DataError(f"{self.source}: cannot be read ({describe(error)})") from error
             yield arrays
-
-
-def as_array(source: str, name: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    """Convert an item of a source to an array.
-
-    Raises:
-        DataError: It is not an array, or has masked values.
-    """
-    # No array is masked before numpy.ma is loaded, which takes 0.01 s.
-    if "numpy.ma" in sys.modules and np.ma.is_masked(values):
-        raise DataError(
-            f"{source}: {name!r} is a masked array", remedy="fill it, or remove the samples"
-        )
-    try:
-        return np.asarray(values)
-    except Exception as error:  # arrays of other libraries may raise anything
-        raise DataError(
-            f"{source}: {name!r} is not an array ({error})", remedy="give arrays of numbers"
-        ) from error

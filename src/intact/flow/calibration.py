@@ -21,8 +21,8 @@ from intact.data.chosen_samples import ChosenSamples
 from intact.data.feeding import Feeding
 from intact.data.preprocess import Preprocess
 from intact.data.progress import begin
-from intact.data.sources import is_folder
-from intact.data.stream import Samples
+from intact.data.sources import has_image_steps
+from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
 from intact.flow.first_run import draw_sample, run_once
 from intact.flow.loss import Loss, find_loss
@@ -143,6 +143,12 @@ class Calibration:
         for index, job in enumerate(jobs):
             groups.setdefault(id(job.plan.graph), []).append(index)
         results: dict[int, Result] = {}
+        if isinstance(data, Iterator) and len(groups) > 1:
+            raise UsageError(
+                f"samples are read {len(groups)} times: there are targets that change the graph, "
+                "and an iterator gives them once",
+                remedy=AGAIN,
+            )
         for number, members in enumerate(groups.values()):
             if number:  # other targets calibrate a graph of their own
                 begin(self.options.progress, "calibrating")
@@ -176,7 +182,11 @@ class Calibration:
                 "there is nothing to calibrate on",
                 remedy="give samples with --data, or every scale with --scales",
             )
-        if self.preprocess.image.given and data is not None and not is_folder(data):
+        if (
+            self.preprocess.image.given
+            and data is not None
+            and not has_image_steps(data, self.options.transform)
+        ):
             from intact.flow.preprocessing import refuse_image_steps
 
             refuse_image_steps(self.options)
@@ -278,7 +288,7 @@ class Calibration:
         if data is None or isinstance(data, Iterator):
             raise UsageError(
                 f"--improve {self.improvements.refinements[0]} runs samples a second time",
-                remedy="give data that can be read again: arrays, files, or a function",
+                remedy=AGAIN,
             )
         return self.improvements.refine(plan, self._open(data, plan.graph))
 

@@ -14,6 +14,7 @@ import numpy.typing as npt
 
 from intact.data.batching import Batch, real_samples
 from intact.data.feeding import Carried
+from intact.data.items import Items
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.integer import IntegerEngine
@@ -215,10 +216,7 @@ def with_codes(samples: Samples, program: Program, *, pixels: bool = False) -> S
 
 def _batches(samples: Samples) -> list[Batch] | None:
     """Return batches that are in memory; None for others, and for what is reported when read."""
-    given = samples.reader
-    if not isinstance(given, list) or not all(isinstance(batch, Mapping) for batch in given):
-        return None
-    return given
+    return samples.reader.stored() if isinstance(samples.reader, Items) else None
 
 
 def _refuse_other_codes(name: str, array: npt.NDArray[Any], encoding: Encoding) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from intact.data.preprocess import NORMALIZATIONS, Preprocess
-from intact.data.sources import is_folder
+from intact.data.sources import has_image_steps
 from intact.errors import UsageError
 from intact.flow.quantize import preprocess_of
 from intact.recipe.declare import options_of
@@ -27,7 +27,7 @@ def steps_for(options: ComparisonOptions, data: DataSource, kept: Preprocess) ->
         UsageError: A step for images is given, and the data are arrays.
         DataError: The steps contradict each other.
     """
-    if not is_folder(data):
+    if not has_image_steps(data, options.transform):
         refuse_image_steps(options)
     return preprocess_of(options, kept) or kept
 
@@ -42,7 +42,8 @@ def refuse_image_steps(options: ArrayStepOptions) -> None:
         if getattr(options, name, None) not in (None, False):
             raise UsageError(
                 f"--{name.replace('_', '-')} is for a folder of images, the data is none",
-                remedy="leave it out: arrays come as the model takes them",
+                remedy="leave it out: arrays come as the model takes them (images come as a "
+                "folder, a list or a dataset, without a transform)",
             )
     named: dict[str, Any] = dict(NORMALIZATIONS.get(options.normalize or "", {}))
     if named.get("order", "rgb") != "rgb":

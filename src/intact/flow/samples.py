@@ -37,4 +37,5 @@ def open_fed(
     kept = kept or Provenance()
     feeding = Feeding(tuple(options.no_batch) or kept.no_batch, options.state or kept.states)
     step = state_step(graph, feeding)
+    how = {"transform": options.transform, **how}
     return open_samples(data, graph, feeding=feeding, step=step, **how)

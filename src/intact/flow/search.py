@@ -14,6 +14,7 @@ import numpy as np
 
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
+from intact.data.stream import AGAIN
 from intact.errors import SearchError, UsageError
 from intact.flow.doubts import doubts_of
 from intact.flow.first_run import draw_sample, run_once
@@ -127,9 +128,7 @@ def search(options: SearchOptions) -> FoundStrategy:
     budget, path = _budget(options.budget), _path(options)
     _Course(options, budget, path).limits(0.0, 1.0)
     if isinstance(options.data, Iterator):
-        raise UsageError(
-            "samples are read twice", remedy="give arrays, a file, or a function that begins anew"
-        )
+        raise UsageError("samples are read twice, and an iterator gives them once", remedy=AGAIN)
     preprocess = preprocess_of(options) or Preprocess()
     models = shaped(
         float_model(options.model, options.input_value),

@@ -12,7 +12,7 @@ import msgspec
 from intact.data.feeding import Feeding, takes_feeds
 from intact.data.preprocess import Preprocess
 from intact.data.signature import input_specs
-from intact.data.sources import is_folder
+from intact.data.sources import has_image_steps
 from intact.engines.session import Optimization, make_session
 from intact.errors import ModelError, SearchError, UsageError
 from intact.flow.samples import open_fed
@@ -202,7 +202,7 @@ def _common(
     if isinstance(data, Iterator):
         begin = list(itertools.islice(data, 1))
         looked, data = begin, itertools.chain(begin, data)
-    is_uniform = is_folder(looked)  # its images are brought to one size
+    is_uniform = has_image_steps(looked, options.transform)  # its images are brought to one size
     samples = open_fed(
         looked,
         graph,

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from intact.data.progress import begin
-from intact.data.stream import Samples
+from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError
 from intact.flow.execution import in_numbers
 from intact.flow.preprocessing import steps_for
@@ -81,6 +82,10 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
     rows = [(subject, name) for subject in subjects for name in runnable(subject.exports)]
     if not rows and subjects:
         rows = [(subjects[0], next(iter(subjects[0].exports)))]  # refused, with the reason
+    if isinstance(options.data, Iterator) and len(rows) > 1:
+        raise UsageError(
+            f"samples are read {len(rows)} times, and an iterator gives them once", remedy=AGAIN
+        )
     errors: list[IntactError] = []
     for number, (subject, name) in enumerate(rows, 1):
         if len(rows) > 1:

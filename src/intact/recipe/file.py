@@ -104,10 +104,23 @@ def write_recipe(
             lost.append(name)
         elif written != {}:
             values[name] = written
+    lost += [name for name, each in _objects(recipe).items() if _is_given(options, each, effective)]
     lines = _HEAD.format(command=command, file=RECIPE)
     if lost:
         lines += f"# Given as an object in Python, so not written here: {', '.join(lost)}.\n"
     return lines + "\n".join(_toml({COMMAND: command, **values})) + "\n"
+
+
+def _objects(recipe: type[Options]) -> dict[str, Option]:
+    """List the options that only Python has, and that change the result."""
+    known = recipe_options(recipe)
+    return {
+        n: e for n, e in options_of(recipe).items() if e.recorded and not e.flag and n not in known
+    }
+
+
+def _is_given(options: Options, each: Option, effective: Mapping[str, Any]) -> bool:
+    return each.name not in effective and getattr(options, each.name, each.default) != each.default
 
 
 def _toml(values: Mapping[str, Any]) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, TypeAlias
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from intact.graph.op_table import EXPANDABLE
 from intact.recipe.declare import Options, option, options_of, required
@@ -33,13 +33,20 @@ if TYPE_CHECKING:
     from intact.plan.given_scales import ScaleTable
     from intact.targets import Target
 
+    class SupportsIndex(Protocol):
+        """What gives any item by its number, as a dataset does."""
+
+        def __getitem__(self, index: int, /) -> Any: ...
+
     ModelSource: TypeAlias = str | Path | onnx.ModelProto | ir.Model
     DataSource: TypeAlias = (
         str
         | Path
-        | npt.NDArray[Any]
-        | Mapping[str, npt.ArrayLike]
-        | Iterable[dict[str, npt.NDArray[Any]]]
+        | npt.ArrayLike
+        | Mapping[str, Any]
+        | Iterable[Any]
+        | SupportsIndex
+        | Callable[[], Iterable[Any]]
     )
     TargetSource: TypeAlias = str | Path | Target
     ScaleSource: TypeAlias = str | Path | ScaleTable
@@ -69,11 +76,15 @@ DATA = Given(
     text="a folder of images, an .npz or .npy file, or MODULE:FUNCTION",
 )
 LOADED = "A loaded model will do too; it is not changed."
-ARRAYS = "An array, a dict of arrays or an iterable of such dicts will do too."
+ARRAYS = (
+    "Arrays, tensors and images will do too, alone, by input name in a dict, or with labels: "
+    "a DataLoader or dataset, a list or an iterator of batches or of samples (see docs/data.md)."
+)
 SAMPLES = (
     "Samples: a folder of images, an .npz keyed by input name (and `labels`), an .npy, or "
     "MODULE:FUNCTION that yields dicts of arrays."
 )
+TRANSFORM: Instance[Any] = Instance("a function of a sample that returns what the model takes")
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
 INPUT_VALUES = Pairs(Constant(), "a number, true or false", "sr=16000", "NAME=VALUE")
 IMAGE_SECTION = "Images (where the data is a folder)"
@@ -249,6 +260,13 @@ class FeedOptions(Options, kw_only=True):
         None,
         "An output that becomes an input of the next sample: the samples are a sequence, which "
         "begins with what the data gives, or else with zeros. Several may be given.",
+    )
+    transform: Callable[[Any], Any] | None = option(
+        TRANSFORM,
+        None,
+        "Applied to each sample before it joins a batch: a function of an array, or of an image of "
+        "Pillow, that returns an array or tensor. Give it again wherever such data is given.",
+        flag="",
     )
 
 

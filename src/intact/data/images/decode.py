@@ -5,10 +5,12 @@ from __future__ import annotations
 import logging
 import mmap
 import stat
+import sys
 import threading
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeGuard
 
 import numpy as np
 import numpy.typing as npt
@@ -54,6 +56,12 @@ def _pages(path: Path) -> Any:
         return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
 
 
+def is_picture(value: object) -> TypeGuard[Image]:
+    """Tell whether a value is an image of Pillow; there is none before Pillow is loaded."""
+    module = sys.modules.get("PIL.Image")
+    return module is not None and isinstance(value, module.Image)
+
+
 def require_pillow() -> None:
     """Load Pillow and its readers, once and not in several threads.
 
@@ -72,7 +80,7 @@ def require_pillow() -> None:
         )
     except ImportError as error:
         raise MissingExtraError(
-            "folders of images need Pillow, which is not installed",
+            "images need Pillow, which is not installed",
             remedy='pip install "intact[image]"',
         ) from error
     log = logging.getLogger("PIL")
@@ -80,8 +88,8 @@ def require_pillow() -> None:
         log.addHandler(logging.NullHandler())
 
 
-def decode(path: Path, *, gray: bool) -> Image:
-    """Decode an image to mode L or RGB, rotated by its EXIF orientation.
+def decode(source: Path | Image, *, gray: bool) -> Image:
+    """Decode a file, or an image of Pillow, to mode L or RGB, rotated by its EXIF orientation.
 
     Colours are converted to grey by ITU-R BT.601 (0.299 R + 0.587 G + 0.114 B). Transparency is
     dropped, 16 bits keep their upper byte, CMYK is converted without a colour profile, and only the
@@ -93,16 +101,11 @@ def decode(path: Path, *, gray: bool) -> Image:
     """
     from PIL import Image, UnidentifiedImageError
 
+    opened: AbstractContextManager[Image.Image]
     try:
-        about = path.stat()
-        if not stat.S_ISREG(about.st_mode):
-            raise BadImageError("not a file")
-        if not about.st_size:
-            raise BadImageError("not an image: the file is empty")
-        if about.st_size > _LARGEST_FILE:
-            raise BadImageError(f"larger than {_LARGEST_FILE >> 20} MiB")
-        # Memory-mapped: otherwise Pillow would allocate as much as a false size in the file.
-        with _pages(path) as pages, Image.open(pages, formats=_FORMATS) as image:
+        # An image of the caller's stays open.
+        opened = _opened(source) if isinstance(source, Path) else nullcontext(source)
+        with opened as image:
             pixels = image.width * image.height
             if pixels > LARGEST_IMAGE:
                 raise _too_large(str(pixels))
@@ -121,6 +124,23 @@ def decode(path: Path, *, gray: bool) -> Image:
         raise BadImageError(f"damaged or truncated ({error})") from error
     except Exception as error:  # Pillow's readers raise a dozen unrelated classes
         raise BadImageError(f"cannot be decoded ({str(error) or type(error).__name__})") from error
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[Image]:
+    """Open a file; nothing is decoded yet."""
+    from PIL import Image
+
+    about = path.stat()
+    if not stat.S_ISREG(about.st_mode):
+        raise BadImageError("not a file")
+    if not about.st_size:
+        raise BadImageError("not an image: the file is empty")
+    if about.st_size > _LARGEST_FILE:
+        raise BadImageError(f"larger than {_LARGEST_FILE >> 20} MiB")
+    # Memory-mapped: otherwise Pillow would allocate as much as a false size in the file.
+    with _pages(path) as pages, Image.open(pages, formats=_FORMATS) as image:
+        yield image
 
 
 def resized(image: Image, size: Size, method: Resampling) -> npt.NDArray[np.uint8]:

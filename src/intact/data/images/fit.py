@@ -94,7 +94,7 @@ def image_input(specs: Mapping[str, InputSpec], preprocess: Preprocess) -> Image
     """
     if len(specs) != 1:
         raise DataError(
-            f"a folder of images needs one input, the model has {len(specs)} ({', '.join(specs)})",
+            f"an image needs one input, the model has {len(specs)} ({', '.join(specs)})",
             remedy="give an .npz with an array for each",
         )
     steps = preprocess.image

@@ -1,4 +1,4 @@
-"""A folder of images as batches, decoded ahead in threads."""
+"""Images as batches, decoded ahead in threads: those of a folder, or a list of them."""
 
 from __future__ import annotations
 
@@ -7,18 +7,29 @@ from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path, PurePosixPath
-from typing import Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
-from intact.data.images.decode import BadImageError, decode, laid, place, require_pillow, resized
+from intact.data.images.decode import (
+    BadImageError,
+    decode,
+    is_picture,
+    laid,
+    place,
+    require_pillow,
+    resized,
+)
 from intact.data.images.fit import ImageInput, image_input
 from intact.data.images.labels import FolderLabels, csv_labels, folder_labels
 from intact.data.images.steps import Resampling, Size
 from intact.data.preprocess import Preprocess
 from intact.data.signature import LABELS, InputSpec
 from intact.errors import DataError
+
+if TYPE_CHECKING:
+    from PIL.Image import Image
 
 SUFFIXES = frozenset(
     {".bmp", ".gif", ".jpeg", ".jpg", ".pgm", ".png", ".ppm", ".tif", ".tiff", ".webp"}
@@ -27,6 +38,12 @@ SUFFIXES = frozenset(
 """Suffixes of images, in any case."""
 
 Item = TypeVar("Item")
+
+
+def is_image(value: object) -> bool:
+    """Tell whether a value is an image of Pillow, or the path of a file with such a suffix."""
+    is_path = isinstance(value, str | Path) and Path(value).suffix.lower() in SUFFIXES
+    return is_path or is_picture(value)
 
 
 def image_files(folder: Path) -> list[str]:
@@ -128,7 +145,7 @@ class ImageFolder:
 
     Args:
         folder: For paths and messages.
-        files: Relative posix paths.
+        files: Relative posix paths, or images of Pillow.
         labels: The label of each file, if there are any.
         takes: The model's image input.
         skip_bad: Skip unreadable files instead of raising.
@@ -143,7 +160,7 @@ class ImageFolder:
     def __init__(
         self,
         folder: Path,
-        files: Sequence[str],
+        files: Sequence[str | Path | Image],
         labels: FolderLabels,
         takes: ImageInput,
         *,
@@ -194,12 +211,7 @@ class ImageFolder:
 
     def _taken(self, made: _Made) -> Iterator[Batch]:
         for file, reason in made.bad:
-            if not self._skip_bad:
-                raise DataError(
-                    f"{self._folder / file}: {reason}",
-                    remedy="repair or remove it, or skip such files with --skip-bad",
-                )
-            self.skipped.append(str(DataError(f"{file}: {reason}")))  # DataError makes it printable
+            self.skipped.append(_skipped(self._folder, file, reason, self._skip_bad))
         if made.positions:
             batch = {self.takes.name: made.values}
             if self._labels is not None and self.takes.name != LABELS:
@@ -210,30 +222,44 @@ class ImageFolder:
         """Decode the batch that starts with a file; runs in a thread."""
         files = self._files[start : start + self._size]
         takes = self.takes
-        canvas = np.empty((len(files), *takes.size, takes.channels), np.uint8)
-        if takes.preprocess.image.letterbox is not None:
-            canvas[:] = takes.padding
+        canvas, gray = blank(takes, len(files)), takes.channels == 1
         positions: list[int] = []
         bad: list[tuple[str, str]] = []
         for offset, file in enumerate(files):
             try:
-                self._draw(file, canvas[len(positions)])
+                draw(decode(self._source(file), gray=gray), takes, canvas[len(positions)])
                 positions.append(start + offset)
             except BadImageError as error:
-                bad.append((file, str(error)))
+                name = f"image {start + offset}" if is_picture(file) else str(file)
+                bad.append((name, str(error)))
                 if not self._skip_bad:
                     break
         return _Made(takes.finished(canvas[: len(positions)]), positions, bad)
 
-    def _draw(self, file: str, canvas: npt.NDArray[np.uint8]) -> None:
-        """Decode and resize a file into an array, ``[rows, columns, C]`` in RGB order."""
-        takes, steps = self.takes, self.takes.preprocess.image
-        image = decode(self._folder / file, gray=takes.channels == 1)
-        try:
-            placement = place(Size(image.height, image.width), takes.size, steps)
-        except ValueError as error:
-            raise BadImageError(str(error)) from error
-        laid(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
+    def _source(self, file: str | Path | Image) -> Path | Image:
+        return file if is_picture(file) else self._folder / str(file)
+
+
+def blank(takes: ImageInput, count: int) -> npt.NDArray[np.uint8]:
+    """Make room for some images, ``[N, rows, columns, C]``, with the padding of a letterbox."""
+    canvas = np.empty((count, *takes.size, takes.channels), np.uint8)
+    if takes.preprocess.image.letterbox is not None:
+        canvas[:] = takes.padding
+    return canvas
+
+
+def draw(image: Image, takes: ImageInput, canvas: npt.NDArray[np.uint8]) -> None:
+    """Resize a decoded image into an array, ``[rows, columns, C]`` in RGB order.
+
+    Raises:
+        BadImageError: It is too small to be cropped.
+    """
+    steps = takes.preprocess.image
+    try:
+        placement = place(Size(image.height, image.width), takes.size, steps)
+    except ValueError as error:
+        raise BadImageError(str(error)) from error
+    laid(resized(image, placement.resized, Resampling(steps.resize)), placement, canvas)
 
 
 def open_folder(
@@ -262,16 +288,105 @@ def open_folder(
     """
     require_pillow()
     takes = image_input(specs, preprocess)
+    files, known = labelled_files(folder, limit=limit, labels=labels)
+    return ImageFolder(folder, files, known, takes, skip_bad=skip_bad)
+
+
+def labelled_files(
+    folder: Path, *, limit: int | None = None, labels: Path | None = None
+) -> tuple[list[str], FolderLabels]:
+    """List the images of a folder that are used, evenly spaced ones, with their labels.
+
+    Raises:
+        DataError: There is no image, or labels do not match.
+    """
     files = image_files(folder)
     if labels is None:
         known = folder_labels(folder, files, sub_folders(folder))
     else:
         known = FolderLabels(csv_labels(labels, files))
-    chosen = evenly_spread(range(len(files)), limit)
-    return ImageFolder(
-        folder,
-        [files[position] for position in chosen],
-        known._replace(numbers=known.numbers and [known.numbers[position] for position in chosen]),
-        takes,
-        skip_bad=skip_bad,
-    )
+    return evenly_labelled(files, known, limit)
+
+
+def evenly_labelled(
+    files: Sequence[Item], labels: FolderLabels, limit: int | None
+) -> tuple[list[Item], FolderLabels]:
+    """Select at most ``limit`` evenly spaced images, with their labels."""
+    numbers = labels.numbers and evenly_spread(labels.numbers, limit)
+    return evenly_spread(files, limit), labels._replace(numbers=numbers)
+
+
+def open_images(
+    images: Sequence[str | Path | Image],
+    numbers: list[int] | None,
+    specs: Mapping[str, InputSpec],
+    preprocess: Preprocess,
+    *,
+    limit: int | None = None,
+    skip_bad: bool = False,
+) -> ImageFolder:
+    """Open a list of images, or of paths of images, as a folder of them is.
+
+    Args:
+        images: The images.
+        numbers: Their labels, if there are any.
+        specs: The model's inputs.
+        preprocess: The preprocessing of each image.
+        limit: Number of images, evenly spaced.
+        skip_bad: Skip unreadable images.
+
+    Raises:
+        DataError: The images do not fit the model.
+        MissingExtraError: Pillow is not installed.
+    """
+    require_pillow()
+    takes = image_input(specs, preprocess)
+    chosen, labels = evenly_labelled(images, FolderLabels(numbers), limit)
+    return ImageFolder(Path(), chosen, labels, takes, skip_bad=skip_bad)
+
+
+class DecodedFolder:
+    """The images of a folder as Pillow has them, upright and in RGB: with their labels, if any.
+
+    Args:
+        folder: For paths and messages.
+        files: Relative posix paths.
+        labels: The label of each file, if there are any.
+        skip_bad: Skip unreadable files instead of raising.
+
+    Attributes:
+        labels: As given.
+        skipped: One line for each file that the last pass skipped: path and reason.
+    """
+
+    def __init__(
+        self, folder: Path, files: Sequence[str], labels: FolderLabels, *, skip_bad: bool
+    ) -> None:
+        self.labels, self.skipped = labels, list[str]()
+        self._folder, self._files, self._skip_bad = folder, files, skip_bad
+
+    def __iter__(self) -> Iterator[Image | tuple[Image, int]]:
+        """Decode one image after the other.
+
+        Raises:
+            DataError: A file is not an image, damaged or too large.
+        """
+        self.skipped = []
+        for position, file in enumerate(self._files):
+            try:
+                image = decode(self._folder / file, gray=False)
+            except BadImageError as error:
+                self.skipped.append(_skipped(self._folder, file, str(error), self._skip_bad))
+                continue
+            numbers = self.labels.numbers
+            yield image if numbers is None else (image, numbers[position])
+
+
+def _skipped(folder: Path, file: str, reason: str, skip_bad: bool) -> str:
+    """Return the line for a file that is skipped; raise where none are."""
+    if not skip_bad:
+        raise DataError(
+            f"{folder / file}: {reason}",
+            remedy="repair or remove it, or skip such files with --skip-bad",
+        )
+    return str(DataError(f"{file}: {reason}"))  # DataError makes it printable
