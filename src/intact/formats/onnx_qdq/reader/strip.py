@@ -83,8 +83,8 @@ class _Lift:
                 value.const_value.numpy(),
                 parameters.scale,
                 parameters.zero_point,
-                container.low,
-                container.high,
+                parameters.quant_min,
+                parameters.quant_max,
                 axis=parameters.axis,
             )
         except (ConfigError, DataError) as error:
