@@ -13,6 +13,7 @@ and Trunc.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 
 import msgspec
@@ -21,19 +22,20 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.errors import ModelError
-from intact.graph import constant_array, input_value
+from intact.graph import constant_array, input_value, is_constant
 
 _EPSILON = np.finfo(np.float32).eps
 """The smallest scale that a learned quantizer of MQBench computes with."""
 _MOST_BITS = 32
-_ONNX_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "org.openvinotoolkit"})
+_OTHER_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft", "org.openvinotoolkit"})
 """Domains whose quantizers are read elsewhere or are no concern of this table."""
-_ANY_NAME = {"ch_axis": ("ch_axis", "axis"), "quant_min": ("quant_min", "qmin")}
-_ANY_NAME["quant_max"] = ("quant_max", "qmax")
+_SPELLINGS = {"ch_axis": ("ch_axis", "axis")}
 """Names of attributes that mean the same."""
 _ROUNDINGS = frozenset({"ROUND", "HALF_EVEN"})
 _TENSOR = ("scale", "zero_point", "quant_min", "quant_max", "grad_factor")
 _CHANNEL = ("scale", "zero_point", "ch_axis", "quant_min", "quant_max", "grad_factor")
+_WITHOUT_AXIS = 5
+"""Inputs of a quantizer by channel that gives its range and no axis: MQBench reads the last two."""
 
 
 class Grid(msgspec.Struct, frozen=True, eq=False):
@@ -94,14 +96,14 @@ class Given(msgspec.Struct, frozen=True):
     node: ir.Node
     operator: Operator
 
-    def array(self, name: str, default: float | None = None) -> npt.NDArray[np.float64]:
-        """Return numbers, from an input or else an attribute.
+    def optional(self, name: str) -> npt.NDArray[np.float64] | None:
+        """Return numbers, from an input or else an attribute; None where they are missing.
 
         Raises:
-            ModelError: The model computes them, or they are missing and there is no default.
+            ModelError: The model computes them.
         """
         names = self.operator.inputs
-        if len(self.node.inputs) == len(_TENSOR):  # x, scale, zero point and the range: no axis
+        if len(self.node.inputs) == _WITHOUT_AXIS:
             names = tuple(each for each in names if each != "ch_axis")
         slot = names.index(name) + 1 if name in names else -1
         value = input_value(self.node, slot)
@@ -114,12 +116,21 @@ class Given(msgspec.Struct, frozen=True):
                     "export the model with the scales frozen, in evaluation mode",
                 )
             return _numbers(self.node, name, found)
-        for spelling in _ANY_NAME.get(name, (name,)):
+        for spelling in _SPELLINGS.get(name, (name,)):
             if (attribute := self.node.attributes.get(spelling)) is not None:
                 return _numbers(self.node, name, attribute.value)
-        if default is None:
+        return None
+
+    def array(self, name: str, default: float | None = None) -> npt.NDArray[np.float64]:
+        """Return numbers that have to be there unless there is a default.
+
+        Raises:
+            ModelError: They are missing, or the model computes them.
+        """
+        found = self.optional(name)
+        if found is None and default is None:
             raise unreadable_quantizer(self.node, f"it has no {name}")
-        return np.asarray(default)
+        return np.asarray(default) if found is None else found
 
     def whole(self, name: str, default: int | None = None) -> int:
         """Return one whole number.
@@ -149,10 +160,14 @@ def quantizer_name(node: ir.Node) -> str:
 
 def is_quantizer(node: ir.Node) -> bool:
     """Check whether a node is a fake quantizer of the table, or of a tool that is not in it."""
-    name = quantizer_name(node)
-    return any(
-        name in family.operators or name in family.refused for family in FAMILIES
-    ) or _is_foreign(node, name)
+    name, domain = quantizer_name(node), node.domain.lower()
+    if any(name in family.operators for family in FAMILIES):
+        return True
+    if any(name in family.refused and domain in family.domains for family in FAMILIES):
+        return True
+    lower = name.lower()
+    is_named_so = ("fake" in lower and "quant" in lower) or lower in {"quant", "intquant"}
+    return is_named_so and domain not in _OTHER_DOMAINS
 
 
 def read_quantizer(node: ir.Node) -> Grid:
@@ -163,10 +178,22 @@ def read_quantizer(node: ir.Node) -> Grid:
     """
     name, domain = quantizer_name(node), node.domain.lower()
     family = next((each for each in FAMILIES if name in each.operators), None)
-    if family is None or domain not in family.domains:
-        reasons = (each.refused[name] for each in FAMILIES if name in each.refused)
-        reason = next(reasons, f"an operator of domain {node.domain!r} that intact does not know")
-        raise unreadable_quantizer(node, reason, f"what is read: {_understood()}")
+    if family is None:
+        reasons = [each.refused[name] for each in FAMILIES if name in each.refused]
+        if reasons:
+            raise unreadable_quantizer(node, reasons[0])
+        tools = " and ".join(f"{each.title} (domain {_listed(each)})" for each in FAMILIES)
+        raise unreadable_quantizer(
+            node,
+            "intact does not know this quantizer",
+            f"those of {tools} are read, and QuantizeLinear with DequantizeLinear",
+        )
+    if domain not in family.domains:
+        raise unreadable_quantizer(
+            node,
+            f"intact does not know {name} in domain {node.domain!r}",
+            f"it is read in domain {_listed(family)}",
+        )
     if not node.inputs or node.inputs[0] is None or len(node.outputs) != 1:
         raise unreadable_quantizer(
             node, f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs"
@@ -180,6 +207,17 @@ def read_quantizer(node: ir.Node) -> Grid:
     return grid
 
 
+def fitting_target(model: ir.Model) -> str:
+    """Name the hardware that fake quantizers are for: weights of 128 levels are MQBench's."""
+    spans = set()
+    for node in model.graph.all_nodes():
+        if node.op_type in FAMILIES[0].operators and is_constant(input_value(node, 0)):
+            with contextlib.suppress(ModelError):  # reading says what is wrong with it
+                grid = read_quantizer(node)
+                spans.add(grid.quant_max - grid.quant_min)
+    return "openvino-mqbench" if spans == {127} else "onnxruntime"
+
+
 def unreadable_quantizer(
     node: ir.Node, reason: str, remedy: str = "quantize the float model"
 ) -> ModelError:
@@ -188,18 +226,9 @@ def unreadable_quantizer(
     return ModelError(f"node {node.name!r} ({name}): {reason}", remedy=remedy)
 
 
-def _is_foreign(node: ir.Node, name: str) -> bool:
-    """Check whether an operator of another domain is called like a fake quantizer."""
-    lower = name.lower()
-    is_named_so = ("fake" in lower and "quant" in lower) or lower in {"quant", "intquant"}
-    return node.domain.lower() not in _ONNX_DOMAINS and is_named_so
-
-
-def _understood() -> str:
-    return "; ".join(
-        f"{', '.join(family.operators)} in domain {', '.join(map(repr, family.domains))}"
-        for family in FAMILIES
-    )
+def _listed(family: Family) -> str:
+    *others, last = (repr(domain) for domain in family.domains)
+    return f"{', '.join(others)} or {last}"
 
 
 def _numbers(node: ir.Node, name: str, found: object) -> npt.NDArray[np.float64]:
@@ -230,12 +259,8 @@ def _affine(given: Given) -> Grid:
     codes = np.clip(np.rint(zero_point), low, high)
     if not np.array_equal(codes, zero_point):
         changes.append(f"zero points were rounded to whole numbers within {low}..{high}")
-    axis = given.whole("ch_axis") if _says(given, "ch_axis") else None
+    axis = None if given.optional("ch_axis") is None else given.whole("ch_axis")
     return Grid(_float32(positive), _int64(given, codes), low, high, axis, tuple(changes))
-
-
-def _says(given: Given, name: str) -> bool:
-    return given.array(name, np.inf).tolist() != np.inf
 
 
 def _bit_width(given: Given) -> Grid:
