@@ -116,12 +116,12 @@ def fake_quantized_models(_folder: Path) -> list[bytes]:
 
 
 def read_fake_quantized(path: Path) -> None:
-    from intact.formats.openvino.read import read_fake_quantize
+    from intact.formats.onnx_qdq.read import read_qdq
     from intact.formats.openvino.write import write_openvino
     from intact.plan import plan_to_json
     from intact.targets import load_target
 
-    plan = read_fake_quantize(path, load_target("openvino"))
+    plan = read_qdq(path, load_target("openvino"))
     plan_to_json(plan)
     write_openvino(plan)
 

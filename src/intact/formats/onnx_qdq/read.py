@@ -1,8 +1,9 @@
 """A quantized ONNX model as a plan that keeps what it says: scales, types and integers.
 
 Both forms of ONNX Runtime are read: pairs of QuantizeLinear and DequantizeLinear (QDQ), as other
-quantizers and exporters write them too, and operators on codes (QOperator). Fake quantizers of
-MQBench, PyTorch and Brevitas become such pairs first. Written again, the plan gives a model that computes bit for bit the same.
+quantizers and exporters write them too, and operators on codes (QOperator). Fake quantizers of one
+operator, of OpenVINO and of training tools, become such pairs first. Written again, a model of ONNX
+Runtime computes bit for bit the same.
 """
 
 from __future__ import annotations

@@ -39,6 +39,7 @@ class Parameters(msgspec.Struct, frozen=True, eq=False):
         axis: The channel axis counted from 0; None for one scale.
         quant_min: Smallest code, of the type unless the model says another.
         quant_max: Largest code.
+        is_symmetric: The zero point is 0 by choice: of signed codes, or of a fake quantizer.
     """
 
     scale: npt.NDArray[np.float32]
@@ -47,6 +48,7 @@ class Parameters(msgspec.Struct, frozen=True, eq=False):
     axis: int | None
     quant_min: int
     quant_max: int
+    is_symmetric: bool
 
     def equals(self, other: Parameters) -> bool:
         """Check whether equal codes mean equal numbers."""
@@ -67,9 +69,8 @@ class Parameters(msgspec.Struct, frozen=True, eq=False):
             ConfigError: Scale or zero point are impossible.
         """
         granularity: Granularity = PerTensor() if self.axis is None else PerChannel(self.axis)
-        signed = self.quant_min < 0
         return TensorQuantConfig(
-            policy=make_policy(granularity, symmetric=signed and not self.zero_point.any()),
+            policy=make_policy(granularity, symmetric=self.is_symmetric),
             bits=(self.quant_max - self.quant_min).bit_length(),
             quant_min=self.quant_min,
             quant_max=self.quant_max,
@@ -126,7 +127,8 @@ def read_parameters(node: ir.Node) -> Parameters:
     if not container.low <= low < high <= container.high:
         name = container.data_type.name.lower()
         raise unreadable(node, f"its codes {low}..{high} are not within its type {name}")
-    parameters = Parameters(scale.reshape(shape), spread, container, axis, low, high)
+    is_symmetric = not codes.any() and (low < 0 or "quant_min" in node.attributes)
+    parameters = Parameters(scale.reshape(shape), spread, container, axis, low, high, is_symmetric)
     try:
         parameters.config()
     except ConfigError as error:

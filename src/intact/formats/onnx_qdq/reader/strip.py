@@ -99,7 +99,7 @@ class _Lift:
         stored = add_constant(
             self._graph,
             codes.astype(container.numpy),
-            self._edits.names.fresh(f"{value.name}_quantized"),
+            self._edits.names.fresh(f"{str(value.name).removesuffix('_on_grid')}_quantized"),
         )
         node.outputs[0].replace_all_uses_with(stored, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
@@ -129,7 +129,7 @@ class _Lift:
         self._graph.remove(node, safe=True)
 
     def _transpose(self, node: ir.Node, found: StoredConstant) -> None:
-        """Store a constant as it is read: PyTorch puts a Transpose behind a dense layer's weight."""
+        """Store a constant as it is read: PyTorch transposes the weight of a dense layer."""
         if node.outputs[0].is_graph_output():
             return
         rank = found.codes.ndim

@@ -12,18 +12,16 @@ from collections.abc import Iterator
 import numpy as np
 import onnx_ir as ir
 
+from intact.errors import ConfigError, DataError
 from intact.formats.base.read_points import GraphEdits
 from intact.formats.onnx_qdq.containers import container_of_range
+from intact.formats.onnx_qdq.reader.given import Grid, fitting_axis, unreadable_quantizer
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
-from intact.formats.onnx_qdq.reader.quantizers import (
-    Grid,
-    is_quantizer,
-    read_quantizer,
-    unreadable_quantizer,
-)
+from intact.formats.onnx_qdq.reader.quantizers import is_quantizer, read_quantizer
 from intact.graph import constant_array, input_value, is_constant, output_channel_axis
 from intact.graph.passes import library
 from intact.graph.passes.replace import add_constant, replace_value
+from intact.numerics.affine import quantize
 from intact.plan import Note, NoteKind
 
 _LISTED = 3
@@ -69,6 +67,7 @@ class _Pairs:
             span = f"{grid.quant_min}..{grid.quant_max}"
             raise unreadable_quantizer(node, f"its codes are {span}", "2 to 32 bits are read")
         axis = _axis(node, value, grid)
+        grid = _narrowed(node, value, grid, axis)
         zero_points = np.broadcast_to(grid.zero_point.reshape(-1), grid.scale.size)
         scale = self._constant(f"{node.name}_scale", _shaped(grid.scale, axis))
         zero_point = self._constant(
@@ -117,33 +116,42 @@ def _shaped(array: np.ndarray, axis: int | None) -> np.ndarray:
     return array.reshape(() if axis is None else -1)
 
 
-def _axis(node: ir.Node, value: ir.Value, grid: Grid) -> int | None:
-    """Return the channel axis; None for one scale.
+def _narrowed(node: ir.Node, value: ir.Value, grid: Grid, axis: int | None) -> Grid:
+    """Return the range that a constant uses, where fewer bits are stored as 8."""
+    array = constant_array(value)
+    if array is None or not grid.holds_fewer:
+        return grid
+    try:
+        codes = quantize(
+            array,
+            _shaped(grid.scale, axis),
+            _shaped(grid.zero_point, axis),
+            grid.quant_min,
+            grid.quant_max,
+            axis=axis,
+        )
+    except (ConfigError, DataError) as error:
+        raise unreadable_quantizer(node, str(error)) from error
+    return grid.narrowed(codes)
 
-    Where neither the node nor the scale's shape says it, it is that of the reader's output channels,
-    which weights have: MQBench leaves it out.
+
+def _axis(node: ir.Node, value: ir.Value, grid: Grid) -> int | None:
+    """Return the channel axis, counted from 0; None for one scale.
+
+    Where the node does not say it, it is that of the reader's output channels, which weights have:
+    MQBench leaves it out.
     """
-    count, shape = grid.scale.size, value.shape
+    count = grid.scale.size
     if count == 1:
         return None
     if grid.zero_point.size not in (1, count):
         raise unreadable_quantizer(
             node, f"it has {count} scales and {grid.zero_point.size} zero points"
         )
-    if shape is None:
-        raise unreadable_quantizer(node, "its tensor has an unknown rank")
-    axis = grid.axis
-    if axis is None and grid.scale.ndim > 1:
-        long = [place for place, length in enumerate(grid.scale.shape) if length != 1]
-        axis = long[0] + len(shape) - grid.scale.ndim if len(long) == 1 else -len(shape) - 1
-    if axis is None:
-        axis = _channel_axis(node, value, [i for i, size in enumerate(shape) if size == count])
-    if not -len(shape) <= axis < len(shape) or shape[axis] not in (count, None):
-        if not (0 <= axis < len(shape) and shape.is_unknown_dim(axis)):
-            raise unreadable_quantizer(
-                node, f"its scales of shape {list(grid.scale.shape)} fit no axis of {shape}"
-            )
-    return axis % len(shape)
+    if grid.axis is not None:
+        return fitting_axis(node, grid.axis, count)
+    fitting = [axis for axis, size in enumerate(value.shape or ()) if size == count]
+    return fitting_axis(node, _channel_axis(node, value, fitting), count)
 
 
 def _channel_axis(node: ir.Node, value: ir.Value, fitting: list[int]) -> int:
@@ -197,9 +205,10 @@ def _fold_operands(model: ir.Model) -> None:
     """
     folded = set[ir.Node]()
     for node in model.graph:
-        if node.inputs and not (_is_any_quantizer(node) or node.op_type in ("If", "Loop", "Scan")):
-            if all(v is None or is_constant(v) or v.producer() in folded for v in node.inputs):
-                folded.add(node)
+        if not node.inputs or _is_any_quantizer(node) or node.op_type in ("If", "Loop", "Scan"):
+            continue
+        if all(v is None or is_constant(v) or v.producer() in folded for v in node.inputs):
+            folded.add(node)
     waiting = []
     for node in model.graph:
         if _is_any_quantizer(node):
