@@ -33,6 +33,10 @@ Floats = npt.NDArray[np.float32]
 RANGES = [(-128, 127), (0, 255), (-64, 63), (0, 127), (-8, 7), (0, 15)]
 
 
+def floats(values: list[float]) -> Floats:
+    return np.asarray(values, np.float32)
+
+
 class Trained(PairBuilder):
     """Writes fake quantizers as training tools do."""
 
@@ -53,7 +57,7 @@ class Trained(PairBuilder):
         return self.node(op_type, x, *self.given(*values), domain=domain, name=name, **more)
 
     def tensor(self, x: str, scale: float, zero_point: float, low: int, high: int) -> str:
-        scales, zeros = np.float32([scale]), np.float32([zero_point])
+        scales, zeros = floats([scale]), floats([zero_point])
         return self.fake("FixedPerTensorAffine", x, scales, zeros, low, high)
 
 
@@ -86,14 +90,14 @@ def numbers(x: Floats, scale: Any, zero_point: Any, low: int, high: int, axis: i
 class LearnablePerTensorAffine(OpRun):
     op_domain = ""
 
-    def _run(self, x: Any, scale: Any, zero: Any, low: Any, high: Any) -> Any:  # type: ignore[override]
+    def _run(self, x: Any, scale: Any, zero: Any, low: Any, high: Any) -> Any:
         return (numbers(x, scale, zero, int(low), int(high)),)
 
 
 class FakeQuantizeLearnablePerchannelAffine(OpRun):
     op_domain = ""
 
-    def _run(self, x: Any, scale: Any, zero: Any, quant_min: Any = 0, quant_max: Any = 0) -> Any:  # type: ignore[override]
+    def _run(self, x: Any, scale: Any, zero: Any, quant_min: Any = 0, quant_max: Any = 0) -> Any:
         return (numbers(x, scale, zero, quant_min, quant_max),)
 
 
@@ -102,11 +106,9 @@ def mqbench_net(low: int = -64, high: int = 63) -> onnx.ModelProto:
     b = Trained()
     ints = np.asarray
     x = b.input("image", ["batch", 3, 6, 6])
-    x = b.fake(
-        "LearnablePerTensorAffine", x, np.float32([0.02]), np.float32([-3.3]), ints(-128), ints(127)
-    )
+    x = b.fake("LearnablePerTensorAffine", x, floats([0.02]), floats([-3.3]), ints(-128), ints(127))
     steps = np.linspace(0.004, 0.02, 4, dtype=np.float32)
-    span = {"quant_min": low, "quant_max": high}
+    span: dict[str, Any] = {"quant_min": low, "quant_max": high}
     w = b.fake(
         "FakeQuantizeLearnablePerchannelAffine",
         b.weight(4, 3, 3, 3, name="w1"),
@@ -114,10 +116,9 @@ def mqbench_net(low: int = -64, high: int = 63) -> onnx.ModelProto:
         0 * steps,
         **span,
     )
-    y = b.node("Relu", b.node("Conv", x, w, b.weight(4, name="b1"), pads=[1] * 4))
-    y = b.fake(
-        "LearnablePerTensorAffine", y, np.float32([-0.01]), np.float32([0]), ints(0), ints(255)
-    )
+    y = b.node("Conv", x, w, b.weight(4, name="b1"), pads=[1] * 4)
+    y = b.node("Relu", y, out="relu")
+    y = b.fake("LearnablePerTensorAffine", y, floats([-0.01]), floats([0]), ints(0), ints(255))
     w = b.fake(
         "FakeQuantizeLearnablePerchannelAffine",
         b.weight(5, 4, 1, 1, name="w2"),
@@ -162,29 +163,22 @@ def test_openvino_gets_the_ranges_of_the_document() -> None:
     written = write_openvino(read(mqbench_net(), OPENVINO)).model
     graph = ir.to_proto(written).graph
     values = {each.name: onnx.numpy_helper.to_array(each) for each in graph.initializer}
-    found = {}
-    for node in graph.node:
-        if node.op_type == "FakeQuantize":
-            assert node.input[1] == node.input[3]
-            assert node.input[2] == node.input[4]
-            ends = values[node.input[1]].reshape(-1), values[node.input[2]].reshape(-1)
-            found[node.input[0]] = *ends, node.attribute[0].i
-    wanted = {
+    wanted: dict[str, tuple[Any, float, int, int]] = {
         "image": (0.02, -3.3, -128, 127),
-        "relu_4": (-0.01, 0, 0, 255),
+        "relu": (-0.01, 0, 0, 255),
         "w1_on_grid": (np.linspace(0.004, 0.02, 4, dtype=np.float32), 0, -128, 127),
         "w2_on_grid": (np.full(5, 0.01, np.float32), 0, -128, 127),
     }
-    assert len(found) == len(wanted)
-    activations = [name for name in found if "on_grid" not in name]
-    for name, (low, high, levels) in found.items():
-        key = name if name in wanted else next(k for k in wanted if k not in ("image", *found))
-        scales, zero_point, quant_min, quant_max = wanted[key]
-        for index, scale in enumerate(np.atleast_1d(scales)):
-            ends = published_ends(float(scale), zero_point, quant_min, quant_max)
-            assert (low[index], high[index]) == pytest.approx(ends, rel=1e-6, abs=1e-9)
-        assert levels == quant_max - quant_min + 1
-    assert len(activations) == 2
+    nodes = [node for node in graph.node if node.op_type == "FakeQuantize"]
+    assert {node.input[0] for node in nodes} == set(wanted)
+    for node in nodes:
+        scales, zero_point, *codes = wanted[node.input[0]]
+        assert node.input[1:3] == node.input[3:5]
+        assert node.attribute[0].i == codes[1] - codes[0] + 1
+        found = zip(*(values[name].reshape(-1) for name in node.input[1:3]), strict=True)
+        for ends, scale in zip(found, np.asarray(scales).reshape(-1), strict=True):
+            exact = published_ends(float(scale), zero_point, codes[0], codes[1])
+            assert ends == pytest.approx(exact, rel=1e-6, abs=1e-9)
     made = {str(value.name) for value in written.graph.inputs}
     made |= set(written.graph.initializers)
     for node in written.graph:  # topologically sorted, and nothing unused
@@ -253,7 +247,7 @@ def test_each_operator_of_a_scale_a_channel(
 ) -> None:
     """Also with as many channels in front as behind, where only the reader tells the axis."""
     b = Trained()
-    scales = np.float32([0.01, 0.02, 0.03])
+    scales = floats([0.01, 0.02, 0.03])
     values: list[Any] = [scales, np.zeros(3, np.int32)]
     more: dict[str, Any] = {"quant_min": -64, "quant_max": 63}
     if form == "inputs":
@@ -261,7 +255,8 @@ def test_each_operator_of_a_scale_a_channel(
     elif form == "axis":
         more["ch_axis"] = axis
     matrix = product == "Gemm"
-    x = b.tensor(b.input("x", ["batch", 3] + [6, 6] * (not matrix)), 0.03, 0, -128, 127)
+    shape: list[int | str] = ["batch", 3] if matrix else ["batch", 3, 6, 6]
+    x = b.tensor(b.input("x", shape), 0.03, 0, -128, 127)
     w = b.fake(
         op_type, b.weight(3, 3, *[3, 3] * (not matrix), name="w"), *values, domain=domain, **more
     )
@@ -287,12 +282,17 @@ def test_quant_of_brevitas(
     bits: int, signed: int, narrow: int, span: tuple[int, int], domain: str
 ) -> None:
     b = Trained()
-    more = {"signed": signed, "narrow": narrow, "rounding_mode": "ROUND", "domain": domain}
+    more: dict[str, Any] = {
+        "signed": signed,
+        "narrow": narrow,
+        "rounding_mode": "ROUND",
+        "domain": domain,
+    }
     zero = np.float32(0)
     x = b.fake(
         "Quant", b.input("x", ["batch", 3, 6, 6]), np.float32(0.5), zero, np.float32(bits), **more
     )
-    scales = np.float32([0.25, 0.5, 1]).reshape(3, 1, 1, 1)
+    scales = floats([0.25, 0.5, 1]).reshape(3, 1, 1, 1)
     more["signed"] = 1
     w = b.fake("Quant", b.weight(3, 3, 3, 3, name="w"), scales, zero, np.float32(4), **more)
     points = by_value(read(small(b, x, w)))
@@ -311,7 +311,7 @@ def test_a_quantized_bias_of_brevitas_keeps_its_integers() -> None:
     w = b.fake(
         "Quant", b.weight(3, 4, name="w"), np.float32(0.25), zero, np.float32(8), domain=QONNX
     )
-    values = np.float32([0.25, -1.5, 3.0])
+    values = floats([0.25, -1.5, 3.0])
     bias = b.fake(
         "Quant", b.constant(values, "bias"), np.float32(0.125), zero, np.float32(32), domain=QONNX
     )
@@ -322,14 +322,14 @@ def test_a_quantized_bias_of_brevitas_keeps_its_integers() -> None:
 
 def test_powers_of_two_and_tiny_scales() -> None:
     b = Trained()
-    span = {"quant_min": -128, "quant_max": 127}
+    span: dict[str, Any] = {"quant_min": -128, "quant_max": 127}
     x = b.input("x", ["batch", 3, 6, 6])
-    x = b.fake("FakeQuantizeTqtAffine", x, np.float32([0.3]), np.float32([0]), **span)
+    x = b.fake("FakeQuantizeTqtAffine", x, floats([0.3]), floats([0]), **span)
     w = b.fake(
         "LearnablePerTensorAffine",
         b.weight(3, 3, 3, 3, name="w"),
-        np.float32([1e-12]),
-        np.float32([0]),
+        floats([1e-12]),
+        floats([0]),
         -128,
         127,
     )
@@ -359,7 +359,8 @@ def test_pairs_with_ranges_and_clips() -> None:
     b = Trained()
     x = b.input("x", ["batch", 3, 6, 6])
     zero = b.node("Cast", b.constant(np.int32(0)), to=onnx.TensorProto.INT8)
-    scale, span = b.scalar(0.1), {"quant_min": -8, "quant_max": 7}
+    scale = b.scalar(0.1)
+    span: dict[str, Any] = {"quant_min": -8, "quant_max": 7}
     x = b.node(
         "DequantizeLinear", b.node("QuantizeLinear", x, scale, zero, **span), scale, zero, **span
     )
@@ -381,7 +382,7 @@ def test_a_quantizer_beside_pairs_and_in_a_row() -> None:
     x = b.tensor(x, 0.1, 0, -8, 7)
     w = b.tensor(b.weight(3, 3, 3, 3, name="w"), 0.01, 0, -128, 127)
     plan = read(small(b, x, w))
-    scales = [float(point.config.scale) for point in quantization_points(plan)]
+    scales = [float(np.asarray(p.config.scale)) for p in quantization_points(plan)]
     assert sorted(scales) == pytest.approx([0.01, 0.05, 0.1])
 
 
@@ -399,7 +400,7 @@ def test_a_quantized_output_keeps_its_name() -> None:
     b = Trained()
     x = b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.05, 0, -128, 127)
     y = b.node("Conv", x, b.tensor(b.weight(3, 3, 3, 3), 0.01, 0, -128, 127))
-    values = np.float32([0.1]), np.float32([0]), np.int64(-128), np.int64(127)
+    values = floats([0.1]), floats([0]), np.int64(-128), np.int64(127)
     b.output(b.fake("FixedPerTensorAffine", y, *values, out="y"))
     plan = read(b.build())
     assert [value.name for value in plan.graph.model.graph.outputs] == ["y"]
@@ -422,8 +423,8 @@ def refusal(op_type: str, *values: Any, domain: str = "", **more: Any) -> str:
     return message
 
 
-ONE = np.float32([0.1])
-NONE = np.float32([0])
+ONE = floats([0.1])
+NONE = floats([0])
 
 
 @pytest.mark.parametrize(
@@ -525,7 +526,7 @@ def test_a_model_that_torch_trained_and_exported(tmp_path: Path) -> None:
     torch.onnx.export(net, (x,), str(path), dynamo=False, opset_version=17)
     plan = read_qdq(path, ORT)
     wanted = net(x).detach().numpy()
-    feeds = {plan.graph.inputs[0].name: x.numpy()}
+    feeds = {str(plan.graph.inputs[0].name): x.numpy()}
     found = next(iter(Simulator(plan, threads=1).run(feeds)[0].values()))
     assert (np.abs(found - wanted) < 1e-5).mean() > 0.99
     spans = {(p.config.quant_min, p.config.quant_max) for p in quantization_points(plan)}
