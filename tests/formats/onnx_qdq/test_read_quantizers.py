@@ -137,7 +137,8 @@ def test_a_model_of_mqbench_computes_what_it_did(low: int, high: int) -> None:
     plan = read(model)
     feeds = dict(random_inputs(model, batch=3))
     own = [LearnablePerTensorAffine, FakeQuantizeLearnablePerchannelAffine]
-    wanted = ReferenceEvaluator(model, new_ops=own).run(None, feeds)[0]
+    outputs: Any = ReferenceEvaluator(model, new_ops=own).run(None, feeds)
+    wanted = outputs[0]
     found = Simulator(plan, threads=1).run(feeds)[0]["y"]
     assert (np.abs(found - wanted) < 1e-4).mean() > 0.99
     deployed = session(write_qdq(plan).model).run(None, feeds)[0]
@@ -504,6 +505,7 @@ def test_operators_of_others_that_are_no_quantizers_stay_float() -> None:
 # ---- real exports -------------------------------------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_a_model_that_torch_trained_and_exported(tmp_path: Path) -> None:
     """torch.ao's fake quantizers of 7 bits for activations, 8 for weights, through ONNX."""
