@@ -104,13 +104,14 @@ def fake_quantized_models(_folder: Path) -> list[bytes]:
     import onnx_ir as ir
 
     from intact.formats.openvino.write import write_openvino
-    from tests.fuzz.seeds import fake_quantized
+    from tests.fuzz.seeds import fake_quantized, trained
     from tests.models import residual_net
     from tests.plans import calibrated
 
     written = write_openvino(calibrated(residual_net(), "openvino"))
     return [
         fake_quantized().SerializeToString(),
+        trained().SerializeToString(),
         ir.to_proto(written.model).SerializeToString(deterministic=True),
     ]
 

@@ -14,7 +14,8 @@ from intact.formats.onnx_qdq.reader.given import (
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import Ends, params_of_ends
 
-MOST_BITS = 32
+_MOST_BITS = 32
+_WIDTHS = f"2 to {_MOST_BITS} bits are read"
 _MOST_LEVELS = 1 << 16
 _EPSILON = np.finfo(np.float32).eps
 """The smallest scale that a learned quantizer of MQBench computes with."""
@@ -29,6 +30,8 @@ def affine(given: Given) -> Grid:
     """Read scale, zero point and range, as MQBench takes them to OpenVINO."""
     scale, zero_point = given.array("scale"), given.array("zero_point", 0)
     low, high = given.whole("quant_min"), given.whole("quant_max")
+    if not (2 <= high - low < 2**_MOST_BITS and max(-low, high) < 2**_MOST_BITS):
+        raise unreadable_quantizer(given.node, f"its codes are {low}..{high}", _WIDTHS)
     changes = []
     if (scale < 0).any():
         changes.append("negative scales were made positive")
@@ -57,8 +60,8 @@ def bit_width(given: Given) -> Grid:
     """Read scale, zero point and bit width of QONNX."""
     bits = given.whole("bit_width")
     signed, narrow = given.whole("signed", 1), given.whole("narrow", 0)
-    if not 2 <= bits <= MOST_BITS:
-        raise unreadable_quantizer(given.node, f"it has {bits} bits", "2 to 32 bits are read")
+    if not 2 <= bits <= _MOST_BITS:
+        raise unreadable_quantizer(given.node, f"it has {bits} bits", _WIDTHS)
     rounding = given.text("rounding_mode", "ROUND")
     if rounding.upper() not in _ROUNDINGS:
         raise unreadable_quantizer(

@@ -28,7 +28,7 @@ from intact.formats.onnx_qdq.reader.given import (
     quantizer_name,
     unreadable_quantizer,
 )
-from intact.formats.onnx_qdq.reader.grids import MOST_BITS, affine, bit_width, ends
+from intact.formats.onnx_qdq.reader.grids import affine, bit_width, ends
 from intact.graph import input_value, is_constant
 
 _OTHER_DOMAINS = frozenset({"", "ai.onnx.ml", "com.microsoft"})
@@ -81,7 +81,7 @@ def read_quantizer(node: ir.Node) -> Grid:
         reasons = [each.refused[name] for each in FAMILIES if name in each.refused]
         if reasons:
             raise unreadable_quantizer(node, reasons[0])
-        tools = " and ".join(f"{each.title} (domain {_listed(each)})" for each in FAMILIES)
+        tools = ", ".join(f"{each.title} (domain {_listed(each)})" for each in FAMILIES)
         raise unreadable_quantizer(
             node,
             "intact does not know this quantizer",
@@ -98,9 +98,10 @@ def read_quantizer(node: ir.Node) -> Grid:
             node, f"it has {len(node.inputs)} inputs and {len(node.outputs)} outputs"
         )
     grid = family.grid(Given(node, family.operators[name]))
-    if grid.quant_max - grid.quant_min < 2 or grid.quant_max - grid.quant_min >= 2**MOST_BITS:
-        span = f"{grid.quant_min}..{grid.quant_max}"
-        raise unreadable_quantizer(node, f"its codes are {span}", "2 to 32 bits are read")
+    count = grid.scale.size
+    if count == 0 or grid.zero_point.size not in (1, count):
+        reason = f"it has {count} scales and {grid.zero_point.size} zero points"
+        raise unreadable_quantizer(node, reason)
     if not (np.isfinite(grid.scale) & (grid.scale >= np.finfo(np.float32).tiny)).all():
         raise unreadable_quantizer(node, "a scale of it is not positive and finite")
     return grid
@@ -120,7 +121,7 @@ def fitting_target(model: ir.Model) -> str:
 
 def _listed(family: Family) -> str:
     *others, last = (repr(domain) for domain in family.domains)
-    return f"{', '.join(others)} or {last}"
+    return f"{', '.join(others)} or {last}" if others else last
 
 
 _LEVELS = "its levels are not equally spaced"

@@ -24,6 +24,8 @@ from intact.graph.passes.replace import add_constant, replace_value
 from intact.numerics.affine import quantize
 from intact.plan import Note, NoteKind
 
+_RANGE = ("quant_min", "quant_max")
+_ANY = (-(2**31), 2**31 - 1)
 _LISTED = 3
 """Nodes that a note names."""
 
@@ -144,10 +146,6 @@ def _axis(node: ir.Node, value: ir.Value, grid: Grid) -> int | None:
     count = grid.scale.size
     if count == 1:
         return None
-    if grid.zero_point.size not in (1, count):
-        raise unreadable_quantizer(
-            node, f"it has {count} scales and {grid.zero_point.size} zero points"
-        )
     if grid.axis is not None:
         return fitting_axis(node, grid.axis, count)
     fitting = [axis for axis, size in enumerate(value.shape or ()) if size == count]
@@ -169,33 +167,48 @@ def _take_clips(graph: ir.Graph) -> None:
     """Let QuantizeLinear and DequantizeLinear say the range to which a Clip brings their codes."""
     names = GraphEdits(graph).names
     for node in tuple(graph):
-        source, result = input_value(node, 0), node.outputs[0] if node.outputs else None
-        if node.domain != "" or node.op_type != "Clip" or source is None or result is None:
+        if node.domain != "" or node.op_type != "Clip" or len(node.outputs) != 1:
             continue
-        readers = [use.node for use in result.uses()]
-        maker = source.producer()
-        is_stored = is_constant(source)
-        is_codes = is_stored or (maker is not None and is_quantize(maker))
-        if not (is_codes and readers and all(map(is_dequantize, readers))):
+        pair, bounds = _around(node), _bounds(node)
+        source, result = node.inputs[0], node.outputs[0]
+        if not pair or bounds is None or source is None or result.is_graph_output():
             continue
-        if result.is_graph_output() or (not is_stored and len(source.uses()) > 1):
-            continue
-        bounds = {"quant_min": input_value(node, 1), "quant_max": input_value(node, 2)}
-        if any(value is not None and not is_constant(value) for value in bounds.values()):
-            continue
+        for each in pair:
+            each.attributes.update({key: ir.AttrInt64(key, value) for key, value in bounds.items()})
         codes = constant_array(source)
-        for name, value in bounds.items():
-            bound = constant_array(value)
-            if bound is None:
-                continue
-            for each in (*readers, *([] if maker is None else [maker])):
-                each.attributes[name] = ir.AttrInt64(name, int(bound.item()))
-            if codes is not None:
-                codes = (np.maximum if name == "quant_min" else np.minimum)(codes, bound)
         if codes is not None:
-            source = add_constant(graph, codes, names.fresh(f"{source.name}_clipped"))
+            low, high = (bounds.get(key, limit) for key, limit in zip(_RANGE, _ANY, strict=True))
+            clipped = np.clip(codes.astype(np.int64), low, high)
+            name = names.fresh(f"{source.name}_clipped")
+            source = add_constant(graph, clipped.astype(codes.dtype), name)
         result.replace_all_uses_with(source)
         graph.remove(node, safe=True)
+
+
+def _around(clip: ir.Node) -> list[ir.Node]:
+    """List the quantizers on both sides of a Clip; none where it clips no codes."""
+    source = clip.inputs[0]
+    readers = [use.node for use in clip.outputs[0].uses()]
+    if source is None or not readers or not all(map(is_dequantize, readers)):
+        return []
+    if is_constant(source):
+        return readers
+    maker = source.producer()
+    is_alone = len(source.uses()) == 1 and not source.is_graph_output()
+    return [*readers, maker] if maker is not None and is_quantize(maker) and is_alone else []
+
+
+def _bounds(clip: ir.Node) -> dict[str, int] | None:
+    """Return the whole numbers to which a Clip clips; None where they are none."""
+    found = {}
+    for slot, key in enumerate(_RANGE, start=1):
+        value = input_value(clip, slot)
+        array = constant_array(value)
+        if array is not None and array.size == 1 and array.dtype.kind in "iu":
+            found[key] = int(array.item())
+        elif value is not None:
+            return None
+    return found
 
 
 def _fold_operands(model: ir.Model) -> None:
