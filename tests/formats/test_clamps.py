@@ -22,8 +22,8 @@ from onnxruntime.quantization import (
 from intact.config import PerTensor, QuantState, TensorQuantConfig, make_policy
 from intact.engines.integer import IntegerEngine
 from intact.formats.base.clamps import is_clamped_only
+from intact.formats.onnx_qdq.read import read_qdq
 from intact.formats.onnx_qdq.write import write_qdq
-from intact.formats.openvino.read import read_fake_quantize
 from intact.formats.openvino.write import write_openvino
 from intact.formats.tflite.read import read_tflite
 from intact.numerics.metrics import sqnr_db
@@ -199,7 +199,7 @@ def fake_quantized() -> onnx.ModelProto:
 
 def test_a_range_of_fake_quantize_from_0_on_clamps_too() -> None:
     model = fake_quantized()
-    plan = read_fake_quantize(model, load_target("openvino"))
+    plan = read_qdq(model, load_target("openvino"))
     (clip,) = (node for node in plan.graph.nodes if node.op_type == "Clip")
     assert clip.inputs[2] is not None
     assert clip.inputs[2].const_value.numpy() == pytest.approx(2.55)  # type: ignore[union-attr]
@@ -207,9 +207,7 @@ def test_a_range_of_fake_quantize_from_0_on_clamps_too() -> None:
     assert sorted(node.op_type for node in written.graph.node) == sorted(
         node.op_type for node in model.graph.node
     )
-    assert proto(write_openvino(read_fake_quantize(written, load_target("openvino"))).model) == (
-        written
-    )
+    assert proto(write_openvino(read_qdq(written, load_target("openvino"))).model) == (written)
 
 
 @pytest.mark.parametrize("zero", [-128, -100])

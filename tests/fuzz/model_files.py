@@ -104,24 +104,25 @@ def fake_quantized_models(_folder: Path) -> list[bytes]:
     import onnx_ir as ir
 
     from intact.formats.openvino.write import write_openvino
-    from tests.fuzz.seeds import fake_quantized
+    from tests.fuzz.seeds import fake_quantized, trained
     from tests.models import residual_net
     from tests.plans import calibrated
 
     written = write_openvino(calibrated(residual_net(), "openvino"))
     return [
         fake_quantized().SerializeToString(),
+        trained().SerializeToString(),
         ir.to_proto(written.model).SerializeToString(deterministic=True),
     ]
 
 
 def read_fake_quantized(path: Path) -> None:
-    from intact.formats.openvino.read import read_fake_quantize
+    from intact.formats.onnx_qdq.read import read_qdq
     from intact.formats.openvino.write import write_openvino
     from intact.plan import plan_to_json
     from intact.targets import load_target
 
-    plan = read_fake_quantize(path, load_target("openvino"))
+    plan = read_qdq(path, load_target("openvino"))
     plan_to_json(plan)
     write_openvino(plan)
 

@@ -107,6 +107,26 @@ def fake_quantized() -> onnx.ModelProto:
     return b.build()
 
 
+def trained() -> onnx.ModelProto:
+    """A convolution with quantizers of MQBench and QONNX, and a Clip between codes."""
+    b = ModelBuilder()
+    b.domains["qonnx.custom_op.general"] = 1
+    scale, zero = b.scalar(0.1), b.scalar(0.0)
+    x = b.input("image", ["batch", 1, 4, 4])
+    x = b.node("FixedPerTensorAffine", x, scale, zero, b.ints(-128), b.ints(127))
+    steps = b.constant(np.float32([0.1, 0.2]))
+    w = b.node("Tanh", b.weight(2, 1, 3, 3))
+    w = b.node(
+        "FakeQuantizeDSQPerchannel", w, steps, b.constant(np.zeros(2)), quant_min=-8, quant_max=7
+    )
+    y = b.node("Conv", x, w)
+    y = b.node("Quant", y, scale, zero, b.scalar(4.0), domain="qonnx.custom_op.general", signed=1)
+    codes = b.node("QuantizeLinear", y, scale, b.constant(np.uint8(3)))
+    codes = b.node("Clip", codes, "", b.constant(np.uint8(127)))
+    b.output(b.node("DequantizeLinear", codes, scale, b.constant(np.uint8(3)), out="y"))
+    return b.build()
+
+
 def _two_inputs() -> onnx.ModelProto:
     """Integers, an Embedding, a mask, and an initializer that is also an input."""
     b = ModelBuilder()

@@ -56,7 +56,7 @@ _HOMES: Mapping[str, str] = {
 
 _ONNX_START = b"\x08"
 """The first byte of ONNX files: the tag of ``ir_version``."""
-_QUANTIZING = ("uantize", "QLinear", "QGemm", "Integer")
+_QUANTIZING = ("uant", "Affine", "ATen", "FPEmuOp", "Trunc", "QLinear", "QGemm", "Integer")
 """Parts of the names of operators that quantize or compute with codes."""
 
 

@@ -152,8 +152,8 @@ class ImportOptions(ImageStepOptions, CalibrationOptions, WidthOptions, FormatOp
 
     model: ModelSource = required(
         MODEL,
-        "The quantized model: ONNX with QDQ, QOperator or FakeQuantize, or an int8 .tflite or "
-        ".tmfile.",
+        "The quantized model: ONNX with QDQ, QOperator or FakeQuantize, or with the quantizers of "
+        "MQBench, PyTorch or Brevitas, or an int8 .tflite or .tmfile.",
         in_python=LOADED,
     )
     data: DataSource | None = option(

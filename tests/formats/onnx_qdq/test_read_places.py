@@ -274,3 +274,16 @@ def test_a_clip_stays_for_the_runtime_to_leave_out(bound: float, factor: float, 
     assert config(plan, "conv.output[0]").state is QuantState.OVERLAPPED
     assert sum(node.op_type == "Clip" for node in exported.model.graph) == 1
     assert fused_types(proto(exported.model)) == fused_types(model)
+
+
+@pytest.mark.parametrize("axis", [None, 0])
+def test_a_transposed_weight_is_stored_as_it_is_read(axis: int | None) -> None:
+    """PyTorch's dense layers of three axes have a Transpose between weight and MatMul."""
+    b = PairBuilder()
+    x = b.pair(b.input("x", ["batch", 5, 4]), 0.02, np.uint8(128))
+    w = b.node("Transpose", b.stored((6, 4), axis=axis), perm=[1, 0], out="wt")
+    y = b.node("MatMul", x, w, out="product")
+    plan, exported = assert_exact(finish(b, b.pair(y, 0.03, np.uint8(128), out="y")))
+    assert [node.op_type for node in plan.graph.nodes] == ["MatMul"]
+    assert plan.is_quantized(plan.graph.nodes[0])
+    assert "MatMul" not in fused_types(proto(exported.model))

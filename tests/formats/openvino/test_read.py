@@ -15,9 +15,12 @@ from onnx import helper, numpy_helper
 from intact.config import QuantState
 from intact.engines.simulate import Simulator
 from intact.errors import ModelError
+from intact.formats.base.format import QuantizedSource
+from intact.formats.onnx_qdq.read import read_qdq
+from intact.formats.onnx_qdq.reader.given import Grid
 from intact.formats.openvino.fake_quantize import DOMAIN
-from intact.formats.openvino.read import Parameters, is_fake_quantized, read_fake_quantize
 from intact.formats.openvino.write import write_openvino
+from intact.formats.registry import open_model
 from intact.numerics.affine_params import QuantParams
 from intact.plan import Overrides, QuantizedGraph, QuantPoint, quantization_points
 from intact.targets import load_target
@@ -34,7 +37,7 @@ def proto_of(model: ir.Model) -> onnx.ModelProto:
 
 
 def reread(plan: QuantizedGraph) -> QuantizedGraph:
-    return read_fake_quantize(proto_of(write_openvino(plan).model), plan.target)
+    return read_qdq(proto_of(write_openvino(plan).model), plan.target)
 
 
 def points_of(plan: QuantizedGraph) -> dict[tuple[str, str], QuantPoint]:
@@ -148,7 +151,7 @@ def small(**given: Any) -> onnx.ModelProto:
 
 
 def test_ranges_of_others() -> None:
-    plan = read_fake_quantize(small(), OPENVINO)
+    plan = read_qdq(small(), OPENVINO)
     first, weight = config(plan, "conv.input[0]"), config(plan, "conv.input[1]")
     output = config(plan, "conv.output[0]")
     assert (first.quant_min, first.quant_max) == (-128, 127)
@@ -178,7 +181,7 @@ def test_ranges_of_others() -> None:
 def test_codes_of_a_range(
     low: float, high: float, levels: int, expected: tuple[int, int, int, bool]
 ) -> None:
-    plan = read_fake_quantize(small(low=low, high=high, levels=levels), OPENVINO)
+    plan = read_qdq(small(low=low, high=high, levels=levels), OPENVINO)
     found = config(plan, "conv.input[0]")
     assert found.offset is not None
     assert (found.quant_min, found.quant_max, int(found.offset), found.grid.symmetric) == expected
@@ -187,14 +190,14 @@ def test_codes_of_a_range(
 
 def test_one_scale_a_channel_of_an_activation() -> None:
     high = np.array([1.0, 2.0]).reshape(1, 2, 1, 1)
-    plan = read_fake_quantize(small(low=0.0, high=high), OPENVINO)
+    plan = read_qdq(small(low=0.0, high=high), OPENVINO)
     found = config(plan, "conv.input[0]")
     assert found.granularity.axis == 1
     np.testing.assert_array_equal(found.scale, np.float32([1, 2]) / np.float32(255))  # type: ignore[arg-type]
 
 
 def test_ends_of_fewer_dimensions_lie_along_the_last_axes() -> None:
-    plan = read_fake_quantize(small(low=0.0, high=np.array([1.0, 2.0]).reshape(2, 1, 1)), OPENVINO)
+    plan = read_qdq(small(low=0.0, high=np.array([1.0, 2.0]).reshape(2, 1, 1)), OPENVINO)
     assert config(plan, "conv.input[0]").granularity.axis == 1
 
 
@@ -214,14 +217,14 @@ def test_the_narrowest_width_holds_codes_and_zero_point(
     codes: list[int], zero_point: int, signed: bool, expected: tuple[int, int]
 ) -> None:
     params = QuantParams(np.asarray(np.float32(1)), np.asarray(zero_point, np.int64))
-    wide = Parameters(params, *((-128, 127) if signed else (0, 255)), None)
+    wide = Grid(*params, *((-128, 127) if signed else (0, 255)), holds_fewer=True)
     found = wide.narrowed(np.array(codes))
     assert (found.quant_min, found.quant_max) == expected
 
 
 def test_only_8_bits_may_be_fewer_in_truth() -> None:
     params = QuantParams(np.asarray(np.float32(1)), np.asarray(0, np.int64))
-    wide = Parameters(params, -32768, 32767, None)
+    wide = Grid(*params, -32768, 32767, holds_fewer=True)
     assert wide.narrowed(np.array([1])) is wide
 
 
@@ -235,7 +238,7 @@ def test_quantized_twice_in_a_row_and_several_ways() -> None:
         b.node("Neg", each, out=name, name=f"neg_{name}")
         b.output(name)
     model = b.build()
-    plan = read_fake_quantize(model, OPENVINO)
+    plan = read_qdq(model, OPENVINO)
     scales = {each: config(plan, f"neg_{each}.input[0]").scale for each in "abcd"}
     expected = {"a": 0.01, "b": 0.02, "c": 0.005, "d": 0.01}
     for each, scale in expected.items():
@@ -265,7 +268,7 @@ def test_a_quantized_output_and_a_quantized_constant_output() -> None:
     b.node("Relu", x, out="z")
     for name in ("y", "z", "k"):
         b.output(name, None if name != "k" else [2])
-    plan = read_fake_quantize(b.build(), OPENVINO)
+    plan = read_qdq(b.build(), OPENVINO)
     found = Simulator(plan, threads=1).run({"image": np.array([[0.014, -1, 9, 1]], np.float32)})[0]
     np.testing.assert_allclose(found["y"], [[0.01, 0, 2.55, 1]], rtol=1e-6)
     np.testing.assert_allclose(found["z"], found["y"])
@@ -313,21 +316,21 @@ def _levels_as_text(node: onnx.NodeProto) -> None:
         (lambda: small(low=0.0, high=1e-37), "nearer than normal float32 numbers"),
         (lambda: small(out_low=-1.0), "its output range is not its input range"),
         (lambda: _set(small(), _other_high), "its output range is not its input range"),
-        (lambda: small(high=np.ones((2, 2, 1, 1))), "its ends have shape"),
+        (lambda: small(high=np.ones((2, 2, 1, 1))), "its scales have shape"),
         (lambda: small(high=np.ones((1, 3, 1, 1))), "it has 3 scales along axis 1"),
-        (lambda: small(high=np.ones((1, 2, 1, 1, 1))), "its ends have shape"),
+        (lambda: small(high=np.ones((1, 2, 1, 1, 1))), "its scales have shape"),
         (lambda: small(low=-np.ones(3), high=np.ones(2)), "its ends have different shapes"),
         (lambda: small(low=np.zeros((0,)), high=np.zeros((0,))), "not finite float32"),
-        (lambda: _set(small(), _computed), "its range is computed by the model"),
+        (lambda: _set(small(), _computed), "its high 'image' is computed by the model"),
         (lambda: _set(small(), _four), "it has 4 inputs and 1 outputs"),
-        (lambda: _set(small(), _without_levels), "its attribute levels is no integer"),
-        (lambda: _set(small(), _levels_as_text), "its attribute levels is no integer"),
-        (lambda: residual_net(17), "the model has no FakeQuantize"),
+        (lambda: _set(small(), _without_levels), "it has no levels"),
+        (lambda: _set(small(), _levels_as_text), "its levels is no number"),
+        (lambda: residual_net(17), "the model is not quantized"),
     ],
 )
 def test_refusals(model: Callable[[], onnx.ModelProto], message: str) -> None:
     with pytest.raises(ModelError) as caught:
-        read_fake_quantize(model(), OPENVINO)
+        read_qdq(model(), OPENVINO)
     assert message in str(caught.value)
     assert "\n" not in str(caught.value)
 
@@ -360,12 +363,14 @@ def test_a_quantizer_in_a_body_is_refused() -> None:
     b.node("If", condition, out="y", then_branch=body, else_branch=other)
     b.output("y")
     with pytest.raises(ModelError, match="it stands in the body of another node"):
-        read_fake_quantize(b.build(), OPENVINO)
+        read_qdq(b.build(), OPENVINO)
 
 
 def test_which_models_are_fake_quantized(tmp_path: Path) -> None:
-    assert is_fake_quantized(ir.from_proto(small()))
-    assert not is_fake_quantized(ir.from_proto(residual_net(17)))
+    source = open_model(small())
+    assert isinstance(source, QuantizedSource)
+    assert source.target == "openvino"
+    assert not isinstance(open_model(residual_net(17)), QuantizedSource)
     path = tmp_path / "model.onnx"
     onnx.save(small(), path)
-    assert read_fake_quantize(path, OPENVINO).graph.inputs[0].name == "image"
+    assert read_qdq(path, OPENVINO).graph.inputs[0].name == "image"

@@ -77,12 +77,17 @@ def container_for(config: TensorQuantConfig, *, is_constant: bool) -> Container 
     before a 4-bit QuantizeLinear, and gives no 4-bit tensors.
     """
     may_pack = is_constant and not is_stored(config)
-    family = _SIGNED if config.quant_min < 0 else _UNSIGNED
+    return container_of_range(config.quant_min, config.quant_max, may_pack=may_pack)
+
+
+def container_of_range(low: int, high: int, *, may_pack: bool = False) -> Container | None:
+    """Return the smallest type that holds a range, of 8 bits or more unless it may be packed."""
+    family = _SIGNED if low < 0 else _UNSIGNED
     return next(
         (
             container
             for container in (family if may_pack else family[1:])
-            if container.low <= config.quant_min and config.quant_max <= container.high
+            if container.low <= low and high <= container.high
         ),
         None,
     )

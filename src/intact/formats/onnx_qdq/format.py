@@ -68,8 +68,11 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
 
 def _open(model: ir.Model) -> QuantizedSource | None:
     from intact.formats.onnx_qdq.read import is_quantized, read_qdq
+    from intact.formats.onnx_qdq.reader.quantizers import fitting_target
 
-    return QuantizedSource("onnxruntime", partial(read_qdq, model)) if is_quantized(model) else None
+    if not is_quantized(model):
+        return None
+    return QuantizedSource(fitting_target(model), partial(read_qdq, model))
 
 
 _FILES = (QDQ_FILE, f"{QDQ_FILE}.data")

@@ -1,8 +1,9 @@
 """A quantized ONNX model as a plan that keeps what it says: scales, types and integers.
 
 Both forms of ONNX Runtime are read: pairs of QuantizeLinear and DequantizeLinear (QDQ), as other
-quantizers and exporters write them too, and operators on codes (QOperator). Written again, the
-plan gives a model that computes bit for bit the same.
+quantizers and exporters write them too, and operators on codes (QOperator). Fake quantizers of one
+operator, of OpenVINO and of training tools, become such pairs first. Written again, a model of ONNX
+Runtime computes bit for bit the same.
 """
 
 from __future__ import annotations
@@ -16,7 +17,9 @@ from intact.formats.base.read_points import plan_of
 from intact.formats.onnx_qdq.reader.expand import DYNAMIC, QOPERATORS, expand_qoperators
 from intact.formats.onnx_qdq.reader.lookups import lift_lookups
 from intact.formats.onnx_qdq.reader.parameters import is_dequantize, is_quantize
+from intact.formats.onnx_qdq.reader.quantizers import is_quantizer
 from intact.formats.onnx_qdq.reader.strip import strip_pairs
+from intact.formats.onnx_qdq.reader.translate import translate_quantizers
 from intact.graph import load_model
 from intact.graph.passes import library
 from intact.graph.passes.names import make_names_unique
@@ -53,17 +56,19 @@ def read_qdq(source: str | Path | onnx.ModelProto | ir.Model, target: Target) ->
     remove_no_ops(model)
     library.remove_unused(model)
     library.infer_shapes(model)
+    notes = translate_quantizers(model)
     lift_lookups(model)
     expand_qoperators(model)
     make_names_unique(model)
     points = strip_pairs(model)
-    return plan_of(model, target, points)
+    return plan_of(model, target, points).with_notes(notes)
 
 
 def is_quantized(model: ir.Model) -> bool:
     """Check whether a model holds integers already: pairs, or operators on codes."""
     return any(
-        is_quantize(node)
+        is_quantizer(node)
+        or is_quantize(node)
         or is_dequantize(node)
         or (node.domain, node.op_type) in QOPERATORS
         or node.op_type in DYNAMIC

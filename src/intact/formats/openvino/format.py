@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
-
-import onnx_ir as ir
 
 from intact.errors import PlanError
 from intact.formats.base.format import (
@@ -17,7 +14,6 @@ from intact.formats.base.format import (
     Feeds,
     Format,
     Io,
-    QuantizedSource,
     read_files,
 )
 from intact.formats.openvino.intermediate import (
@@ -97,14 +93,6 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return run_openvino(deployed.held(OpenVinoModel), feeds, threads=deployed.threads)
 
 
-def _open(model: ir.Model) -> QuantizedSource | None:
-    from intact.formats.openvino.read import is_fake_quantized, read_fake_quantize
-
-    if not is_fake_quantized(model):
-        return None
-    return QuantizedSource("openvino", partial(read_fake_quantize, model))
-
-
 OPENVINO = Format(
     _FILES,
     _write,
@@ -115,5 +103,4 @@ OPENVINO = Format(
     run=_run,
     load=_load,
     runtime=("openvino",),
-    open_onnx=_open,
 )

@@ -6,7 +6,7 @@ onnxscript is imported inside functions: importing it takes about 0.2 s.
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 
 import onnx_ir as ir
 from onnx_ir.passes import common
@@ -195,9 +195,17 @@ def _moves_floats(node: ir.Node) -> bool:
     return is_left_alone
 
 
-def fold_constants(model: ir.Model) -> bool:
-    """Fold constant expressions, including known shapes."""
+def fold_constants(model: ir.Model, only: Collection[ir.Node] | None = None) -> bool:
+    """Fold constant expressions, including known shapes.
+
+    Args:
+        model: Changed in place.
+        only: The nodes that may be folded; None for all.
+    """
     from onnxscript.optimizer import fold_constants as fold
+
+    def may_fold(node: ir.Node) -> bool | None:
+        return _may_fold(node) if only is None or node in only else False
 
     def work() -> bool:
         result = fold(
@@ -205,7 +213,7 @@ def fold_constants(model: ir.Model) -> bool:
             onnx_shape_inference=True,
             input_size_limit=1 << 40,
             output_size_limit=_LARGEST_GROWTH,
-            should_fold=_may_fold,
+            should_fold=may_fold,
         )
         return bool(result.modified)
 

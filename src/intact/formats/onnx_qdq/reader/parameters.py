@@ -35,22 +35,32 @@ class Parameters(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         scale: float32, ``[]`` or ``[channels]``.
         zero_point: int64, like ``scale``.
-        container: The ONNX type of the codes, whose range they fill.
+        container: The ONNX type of the codes.
         axis: The channel axis counted from 0; None for one scale.
+        quant_min: Smallest code, of the type unless the model says another.
+        quant_max: Largest code.
+        is_symmetric: The zero point is 0 by choice: of signed codes, or of a fake quantizer.
     """
 
     scale: npt.NDArray[np.float32]
     zero_point: npt.NDArray[np.int64]
     container: Container
     axis: int | None
+    quant_min: int
+    quant_max: int
+    is_symmetric: bool
 
     def equals(self, other: Parameters) -> bool:
         """Check whether equal codes mean equal numbers."""
         return (
-            (self.container, self.axis) == (other.container, other.axis)
+            self._grid == other._grid
             and np.array_equal(self.scale, other.scale)
             and np.array_equal(self.zero_point, other.zero_point)
         )
+
+    @property
+    def _grid(self) -> tuple[object, ...]:
+        return self.container, self.axis, self.quant_min, self.quant_max
 
     def config(self, state: QuantState = QuantState.ACTIVATED) -> TensorQuantConfig:
         """Return a new config that says the same; calibration leaves its scale alone.
@@ -59,12 +69,11 @@ class Parameters(msgspec.Struct, frozen=True, eq=False):
             ConfigError: Scale or zero point are impossible.
         """
         granularity: Granularity = PerTensor() if self.axis is None else PerChannel(self.axis)
-        signed = self.container.low < 0
         return TensorQuantConfig(
-            policy=make_policy(granularity, symmetric=signed and not self.zero_point.any()),
-            bits=self.container.data_type.bitwidth,
-            quant_min=self.container.low,
-            quant_max=self.container.high,
+            policy=make_policy(granularity, symmetric=self.is_symmetric),
+            bits=(self.quant_max - self.quant_min).bit_length(),
+            quant_min=self.quant_min,
+            quant_max=self.quant_max,
             granularity=granularity,
             scale=self.scale,
             offset=self.zero_point,
@@ -113,7 +122,13 @@ def read_parameters(node: ir.Node) -> Parameters:
     if codes.size not in (1, scale.size):
         raise unreadable(node, f"it has {scale.size} scales and {codes.size} zero points")
     spread = np.broadcast_to(codes.reshape(() if codes.size == 1 else shape), shape)
-    parameters = Parameters(scale.reshape(shape), spread, container, axis)
+    low = integer_attribute(node, "quant_min", container.low)
+    high = integer_attribute(node, "quant_max", container.high)
+    if not container.low <= low < high <= container.high:
+        name = container.data_type.name.lower()
+        raise unreadable(node, f"its codes {low}..{high} are not within its type {name}")
+    is_symmetric = not codes.any() and (low < 0 or "quant_min" in node.attributes)
+    parameters = Parameters(scale.reshape(shape), spread, container, axis, low, high, is_symmetric)
     try:
         parameters.config()
     except ConfigError as error:

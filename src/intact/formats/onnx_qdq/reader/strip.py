@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
+import msgspec
+import numpy as np
 import onnx_ir as ir
 
 from intact.errors import ConfigError, DataError
@@ -69,6 +71,11 @@ class _Lift:
                 self._store(node)
             elif is_dequantize(node) and is_constant(node.inputs[0]):
                 self._make_constant(node)
+        by_value = {each.value: each for same in self._found.values() for each in same}
+        for node in tuple(self._graph):
+            found = by_value.get(node.inputs[0]) if node.inputs and node.inputs[0] else None
+            if node.op_type == "Transpose" and node.domain == "" and found is not None:
+                self._transpose(node, found)
         for same in self._found.values():
             yield from same
 
@@ -83,8 +90,8 @@ class _Lift:
                 value.const_value.numpy(),
                 parameters.scale,
                 parameters.zero_point,
-                container.low,
-                container.high,
+                parameters.quant_min,
+                parameters.quant_max,
                 axis=parameters.axis,
             )
         except (ConfigError, DataError) as error:
@@ -92,7 +99,7 @@ class _Lift:
         stored = add_constant(
             self._graph,
             codes.astype(container.numpy),
-            self._edits.names.fresh(f"{value.name}_quantized"),
+            self._edits.names.fresh(f"{str(value.name).removesuffix('_on_grid')}_quantized"),
         )
         node.outputs[0].replace_all_uses_with(stored, replace_graph_outputs=True)
         self._graph.remove(node, safe=True)
@@ -119,6 +126,26 @@ class _Lift:
         if result.is_graph_output():
             self._edits.copy(result, found.value)
         result.replace_all_uses_with(found.value)
+        self._graph.remove(node, safe=True)
+
+    def _transpose(self, node: ir.Node, found: StoredConstant) -> None:
+        """Store a constant as it is read: PyTorch transposes the weight of a dense layer."""
+        if node.outputs[0].is_graph_output():
+            return
+        rank = found.codes.ndim
+        order = node.attributes.get_ints("perm") or range(rank)[::-1]
+        if sorted(order) != list(range(rank)):
+            raise unreadable(node, f"its perm is {list(order)}")
+        axis = found.parameters.axis
+        parameters = msgspec.structs.replace(
+            found.parameters, axis=None if axis is None else list(order).index(axis)
+        )
+        codes = np.ascontiguousarray(found.codes.transpose(order))
+        numbers = dequantize(codes, parameters.scale, parameters.zero_point, axis=parameters.axis)
+        name = self._edits.names.fresh(f"{found.value.name}_transposed")
+        constant = add_constant(self._graph, numbers, name)
+        self._found[id(constant)] = [StoredConstant(constant, parameters, codes)]
+        node.outputs[0].replace_all_uses_with(constant)
         self._graph.remove(node, safe=True)
 
     def _name_of_numbers(self, codes: ir.Value) -> str:
