@@ -16,6 +16,14 @@ if TYPE_CHECKING:
     from intact.api._inspect import convert_ranges, inspect
     from intact.api._quantize import quantize, quantize_for
     from intact.api._search import replay_strategy, search_strategy
+    from intact.api._torch import (
+        deploy,
+        enable_calibration,
+        enable_quantization,
+        from_torch,
+        prepare,
+        to_torch,
+    )
     from intact.api._train import train
     from intact.api._verify import verify, verify_all
     from intact.flow.search import FoundStrategy
@@ -36,6 +44,12 @@ HOMES = {
     "read_quantized": "intact.api._export",
     "replay_strategy": "intact.api._search",
     "search_strategy": "intact.api._search",
+    "deploy": "intact.api._torch",
+    "enable_calibration": "intact.api._torch",
+    "enable_quantization": "intact.api._torch",
+    "from_torch": "intact.api._torch",
+    "prepare": "intact.api._torch",
+    "to_torch": "intact.api._torch",
     "train": "intact.api._train",
     "verify": "intact.api._verify",
     "verify_all": "intact.api._verify",
@@ -45,18 +59,24 @@ HOMES = {
 __all__ = [
     "FoundStrategy",
     "convert_ranges",
+    "deploy",
+    "enable_calibration",
+    "enable_quantization",
     "evaluate",
     "execute",
     "export",
+    "from_torch",
     "inspect",
     "inspect_graph_statistic",
     "load_result",
+    "prepare",
     "quant_loss",
     "quantize",
     "quantize_for",
     "read_quantized",
     "replay_strategy",
     "search_strategy",
+    "to_torch",
     "train",
     "verify",
     "verify_all",

@@ -33,6 +33,7 @@ from intact.flow.sources import (
     original_of,
     target_of,
 )
+from intact.flow.torch_models import with_exported
 from intact.flow.values import refuse_nothing_to_do, values_of, with_values
 from intact.graph import Graph
 from intact.improve.improvements import Improvements
@@ -62,6 +63,7 @@ def quantize(options: QuantizeOptions) -> Result:
     Raises:
         IntactError: The model, the data or an option is wrong, or the result cannot be written.
     """
+    options = with_exported(options)
     target = default_target(options.model) if options.target is None else options.target
     if options.output is not None:
         check_output(Path(options.output))
@@ -77,6 +79,7 @@ def quantize_for(options: QuantizeForOptions) -> Results:
     Raises:
         IntactError: As of `quantize`; or every target refuses. Nothing is written then.
     """
+    options = with_exported(options)
     if options.output is not None:
         check_output(Path(options.output))
     refusals = Refusals()

@@ -40,6 +40,7 @@ from intact.flow.shapes import (
     with_shapes,
 )
 from intact.flow.sources import default_target, deployment_of, original_of, target_of
+from intact.flow.torch_models import with_exported
 from intact.flow.values import values_of
 from intact.recipe.options import ReplayOptions, SearchOptions
 from intact.search.cost import CostModel
@@ -117,6 +118,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         SearchError: Nothing holds the limits, or the log is not one of this search.
         IntactError: The model, the data or an option is wrong.
     """
+    options = with_exported(options)
     target = default_target(options.model) if options.target is None else options.target
     described = target_of(target)
     deployment = deployment_of(described, options.formats, options.io)

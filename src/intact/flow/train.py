@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -12,7 +11,7 @@ import msgspec
 
 from intact.data.progress import begin
 from intact.data.stream import Samples
-from intact.errors import MissingExtraError, UsageError
+from intact.errors import UsageError
 from intact.flow.execution import in_numbers
 from intact.flow.first_run import run_once
 from intact.flow.preprocessing import steps_for
@@ -20,6 +19,7 @@ from intact.flow.quantize import recipe_of
 from intact.flow.result import Result, check_output
 from intact.flow.samples import open_fed
 from intact.flow.sources import deployment_of, load_result
+from intact.flow.torch_models import require_torch
 from intact.improve.trained import Epoch, Trained
 
 if TYPE_CHECKING:
@@ -30,25 +30,13 @@ CHECKPOINT, LOG = ".train.pt", ".train.jsonl"
 """What lies beside the output folder while it is trained, and after: the state, the loss curve."""
 
 
-def refuse_without_torch() -> None:
-    """Refuse to train without torch.
-
-    Raises:
-        MissingExtraError: It is not installed.
-    """
-    if find_spec("torch") is None:
-        raise MissingExtraError(
-            "training needs torch, which is not installed", remedy="pip install 'intact[train]'"
-        )
-
-
 def train(options: TrainOptions) -> Result:
     """Train the plan of a result.
 
     Raises:
         IntactError: The folder, the data or an option is wrong, or torch is missing.
     """
-    refuse_without_torch()
+    require_torch()
     output = None if options.output is None else Path(options.output)
     if options.resume and output is None:
         raise UsageError("--resume without --output", remedy="name the folder as before")

@@ -22,6 +22,7 @@ from typing import (
     NamedTuple,
     NoReturn,
     ParamSpec,
+    Self,
     TypeVar,
     cast,
     dataclass_transform,
@@ -209,6 +210,12 @@ class Options:
     def __setattr__(self, name: str, value: object) -> NoReturn:
         """Refuse changes."""
         raise AttributeError(f"options are not changed: {name}")
+
+    def but(self, **values: object) -> Self:
+        """Return these options with other values, which are not checked again."""
+        copy = object.__new__(type(self))
+        vars(copy).update({**vars(self), **values})
+        return copy
 
     def in_force(self) -> AbstractContextManager[None]:
         """Return a context in which what the options change for a whole call holds."""

@@ -52,8 +52,14 @@ if TYPE_CHECKING:
     ScaleSource: TypeAlias = str | Path | ScaleTable
 
 MODEL = Given(
-    "the path of a model, an onnx.ModelProto or an onnx_ir.Model",
-    ["onnx.ModelProto", "onnx.onnx_ml_pb2.ModelProto", "onnx_ir.Model", "onnx_ir._core.Model"],
+    "the path of a model, an onnx.ModelProto, an onnx_ir.Model or a torch.nn.Module",
+    [
+        "onnx.ModelProto",
+        "onnx.onnx_ml_pb2.ModelProto",
+        "onnx_ir.Model",
+        "onnx_ir._core.Model",
+        "torch.nn.Module",
+    ],
     "MODEL",
     text="the path of a model",
 )
@@ -75,7 +81,7 @@ DATA = Given(
     "FOLDER|FILE|MODULE:FUNCTION",
     text="a folder of images, an .npz or .npy file, or MODULE:FUNCTION",
 )
-LOADED = "A loaded model will do too; it is not changed."
+LOADED = "A loaded model, or a torch.nn.Module, will do too; it is not changed."
 ARRAYS = (
     "Arrays, tensors and images will do too, alone, by input name in a dict, or with labels: "
     "a DataLoader or dataset, a list or an iterator of batches or of samples (see docs/data.md)."
@@ -86,6 +92,7 @@ SAMPLES = (
 )
 TRANSFORM: Instance[Any] = Instance("a function of a sample that returns what the model takes")
 PROGRESS: Instance[Any] = Instance("a function of the samples done and the samples in all")
+EXAMPLE = Given("a tensor, a tuple of tensors or a dict of them")
 INPUT_VALUES = Pairs(Constant(), "a number, true or false", "sr=16000", "NAME=VALUE")
 IMAGE_SECTION = "Images (where the data is a folder)"
 
@@ -375,6 +382,14 @@ class GraphOptions(Options, kw_only=True):
         "left out where there is one input. Left out, formats of fixed sizes get that of the "
         "samples, if there are any. Several may be given.",
         in_python="None is any size, and an empty name that of the only input.",
+    )
+    example: Any = option(
+        EXAMPLE,
+        None,
+        "Of a torch.nn.Module: a batch of its inputs, for its export; a tensor, a tuple or a dict. "
+        "Left out, the first batch of the data.",
+        flag="",
+        recorded=False,
     )
     input_value: Mapping[str, bool | int | float] | None = option(
         INPUT_VALUES,

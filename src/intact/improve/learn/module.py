@@ -195,6 +195,18 @@ class QuantizedModule(nn.Module):
         for each in self.quantizers.values():
             each.enabled = enabled
 
+    def rescale(self, plan: QuantizedGraph) -> None:
+        """Take the scales of another calibration of the same plan; what was learned of them goes.
+
+        Args:
+            plan: Of the same graph and structure, with scales.
+        """
+        self._packed = PackedPlan(plan)
+        for key, point in quantizer_keys(plan).values():
+            quantizer = self.quantizers[key]
+            if isinstance(quantizer, Quantizer):
+                quantizer.rescale(point.config.dominator)
+
     def scale_parameters(self) -> list[nn.Parameter]:
         """Return the parameters of quantizers, for an optimizer that treats them apart."""
         return list(self.quantizers.parameters())

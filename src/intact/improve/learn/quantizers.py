@@ -156,6 +156,18 @@ class Quantizer(Float32Module):
         whole = torch.clamp(torch.round(moved), self.grid.quant_min, self.grid.quant_max)
         return straight_through(moved, whole)
 
+    def rescale(self, config: TensorQuantConfig) -> None:
+        """Take scale and zero point of another configuration on the same grid, in place."""
+        params = config.params
+        if params is None:
+            raise PlanError("a quantizer has no scale yet", remedy="calibrate the plan first")
+        with torch.no_grad():
+            self.base.copy_(torch.tensor(params.scale))
+            self.zero.copy_(torch.tensor(params.zero_point.astype(np.float32)))
+            for learned in (self.ratio, self.shift):
+                if learned is not None:
+                    learned.zero_()
+
     def params(self) -> QuantParams:
         """Return scale (float32) and zero point (int64) in effect as arrays."""
         with torch.no_grad():

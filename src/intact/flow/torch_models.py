@@ -1,0 +1,89 @@
+"""Modules of torch in the place of models: exported before anything else is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+
+from intact.errors import DataError, MissingExtraError
+from intact.recipe.kinds import is_instance
+
+if TYPE_CHECKING:
+    import onnx_ir as ir
+
+
+def is_module(model: object) -> bool:
+    """Tell whether a model is a ``torch.nn.Module``; torch is not imported for that."""
+    return is_instance(model, "torch.nn.Module")
+
+
+def require_torch() -> None:
+    """Refuse what needs torch where there is none.
+
+    Raises:
+        MissingExtraError: It is not installed.
+    """
+    from importlib.util import find_spec
+
+    if find_spec("torch") is None:
+        raise MissingExtraError(
+            "training needs torch, which is not installed", remedy="pip install 'intact[train]'"
+        )
+
+
+class HasModel(Protocol):
+    """Options of which one is a model."""
+
+    model: Any
+    example: Any
+
+    def but(self, **values: object) -> Self:
+        """Return them with other values."""
+
+
+O = TypeVar("O", bound=HasModel)  # noqa: E741
+
+
+def with_exported(options: O) -> O:
+    """Return options with the ONNX model of a module; others as they are.
+
+    The example that the export needs is given, or else the first batch of the data, which stays in
+    the data.
+
+    Raises:
+        ModelError: torch cannot export the module.
+        DataError: There is no example.
+    """
+    if not is_module(options.model):
+        return options
+    data = getattr(options, "data", None)
+    model, data = exported(options.model, data, options.example)
+    return options.but(model=model, data=data, example=None)
+
+
+def exported(module: Any, data: object, example: object = None) -> tuple[ir.Model, object]:
+    """Export a module; return its ONNX model, and the data with its first batch still in it.
+
+    Args:
+        module: A ``torch.nn.Module``.
+        data: Samples; None where there are none.
+        example: A batch of its inputs; None takes the first of the data.
+
+    Raises:
+        ModelError: torch cannot export it.
+        DataError: There is no example.
+    """
+    require_torch()
+    from intact.improve.learn.example import as_example, example_of
+    from intact.improve.learn.export import argument_names
+    from intact.improve.learn.export import exported as export
+
+    if example is not None:
+        inputs = as_example(argument_names(module), example)
+    elif data is None:
+        raise DataError(
+            "a torch.nn.Module is exported with a batch of its inputs, and there is none",
+            remedy="give example=, a tensor, a tuple or a dict, or data",
+        )
+    else:
+        inputs, data = example_of(module, data)
+    return export(module, inputs), data

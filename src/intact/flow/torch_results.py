@@ -1,0 +1,166 @@
+"""Between results and modules of torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from intact.data.preprocess import Preprocess
+from intact.errors import UsageError
+from intact.flow.first_run import run_once
+from intact.flow.result import Result, check_output
+from intact.flow.sources import deployment_of, load_result, open_source, target_of
+from intact.flow.torch_models import exported, is_module, require_torch
+from intact.formats.base.format import Io, QuantizedSource
+from intact.graph.normalization import normalize
+from intact.plan import NoteKind, Overrides, build_plan
+from intact.plan.preparation import graphs_for
+
+if TYPE_CHECKING:
+    from intact.improve.learn.module import QuantizedModule
+    from intact.improve.learn.prepare import PreparedModule
+    from intact.recipe.groups import ModelSource, TargetSource
+
+_WRAPPERS = ("module", "_orig_mod")
+"""Where DataParallel and DistributedDataParallel, and compiled modules, keep what they wrap."""
+
+
+def to_torch(result: Result | str | Path, *, quantizers: str, batch_norm: str) -> QuantizedModule:
+    """Make the module of a result; see `intact.to_torch`."""
+    require_torch()
+    from intact.improve.learn.module import QuantizedModule
+
+    return QuantizedModule(load_result(result).plan, learning=quantizers, batch_norm=batch_norm)
+
+
+def from_torch(
+    module: Any,
+    result: Result | str | Path | None,
+    *,
+    formats: Sequence[str] | None,
+    output: str | Path | None,
+) -> Result:
+    """Make a result of a module; see `intact.from_torch`."""
+    if output is not None:
+        check_output(Path(output))
+    inner = unwrapped(module)
+    loaded = None if result is None else load_result(result)
+    if loaded is not None and loaded.plan.graph.hash != inner.plan.graph.hash:
+        raise UsageError(
+            "the module is of another result", remedy="give the one that intact.to_torch had"
+        )
+    made = written(inner, loaded, formats)
+    if output is not None:
+        made.save(output)
+    return made
+
+
+def written(
+    module: QuantizedModule,
+    result: Result | None,
+    formats: Sequence[str] | None = None,
+    io: str = Io.INT8.value,
+) -> Result:
+    """Write the plan of a trained module as a result, and run what was written.
+
+    Args:
+        module: The module.
+        result: What it was made of, if that is known.
+        formats: Formats to write; None for those of ``result``, or the best of the target.
+        io: As of `deployment_of`.
+    """
+    from intact.improve.learn.write_back import trained_plan
+
+    refuse_uncalibrated(module)
+    plan = trained_plan(module)
+    known = None if result is None else list(result.exports)
+    deployment = deployment_of(plan.target, formats or known, io)
+    plan = replace(plan, provenance=plan.provenance.trained_by(str(module.learning)))
+    plan = replace(plan, notes=tuple(n for n in plan.notes if n.kind is not NoteKind.EXPORT))
+    made = deployment.result(plan, None, Preprocess() if result is None else result.preprocess)
+    run_once(made)
+    return made
+
+
+def prepare(
+    model: ModelSource | Any,
+    target: TargetSource,
+    example: Any,
+    overrides: Overrides,
+    *,
+    quantizers: str,
+    batch_norm: str,
+) -> PreparedModule:
+    """Prepare a module; see `intact.prepare`."""
+    require_torch()
+    from intact.improve.learn.example import as_example
+    from intact.improve.learn.prepare import PreparedModule
+
+    if example is None:
+        raise UsageError(
+            "a module is prepared with a batch of its inputs",
+            remedy="give example=, a tensor, a tuple or a dict",
+        )
+    described = target_of(target)
+    source = exported(model, None, example)[0] if is_module(model) else model
+    opened = open_source(source)
+    if isinstance(opened, QuantizedSource):
+        raise UsageError("the model is quantized already", remedy="`intact import` reads it")
+    (graph,) = graphs_for(normalize(opened.model), [described])
+    plan = build_plan(graph, described, None if overrides == Overrides() else overrides)
+    names = [str(value.name) for value in graph.inputs]
+    batch = {name: each.numpy() for name, each in as_example(names, example).items()}
+    return PreparedModule(plan, batch, learning=quantizers, batch_norm=batch_norm)
+
+
+def prepared(module: Any) -> PreparedModule:
+    """Return a prepared module, unwrapped.
+
+    Raises:
+        UsageError: It is none.
+    """
+    from intact.improve.learn.prepare import PreparedModule
+
+    inner = unwrapped(module)
+    if not isinstance(inner, PreparedModule):
+        raise UsageError(
+            f"a {type(inner).__name__} is not prepared", remedy="make one with intact.prepare"
+        )
+    return inner
+
+
+def refuse_uncalibrated(module: QuantizedModule) -> None:
+    """Refuse a prepared module whose scales are those of its example.
+
+    Raises:
+        UsageError: It is one.
+    """
+    from intact.improve.learn.prepare import PreparedModule
+
+    if isinstance(module, PreparedModule) and not module.is_calibrated:
+        raise UsageError(
+            "the prepared module has no scales yet",
+            remedy="intact.enable_calibration, some batches, intact.enable_quantization",
+        )
+
+
+def unwrapped(module: Any) -> QuantizedModule:
+    """Return the module of a plan out of what wraps it.
+
+    Raises:
+        UsageError: There is none in it.
+    """
+    from intact.improve.learn.module import QuantizedModule
+
+    inner = module
+    while not isinstance(inner, QuantizedModule):
+        kept = next((getattr(inner, each) for each in _WRAPPERS if hasattr(inner, each)), None)
+        if kept is None:
+            raise UsageError(
+                f"a {type(module).__name__} is no module of a plan",
+                remedy="give one of intact.to_torch or intact.prepare",
+            )
+        inner = kept
+    return inner

@@ -1,0 +1,125 @@
+"""From a ``torch.nn.Module`` to an ONNX model whose weights keep their names."""
+
+from __future__ import annotations
+
+import contextlib
+import inspect
+import io
+import logging
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+import onnx_ir as ir
+import torch
+from torch import Tensor, nn
+
+from intact.errors import ModelError
+
+_LONGEST_REASON = 300
+
+
+def exported(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Tensor]) -> ir.Model:
+    """Export a module as ``torch.onnx.export`` does, with any number of samples.
+
+    Args:
+        module: In any mode, on any device; it is exported as it evaluates, and not changed.
+        example: A batch of its inputs, in order or by the names of the arguments of ``forward``.
+            Samples lie along axis 0 of each tensor that has axes.
+
+    Raises:
+        ModelError: torch cannot export it: its ``forward`` branches on values, say.
+    """
+    wide = {n: _two(t) for n, t in example.items()} if isinstance(example, Mapping) else {}
+    listed = () if isinstance(example, Mapping) else tuple(_two(each) for each in example)
+    free = torch.export.Dim.DYNAMIC
+    dynamic: Any = {name: _free(t, free) for name, t in wide.items()}
+    if listed:
+        dynamic = tuple(_free(tensor, free) for tensor in listed)
+    with _evaluating(module), _quiet():
+        try:
+            program = torch.onnx.export(
+                module,
+                listed,
+                kwargs=wide or None,
+                dynamo=True,
+                dynamic_shapes=dynamic,
+                optimize=False,  # it would fold BatchNormalizations and forget them
+                verbose=False,
+            )
+        except Exception as error:  # torch raises its own classes, and whatever forward raises
+            raise ModelError(
+                f"torch cannot export {type(module).__name__}: {_reason(error)}",
+                remedy="rewrite what it names (a branch on values with torch.where, say), or give "
+                "an ONNX model",
+            ) from error
+    if program is None:
+        raise ModelError(f"torch exports nothing of {type(module).__name__}")
+    model: ir.Model = program.model
+    return model
+
+
+def argument_names(module: nn.Module) -> list[str]:
+    """Return the arguments of ``forward`` that have no default, or else the first."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+    named = [each for each in parameters if each.kind in kinds]
+    needed = [each.name for each in named if each.default is inspect.Parameter.empty]
+    return needed or [each.name for each in named[:1]]
+
+
+def _two(tensor: Tensor) -> Tensor:
+    """Return two samples or more: torch takes an axis of one for fixed."""
+    tensor = tensor.detach().cpu()
+    if tensor.ndim and len(tensor) == 1:
+        return torch.cat([tensor, tensor])
+    return tensor
+
+
+def _free(tensor: Tensor, free: Any) -> dict[int, Any] | None:
+    return {0: free} if tensor.ndim else None
+
+
+def _reason(error: BaseException) -> str:
+    """Return the innermost reason in one line: the outer ones give general advice."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    place = next((line for line in lines if line.startswith("File ")), "")
+    text = f"{lines[0] if lines else type(error).__name__} {place}".strip()
+    return text[:_LONGEST_REASON].rstrip(".")
+
+
+@contextlib.contextmanager
+def _evaluating(module: nn.Module) -> Iterator[None]:
+    """Put a module and its parts into evaluation mode within, on the CPU."""
+    modes = {each: each.training for each in module.modules()}
+    tensors = (*module.parameters(), *module.buffers())
+    device = next((tensor.device for tensor in tensors), torch.device("cpu"))
+    try:
+        module.eval()
+        if device.type != "cpu":
+            module.cpu()
+        yield
+    finally:
+        if device.type != "cpu":
+            module.to(device)
+        for each, mode in modes.items():
+            each.training = mode
+
+
+@contextlib.contextmanager
+def _quiet() -> Iterator[None]:
+    """Keep what torch prints and logs of an export to itself; errors are raised."""
+    before = logging.root.manager.disable
+    logging.disable(logging.ERROR)
+    try:
+        with (
+            warnings.catch_warnings(),
+            contextlib.redirect_stdout(io.StringIO()),
+            contextlib.redirect_stderr(io.StringIO()),
+        ):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(before)
