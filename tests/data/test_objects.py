@@ -13,7 +13,7 @@ import pytest
 from PIL import Image
 
 import intact
-from intact import demo
+from intact.data.feeding import Feeding
 from intact.data.objects import KINDS
 from intact.data.preprocess import Preprocess
 from intact.data.sources import open_samples
@@ -134,6 +134,13 @@ class Stream:
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         return iter(self.rows)
+
+
+class Model:
+    """What is called with samples, and has none."""
+
+    def __call__(self, x: Any) -> Any:
+        return x
 
 
 def cut(array: Any) -> list[Any]:
@@ -271,6 +278,7 @@ BAD: dict[str, tuple[Any, str]] = {
         "of type object holds no samples; give a dict of arrays by input name, an array or tensor,",
     ),
     "a class": (Loader, "of type type holds no samples"),
+    "a model": (Model(), "of type Model holds no samples"),
     "empty loader": (Loader([]), "the Loader gives no batch; give one of a dataset that has some"),
     "dropped": (Loader([], drop_last=True), "leave out drop_last: .* fewer than 3 samples"),
     "empty generator": (iter(()), "the tuple_iterator gives no item; .*make it anew"),
@@ -356,6 +364,32 @@ def test_the_kinds_are_told_apart_in_order() -> None:
     }
     for what, source in sources.items():
         assert next(kind.what for kind in KINDS if kind.recognise(source)) == what
+
+
+def test_rows_of_other_lengths_come_with_their_mask() -> None:
+    b = ModelBuilder()
+    b.node("Cast", b.input("ids", ["n", "s"], onnx.TensorProto.INT64), to=1, out="y")
+    b.output("y")
+    rows = [{"ids": [1] * k, "real": [1] * (k - 1) + [0], "text": "a", "label": 1} for k in (3, 5)]
+    for source in (Table(rows), Stream(rows), [{n: r[n] for n in ("ids", "real")} for r in rows]):
+        samples = open_samples(source, normalize(b.build()), mask="real")
+        found = list(samples.masked_batches(1))
+        assert [batch["ids"].shape for batch, _, _ in found] == [(1, 3), (1, 5)]
+        assert [int(real.sum()) for _, _, real in found if real is not None] == [2, 4]
+
+
+def test_feeds_may_be_tuples_without_states() -> None:
+    b = ModelBuilder()
+    b.node("Add", b.input("x", [1, 3]), b.input("state", [2, 3]), out="new")
+    b.output("new", [2, 3])
+    graph, states = normalize(b.build()), Feeding(states={"new": "state"})
+    x = np.ones((4, 1, 3), np.float32)
+    for source in ([(each, 1) for each in x], Loader([(x, np.ones(4, int))])):
+        samples = open_samples(source, graph, feeding=states)
+        assert sum(1 for _ in samples.batches(1)) == 4
+        assert samples.labels().tolist() == [1] * 4  # type: ignore[union-attr]
+    with pytest.raises(UsageError, match="transform is for inputs that all have samples"):
+        open_samples(x, graph, feeding=states, transform=halved)
 
 
 # Images
@@ -518,72 +552,75 @@ def test_what_a_transform_raises_is_told() -> None:
 # Through the public functions
 
 
-@pytest.fixture(scope="module")
-def digits() -> dict[str, npt.NDArray[Any]]:
-    with np.load(demo.calibration_path()) as file:
-        return {"image": file["image"][:40].astype(np.float32), "labels": file["labels"][:40]}
+def classifier() -> onnx.ModelProto:
+    b = ModelBuilder()
+    x = b.node("Relu", b.node("Conv", b.input("x", ["n", 3, 4, 4]), b.weight(2, 3, 3, 3)))
+    x = b.node("Reshape", x, b.ints(-1, 8))
+    b.node("MatMul", x, b.weight(8, 3), out="y")
+    b.output("y", ["n", 3])
+    return b.build()
 
 
-def test_the_same_samples_give_the_same_bytes(
-    digits: dict[str, npt.NDArray[Any]], tmp_path: Path
-) -> None:
+RANDOM = np.random.default_rng(0)
+PHOTOS = RANDOM.normal(size=(40, 3, 4, 4)).astype(np.float32)
+CLASSES = RANDOM.integers(0, 3, 40)
+SOME = {"x": PHOTOS, "labels": CLASSES}
+
+
+def test_the_same_samples_give_the_same_bytes(tmp_path: Path) -> None:
     def plan_of(data: Any, **options: Any) -> dict[str, bytes]:
         folder = tmp_path / str(len(list(tmp_path.iterdir())))
-        intact.quantize(
-            demo.model_path(), data, target="tflite", output=folder, threads=1, **options
-        )
+        intact.quantize(classifier(), data, output=folder, threads=1, **options)
         files = [path for path in folder.iterdir() if path.name != "recipe.toml"]
         return {path.name: path.read_bytes() for path in files}
 
-    x, y = digits["image"], digits["labels"]
-    wanted = plan_of(digits)
-    assert plan_of(iter(list(zip(x, y, strict=True)))) == wanted
-    assert plan_of(Loader([(x[:25], y[:25]), (x[25:], y[25:])])) == wanted
-    assert plan_of(Dataset([each * 2 for each in x]), transform=halved) == wanted
+    wanted = plan_of(SOME)
+    assert plan_of(zip(PHOTOS, CLASSES, strict=True)) == wanted
+    loader = Loader([(PHOTOS[:25], CLASSES[:25]), (PHOTOS[25:], CLASSES[25:])])
+    assert plan_of(loader) == wanted
+    assert plan_of(Dataset([each * 2 for each in PHOTOS]), transform=halved) == wanted
 
 
-def test_labels_of_pairs_are_evaluated(digits: dict[str, npt.NDArray[Any]]) -> None:
-    both = (digits["image"], digits["labels"])
-    result = intact.quantize(demo.model_path(), both, target="tflite", threads=1)
-    pairs = list(zip(digits["image"], digits["labels"], strict=True))
-    found = intact.evaluate(result, iter(pairs)).accuracy
-    wanted = intact.evaluate(result, digits).accuracy
+def test_labels_of_pairs_are_evaluated() -> None:
+    result = intact.quantize(classifier(), (PHOTOS, CLASSES), target="tflite", threads=1)
+    found = intact.evaluate(result, zip(PHOTOS, CLASSES, strict=True)).accuracy
     assert found is not None
-    assert found == wanted
+    assert found == intact.evaluate(result, SOME).accuracy
 
 
 def test_iterators_are_refused_where_samples_are_read_twice(tmp_path: Path) -> None:
-    arrays = iter([np.ones((4, 1, 8, 8), np.float32)])
+    arrays = iter([PHOTOS])
     with pytest.raises(UsageError, match=r"read twice, .*give a list of its items"):
-        intact.search_strategy(demo.model_path(), arrays)
-    result = intact.quantize(
-        demo.model_path(), demo.calibration_path(), target="onnxruntime", threads=1
-    )
-    result.save(tmp_path / "a" / "one")
-    result.save(tmp_path / "a" / "two")
+        intact.search_strategy(classifier(), arrays)
+    result = intact.quantize(classifier(), SOME, threads=1)
+    result.save(tmp_path / "one")
+    result.save(tmp_path / "two")
     with pytest.raises(UsageError, match="samples are read 2 times"):
-        intact.verify_all(tmp_path / "a", arrays)
+        intact.verify_all(tmp_path, arrays)
 
 
 def test_steps_of_images_need_images(images: list[Path]) -> None:
-    b = ModelBuilder()
-    x = b.node("Conv", b.input("x", ["n", 3, 4, 4]), b.weight(2, 3, 3, 3))
-    b.node("Relu", x, out="y")
-    b.output("y", ["n", 2, 2, 2])
-    model: onnx.ModelProto = b.build()
     steps: dict[str, Any] = {"normalize": "imagenet", "shorter_side": 6, "threads": 1}
-    intact.quantize(model, images, **steps)
+    intact.quantize(classifier(), images, **steps)
     with pytest.raises(UsageError, match="shorter_side is for a folder of images"):
-        intact.quantize(model, iter(images), **steps)
+        intact.quantize(classifier(), iter(images), **steps)
     with pytest.raises(UsageError, match="shorter_side is for a folder of images"):
-        intact.quantize(model, images, transform=halved, **steps)
+        intact.quantize(classifier(), images, transform=halved, **steps)
 
 
-def test_the_recipe_says_that_a_transform_was_given(
-    digits: dict[str, npt.NDArray[Any]], tmp_path: Path
-) -> None:
-    intact.quantize(demo.model_path(), digits, transform=halved, output=tmp_path / "out", threads=1)
+def test_the_recipe_says_that_a_transform_was_given(tmp_path: Path) -> None:
+    intact.quantize(classifier(), SOME, transform=halved, output=tmp_path / "out", threads=1)
     text = (tmp_path / "out" / "recipe.toml").read_text()
-    assert "as an object in Python, so not written here: data, transform.\n" in text
+    assert "as an object in Python, so not written here: model, data, transform.\n" in text
     with pytest.raises(UsageError, match="transform is 3; give a function of a sample"):
-        intact.quantize(demo.model_path(), digits, transform=3)  # type: ignore[arg-type]
+        intact.quantize(classifier(), SOME, transform=3)  # type: ignore[arg-type]
+
+
+def test_targets_that_change_the_graph_need_samples_twice() -> None:
+    b = ModelBuilder()
+    b.node("Conv", b.input("x", ["n", 3, "h", "w"]), b.weight(2, 3, 3, 3), out="y")
+    b.output("y", ["n", 2, "i", "j"])
+    targets = ["tflite", "onnxruntime"]
+    assert len(intact.quantize_for(b.build(), PHOTOS, targets=targets, threads=1)) == 2
+    with pytest.raises(UsageError, match=r"samples are read 2 times: .*; give a list"):
+        intact.quantize_for(b.build(), iter(PHOTOS), targets=targets, threads=1)
