@@ -232,11 +232,10 @@ class Items:
         return without_fixed(source, graph.fixed_inputs, own)
 
     def _names(self, count: int, number: int) -> list[str]:
-        """Return the names of the inputs that stand in order."""
-        every = list(self.layout.specs)
-        needed = [name for name in every if name not in self.layout.states]
-        if count in (len(needed), len(every)):
-            return every[:count] if count == len(every) else needed
+        """Return the names of the inputs that stand in order: all but states."""
+        needed = [name for name in self.layout.specs if name not in self.layout.states]
+        if count == len(needed):
+            return needed
         shown, plural = ", ".join(map(repr, needed)), "s" * (len(needed) != 1)
         order = ", ".join(needed) if len(needed) > 1 else "x"
         raise DataError(
@@ -248,14 +247,14 @@ class Items:
     def _parts(self, item: Sequence[Any], number: int) -> Named:
         """Name the parts of a tuple or list: the inputs in order, and labels."""
         if len(item) == 2 and _is_nested(item[0]):
-            inputs: Named = self.named(item[0], number)
-            return {**inputs, **self._labelled(item[1])}
-        inputs_of = len(self.layout.specs.keys() - self.layout.states)
-        with_labels = len(item) in (inputs_of + 1, len(self.layout.specs) + 1) and len(item) > 1
-        if with_labels and len(item) != len(self.layout.specs):
-            names = self._names(len(item) - 1, number)
-            return {**dict(zip(names, item[:-1], strict=True)), **self._labelled(item[-1])}
-        return dict(zip(self._names(len(item), number), item, strict=True))
+            return {**self.named(item[0], number), **self._labelled(item[1])}
+        inputs, labels = [*item], None
+        if len(item) == len(self.layout.specs.keys() - self.layout.states) + 1 > 1:
+            labels = inputs.pop()
+        return {
+            **dict(zip(self._names(len(inputs), number), inputs, strict=True)),
+            **self._labelled(labels),
+        }
 
     def _labelled(self, labels: object) -> Named:
         """Return labels as references; those that are dicts (boxes, masks ...) by their keys."""

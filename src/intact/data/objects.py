@@ -7,7 +7,9 @@ dataset of Hugging Face and one's own class are the same here.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
+from types import FunctionType, MethodType
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +23,7 @@ from intact.errors import DataError
 
 Specs = Mapping[str, InputSpec]
 
+_FUNCTIONS = (FunctionType, MethodType, partial)  # no models, which are called with samples
 _ONCE = "a generator or other iterator is read once: make it anew, or give a list of its items"
 
 
@@ -259,7 +262,7 @@ KINDS: tuple[Kind, ...] = (
     Kind("an iterable of such", _is_iterable, _iterable),
     Kind(
         "a function that returns one",
-        lambda each: callable(each) and not isinstance(each, type),
+        lambda each: isinstance(each, _FUNCTIONS),
         _function,
     ),
 )

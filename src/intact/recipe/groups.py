@@ -76,7 +76,8 @@ RUNNABLE = Given(
     text="the folder of a result, or the path of a model",
 )
 DATA = Given(
-    "a folder of images, an .npz or .npy file, MODULE:FUNCTION, or arrays",
+    "a folder of images, an .npz or .npy file, MODULE:FUNCTION, or arrays, tensors, a loader or a "
+    "dataset",
     (),
     "FOLDER|FILE|MODULE:FUNCTION",
     text="a folder of images, an .npz or .npy file, or MODULE:FUNCTION",
