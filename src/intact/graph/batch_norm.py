@@ -38,6 +38,7 @@ class BatchNorm(msgspec.Struct, frozen=True, eq=False):
         mean: Running mean of the input.
         variance: Running variance of the input.
         epsilon: Added to the variance.
+        names: Of the arrays in the model that was read, in this order; empty where it had others.
     """
 
     gamma: npt.NDArray[np.float32]
@@ -45,6 +46,7 @@ class BatchNorm(msgspec.Struct, frozen=True, eq=False):
     mean: npt.NDArray[np.float32]
     variance: npt.NDArray[np.float32]
     epsilon: float
+    names: tuple[str, ...] = ()
 
     @property
     def ratio(self) -> npt.NDArray[np.float64]:
@@ -69,7 +71,9 @@ def remember(node: ir.Node, batch_norm: BatchNorm, key: str = METADATA_KEY) -> N
         key: `METADATA_KEY` if the node's output is that of the BatchNorm, `INPUT_KEY` if its input
             was.
     """
-    fields: dict[str, str | float] = {"epsilon": batch_norm.epsilon}
+    fields: dict[str, str | float | list[str]] = {"epsilon": batch_norm.epsilon}
+    if batch_norm.names:
+        fields["names"] = list(batch_norm.names)
     for name in _ARRAYS:
         array = np.asarray(getattr(batch_norm, name), dtype="<f4")
         fields[name] = base64.b64encode(array.tobytes()).decode("ascii")
@@ -95,7 +99,10 @@ def recall(node: ir.Node, key: str = METADATA_KEY) -> BatchNorm | None:
         channels = output_channels(node) if key == METADATA_KEY else None
         if len(sizes) != 1 or channels not in {None, *sizes}:
             raise ValueError("it has another number of channels than the node")
-        return BatchNorm(**arrays, epsilon=float(fields["epsilon"]))
+        names = tuple(str(name) for name in fields.get("names", ()))
+        if len(names) not in (0, len(_ARRAYS)):
+            raise ValueError("it names other arrays")
+        return BatchNorm(**arrays, epsilon=float(fields["epsilon"]), names=names)
     except (ValueError, KeyError, TypeError, binascii.Error) as error:
         raise ModelError(
             f"node {node.name!r}: metadata {key!r} cannot be read",

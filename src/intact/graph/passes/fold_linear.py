@@ -141,7 +141,9 @@ def parameters_of(node: ir.Node) -> BatchNorm | None:
     if len({array.shape for array in arrays if array is not None}) != 1:
         return None
     gamma, beta, mean, variance = (np.asarray(array, dtype=np.float32) for array in arrays)
-    return BatchNorm(gamma, beta, mean, variance, node.attributes.get_float("epsilon", _EPSILON))
+    epsilon = node.attributes.get_float("epsilon", _EPSILON)
+    names = tuple(str(value.name) for value in node.inputs[1:5] if value is not None)
+    return BatchNorm(gamma, beta, mean, variance, epsilon, names)
 
 
 def _is_used(value: ir.Value) -> bool:

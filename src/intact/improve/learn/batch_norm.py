@@ -77,7 +77,7 @@ class FoldedNorm(nn.Module):
         self.bias = nn.Parameter(torch.tensor(norm.beta))
         self.register_buffer("running_mean", torch.tensor(norm.mean))
         self.register_buffer("running_var", torch.tensor(norm.variance))
-        self.epsilon = norm.epsilon
+        self.epsilon, self._names = norm.epsilon, norm.names
         self.strategy = strategy
         self.axis = axis
         self.frozen = strategy is Folding.FROZEN
@@ -151,7 +151,7 @@ class FoldedNorm(nn.Module):
             each.detach().cpu().numpy().astype(np.float32)
             for each in (self.weight, self.bias, self.running_mean, self.running_var)
         ]
-        return BatchNorm(*arrays, epsilon=self.epsilon)
+        return BatchNorm(*arrays, epsilon=self.epsilon, names=self._names)
 
     def _folded(
         self, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor

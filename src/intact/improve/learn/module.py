@@ -25,6 +25,7 @@ from intact.improve.learn.batch_norm import FoldedNorm, Folding
 from intact.improve.learn.bits import TargetBits
 from intact.improve.learn.constants import constants_of
 from intact.improve.learn.fake_quantize import straight_through
+from intact.improve.learn.float_state import float_state_dict
 from intact.improve.learn.instructions import (
     Compute,
     Fold,
@@ -216,12 +217,13 @@ class QuantizedModule(nn.Module):
         return [*self.constants.parameters(), *self.norms.parameters()]
 
     def float_state_dict(self) -> dict[str, Tensor]:
-        """Return the trained weights by their names in the model.
+        """Return the trained weights by their names in the model that was read.
 
         An ``nn.Module`` that was exported takes them back with ``load_state_dict(...,
-        strict=False)``.
+        strict=False)``, and computes then what this module does with its quantizers off. Where its
+        BatchNormalizations were folded, their ``bias`` has what training changed of the layer's.
         """
-        return {name: tensor.detach() for name, tensor in self.constants.learned().items()}
+        return float_state_dict(self)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made again when it is needed."""

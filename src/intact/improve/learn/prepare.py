@@ -58,7 +58,7 @@ class PreparedModule(QuantizedModule):
         self._unscaled = plan
         self._statistics: Statistics | None = None
         self._waiting: list[Batch] = []
-        self._tried: list[Batch] = []
+        self._tried: list[tuple[Batch, int]] = []
         self._is_calibrating = False
         self.is_calibrated = False
         self.enable_quantizers(False)
@@ -105,8 +105,10 @@ class PreparedModule(QuantizedModule):
             self._statistics = found
         else:
             self._statistics.merge(found)
-        if sum(len(next(iter(each.values()))) for each in self._tried) < _TRIED:
-            self._tried.append({n: array[:_TRIED] for n, array in self._waiting[0].items()})
+        if not self._tried:
+            first = self._waiting[0]
+            count = min(_TRIED, len(next(iter(first.values()))))
+            self._tried = [({name: array[:count] for name, array in first.items()}, count)]
         self._waiting = []
 
 
