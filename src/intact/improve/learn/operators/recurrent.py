@@ -135,8 +135,8 @@ def recurrent(node: ir.Node) -> Apply:
             runs.append(_run(advance, sums, first, lengths, is_reverse))
         results = [torch.stack([run[0] for run in runs], 1)]
         results += [
-            torch.stack([last for _, state in runs if (last := state[which]) is not None])
-            for which in range(1 + has_cell)
+            torch.stack(states)
+            for states in zip(*(state[: 1 + has_cell] for _, state in runs), strict=True)
         ]
         if batch_first:
             ends = [each.transpose(0, 1) for each in results[1:]]
