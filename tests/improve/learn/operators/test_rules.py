@@ -15,15 +15,22 @@ from intact.errors import Unsupported
 from intact.graph import OPS, Graph, normalize
 from intact.improve.learn.operators import RULES, prepare, unsupported
 from tests.improve.learn.operators.case import Array, Case, floats, make_case, scalar, steer
-from tests.improve.learn.operators.test_cases import computed, in_runtime, listed, node_of, tensors
+from tests.improve.learn.operators.cases import CASES
+from tests.improve.learn.operators.test_cases import (
+    computed,
+    few,
+    in_runtime,
+    listed,
+    node_of,
+    tensors,
+)
 from tests.models import ModelBuilder
 
 WITHOUT_RULE = {
     "random": "Bernoulli RandomNormalLike RandomUniformLike",
     "quantized": "QuantizeLinear DequantizeLinear",
     "always folded": "Constant",
-    "rare": "Attention DeformConv MaxRoiPool NonMaxSuppression RoiAlign RotaryEmbedding"
-    " TensorScatter Unique",
+    "rare": "DeformConv MaxRoiPool NonMaxSuppression RoiAlign RotaryEmbedding TensorScatter Unique",
 }
 
 
@@ -112,6 +119,15 @@ def test_what_a_cast_made_is_multiplied_with_wider_weights() -> None:
 def test_a_cast_to_float_keeps_the_dtype_in_which_the_graph_is_computed() -> None:
     case = make_case("Cast", floats(3), to=TensorProto.FLOAT)
     assert result_of(node_of(case), torch.ones(3).double()).dtype is torch.float64
+
+
+def test_results_lie_on_the_device_of_the_data() -> None:
+    depends_on_values = {"Compress", "NonZero", "Range"}  # which the device "meta" lacks
+    for case in few(CASES, 3):
+        if case.operator not in depends_on_values:
+            given = [None if each is None else each.to("meta") for each in tensors(case)]
+            for each in listed(prepare(node_of(case))(*given)):
+                assert each.device.type == "meta", case
 
 
 def test_gradients_are_the_same_when_recomputed() -> None:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from intact.improve.learn.operators import (
     activations,
+    attention,
     elementwise,
     indices,
     moves,
@@ -25,6 +26,7 @@ __all__ = ["RULES", "Apply", "Rule", "operator", "prepare", "unsupported"]
 
 _MODULES = (
     activations,
+    attention,
     elementwise,
     indices,
     moves,
