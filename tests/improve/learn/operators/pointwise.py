@@ -193,4 +193,12 @@ def products() -> Iterator[Case]:
         yield c("MatMul", floats(*left), floats(*right), rows=len(left) > 2)
     yield c("Einsum", floats(2, 3, 4), floats(2, 4, 5), equation="bij, bjk -> bik", rows=False)
     yield c("Einsum", floats(2, 3, 3), equation="...ii->...i")
+    wide = floats(2, 3, 8), floats(2, 5, 8), floats(2, 5, 4)
+    heads: dict[str, Any] = {"q_num_heads": 2, "kv_num_heads": 2, "opset": 23, "rows": False}
+    yield c("Attention", *wide, **heads)
+    yield c("Attention", *wide, floats(3, 5), **heads, scale=0.3)
+    yield c("Attention", *wide, np.tri(3, 5, 1, dtype=np.bool_), **heads)
+    yield c("Attention", *wide, floats(3, 5), **heads, is_causal=1)
+    four = floats(2, 4, 3, 5), floats(2, 2, 6, 5), floats(2, 2, 6, 4)
+    yield c("Attention", *four, is_causal=1, opset=23, rows=False)
     yield c("Det", floats(2, 3, 3), opset=22)

@@ -1,13 +1,15 @@
 """Rules that compute ONNX operators in torch: one for each operator type, for all float dtypes.
 
 Sources: the operator specification (https://onnx.ai/onnx/operators/), and ONNX Runtime where it
-leaves something open.
+leaves something open. A NaN goes through MaxPool, ReduceMax and ReduceMin; ONNX Runtime keeps or
+drops it there, depending on its place.
 """
 
 from __future__ import annotations
 
 from intact.improve.learn.operators import (
     activations,
+    attention,
     elementwise,
     indices,
     moves,
@@ -25,6 +27,7 @@ __all__ = ["RULES", "Apply", "Rule", "operator", "prepare", "unsupported"]
 
 _MODULES = (
     activations,
+    attention,
     elementwise,
     indices,
     moves,

@@ -162,23 +162,23 @@ DTYPES: Mapping[ir.DataType, torch.dtype] = MappingProxyType(
 """The dtypes of torch by ONNX's element types."""
 
 
-def dtype_of(kind: ir.DataType) -> torch.dtype:
-    """Return the dtype that numbers of an ONNX type get: for FLOAT torch's default.
+def dtype_of(kind: ir.DataType) -> Callable[[], torch.dtype]:
+    """Return what gives the dtype of numbers of an ONNX type: for FLOAT torch's default.
 
     Raises:
         Unsupported: torch has no such dtype.
     """
     if kind not in DTYPES:
         raise Unsupported(f"torch has no numbers of the type {kind.name}")
-    return torch.get_default_dtype() if kind is ir.DataType.FLOAT else DTYPES[kind]
+    dtype = DTYPES[kind]
+    return torch.get_default_dtype if kind is ir.DataType.FLOAT else lambda: dtype
 
 
 @operator("Cast")
 def cast(node: ir.Node) -> Apply:
     """Convert to a type; FLOAT stays the dtype in which the graph is computed."""
     kind = ir.DataType(node.attributes["to"].as_int())
-    dtype_of(kind)
-    source = node.inputs[0]
+    dtype, source = dtype_of(kind), node.inputs[0]
     if kind is ir.DataType.FLOAT and source is not None and source.dtype is kind:
         return lambda x: x
-    return lambda x: x.to(dtype_of(kind))
+    return lambda x: x.to(dtype())

@@ -9,7 +9,14 @@ import torch
 from torch import Tensor
 
 from intact.errors import Unsupported
-from intact.improve.learn.operators.rules import Apply, computes, nonnegative, operator, text
+from intact.improve.learn.operators.rules import (
+    Apply,
+    computes,
+    integers,
+    nonnegative,
+    operator,
+    text,
+)
 
 _REDUCTIONS = {"add": "sum", "mul": "prod", "max": "amax", "min": "amin"}
 """Names of torch for what becomes of several elements in one place."""
@@ -105,10 +112,10 @@ def scatter_nd(node: ir.Node) -> Apply:
 @operator("OneHot")
 def one_hot(node: ir.Node) -> Apply:
     """Put one value at the indices and another elsewhere, along a new axis."""
-    along = node.attributes.get_int("axis", -1)
+    along, listed = node.attributes.get_int("axis", -1), integers(node, 1)
 
     def apply(indices: Tensor, depth: Tensor, values: Tensor) -> Tensor:
-        size = int(depth.reshape(()).item())
+        (size,) = listed(depth) or (0,)
         axis = nonnegative(along, indices.ndim + 1)
         each = torch.arange(size, device=indices.device)
         each = each.reshape(-1, *(1,) * (indices.ndim - axis))

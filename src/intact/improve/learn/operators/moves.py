@@ -37,13 +37,16 @@ def reshape(node: ir.Node) -> Apply:
     copies = not node.attributes.get_int("allowzero", 0)
 
     def apply(x: Tensor, shape: Tensor | None = None) -> Tensor:
-        return x.reshape(_resolved(x.shape, wanted(shape) or (), copies=copies))
+        lengths = wanted(shape) or ()
+        if x.numel() == 0:
+            return x.reshape(_resolved(x.shape, lengths, copies=copies))
+        return x.reshape([x.shape[k] if n == 0 else n for k, n in enumerate(lengths)])
 
     return apply
 
 
 def _resolved(sizes: Sequence[int], wanted: Integers, *, copies: bool) -> list[int]:
-    """Return lengths for those of a Reshape; an open one is found also if there are no elements."""
+    """Return lengths for those of a Reshape of no elements, for which torch finds no open one."""
     copied = {k for k, length in enumerate(wanted) if copies and length == 0}
     lengths = [sizes[k] if k in copied else length for k, length in enumerate(wanted)]
     if -1 in lengths:

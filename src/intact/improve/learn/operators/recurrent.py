@@ -132,11 +132,11 @@ def recurrent(node: ir.Node) -> Apply:
             advance = partial(step, cell, _weights(k, w, r, bias, peepholes))
             is_reverse = k == 1 or direction == "reverse"
             sums = F.linear(x, w[k], None if bias is None else bias[k].chunk(2)[0])
-            runs.append(_run(advance, sums, first, lengths, is_reverse=is_reverse))
+            runs.append(_run(advance, sums, first, lengths, is_reverse))
         results = [torch.stack([run[0] for run in runs], 1)]
         results += [
-            torch.stack([last for _, state in runs if (last := state[which]) is not None])
-            for which in range(1 + has_cell)
+            torch.stack(states)
+            for states in zip(*(state[: 1 + has_cell] for _, state in runs), strict=True)
         ]
         if batch_first:
             ends = [each.transpose(0, 1) for each in results[1:]]
@@ -151,21 +151,12 @@ def _run(
     sums: Tensor,
     state: _State,
     lengths: Tensor | None,
-    *,
     is_reverse: bool,
 ) -> tuple[Tensor, _State]:
     """Return the hidden states ``[T, N, H]`` and the last state; behind a sequence are zeros."""
 
-    def turned(states: Tensor) -> Tensor:
-        if not is_reverse:
-            return states
-        return states.flip(0) if lengths is None else reversed_sequences(states, full(states))
-
-    def full(states: Tensor) -> Tensor:
-        return torch.zeros_like(states[0, :, 0], dtype=torch.long) if lengths is None else lengths
-
     states = []
-    for place, each in enumerate(turned(sums).unbind(0)):
+    for place, each in enumerate(_turned(sums, lengths, is_reverse).unbind(0)):
         after = advance(each, state)
         if lengths is None:
             state = after
@@ -179,7 +170,14 @@ def _run(
         )
     if not states:
         return sums.new_zeros(0, *state[0].shape), state
-    return turned(torch.stack(states)), state
+    return _turned(torch.stack(states), lengths, is_reverse), state
+
+
+def _turned(states: Tensor, lengths: Tensor | None, is_reverse: bool) -> Tensor:
+    """Turn sequences around where they are read backwards."""
+    if not is_reverse:
+        return states
+    return states.flip(0) if lengths is None else reversed_sequences(states, lengths)
 
 
 def _start(k: int, x: Tensor, r: Tensor, given: Tensor | None, *, batch_first: bool) -> Tensor:

@@ -164,15 +164,16 @@ def resize(node: ir.Node) -> Apply:
     fill = node.attributes.get_float("extrapolation_value", 0.0)
     chosen = node.attributes.get_ints("axes", None)
     policy = text(node, "keep_aspect_ratio_policy", "stretch")
-    fixed = {slot: fixed_array(node, slot) for slot in (1, 2, 3)}
+    fixed = {slot: _numbers(fixed_array(node, slot)) for slot in (1, 2, 3)}
     is_given = {slot: input_value(node, slot) is not None for slot in fixed}
-    taps, outside = lru_cache(64)(method.taps), lru_cache(64)(method.outside)
+    taps, outside = (
+        torch.compiler.disable(lru_cache(64)(each)) for each in (method.taps, method.outside)
+    )
 
     def read(slot: int, given: Tensor | None) -> list[float] | None:
-        array = fixed[slot]
-        if array is None and given is not None and is_given[slot]:
-            array = given.detach().cpu().float().numpy() if slot < 3 else given.cpu().numpy()
-        return None if array is None or not array.size else array.reshape(-1).tolist()
+        if fixed[slot] is not None or given is None or not is_given[slot]:
+            return fixed[slot]
+        return given.detach().reshape(-1).tolist() or None
 
     def apply(
         x: Tensor,
@@ -197,6 +198,10 @@ def resize(node: ir.Node) -> Apply:
         return x
 
     return apply
+
+
+def _numbers(array: np.ndarray | None) -> list[float] | None:
+    return None if array is None or not array.size else array.reshape(-1).tolist()
 
 
 def _method(node: ir.Node) -> _Method:
@@ -224,6 +229,7 @@ def _method(node: ir.Node) -> _Method:
     return method
 
 
+@torch.compiler.disable  # compilers do not know float32 numbers of numpy
 def _axes(
     sizes: list[int], scales: list[float] | None, wanted: list[float] | None, policy: str
 ) -> list[_Axis]:

@@ -33,10 +33,10 @@ def filled(node: ir.Node) -> Apply:
     if "value" in node.attributes:
         tensor = node.attributes["value"].as_tensor()
         value, kind = tensor.numpy().reshape(()).item(), tensor.dtype
-    dtype_of(kind)
+    dtype = dtype_of(kind)
 
     def apply(shape: Tensor) -> Tensor:
-        return torch.full(listed(shape) or (), value, dtype=dtype_of(kind), device=shape.device)
+        return torch.full(listed(shape) or (), value, dtype=dtype(), device=shape.device)
 
     return apply
 
@@ -53,12 +53,11 @@ def counted(start: Tensor, limit: Tensor, step: Tensor) -> Tensor:
 def unit_matrix(node: ir.Node) -> Apply:
     """Make a matrix with ones on a diagonal."""
     diagonal, kind = node.attributes.get_int("k", 0), node.attributes.get_int("dtype", None)
-    if kind is not None:
-        dtype_of(ir.DataType(kind))
+    dtype = None if kind is None else dtype_of(ir.DataType(kind))
 
     def apply(x: Tensor) -> Tensor:
-        dtype = x.dtype if kind is None else dtype_of(ir.DataType(kind))
         rows, columns = (torch.arange(size, device=x.device) for size in x.shape)
-        return (columns == rows.reshape(-1, 1) + diagonal).to(dtype)
+        hit = columns == rows.reshape(-1, 1) + diagonal
+        return hit.to(x.dtype if dtype is None else dtype())
 
     return apply
