@@ -355,6 +355,22 @@ def test_a_weight_that_is_computed_first() -> None:
     assert np.abs(weight.constant_codes()).max() == 127
 
 
+def test_what_cannot_be_computed_stays_in_the_model() -> None:
+    b = Trained()
+    w = b.node("Reshape", b.weight(3, 3, 3, 3), b.ints(7, 7))
+    x = b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.1, 0, -128, 127)
+    b.output(b.node("MatMul", x, b.tensor(w, 0.01, 0, -128, 127), out="y"))
+    assert "Reshape" in [node.op_type for node in read(b.build()).graph.nodes]
+
+
+def test_a_damaged_node_beside_a_weight_that_is_computed() -> None:
+    b = Trained()
+    b.output(b.node("Identity", out="nothing"))
+    w = b.tensor(b.node("Tanh", b.weight(3, 3, 3, 3)), 0.01, 0, -128, 127)
+    model = small(b, b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.1, 0, -128, 127), w)
+    assert "Conv" in [node.op_type for node in read(model).graph.nodes]
+
+
 def test_pairs_with_ranges_and_clips() -> None:
     """As MQBench with opset 13, PyTorch with reduce_range, and Brevitas (QCDQ) write them."""
     b = Trained()

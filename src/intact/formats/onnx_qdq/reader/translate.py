@@ -8,6 +8,7 @@ which PyTorch writes for 7 bits and Brevitas for fewer than 8, becomes such attr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -234,7 +235,7 @@ def _fold_operands(model: ir.Model) -> None:
             wanted.add(maker)
             waiting += [v.producer() for v in maker.inputs if v is not None]
     if wanted:
-        library.fold_constants(model, only=wanted)
+        library.attempt(partial(library.fold_constants, only=wanted), model)
 
 
 def _is_any_quantizer(node: ir.Node) -> bool:
