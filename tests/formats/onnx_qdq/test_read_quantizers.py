@@ -17,6 +17,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import ModelError
 from intact.formats.base.format import QuantizedSource
 from intact.formats.onnx_qdq.read import read_qdq
+from intact.formats.onnx_qdq.reader.translate import translate_quantizers
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.openvino.write import write_openvino
 from intact.formats.registry import open_model
@@ -365,10 +366,13 @@ def test_what_cannot_be_computed_stays_in_the_model() -> None:
 
 def test_a_damaged_node_beside_a_weight_that_is_computed() -> None:
     b = Trained()
-    b.output(b.node("Identity", out="nothing"))
+    x = b.input("x", ["batch", 3, 6, 6])
+    b.output(b.node("Identity", x, out="nothing"))
     w = b.tensor(b.node("Tanh", b.weight(3, 3, 3, 3)), 0.01, 0, -128, 127)
-    model = small(b, b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.1, 0, -128, 127), w)
-    assert "Conv" in [node.op_type for node in read(model).graph.nodes]
+    model = ir.from_proto(small(b, b.tensor(x, 0.1, 0, -128, 127), w))
+    next(node for node in model.graph if node.op_type == "Identity").resize_inputs(0)
+    translate_quantizers(model)
+    assert "FixedPerTensorAffine" not in [node.op_type for node in model.graph]
 
 
 def test_pairs_with_ranges_and_clips() -> None:
