@@ -503,6 +503,14 @@ def test_what_is_refused(
     assert words in refusal(op_type, *values, **more)
 
 
+def test_half_precision_is_refused() -> None:
+    b = Trained()
+    x = b.input("x", ["batch", 3], onnx.TensorProto.FLOAT16)
+    b.output(b.node("Relu", b.tensor(x, 0.1, 0, -128, 127), out="y"))
+    with pytest.raises(ModelError, match="it quantizes float16; export the model in float32"):
+        read(b.build())
+
+
 def test_a_computed_scale_is_refused() -> None:
     b = Trained()
     x = b.input("x", ["batch", 3])

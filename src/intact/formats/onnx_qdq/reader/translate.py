@@ -69,6 +69,9 @@ class _Pairs:
         if value is None or container is None:
             span = f"{grid.quant_min}..{grid.quant_max}"
             raise unreadable_quantizer(node, f"its codes are {span}", "2 to 32 bits are read")
+        if value.dtype not in (None, ir.DataType.FLOAT):
+            reason = f"it quantizes {value.dtype.name.lower()}"
+            raise unreadable_quantizer(node, reason, "export the model in float32")
         axis = _axis(node, value, grid)
         grid = _narrowed(node, value, grid, axis)
         zero_points = np.broadcast_to(grid.zero_point.reshape(-1), grid.scale.size)
