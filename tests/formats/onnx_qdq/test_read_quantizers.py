@@ -417,6 +417,16 @@ def test_equal_quantizers_of_one_tensor_are_one() -> None:
     assert len(points) == 1
 
 
+def test_a_shared_weight_is_stored_once() -> None:
+    b = Trained()
+    x = b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.05, 0, -128, 127)
+    weight = b.weight(3, 3, 1, 1, name="w")
+    left, right = (b.node("Conv", x, b.tensor(weight, 0.01, 0, -128, 127)) for _ in range(2))
+    b.output(b.node("Add", left, right, out="y"))
+    constants = read(b.build()).graph.model.graph.initializers
+    assert list(constants) == ["w"]
+
+
 def test_a_quantized_output_keeps_its_name() -> None:
     b = Trained()
     x = b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.05, 0, -128, 127)
