@@ -114,7 +114,7 @@ def trained() -> onnx.ModelProto:
     scale, zero = b.scalar(0.1), b.scalar(0.0)
     x = b.input("image", ["batch", 1, 4, 4])
     x = b.node("FixedPerTensorAffine", x, scale, zero, b.ints(-128), b.ints(127))
-    steps = b.constant(np.float32([0.1, 0.2]))
+    steps = b.constant(np.array([0.1, 0.2], np.float32))
     w = b.node("Tanh", b.weight(2, 1, 3, 3))
     w = b.node(
         "FakeQuantizeDSQPerchannel", w, steps, b.constant(np.zeros(2)), quant_min=-8, quant_max=7

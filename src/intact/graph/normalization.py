@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -34,11 +33,6 @@ from intact.graph.passes.types import ask_runtime, infer_types
 from intact.graph.passes.whole_slices import drop_whole_axes
 from intact.graph.passes.widen import widen_floats
 from intact.graph.passes.zero_pads import write_zeros_as_pads
-
-_log = logging.getLogger(__name__)
-
-_LONGEST_REASON = 200
-"""Maximum length of a library's message, which may contain a whole graph."""
 
 _MOST_ROUNDS = 10
 """Folding enables rules and rules enable folding; three rounds were enough for every model so
@@ -142,8 +136,8 @@ def _simplify(model: ir.Model) -> None:
             if changed:
                 write_sums_as_adds(model)
             if not library.is_simple(model):
-                changed |= _try(library.fold_constants, model)
-                changed |= _try(library.apply_rules, model)
+                changed |= library.attempt(library.fold_constants, model)
+                changed |= library.attempt(library.apply_rules, model)
             changed |= library.lift_constants(model)
             changed |= fold_lengths(model) > 0
             filled = fill_weights(model, room)  # folding may have computed the sizes
@@ -156,17 +150,3 @@ def _simplify(model: ir.Model) -> None:
             if not changed:
                 break
         library.drop_library_metadata(model)
-
-
-def _try(library_pass: Callable[[ir.Model], bool], model: ir.Model) -> bool:
-    """Run a pass of the library, which may fail on an unusual node; its edits up to there are
-    complete.
-    """
-    try:
-        return library_pass(model)
-    except ModelError:
-        raise
-    except Exception as error:  # the library raises whatever its rules and evaluators raise
-        reason = " ".join(str(error).split())[:_LONGEST_REASON]
-        _log.warning("the model is simplified only in part: %s", reason)
-        return False

@@ -17,6 +17,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import ModelError
 from intact.formats.base.format import QuantizedSource
 from intact.formats.onnx_qdq.read import read_qdq
+from intact.formats.onnx_qdq.reader.translate import translate_quantizers
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.openvino.write import write_openvino
 from intact.formats.registry import open_model
@@ -355,6 +356,25 @@ def test_a_weight_that_is_computed_first() -> None:
     assert np.abs(weight.constant_codes()).max() == 127
 
 
+def test_what_cannot_be_computed_stays_in_the_model() -> None:
+    b = Trained()
+    w = b.node("Reshape", b.weight(3, 3, 3, 3), b.ints(7, 7))
+    x = b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.1, 0, -128, 127)
+    b.output(b.node("MatMul", x, b.tensor(w, 0.01, 0, -128, 127), out="y"))
+    assert "Reshape" in [node.op_type for node in read(b.build()).graph.nodes]
+
+
+def test_a_damaged_node_beside_a_weight_that_is_computed() -> None:
+    b = Trained()
+    x = b.input("x", ["batch", 3, 6, 6])
+    b.output(b.node("Identity", x, out="nothing"))
+    w = b.tensor(b.node("Tanh", b.weight(3, 3, 3, 3)), 0.01, 0, -128, 127)
+    model = ir.from_proto(small(b, b.tensor(x, 0.1, 0, -128, 127), w))
+    next(node for node in model.graph if node.op_type == "Identity").resize_inputs(0)
+    translate_quantizers(model)
+    assert "FixedPerTensorAffine" not in [node.op_type for node in model.graph]
+
+
 def test_pairs_with_ranges_and_clips() -> None:
     """As MQBench with opset 13, PyTorch with reduce_range, and Brevitas (QCDQ) write them."""
     b = Trained()
@@ -395,6 +415,16 @@ def test_equal_quantizers_of_one_tensor_are_one() -> None:
     b.output(b.node("Add", left, second, out="y"))
     points = [p for p in quantization_points(read(b.build())) if p.value.name == "x"]
     assert len(points) == 1
+
+
+def test_a_shared_weight_is_stored_once() -> None:
+    b = Trained()
+    x = b.tensor(b.input("x", ["batch", 3, 6, 6]), 0.05, 0, -128, 127)
+    weight = b.weight(3, 3, 1, 1, name="w")
+    left, right = (b.node("Conv", x, b.tensor(weight, 0.01, 0, -128, 127)) for _ in range(2))
+    b.output(b.node("Add", left, right, out="y"))
+    constants = read(b.build()).graph.model.graph.initializers
+    assert list(constants) == ["w"]
 
 
 def test_a_quantized_output_keeps_its_name() -> None:
@@ -481,6 +511,14 @@ def test_what_is_refused(
     op_type: str, values: tuple[Any, ...], more: dict[str, Any], words: str
 ) -> None:
     assert words in refusal(op_type, *values, **more)
+
+
+def test_half_precision_is_refused() -> None:
+    b = Trained()
+    x = b.input("x", ["batch", 3], onnx.TensorProto.FLOAT16)
+    b.output(b.node("Relu", b.tensor(x, 0.1, 0, -128, 127), out="y"))
+    with pytest.raises(ModelError, match="it quantizes float16; export the model in float32"):
+        read(b.build())
 
 
 def test_a_computed_scale_is_refused() -> None:

@@ -6,6 +6,7 @@ onnxscript is imported inside functions: importing it takes about 0.2 s.
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Callable, Collection, Iterator
 
 import onnx_ir as ir
@@ -17,6 +18,10 @@ from intact.graph.files.tensors import all_nodes, own_tensors
 from intact.graph.files.trial import survives
 from intact.graph.ops import constant_array, input_value
 from intact.graph.passes.lengths import learn_shapes
+
+_log = logging.getLogger(__name__)
+_LONGEST_REASON = 200
+"""Maximum length of a library's message, which may contain a whole graph."""
 
 _LARGEST_GROWTH = 1 << 20
 """Limit for the elements that folding one node may add (for example an expanded constant)."""
@@ -123,6 +128,20 @@ def _try_first(work: Callable[[], object]) -> None:
             "negative pad is larger than what it is applied to, or a size below 0 is declared",
             remedy="export the model again, with the size of its real input",
         )
+
+
+def attempt(library_pass: Callable[[ir.Model], bool], model: ir.Model) -> bool:
+    """Run a pass of the library, which may fail on an unusual node; its edits up to there are
+    complete.
+    """
+    try:
+        return library_pass(model)
+    except ModelError:
+        raise
+    except Exception as error:  # the library raises whatever its rules and evaluators raise
+        reason = " ".join(str(error).split())[:_LONGEST_REASON]
+        _log.warning("the model is simplified only in part: %s", reason)
+        return False
 
 
 def remove_unused(model: ir.Model) -> bool:

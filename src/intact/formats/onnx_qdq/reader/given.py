@@ -57,7 +57,7 @@ class Operator(msgspec.Struct, frozen=True):
 
     Attributes:
         inputs: Names of the inputs behind the tensor.
-        learned: The scale was trained, and is never less than `_EPSILON`.
+        learned: The scale was trained, and is never less than float32's epsilon.
         power_of_two: The scale is rounded up to a power of two.
     """
 

@@ -8,6 +8,7 @@ which PyTorch writes for 7 bits and Brevitas for fewer than 8, becomes such attr
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import numpy as np
 import onnx_ir as ir
@@ -68,6 +69,9 @@ class _Pairs:
         if value is None or container is None:
             span = f"{grid.quant_min}..{grid.quant_max}"
             raise unreadable_quantizer(node, f"its codes are {span}", "2 to 32 bits are read")
+        if value.dtype not in (None, ir.DataType.FLOAT):
+            reason = f"it quantizes {value.dtype.name.lower()}"
+            raise unreadable_quantizer(node, reason, "export the model in float32")
         axis = _axis(node, value, grid)
         grid = _narrowed(node, value, grid, axis)
         zero_points = np.broadcast_to(grid.zero_point.reshape(-1), grid.scale.size)
@@ -234,7 +238,7 @@ def _fold_operands(model: ir.Model) -> None:
             wanted.add(maker)
             waiting += [v.producer() for v in maker.inputs if v is not None]
     if wanted:
-        library.fold_constants(model, only=wanted)
+        library.attempt(partial(library.fold_constants, only=wanted), model)
 
 
 def _is_any_quantizer(node: ir.Node) -> bool:
