@@ -10,6 +10,9 @@ _RARE = {"tensorrt": 0.02, "tvm": 0.2, "integer-pow2": 1.0, "vta": 1.0}
 for other hardware: it adds float biases, and rounds ties to even. Where scales are powers of two
 every second sum is a tie, or with a constant each."""
 
+_FEW_VALUES = {"Hardmax", "Sign"}
+"""Functions of which the results are few numbers: a tie there is one in many places."""
+
 _FLOATS = {"Cos", "Exp", "GRU", "LSTM", "Log", "Pow", "RNN", "Sin"}
 """What LiteRT computes in float where codes have 16 bits."""
 _LAST_BITS = 0.01
@@ -22,7 +25,8 @@ def is_known(net: Net, finding: Finding) -> bool:
     target, name = finding.pair
     operators = {each.operator for each in net.instructions}
     if name == "onnx_qdq" and finding.kind == "bits":
-        return finding.largest <= 1 and finding.share <= _RARE.get(target, -1.0)
+        share = 1.0 if operators & _FEW_VALUES else _RARE.get(target, -1.0)
+        return target in _RARE and finding.largest <= 1 and finding.share <= share
     if name == "onnx_qdq" and finding.kind == "agreement":
         # Each layer is compared by itself; behind, what a step off does grows without a bound: a
         # sign goes to its other end, a Hardmax to another place, a product to its double.
