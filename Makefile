@@ -10,6 +10,9 @@ CONSTRAINTS := constraints.txt
 # imported: Python compiles what it imports.
 PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check --no-compile \
 	$(if $(CONSTRAINTS),--constraint $(CONSTRAINTS),--upgrade --upgrade-strategy eager)
+# torch comes by itself, before the packages that may pull in another build of it: a plain `torch`
+# takes gigabytes for GPUs. The tests of training need it.
+TORCH ?= torch==2.13.0
 # The helper modules in benchmarks/ are not run.
 BENCHMARKS = $(shell grep -l '__main__' benchmarks/*.py 2>/dev/null)
 MINUTES ?= 10
@@ -30,6 +33,7 @@ $(VENV)/package: pyproject.toml $(CONSTRAINTS)
 	@touch $@
 
 $(VENV)/dev: $(VENV)/package
+	$(PIP_INSTALL) $(TORCH)
 	$(PIP_INSTALL) --editable '.[dev]'
 	@touch $@
 

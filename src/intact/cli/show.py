@@ -36,7 +36,7 @@ def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
         print_json({"results": made, "refused": _said(found.refused), "seconds": seconds})
     else:
         for each in found.values():
-            made(each)
+            say_made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
             _notes(each)
             _loss(each)
@@ -65,7 +65,7 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     if as_json:
         print_json({**json_of(found), "seconds": seconds})
         return
-    made(found)
+    say_made(found)
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
     _notes(found)
@@ -119,7 +119,7 @@ def _samples(found: Result) -> int:
     return max((tensor.samples for tensor in seen), default=0)
 
 
-def made(found: Result) -> None:
+def say_made(found: Result) -> None:
     """Say what was written, and how much of it computes with integers."""
     decisions = found.plan.decisions.values()
     quantized = sum(decision.quantized for decision in decisions)

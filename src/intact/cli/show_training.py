@@ -45,7 +45,7 @@ def trained(result: Result, *, seconds: float, as_json: bool) -> None:
         told = {**show.json_of(result), "training": msgspec.to_builtins(found), "seconds": seconds}
         print_json(told)
         return
-    show.made(result)
+    show.say_made(result)
     if found is not None:
         before, best = found.epochs[0], found.epochs[found.best]
         if found.stopped:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from intact.errors import DataError, MissingExtraError
 from intact.recipe.kinds import is_instance
 
 if TYPE_CHECKING:
     import onnx_ir as ir
+
+    from intact.recipe.declare import Options
 
 
 def is_module(model: object) -> bool:
@@ -30,21 +32,11 @@ def require_torch() -> None:
         )
 
 
-class HasModel(Protocol):
-    """Options of which one is a model."""
-
-    model: Any
-    example: Any
-
-    def but(self, **values: object) -> Self:
-        """Return them with other values."""
-
-
-O = TypeVar("O", bound=HasModel)  # noqa: E741
+O = TypeVar("O", bound="Options")  # noqa: E741
 
 
 def with_exported(options: O) -> O:
-    """Return options with the ONNX model of a module; others as they are.
+    """Return options with the ONNX model of a module in the place of it; others as they are.
 
     The example that the export needs is given, or else the first batch of the data, which stays in
     the data.
@@ -53,10 +45,10 @@ def with_exported(options: O) -> O:
         ModelError: torch cannot export the module.
         DataError: There is no example.
     """
-    if not is_module(options.model):
+    given: Any = options
+    if not is_module(given.model):
         return options
-    data = getattr(options, "data", None)
-    model, data = exported(options.model, data, options.example)
+    model, data = exported(given.model, given.data, given.example)
     return options.but(model=model, data=data, example=None)
 
 

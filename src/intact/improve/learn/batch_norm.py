@@ -147,11 +147,11 @@ class FoldedNorm(nn.Module):
 
     def parameters_now(self) -> BatchNorm:
         """Return the parameters as arrays."""
-        arrays = [
+        gamma, beta, mean, variance = (
             each.detach().cpu().numpy().astype(np.float32)
             for each in (self.weight, self.bias, self.running_mean, self.running_var)
-        ]
-        return BatchNorm(*arrays, epsilon=self.epsilon, names=self._names)
+        )
+        return BatchNorm(gamma, beta, mean, variance, self.epsilon, self._names)
 
     def _folded(
         self, weight: Tensor, bias: Tensor, mean: Tensor, variance: Tensor

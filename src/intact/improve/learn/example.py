@@ -36,7 +36,8 @@ def example_of(module: nn.Module, data: object) -> tuple[Example, object]:
         item = next(data, None)
         return as_example(names, item), itertools.chain([] if item is None else [item], data)
     if _is_dataset(data):
-        return as_example(names, _batch_of_one(data[0])), data
+        first: Any = data[0]  # type: ignore[index]
+        return as_example(names, _batch_of_one(first)), data
     try:
         item = next(iter(data), None)  # type: ignore[call-overload]
     except TypeError:

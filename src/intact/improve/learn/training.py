@@ -174,7 +174,7 @@ class Trainer:
         loss = self._loss_of(inputs, batch.labels)
         value = float(loss.detach())
         if math.isfinite(value):
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             self._optimizer.step()
         return value
 

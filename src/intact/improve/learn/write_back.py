@@ -78,7 +78,7 @@ def _trained_graph(module: QuantizedModule) -> Graph:
 
 
 def _array(name: str, tensor: Tensor) -> np.ndarray:
-    array = tensor.detach().cpu().double().numpy()
+    array: np.ndarray = tensor.detach().cpu().double().numpy()
     _refuse_not_finite(f"weight {name!r}", array)
     return array
 
