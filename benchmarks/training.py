@@ -10,8 +10,8 @@ deployed to it, else by the integer engine, with the paired 95 % interval of the
 float. Codes that differ: where fake quantizers in float32 give others than the target's
 arithmetic, on 64 images, each layer on the target's own inputs.
 
-``--speed`` compares a training step of ResNet-20 (batch 64) with that of the same network written in
-plain torch, interleaved.
+``--speed`` compares a training step of ResNet-20 (batch 64) with that of the same network in plain
+torch, interleaved.
 """
 
 from __future__ import annotations
