@@ -13,6 +13,7 @@ from intact.recipe.reports import (
     RunCommand,
     VerifyCommand,
 )
+from intact.recipe.training import TrainCommand
 
 RECIPES: Mapping[str, type[Options]] = {
     "quantize": QuantizeCommand,
@@ -24,6 +25,7 @@ RECIPES: Mapping[str, type[Options]] = {
     "verify": VerifyCommand,
     "inspect": InspectCommand,
     "convert-ranges": ConvertRangesCommand,
+    "train": TrainCommand,
 }
 """The commands with options of models, those first that make a result."""
 

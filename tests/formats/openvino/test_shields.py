@@ -117,6 +117,22 @@ def test_reduced_rows_have_their_scales(product: str, reader: str, tmp_path: Pat
     assert kept(model) == 1
 
 
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("reduction", ["ReduceMin", "ReduceMax"])
+@pytest.mark.parametrize("behind", ["Mul", "Add"])
+def test_rows_that_lose_an_axis_keep_their_places(
+    reduction: str, behind: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    x = b.input("rows", ["batch", 4, 8])
+    rows = b.node("Tanh", b.node("Conv", x, b.weight(4, 4, 3), b.weight(4)))
+    reduced = b.node(reduction, rows, axes=[2], keepdims=0)
+    model, expected = written(b, [b.node(behind, reduced, b.weight(4))])
+    assert_agrees(b, model, expected, tmp_path)
+    assert kept(model) == 1
+
+
 def test_rows_with_a_bias_or_a_quantizer_need_nothing() -> None:
     b = ModelBuilder()
     x = b.input("rows", ["batch", 4, 8])
