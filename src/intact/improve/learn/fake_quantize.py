@@ -19,62 +19,190 @@ Bhalgat et al. 2020, equations 6 and 7 (their offset is ``-zero_point * scale``)
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+import math
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from intact.improve.learn.rounding import Round
+from intact.config import Rounding
+from intact.improve.learn.rounding import ROUNDERS
+from intact.numerics.straight_through_kernel import (
+    Bounds,
+    differentiate_straight,
+    quantize_straight,
+)
+
+_PLAIN = frozenset([Tensor, nn.Parameter])
+_COMPILED = frozenset([torch.float32, torch.float64])
+
+
+class _How(NamedTuple):
+    """What of `fake_quantize` is no tensor."""
+
+    rounding: Rounding
+    within: bool
+    divided_in: torch.dtype
 
 
 class _FakeQuantize(torch.autograd.Function):
-    """See the module's docstring; ``within`` adds the gradient of LSQ to that of PACT."""
+    """See the module's docstring; ``within`` adds the gradient of LSQ to that of PACT.
+
+    For a fixed scale a mask is kept for the backward pass. For a learned one compiled loops keep
+    the value, which is often kept anyhow by what it comes from, and compute its code again.
+    """
 
     @staticmethod
     def forward(
-        ctx: Any,
-        value: Tensor,
-        scale: Tensor,
-        low: Tensor,
-        high: Tensor,
-        rounds: Round,
-        within: bool,
-        divided_in: torch.dtype,
+        ctx: Any, value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How
     ) -> Tensor:
-        steps = (value.to(divided_in) / scale.to(divided_in)).to(value.dtype)
-        codes = torch.clamp(rounds(steps), low, high)
-        is_learned = scale.requires_grad or low.requires_grad
-        if value.requires_grad or is_learned:
-            inside = (steps > low) & (steps < high)
-            ctx.save_for_backward(inside, scale, *_kept(steps, codes, inside, is_learned, within))
-            ctx.shapes = scale.shape, low.shape
-        return codes * scale
+        learns = ctx.needs_input_grad[1] or ctx.needs_input_grad[2]
+        marks = ctx.needs_input_grad[0] and not learns
+        ctx.how, ctx.bounds = how, _bounds(value, scale, low, high, how)
+        if ctx.bounds is not None:
+            result, inside = _quantized_in_loops(value, ctx.bounds, marks=marks)
+            kept = (value, scale, low, high) if learns else (inside,)
+        else:
+            steps, codes = _codes(value, scale, low, high, how)
+            result = (codes + 0.0) * scale  # an integer has no negative zero
+            inside, *by_scale = _derivatives(steps, codes, low, high, how, learns=learns)
+            kept = (inside, *by_scale, scale, low) if learns else (inside,)
+        if learns or marks:
+            ctx.save_for_backward(*kept)
+        return result
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        gradient = gradients[0]
-        inside, scale, *learned = ctx.saved_tensors
-        to_value = gradient * inside if ctx.needs_input_grad[0] else None
-        to_scale = to_end = None
-        if ctx.needs_input_grad[1]:
-            to_scale = _summed(gradient * learned[0], ctx.shapes[0])
-        if ctx.needs_input_grad[2]:
-            to_end = _summed(gradient * ~inside * scale, ctx.shapes[1])
-        return to_value, to_scale, to_end, None, None, None, None
+        gradient, saved = gradients[0], ctx.saved_tensors
+        if len(saved) == 1:
+            return torch.where(saved[0], gradient, 0.0), None, None, None, None
+        if ctx.bounds is None:
+            found = _gradients(ctx, gradient, *saved)
+        elif torch.is_grad_enabled():  # of gradients that have gradients torch must see operations
+            _, scale, low, high = saved
+            with torch.no_grad():
+                steps, codes = _codes(*saved, ctx.how)
+                derivatives = _derivatives(steps, codes, low, high, ctx.how, learns=True)
+            found = _gradients(ctx, gradient, *derivatives, scale, low)
+        else:
+            found = _gradients_in_loops(ctx, gradient, *saved)
+        return *found, None, None
 
 
-def _kept(
-    steps: Tensor, codes: Tensor, inside: Tensor, is_learned: bool, within: bool
-) -> Sequence[Tensor]:
-    """Return the derivative by the scale, where it is wanted."""
-    if not is_learned:
-        return ()
-    return (torch.where(inside, codes - steps, codes) if within else codes * ~inside,)
+def _codes(
+    value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How
+) -> tuple[Tensor, Tensor]:
+    """Return quotients, and what they are rounded and clipped to."""
+    steps = (value.to(how.divided_in) / scale.to(how.divided_in)).to(value.dtype)
+    return steps, torch.clamp(ROUNDERS[how.rounding](steps), low, high)
 
 
-def _summed(gradient: Tensor, shape: torch.Size) -> Tensor:
-    return gradient.sum_to_size(shape)
+def _derivatives(
+    steps: Tensor, codes: Tensor, low: Tensor, high: Tensor, how: _How, *, learns: bool
+) -> tuple[Tensor, ...]:
+    """Return the derivative by value, 0 or 1, and if asked for that by scale."""
+    inside = (steps > low) & (steps < high)
+    if not learns:
+        return (inside,)
+    return inside, torch.where(inside, codes - steps if how.within else 0.0, codes)
+
+
+def _gradients(
+    ctx: Any, gradient: Tensor, inside: Tensor, by_scale: Tensor, scale: Tensor, low: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients to value, scale and low end."""
+    to_value = torch.where(inside, gradient, 0.0)
+    to_scale = (gradient * by_scale).sum_to_size(scale.shape)
+    if not ctx.needs_input_grad[2]:
+        return to_value, to_scale, None
+    return to_value, to_scale, (gradient * ~inside * scale).sum_to_size(low.shape)
+
+
+# ---- compiled loops ------------------------------------------------------------------------------
+
+
+def _bounds(value: Tensor, scale: Tensor, low: Tensor, high: Tensor, how: _How) -> Bounds | None:
+    """Describe the grid to compiled loops; None if they do not take the tensors."""
+    if torch.compiler.is_compiling() or torch.jit.is_tracing():
+        return None
+    tensors = (value, scale, low, high)
+    if not all(
+        type(t) in _PLAIN and t.device.type == "cpu" and t.dtype is value.dtype for t in tensors
+    ):
+        return None
+    if value.dtype not in _COMPILED or how.divided_in is not value.dtype or not value.numel():
+        return None
+    inner = _inner(value, scale)
+    if inner is None or any(t.numel() not in (1, scale.numel()) for t in (low, high)):
+        return None
+    flat = [t.detach().reshape(-1).expand(scale.numel()).numpy() for t in (scale, low, high)]
+    return Bounds(np.stack(flat), inner, how.rounding)
+
+
+def _inner(value: Tensor, scale: Tensor) -> int | None:
+    """Return how many neighbours in memory share a scale.
+
+    None where memory has gaps, or where neighbours have scales of their own.
+    """
+    if value.layout is not torch.strided:
+        return None
+    order = sorted(range(value.ndim), key=value.stride, reverse=True)
+    if not value.permute(order).is_contiguous():
+        return None
+    if scale.numel() == 1:
+        return value.numel()
+    shape = (1,) * (value.ndim - scale.ndim) + tuple(scale.shape)
+    axis = int(np.argmax(shape))
+    if scale.numel() != shape[axis] or value.shape[axis] != shape[axis]:
+        return None
+    inner = math.prod(value.shape[each] for each in order[order.index(axis) + 1 :])
+    return inner if inner > 1 else None
+
+
+def _quantized_in_loops(
+    value: Tensor, bounds: Bounds, *, marks: bool
+) -> tuple[Tensor, Tensor | None]:
+    """Return the result, and if asked for where a gradient passes."""
+    result = torch.empty_like(value)
+    inside = torch.empty_like(value, dtype=torch.bool) if marks else None
+    quantize_straight(
+        _flat(value),
+        bounds,
+        _flat(result),
+        None if inside is None else _flat(inside),
+        threads=torch.get_num_threads(),
+    )
+    return result, inside
+
+
+def _gradients_in_loops(
+    ctx: Any, gradient: Tensor, value: Tensor, scale: Tensor, low: Tensor, _high: Tensor
+) -> tuple[Tensor | None, ...]:
+    """Do what `_gradients` does; the sums are of float64."""
+    if gradient.stride() != value.stride():
+        gradient = torch.empty_like(value).copy_(gradient)
+    to_value = torch.empty_like(value)
+    sums = differentiate_straight(
+        _flat(value),
+        _flat(gradient),
+        ctx.bounds,
+        _flat(to_value),
+        within=ctx.how.within,
+        with_rest=ctx.needs_input_grad[2],
+        threads=torch.get_num_threads(),
+    )
+    to_scale = torch.from_numpy(sums[0]).to(scale.dtype).reshape(scale.shape)
+    if not ctx.needs_input_grad[2]:
+        return to_value, to_scale, None
+    clipped = torch.from_numpy(sums[1] * ctx.bounds.numbers[0])
+    to_end = clipped if low.numel() == clipped.numel() else clipped.sum()
+    return to_value, to_scale, to_end.to(low.dtype).reshape(low.shape)
+
+
+def _flat(tensor: Tensor) -> np.ndarray[Any, Any]:
+    """Return a tensor without gaps as an array of one dimension, in the order of its memory."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).numpy()
 
 
 def fake_quantize(
@@ -82,12 +210,15 @@ def fake_quantize(
     scale: Tensor,
     low: Tensor,
     high: Tensor,
-    rounds: Round = torch.round,
+    rounding: Rounding = Rounding.HALF_EVEN,
     *,
     within: bool = True,
     divided_in: torch.dtype | None = None,
 ) -> Tensor:
     """Fake-quantize a tensor.
+
+    On CPUs compiled loops do it in a pass each way, for floats of 32 and 64 bits without gaps whose
+    neighbours in memory share a scale.
 
     Args:
         value: Floats of any shape.
@@ -95,15 +226,15 @@ def fake_quantize(
         low: Smallest code less the zero point, shaped like the scale or ``[]``. Its gradient is
             that of both ends: they move together, by minus the zero point.
         high: Largest code less the zero point; it gets no gradient of its own.
-        rounds: To whole numbers.
+        rounding: To whole numbers.
         within: Whether values that are not clipped have a say in the scale: LSQ, or else PACT.
         divided_in: In which dtype a value is divided by its scale; None for the value's own.
 
     Returns:
-        Of the value's shape and dtype.
+        Of the value's shape, dtype and order in memory.
     """
-    kind = divided_in or value.dtype
-    result: Tensor = _FakeQuantize.apply(value, scale, low, high, rounds, within, kind)
+    how = _How(rounding, within, divided_in or value.dtype)
+    result: Tensor = _FakeQuantize.apply(value, scale, low, high, how)
     return result
 
 

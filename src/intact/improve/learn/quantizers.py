@@ -21,7 +21,6 @@ from torch import Tensor, nn
 from intact.config import TensorQuantConfig
 from intact.errors import PlanError, UsageError, nearest
 from intact.improve.learn.fake_quantize import fake_quantize, scaled_gradient, straight_through
-from intact.improve.learn.rounding import ROUNDERS
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import SMALLEST, six_decimals
 from intact.numerics.logarithmic import zero_below
@@ -130,7 +129,7 @@ class Quantizer(Float32Module):
             scale,
             low,
             high,
-            ROUNDERS[self.grid.rounding],
+            self.grid.rounding,
             within=self.learning is not Learning.PACT,
             divided_in=divided_in,
         )
