@@ -76,6 +76,8 @@ class QuantizedModule(nn.Module):
         ExportError: Operators have no rule; it names them all.
     """
 
+    _kind: Tensor
+
     def __init__(
         self,
         plan: QuantizedGraph,
@@ -95,6 +97,8 @@ class QuantizedModule(nn.Module):
         self.norms = nn.ModuleDict()
         if self.folding is not Folding.FOLDED:
             self._keep_norms()
+        # Converted with the module: what it computes in, where there are no weights to tell.
+        self.register_buffer("_kind", torch.zeros(()), persistent=False)
         self._bits: TargetBits | None = None
         self._program: Program | None = None
         self._observed: dict[TensorEnd, Tensor] | None = None
@@ -248,17 +252,9 @@ class QuantizedModule(nn.Module):
             if isinstance(norm, FoldedNorm):
                 yield norm
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        floats = (
-            t for t in (*self.parameters(), *self.constants.buffers()) if t.is_floating_point()
-        )
-        kinds = {tensor.dtype for tensor in floats}
-        return torch.float64 if torch.float64 in kinds else next(iter(kinds), torch.float32)
-
     def _uses_target(self) -> bool:
         if self.arithmetic == "auto":
-            exact = not self.training and self._dtype is torch.float64
+            exact = not self.training and self._kind.dtype is torch.float64
             return exact and not has_logarithmic_levels(self.plan)
         if self.arithmetic not in ("simulated", "target"):
             raise UsageError(
@@ -288,7 +284,7 @@ class QuantizedModule(nn.Module):
         missing = [name for name in names if name not in given]
         if missing:
             raise DataError(f"input {missing[0]!r} is missing", remedy="give a tensor for it")
-        dtype = self._dtype
+        dtype = self._kind.dtype
         return {n: t.to(dtype) if t.is_floating_point() else t for n, t in given.items()}
 
     def _run(
@@ -343,7 +339,7 @@ class QuantizedModule(nn.Module):
         result = quantizer(value, divided_in)
         if self._observed is not None and quantizer.enabled:
             self._observed[step.end] = quantizer.codes(result.detach())
-        exact = codes.get(step.end)
+        exact = codes.get(step.end) if quantizer.enabled else None
         if exact is not None and not step.is_constant:
             return straight_through(result, quantizer.values(exact).reshape(result.shape))
         return result
