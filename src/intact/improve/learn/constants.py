@@ -52,6 +52,14 @@ def _learned(node: ir.Node, slot: int, array: np.ndarray) -> bool:
     return node.op_type in _FACTORS and array.size == max(array.shape)
 
 
+def free_key(name: str, module: nn.Module) -> str:
+    """Name a part of a module: PyTorch takes no points, and no names that the module has."""
+    key = name.replace(".", "/")
+    while not key or hasattr(module, key):
+        key += "_"
+    return key
+
+
 class Constants(nn.Module):
     """Constants by name: floats that are trained as parameters, others as buffers.
 
@@ -64,10 +72,7 @@ class Constants(nn.Module):
         super().__init__()
         self.keys: dict[str, str] = {}
         for name, array in arrays.items():
-            key = name.replace(".", "/")
-            while hasattr(self, key) or not key:
-                key += "_"
-            self.keys[name] = key
+            self.keys[name] = key = free_key(name, self)
             tensor = torch.from_numpy(np.array(array))
             if name in learned:
                 self.register_parameter(key, nn.Parameter(tensor))

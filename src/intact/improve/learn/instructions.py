@@ -110,11 +110,6 @@ class Program:
     outputs: tuple[str, ...]
 
 
-def quantizer_key(point: QuantPoint) -> str:
-    """Name the quantizer of a point in a module; PyTorch takes no points in names."""
-    return str(point.end).replace(".", "/")
-
-
 def compile_plan(plan: QuantizedGraph, normed: Iterable[str] = ()) -> Program:
     """Compile a plan.
 
@@ -136,9 +131,15 @@ def quantizer_keys(plan: QuantizedGraph) -> dict[int, tuple[str, QuantPoint]]:
     Biases that follow the scales of data and weight have none.
     """
     found: dict[int, tuple[str, QuantPoint]] = {}
+    taken: set[str] = set()
     for point in quantization_points(plan):
-        if followed(plan, point) is None:
-            found.setdefault(id(point.config.dominator), (quantizer_key(point), point))
+        root = id(point.config.dominator)
+        if root not in found and followed(plan, point) is None:
+            key = str(point.end).replace(".", "/")  # PyTorch takes no points in names
+            while key in taken:
+                key += "_"
+            taken.add(key)
+            found[root] = key, point
     return found
 
 
@@ -212,7 +213,7 @@ class _Builder:
             return
         self._quantized.add(name)
         for point in self._points.get(name, ()):
-            key = quantizer_key(point)
+            key = str(point.end)
             if not point.is_passed_on:
                 source = self.current[name]
                 self.instructions.append(self._quantizer(point, (source,), (key,)))

@@ -9,9 +9,11 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
@@ -21,9 +23,9 @@ from intact.config import TensorQuantConfig
 from intact.errors import DataError, UsageError
 from intact.graph import Graph, bias_slot, output_channel_axis, weight_slot
 from intact.graph.batch_norm import BatchNorm
-from intact.improve.learn.batch_norm import FoldedNorm, Folding
+from intact.improve.learn.batch_norm import FoldedNorm, Folding, Statistics, dead_channels
 from intact.improve.learn.bits import TargetBits
-from intact.improve.learn.constants import constants_of
+from intact.improve.learn.constants import constants_of, free_key
 from intact.improve.learn.fake_quantize import straight_through
 from intact.improve.learn.float_state import float_state_dict
 from intact.improve.learn.instructions import (
@@ -46,6 +48,20 @@ from intact.program.unsupported import UnsupportedNodes
 from intact.targets import ScalePrecision
 
 Values: TypeAlias = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class _Pass:
+    """What one forward pass goes by.
+
+    Attributes:
+        codes: What quantized tensors are to be; where there are none, quantizers decide.
+        statistics: Of the BatchNormalizations that are kept, by layer.
+    """
+
+    codes: Mapping[TensorEnd, Tensor]
+    statistics: Mapping[str, Statistics]
+
 
 _TINY = float(np.finfo(np.float32).tiny)
 
@@ -77,6 +93,8 @@ class QuantizedModule(nn.Module):
         ExportError: Operators have no rule; it names them all.
     """
 
+    _kind: Tensor
+
     def __init__(
         self,
         plan: QuantizedGraph,
@@ -94,8 +112,11 @@ class QuantizedModule(nn.Module):
         self.constants = constants_of(plan)
         self.quantizers = nn.ModuleDict(_quantizers(plan, self.learning))
         self.norms = nn.ModuleDict()
+        self._normed: dict[str, str] = {}
         if self.folding is not Folding.FOLDED:
             self._keep_norms()
+        # Converted with the module: what it computes in, where there are no weights to tell.
+        self.register_buffer("_kind", torch.zeros(()), persistent=False)
         self._bits: TargetBits | None = None
         self._program: Program | None = None
         self._observed: dict[TensorEnd, Tensor] | None = None
@@ -122,17 +143,16 @@ class QuantizedModule(nn.Module):
             UsageError: A batch of one that a live BatchNormalization is to normalize.
         """
         fed = self._fed(inputs, named)
-        codes = self._target_codes(fed) if self._uses_target() else {}
+        each_pass = self._begin(self._target_codes(fed) if self._uses_target() else {})
         program = self.program
         values = {name: self.constants[name] for name in self.constants.keys}
         values |= fed
         if self.segments > 1 and torch.is_grad_enabled():
-            self._run_in_segments(program, values, codes)
+            self._run_in_segments(program, values, each_pass)
         else:
-            self._run(program, 0, len(program.instructions), values, codes)
-        if self.training:
-            for norm in self._norms():
-                norm.keep_statistics()
+            self._run(program, 0, len(program.instructions), values, each_pass)
+        for key, found in each_pass.statistics.items():
+            self._norm(key).keep(found)
         outputs = tuple(values[key] for key in program.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
 
@@ -140,10 +160,7 @@ class QuantizedModule(nn.Module):
     def program(self) -> Program:
         """The instructions, compiled when they are first asked for."""
         if self._program is None:
-            names = (
-                str(n.name) for n in self.plan.graph.nodes if _norm_key(str(n.name)) in self.norms
-            )
-            self._program = compile_plan(self.plan, names)
+            self._program = compile_plan(self.plan, self._normed)
         return self._program
 
     @contextmanager
@@ -176,8 +193,9 @@ class QuantizedModule(nn.Module):
             for name, tensor in values.items():
                 if not _is_finite(tensor):
                     return name
+            each_pass = self._begin({})
             for instruction in self.program.instructions:
-                results = self._step(instruction, values, {})
+                results = self._step(instruction, values, each_pass)
                 for key, tensor in zip(instruction.writes, results, strict=False):
                     if not _is_finite(tensor):
                         return key
@@ -235,8 +253,7 @@ class QuantizedModule(nn.Module):
 
     def norm_of(self, node: str) -> FoldedNorm | None:
         """Return the BatchNormalization that is kept for a layer; None where there is none."""
-        key = _norm_key(node)
-        norm = self.norms[key] if key in self.norms else None  # noqa: SIM401  it has no get
+        norm = self.norms[self._normed[node]] if node in self._normed else None
         return norm if isinstance(norm, FoldedNorm) else None
 
     # ---- inside ------------------------------------------------------------------------------
@@ -252,27 +269,31 @@ class QuantizedModule(nn.Module):
             values = [node.inputs[slot] for slot in (weight, bias)]
             names = [str(value.name) for value in values if value is not None]
             is_own = all(len(graph.consumers(graph.value(name))) == 1 for name in names)
-            is_invertible = bool(np.isfinite(norm.ratio).all() and (norm.ratio != 0).all())
-            if is_own and is_invertible and all(name in learned for name in names):
-                self.norms[_norm_key(str(node.name))] = FoldedNorm(norm, self.folding, axis)
-                _unfold(learned[names[0]], learned[names[1]], norm, axis)
+            is_finite = bool(np.isfinite([norm.ratio, norm.offset]).all())
+            if is_own and is_finite and all(name in learned for name in names):
+                self._keep_norm(str(node.name), norm, [learned[name] for name in names], axis)
+
+    def _keep_norm(self, node: str, norm: BatchNorm, layer: Sequence[Tensor], axis: int) -> None:
+        """Take a BatchNormalization out of a layer's weight and bias, in place."""
+        weight, bias = layer
+        dead = dead_channels(norm)
+        folded = bias.detach().numpy().reshape(-1)  # which such a channel has for its result
+        alive = msgspec.structs.replace(
+            norm, gamma=np.where(dead, 1, norm.gamma), beta=np.where(dead, folded, norm.beta)
+        )
+        _unfold(weight, bias, alive, axis)
+        key = free_key(node, self.norms)
+        self.norms[key] = FoldedNorm(alive, self.folding, axis, ~dead)
+        self._normed[node] = key
 
     def _norms(self) -> Iterator[FoldedNorm]:
         for norm in self.norms.values():
             if isinstance(norm, FoldedNorm):
                 yield norm
 
-    @property
-    def _dtype(self) -> torch.dtype:
-        floats = (
-            t for t in (*self.parameters(), *self.constants.buffers()) if t.is_floating_point()
-        )
-        kinds = {tensor.dtype for tensor in floats}
-        return torch.float64 if torch.float64 in kinds else next(iter(kinds), torch.float32)
-
     def _uses_target(self) -> bool:
         if self.arithmetic == "auto":
-            exact = not self.training and self._dtype is torch.float64
+            exact = not self.training and self._kind.dtype is torch.float64
             return exact and not has_logarithmic_levels(self.plan)
         if self.arithmetic not in ("simulated", "target"):
             raise UsageError(
@@ -302,8 +323,11 @@ class QuantizedModule(nn.Module):
         missing = [name for name in names if name not in given]
         if missing:
             raise DataError(f"input {missing[0]!r} is missing", remedy="give a tensor for it")
-        dtype = self._dtype
+        dtype = self._kind.dtype
         return {n: t.to(dtype) if t.is_floating_point() else t for n, t in given.items()}
+
+    def _begin(self, codes: Mapping[TensorEnd, Tensor]) -> _Pass:
+        return _Pass(codes, {node: self._norm(node).statistics() for node in self._normed})
 
     def _run(
         self,
@@ -311,23 +335,23 @@ class QuantizedModule(nn.Module):
         first: int,
         end: int,
         values: Values,
-        codes: Mapping[TensorEnd, Tensor],
+        each_pass: _Pass,
     ) -> None:
         """Run some of the instructions, and forget what nothing reads afterwards."""
         for index in range(first, end):
             instruction = program.instructions[index]
-            results = self._step(instruction, values, codes)
+            results = self._step(instruction, values, each_pass)
             values.update(zip(instruction.writes, results, strict=False))
             for key in program.unused[index]:
                 values.pop(key, None)
 
     def _step(
-        self, instruction: Instruction, values: Values, codes: Mapping[TensorEnd, Tensor]
+        self, instruction: Instruction, values: Values, each_pass: _Pass
     ) -> Sequence[Tensor]:
         operands = [values[key] if key else None for key in instruction.reads]
         match instruction:
             case Quantize():
-                return (self._quantized(instruction, operands[0], codes),)
+                return (self._quantized(instruction, operands[0], each_pass.codes),)
             case QuantizeBias():
                 return (self._quantized_bias(instruction, operands[0]),)
             case Compute():
@@ -336,10 +360,13 @@ class QuantizedModule(nn.Module):
             case Fold():
                 data, weight, bias = operands
                 layer = partial(_layer, instruction.apply, data)
-                return self._norm(instruction.node).fold(weight, bias, layer)
+                found = each_pass.statistics[instruction.node]
+                return self._norm(instruction.node).fold(weight, bias, layer, found)
             case Normalize():
                 result, bias = operands
-                return (self._norm(instruction.node).after(result, bias, _CHANNELS),)
+                found = each_pass.statistics[instruction.node]
+                norm = self._norm(instruction.node)
+                return (norm.after(result, bias, _CHANNELS, found),)
 
     def _norm(self, node: str) -> FoldedNorm:
         norm = self.norm_of(node)
@@ -357,7 +384,7 @@ class QuantizedModule(nn.Module):
         result = quantizer(value, divided_in)
         if self._observed is not None and quantizer.enabled:
             self._observed[step.end] = quantizer.codes(result.detach())
-        exact = codes.get(step.end)
+        exact = codes.get(step.end) if quantizer.enabled else None
         if exact is not None and not step.is_constant:
             return straight_through(result, quantizer.values(exact).reshape(result.shape))
         return result
@@ -374,9 +401,7 @@ class QuantizedModule(nn.Module):
             self._observed[step.end] = codes.detach().long()
         return straight_through(bias, codes * scale)
 
-    def _run_in_segments(
-        self, program: Program, values: Values, codes: Mapping[TensorEnd, Tensor]
-    ) -> None:
+    def _run_in_segments(self, program: Program, values: Values, each_pass: _Pass) -> None:
         """Run with gradient checkpointing: between segments only what crosses is kept."""
         count = len(program.instructions)
         edges = [round(count * k / self.segments) for k in range(self.segments + 1)]
@@ -389,7 +414,7 @@ class QuantizedModule(nn.Module):
                 names: tuple[str, ...] = tuple(values),
             ) -> Values:
                 inside = {**constants, **dict(zip(names, tensors, strict=True))}
-                self._run(program, *at, inside, codes)
+                self._run(program, *at, inside, each_pass)
                 return {key: each for key, each in inside.items() if key not in constants}
 
             run: Callable[..., Any] = checkpoint
@@ -429,10 +454,6 @@ def _layer(apply: Callable[..., Any], data: Tensor | None, weight: Tensor, bias:
 
 def _is_finite(tensor: Tensor) -> bool:
     return not tensor.is_floating_point() or bool(torch.isfinite(tensor).all())
-
-
-def _norm_key(node: str) -> str:
-    return node.replace(".", "/")
 
 
 def _unfold(weight: Tensor, bias: Tensor, norm: BatchNorm, axis: int) -> None:

@@ -25,7 +25,8 @@ from intact.numerics.affine_params import QuantParams
 from intact.numerics.conversion import SMALLEST, six_decimals
 from intact.numerics.logarithmic import zero_below
 
-_TINY, _HUGE = float(np.finfo(np.float32).tiny), float(np.finfo(np.float32).max)
+_TINY, _HUGE = 2.0**-126, 2.0**127
+"""The ends of float32's normal numbers, as powers of two."""
 
 
 class Learning(enum.StrEnum):
@@ -118,12 +119,16 @@ class Quantizer(Float32Module):
 
         Args:
             value: Floats, with the channels along the grid's axis.
-            divided_in: In which dtype a value is divided by its scale; None for the value's own.
+            divided_in: Of constants, in which dtype they are divided by their scale; None for
+                activations, which are divided in their own.
         """
         if not self.enabled:
             return value
         value = value if value.dtype.itemsize >= _FLOAT32_BYTES else value.float()
-        scale, low, high = (self._spread(each, value) for each in self._numbers(value))
+        samples = 1 if divided_in is not None or value.ndim == 0 else max(len(value), 1)
+        count = value.numel() // samples
+        numbers = self._numbers(value.dtype, count)
+        scale, low, high = (self._spread(each, value) for each in numbers)
         return fake_quantize(
             value,
             scale,
@@ -184,16 +189,24 @@ class Quantizer(Float32Module):
         scale, zero = self._spread(self.scale(), codes), self._spread(self.zero_point(), codes)
         return (codes.double() - zero.double()) * scale.double()
 
-    def _numbers(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        """Return the scale and the ends of the codes less the zero point, in the value's dtype."""
+    def _numbers(self, kind: torch.dtype, count: int) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the scale and the ends of the codes less the zero point.
+
+        Gradients are scaled as LSQ has it (section 2.2), by the elements that share a scale: of a
+        weight, or of an activation in one sample, so that they do not depend on the batch.
+
+        Args:
+            kind: The dtype of what is returned.
+            count: Elements that are quantized.
+        """
         scale, zero = self.scale(), self.zero_point()
         if self.ratio is not None:
-            count = max(value.numel() // scale.numel(), 1)
-            factor = 1.0 / math.sqrt(count * max(self.grid.quant_max, 1))
+            shared = max(count // scale.numel(), 1)
+            factor = 1.0 / math.sqrt(shared * max(self.grid.quant_max, 1))
             scale = scaled_gradient(scale, factor)
             zero = zero if self.shift is None else scaled_gradient(zero, factor)
         low, high = self.grid.quant_min - zero, self.grid.quant_max - zero.detach()
-        return scale.to(value.dtype), low.to(value.dtype), high.to(value.dtype)
+        return scale.to(kind), low.to(kind), high.to(kind)
 
     def _spread(self, numbers: Tensor, value: Tensor) -> Tensor:
         """Shape numbers of channels so that they broadcast along the grid's axis."""

@@ -323,6 +323,8 @@ def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any
             if name in learned and name not in grouped and isinstance(quantizer, Quantizer):
                 grouped.add(name)
                 step = float(quantizer.scale().detach().mean())
+                node = each.reads[0].partition("/folded/")[2]
+                step /= _multiplied(module, node) if node else 1.0
                 groups.append({"params": [learned[name]], "lr": rate * step})
     usual = float(np.median([group["lr"] for group in groups])) if groups else rate * 0.01
     others: list[nn.Parameter | Tensor] = [t for n, t in learned.items() if n not in grouped]
@@ -330,6 +332,13 @@ def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any
     groups.append({"params": others, "lr": usual})
     groups.append({"params": module.scale_parameters(), "lr": SCALE_RATE})
     return [group for group in groups if group["params"]]
+
+
+def _multiplied(module: QuantizedModule, node: str) -> float:
+    """Return by how much the BatchNormalization of a layer multiplies its weights, about."""
+    norm = module.norm_of(node)
+    ratio = np.abs(norm.parameters_now().ratio) if norm is not None else np.ones(1)
+    return float(ratio[ratio > 0].mean()) if ratio.any() else 1.0
 
 
 def _tensors(inputs: Batch) -> dict[str, Tensor]:
