@@ -23,19 +23,7 @@ def reporting(*, quiet: bool) -> Callable[[Epoch], None] | None:
 
 
 def _say_epoch(epoch: Epoch) -> None:
-    sys.stderr.write(f"{_line(epoch)}\n")
-
-
-def _line(epoch: Epoch) -> str:
-    parts = [f"epoch {epoch.number}" if epoch.number else "before training"]
-    if epoch.loss is not None:
-        parts.append(f"loss {epoch.loss:.5f}")
-    parts.append(f"held out {epoch.held_out:.5f}")
-    if epoch.accuracy is not None:
-        parts.append(f"{epoch.accuracy:.2f} % right")
-    if epoch.number:
-        parts.append(f"{epoch.seconds:.0f} s")
-    return ", ".join(parts)
+    sys.stderr.write(f"{epoch}\n")
 
 
 def trained(result: Result, *, seconds: float, as_json: bool) -> None:

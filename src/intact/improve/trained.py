@@ -23,6 +23,22 @@ class Epoch(msgspec.Struct, frozen=True):
     accuracy: float | None
     seconds: float
 
+    def __str__(self) -> str:
+        """Write it in one line.
+
+        >>> print(Epoch(3, 0.25, 0.125, 97.5, 1.2))
+        epoch 3, loss 0.25000, held out 0.12500, 97.50 % right, 1 s
+        """
+        parts = [f"epoch {self.number}" if self.number else "before training"]
+        if self.loss is not None:
+            parts.append(f"loss {self.loss:.5f}")
+        parts.append(f"held out {self.held_out:.5f}")
+        if self.accuracy is not None:
+            parts.append(f"{self.accuracy:.2f} % right")
+        if self.number:
+            parts.append(f"{self.seconds:.0f} s")
+        return ", ".join(parts)
+
 
 class Trained(msgspec.Struct):
     """What training came to.
