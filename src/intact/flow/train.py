@@ -63,12 +63,14 @@ def _trained(
     """Train; return the plan with what was learned, and how it went."""
     from intact.improve.learn.batches import Pool
     from intact.improve.learn.module import QuantizedModule
+    from intact.improve.learn.teachers import named_device
     from intact.improve.learn.training import Schedule, Trainer, with_threads
     from intact.improve.learn.write_back import trained_plan
 
     module = QuantizedModule(
         loaded.plan, learning=options.quantizers, batch_norm=options.batch_norm
     )
+    module.to(named_device(options.device))
     begin(options.progress, "reading samples")
     pool = Pool(_open(options, loaded), options.batch, options.seed)
     weight = options.label_weight

@@ -68,6 +68,12 @@ class TrainOptions(LabelOptions, ComparisonOptions, FormatOptions):
     )
     patience: int = option(Whole(least=1), 5, "Epochs without gain after which training ends.")
     seed: int = option(Whole(least=0), 0, "Decides orders, changes, and what is held out.")
+    device: str = option(
+        Name("cpu, cuda or auto"),
+        "auto",
+        "Where torch computes: cpu, cuda, cuda:1 ...; auto is a GPU where there is one.",
+        recorded=False,
+    )
     resume: bool = option(
         Flag(), False, "Continue a training that was killed, from OUTPUT.train.pt.", recorded=False
     )

@@ -69,7 +69,9 @@ def test_without_quantizers_training_is_that_of_pytorch(op: str, folding: Foldin
     for result in (found, right):
         (result.square() * weights).mean().backward()
     norm, (weight, bias) = the_norm(module), module.constants.parameters()
-    for mine, theirs in zip((weight, norm.weight, norm.bias), (*parts[:1], *parts[2:]), strict=False):
+    for mine, theirs in zip(
+        (weight, norm.weight, norm.bias), (*parts[:1], *parts[2:]), strict=False
+    ):
         assert theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-5)
     assert bias.grad is None or bias.grad.abs().max() < 1e-5  # the normalization takes it out

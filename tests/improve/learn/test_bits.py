@@ -95,7 +95,9 @@ def test_in_float64_every_code_is_the_engines_after_training_too(
     plan.graph.save(tmp_path / "model.onnx")
     save_plan(plan, tmp_path / "plan.json")
     loaded = load_plan(tmp_path / "plan.json", Graph.load(tmp_path / "model.onnx"))
-    weight = next(value for value in loaded.graph.values if str(value.name) in module.constants.keys)
+    weight = next(
+        value for value in loaded.graph.values if str(value.name) in module.constants.keys
+    )
     before = plan_for(target).graph.constant(plan_for(target).graph.value(str(weight.name)))
     assert not np.array_equal(loaded.graph.constant(weight), before)
     assert_same_codes(module, loaded, dict(random_inputs(MODEL, batch=4, seed=5)))

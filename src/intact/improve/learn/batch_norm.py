@@ -159,9 +159,7 @@ class FoldedNorm(nn.Module):
         folded, _ = self._folded(weight, bias, statistics.mean, statistics.variance)
         return folded, torch.zeros_like(bias)
 
-    def after(
-        self, result: Tensor, bias: Tensor, channels: int, statistics: Statistics
-    ) -> Tensor:
+    def after(self, result: Tensor, bias: Tensor, channels: int, statistics: Statistics) -> Tensor:
         """Return the normalized result of a layer that had the weight and bias of `fold`.
 
         Args:

@@ -345,9 +345,7 @@ class QuantizedModule(nn.Module):
             for key in program.unused[index]:
                 values.pop(key, None)
 
-    def _step(
-        self, instruction: Instruction, values: Values, each_pass: _Pass
-    ) -> Sequence[Tensor]:
+    def _step(self, instruction: Instruction, values: Values, each_pass: _Pass) -> Sequence[Tensor]:
         operands = [values[key] if key else None for key in instruction.reads]
         match instruction:
             case Quantize():

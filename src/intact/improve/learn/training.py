@@ -16,7 +16,6 @@ import torch
 from torch import Tensor, nn
 
 from intact.data.batching import Batch
-from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.improve.learn.augment import augmented
 from intact.improve.learn.batches import Labelled, Pool
@@ -25,6 +24,7 @@ from intact.improve.learn.instructions import Quantize
 from intact.improve.learn.losses import Distillation
 from intact.improve.learn.module import QuantizedModule
 from intact.improve.learn.quantizers import Quantizer
+from intact.improve.learn.teachers import device_of, teacher_of
 from intact.improve.trained import Epoch, Trained
 
 WARM_UP = 0.05
@@ -96,12 +96,13 @@ class Trainer:
         checkpoint: Path | None = None,
     ) -> None:
         self._module, self._pool, self._schedule = module, pool, schedule
-        self._teacher = FloatModel(module.plan.graph, threads=threads)
+        self._device = device_of(module)
+        self._taught = teacher_of(module, threads)
         self._checkpoint, self._saved = checkpoint, time.monotonic()
         self._optimizer = torch.optim.Adam(parameter_groups(module, schedule.rate))
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         first = next(pool.held_out())
-        self._loss = Distillation(self._taught(_tensors(first.inputs)))
+        self._loss = Distillation(self._taught(self._tensors(first.inputs)))
         if not 0 <= schedule.label_weight <= 1:
             raise UsageError(f"--label-weight {schedule.label_weight:g}", remedy="give 0 to 1")
         if schedule.asks_for_labels and (not pool.has_labels or self._loss.scores is None):
@@ -169,7 +170,7 @@ class Trainer:
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
         random = torch.Generator().manual_seed(hash((schedule.seed, epoch, index)) % (1 << 62))
-        inputs = augmented(_tensors(batch.inputs), schedule.augment, random)
+        inputs = augmented(self._tensors(batch.inputs), schedule.augment, random)
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss_of(inputs, batch.labels)
         value = float(loss.detach())
@@ -184,17 +185,19 @@ class Trainer:
         if labels is None or weight <= 0 or self._loss.scores is None:
             return loss
         return (1 - weight) * loss + weight * self._loss.of_labels(
-            outputs, torch.from_numpy(labels)
+            outputs, torch.from_numpy(labels).to(self._device)
         )
 
     def _run(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
         result = self._module(**inputs)
         return result if isinstance(result, tuple) else (result,)
 
-    def _taught(self, inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
-        """Return the float model's outputs."""
-        found = self._teacher.run({name: tensor.numpy() for name, tensor in inputs.items()})
-        return tuple(torch.from_numpy(found[name].copy()) for name in self._teacher.outputs)
+    def _tensors(self, inputs: Batch) -> dict[str, Tensor]:
+        """Return a batch as tensors where the module is."""
+        return {
+            name: torch.from_numpy(np.ascontiguousarray(array)).to(self._device)
+            for name, array in inputs.items()
+        }
 
     def _judge(self, loss: float | None, seconds: float, report: Report | None) -> None:
         """Measure on what is held out; keep the parameters if they are the best so far."""
@@ -217,7 +220,7 @@ class Trainer:
         total = right = count = 0.0
         with torch.no_grad():
             for batch in self._pool.held_out():
-                inputs = _tensors(batch.inputs)
+                inputs = self._tensors(batch.inputs)
                 outputs, size = self._run(inputs), len(next(iter(inputs.values())))
                 total += size * float(self._loss_of(inputs, batch.labels))
                 count += size
@@ -228,13 +231,13 @@ class Trainer:
 
     def _wanted(self, inputs: Mapping[str, Tensor], batch: Labelled) -> Tensor:
         if batch.labels is not None:
-            return torch.from_numpy(batch.labels)
+            return torch.from_numpy(batch.labels).to(self._device)
         return self._taught(inputs)[self._loss.scores or 0].argmax(1)
 
     def _why_not_finite(self, batch: Labelled) -> str:
         """Say where numbers stop being finite."""
         place = f"epoch {self._place.epoch}, step {self._place.step + 1}"
-        name = self._module.first_not_finite(**_tensors(batch.inputs))
+        name = self._module.first_not_finite(**self._tensors(batch.inputs))
         where = f"first in {name!r}" if name else "in the loss itself"
         return f"the loss is not finite in {place}, {where}: the best epoch before is kept"
 
@@ -339,7 +342,3 @@ def _multiplied(module: QuantizedModule, node: str) -> float:
     norm = module.norm_of(node)
     ratio = np.abs(norm.parameters_now().ratio) if norm is not None else np.ones(1)
     return float(ratio[ratio > 0].mean()) if ratio.any() else 1.0
-
-
-def _tensors(inputs: Batch) -> dict[str, Tensor]:
-    return {name: torch.from_numpy(np.ascontiguousarray(array)) for name, array in inputs.items()}
