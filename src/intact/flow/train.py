@@ -71,8 +71,6 @@ def _trained(
         loaded.plan, learning=options.quantizers, batch_norm=options.batch_norm
     )
     module.to(named_device(options.device))
-    begin(options.progress, "reading samples")
-    pool = Pool(_open(options, loaded), options.batch, options.seed)
     weight = options.label_weight
     schedule = Schedule(
         epochs=options.epochs,
@@ -83,6 +81,8 @@ def _trained(
         seed=options.seed,
         augment=tuple(options.augment),
     )
+    begin(options.progress, "reading samples")
+    pool = Pool(_open(options, loaded), options.batch, options.seed)
     checkpoint = None if output is None else _beside(output, CHECKPOINT)
     with with_threads(options.threads):
         trainer = Trainer(module, pool, schedule, threads=options.threads, checkpoint=checkpoint)
@@ -122,12 +122,26 @@ class _Log:
 
     def __init__(self, path: Path | None, options: TrainOptions) -> None:
         self._path, self._report = path, options.report
-        if path is not None and not options.resume:
-            path.unlink(missing_ok=True)
+        self._epochs: list[Epoch] = []
+        if path is not None and path.is_file() and options.resume:
+            self._epochs = _read_epochs(path)
 
     def __call__(self, epoch: Epoch) -> None:
+        # What was told behind the last checkpoint before a kill is told again.
+        self._epochs = [each for each in self._epochs if each.number < epoch.number] + [epoch]
         if self._path is not None:
-            with self._path.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(msgspec.to_builtins(epoch)) + "\n")
+            lines = [json.dumps(msgspec.to_builtins(each)) for each in self._epochs]
+            self._path.write_text("".join(f"{line}\n" for line in lines), encoding="utf-8")
         if self._report is not None:
             self._report(epoch)
+
+
+def _read_epochs(path: Path) -> list[Epoch]:
+    """Read a loss curve up to where a kill cut it."""
+    found = []
+    for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+        try:
+            found.append(msgspec.json.decode(line, type=Epoch))
+        except msgspec.DecodeError:
+            break
+    return found

@@ -44,6 +44,17 @@ AUGMENTATIONS: Mapping[str, Callable[[Tensor, torch.Generator], Tensor]] = Mappi
 _IMAGE_RANK = 4
 
 
+def refuse_unknown(names: Sequence[str]) -> None:
+    """Check names of changes.
+
+    Raises:
+        UsageError: One is unknown.
+    """
+    for each in names:
+        if each not in AUGMENTATIONS:
+            raise UsageError(f"--augment {each!r}", remedy=nearest(each, AUGMENTATIONS))
+
+
 def augmented(
     inputs: Mapping[str, Tensor], names: Sequence[str], random: torch.Generator
 ) -> dict[str, Tensor]:
@@ -53,14 +64,9 @@ def augmented(
         inputs: By name; those of four axes are images with their channels second.
         names: Of the changes, in their order.
         random: The source of random numbers.
-
-    Raises:
-        UsageError: A name is unknown.
     """
     found = dict(inputs)
     for each in names:
-        if each not in AUGMENTATIONS:
-            raise UsageError(f"--augment {each!r}", remedy=nearest(each, AUGMENTATIONS))
         for name, tensor in found.items():
             if tensor.ndim == _IMAGE_RANK and tensor.is_floating_point():
                 found[name] = AUGMENTATIONS[each](tensor, random)

@@ -56,7 +56,7 @@ class Folding(enum.StrEnum):
         except ValueError:
             raise UsageError(
                 f"{name!r} is no strategy for BatchNormalization",
-                remedy=nearest(name, [*Folding]),
+                remedy=nearest(name, map(str, Folding)),
             ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
@@ -25,10 +26,12 @@ class Labelled(NamedTuple):
     Attributes:
         inputs: Arrays by input name.
         labels: int64 ``[N]``; None where the data has none.
+        size: How many samples.
     """
 
     inputs: Batch
     labels: npt.NDArray[np.int64] | None
+    size: int
 
 
 class Pool:
@@ -43,37 +46,45 @@ class Pool:
     Attributes:
         count: Samples to train on.
         size: Samples of a batch.
-        has_labels: Whether there are labels.
+        labels: int64 ``[N]``, of all samples; None where there are none.
+        digest: Of the samples, to know them again by.
+        source: Name for messages.
 
     Raises:
-        DataError: There are fewer than two samples, or a sample does not fit the model.
+        DataError: There are too few samples, or a sample does not fit the model.
     """
 
     def __init__(self, samples: Samples, size: int, seed: int, memory: int = _MEMORY) -> None:
-        self._samples, self._memory = samples, memory
+        self._samples, self._memory, self.source = samples, memory, samples.source
         self.size = samples.batch_size(size)
         self._takes_feeds = samples.takes_feeds
         self._kept: list[Batch] | None = []
-        total = used = 0
+        total = used = self.digest = 0
         for item in self._items():
             total += 1
             used += sum(array.nbytes for array in item.values())
+            for array in item.values():
+                self.digest = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), self.digest)
             if self._kept is not None and used <= memory:
                 self._kept.append(item)
             else:
                 self._kept = None
-        if total < _FEWEST:
-            raise DataError(
-                f"{samples.source}: {total} sample(s), of which some are held out",
-                remedy=f"give at least {_FEWEST}, some hundred as a rule",
-            )
-        self._labels = samples.labels()
-        self.has_labels = self._labels is not None
-        held = min(max(round(_SHARE * total), 1), _MOST)
+        self.labels = samples.labels()
+        held = self._held_count(total, samples.fixed_batch or 1)
         order = np.random.default_rng(seed).permutation(total)
         self._held = frozenset(order[:held].tolist())
         self._seed, self._total = seed, total
         self.count = total - held
+
+    def _held_count(self, total: int, unit: int) -> int:
+        """Return how many samples are held out: whole batches, where the model fixes their size."""
+        if total < _FEWEST * unit:
+            raise DataError(
+                f"{self.source}: {total} sample(s), of which some are held out",
+                remedy=f"give at least {_FEWEST * unit}, some hundred as a rule",
+            )
+        wanted = min(max(round(_SHARE * total), 1), _MOST)
+        return min(-(-wanted // unit), total // unit - 1) * unit
 
     @property
     def steps(self) -> int:
@@ -101,7 +112,7 @@ class Pool:
                         return
         if yielded == 0:
             raise DataError(
-                f"{self._samples.source}: gives no samples any more",
+                f"{self.source}: gives no samples any more",
                 remedy="give data that can be read again: arrays, files, or a function",
             )
 
@@ -148,8 +159,9 @@ class Pool:
 
     def _joined(self, rows: Sequence[tuple[int, Batch]]) -> Labelled:
         indices = [index for index, _ in rows]
-        labels = None if self._labels is None else self._labels[indices]
+        labels = None if self.labels is None else self.labels[indices]
         first = rows[0][1]
         if len(rows) == 1:
-            return Labelled(first, labels)
-        return Labelled({n: np.concatenate([row[n] for _, row in rows]) for n in first}, labels)
+            return Labelled(first, labels, 1)
+        joined = {n: np.concatenate([row[n] for _, row in rows]) for n in first}
+        return Labelled(joined, labels, len(rows))

@@ -38,11 +38,16 @@ def read_checkpoint(path: Path) -> dict[str, Any] | None:
         return None
     try:
         state = torch.load(path, map_location="cpu", weights_only=True)
-        if isinstance(state, dict) and "module" in state and "place" in state:
+        if isinstance(state, dict) and "of" in state:
             return state
         reason = "it holds something else"
     except Exception as error:  # torch raises pickle, zip and its own errors
         reason = str(error).splitlines()[0] if str(error) else type(error).__name__
-    raise DataError(
+    raise damaged(path, reason)
+
+
+def damaged(path: Path, reason: str) -> DataError:
+    """Return the error of a file that cannot be used."""
+    return DataError(
         f"{path}: no state of a training ({reason})", remedy="remove it, and start anew"
     )

@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from intact.errors import UsageError
+
 _SUM_TOLERANCE = 1e-3
 _SMALLEST = 1e-12
 
@@ -22,10 +24,18 @@ class Distillation:
 
     Args:
         teacher: The teacher's outputs for some batch, by which their kinds are told.
+
+    Raises:
+        UsageError: All are integers.
     """
 
     def __init__(self, teacher: Sequence[Tensor]) -> None:
         self._kinds = [_kind(each) for each in teacher]
+        if all(kind == _INTEGERS for kind in self._kinds):
+            raise UsageError(
+                "the model has no output of real numbers, which training could make better",
+                remedy="train the model without what makes its outputs integers",
+            )
 
     @property
     def scores(self) -> int | None:

@@ -52,7 +52,7 @@ class Learning(enum.StrEnum):
             return Learning(name.lower())
         except ValueError:
             raise UsageError(
-                f"{name!r} is no way to learn scales", remedy=nearest(name, [*Learning])
+                f"{name!r} is no way to learn scales", remedy=nearest(name, map(str, Learning))
             ) from None
 
 

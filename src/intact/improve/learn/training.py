@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping
+import zlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -16,16 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from intact.data.batching import Batch
-from intact.errors import UsageError
-from intact.improve.learn.augment import augmented
+from intact.errors import DataError, UsageError
+from intact.improve.learn.augment import augmented, refuse_unknown
 from intact.improve.learn.batches import Labelled, Pool
-from intact.improve.learn.checkpoints import read_checkpoint, write_checkpoint
+from intact.improve.learn.checkpoints import damaged, read_checkpoint, write_checkpoint
 from intact.improve.learn.instructions import Quantize
 from intact.improve.learn.losses import Distillation
 from intact.improve.learn.module import QuantizedModule
 from intact.improve.learn.quantizers import Quantizer
 from intact.improve.learn.teachers import device_of, teacher_of
 from intact.improve.trained import Epoch, Trained
+from intact.plan.plan_file import plan_to_json
 
 WARM_UP = 0.05
 """Share of the steps in which the learning rates rise from 0."""
@@ -58,6 +61,16 @@ class Schedule:
     seed: int = 0
     augment: tuple[str, ...] = ()
 
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            UsageError: A change of images is unknown, or the share of the labels is none.
+        """
+        refuse_unknown(self.augment)
+        if not 0 <= self.label_weight <= 1:
+            raise UsageError(f"--label-weight {self.label_weight:g}", remedy="give 0 to 1")
+
 
 Report: TypeAlias = Callable[[Epoch], None]
 Progress: TypeAlias = Callable[[int, int | None], None]
@@ -83,7 +96,9 @@ class Trainer:
         checkpoint: Where the state is kept, to resume after a kill; None for nowhere.
 
     Raises:
-        UsageError: Labels are to count, and there are none or no output for them.
+        UsageError: Labels are to count, and there are none or no output for them; or there is
+            nothing to train, or nothing to train it by.
+        DataError: Labels are no classes of the output that scores.
     """
 
     def __init__(
@@ -99,19 +114,38 @@ class Trainer:
         self._device = device_of(module)
         self._taught = teacher_of(module, threads)
         self._checkpoint, self._saved = checkpoint, time.monotonic()
-        self._optimizer = torch.optim.Adam(parameter_groups(module, schedule.rate))
+        groups = parameter_groups(module, schedule.rate)
+        if not groups:
+            raise UsageError(
+                "the model has no weights, and its scales are fixed: nothing can be trained",
+                remedy="let scales be learned: --quantizers lsq",
+            )
+        self._optimizer = torch.optim.Adam(groups)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         first = next(pool.held_out())
-        self._loss = Distillation(self._taught(self._tensors(first.inputs)))
-        if not 0 <= schedule.label_weight <= 1:
-            raise UsageError(f"--label-weight {schedule.label_weight:g}", remedy="give 0 to 1")
-        if schedule.asks_for_labels and (not pool.has_labels or self._loss.scores is None):
-            why = "no output scores classes" if pool.has_labels else "there are no labels"
+        taught = self._taught(self._tensors(first.inputs))
+        self._loss = Distillation(taught)
+        self._check_labels(taught)
+        self._place, self._done = _Place(), Trained()
+        self._best: dict[str, Tensor] = {}
+
+    def _check_labels(self, taught: Sequence[Tensor]) -> None:
+        """Refuse labels that are asked for and not there, and those that are no classes."""
+        labels, index = self._pool.labels, self._loss.scores
+        if self._schedule.asks_for_labels and (labels is None or index is None):
+            why = "there are no labels" if labels is None else "no output scores classes"
             raise UsageError(
                 f"labels cannot be trained on: {why}", remedy="leave out --label-weight"
             )
-        self._place, self._done = _Place(), Trained()
-        self._best: dict[str, Tensor] = {}
+        if labels is None or index is None:
+            return
+        low, high, classes = int(labels.min()), int(labels.max()), taught[index].shape[1]
+        if low < 0 or high >= classes:
+            raise DataError(
+                f"{self._pool.source}: labels {low}..{high} for {classes} classes of output "
+                f"{self._module.plan.graph.outputs[index].name!r}",
+                remedy=f"number classes from 0 to {classes - 1}, or leave `labels` out",
+            )
 
     def run(
         self,
@@ -169,7 +203,8 @@ class Trainer:
         factor = rate_factor(done, schedule.epochs * self._pool.steps)
         for group, rate in zip(self._optimizer.param_groups, self._rates, strict=True):
             group["lr"] = rate * factor
-        random = torch.Generator().manual_seed(hash((schedule.seed, epoch, index)) % (1 << 62))
+        seed = np.random.SeedSequence((schedule.seed, epoch, index)).generate_state(1)
+        random = torch.Generator().manual_seed(int(seed[0]))
         inputs = augmented(self._tensors(batch.inputs), schedule.augment, random)
         self._optimizer.zero_grad(set_to_none=True)
         loss = self._loss_of(inputs, batch.labels)
@@ -221,7 +256,7 @@ class Trainer:
         with torch.no_grad():
             for batch in self._pool.held_out():
                 inputs = self._tensors(batch.inputs)
-                outputs, size = self._run(inputs), len(next(iter(inputs.values())))
+                outputs, size = self._run(inputs), batch.size
                 total += size * float(self._loss_of(inputs, batch.labels))
                 count += size
                 if self._loss.scores is not None:
@@ -261,24 +296,34 @@ class Trainer:
 
     def _resume(self) -> None:
         kept = None if self._checkpoint is None else read_checkpoint(self._checkpoint)
-        if kept is None:
+        if kept is None or self._checkpoint is None:
             return
         if kept["of"] != self._identity():
             raise UsageError(
                 f"{self._checkpoint}: is of a training with other options, data or another plan",
                 remedy="give the same, or remove the file",
             )
-        self._module.load_state_dict(kept["module"])
-        self._optimizer.load_state_dict(kept["optimizer"])
-        self._best, self._place = kept["best"], _Place(**kept["place"])
-        self._done = msgspec.convert(kept["done"], Trained)
+        try:
+            self._module.load_state_dict(kept["best"])
+            self._module.load_state_dict(kept["module"])
+            self._optimizer.load_state_dict(kept["optimizer"])
+            self._best, self._place = kept["best"], _Place(**kept["place"])
+            self._done = msgspec.convert(kept["done"], Trained)
+        except (KeyError, RuntimeError, TypeError, ValueError) as error:
+            raise damaged(self._checkpoint, "it does not fit the model") from error
 
     def _identity(self) -> dict[str, Any]:
         """Return what a training is known by."""
         module = self._module
         schedule = {**asdict(self._schedule), "augment": list(self._schedule.augment)}
         how = [str(module.learning), str(module.folding), self._pool.count, self._pool.size]
-        return {"plan": module.plan.graph.hash, "how": how, "schedule": schedule}
+        plan = hashlib.blake2b(plan_to_json(module.plan), digest_size=16).hexdigest()
+        data = [self._pool.digest, zlib.crc32(self._labels_bytes())]
+        graph = module.plan.graph.hash
+        return {"plan": [graph, plan], "how": how, "data": data, "schedule": schedule}
+
+    def _labels_bytes(self) -> bytes:
+        return b"" if self._pool.labels is None else self._pool.labels.tobytes()
 
 
 @contextmanager
