@@ -62,7 +62,8 @@ def test_a_trained_result_is_one_like_any_other(out: Path, say: Say) -> None:
     epochs = told["training"]["epochs"]
     assert [each["number"] for each in epochs] == [0, 1, 2, 3, 4]
     best = told["training"]["best"]
-    assert best > 0 and epochs[best]["held_out"] < epochs[0]["held_out"]
+    assert best > 0
+    assert epochs[best]["held_out"] < epochs[0]["held_out"]
     after = json.loads(say("evaluate", "trained", "-d", "test.npz", "--json"))
     assert after.keys() == before.keys()
     say("verify", "trained", "-d", "test.npz", "--samples", "16")
@@ -87,7 +88,8 @@ def test_python_gets_the_same(out: Path, say: Say) -> None:
     trained(say)
     options: dict[str, Any] = {"epochs": 2, "batch": 8, "samples": 48, "threads": 1, "rate": 0.005}
     result = train(load_result("narrow"), "calib.npz", **options)
-    assert result.folder is None and result.trained is not None
+    assert result.folder is None
+    assert result.trained is not None
     stored = load_result("trained").plan
     for one, two in zip(quantization_points(result.plan), quantization_points(stored), strict=True):
         np.testing.assert_array_equal(one.config.scale, two.config.scale)
@@ -114,7 +116,8 @@ def test_a_training_that_was_killed_is_resumed(
     monkeypatch.setattr(training.Trainer, "_step", killed)
     with pytest.raises(Killed):
         trained(say)
-    assert all(Path(name).exists() for name in BESIDE) and not Path("trained").exists()
+    assert all(Path(name).exists() for name in BESIDE)
+    assert not Path("trained").exists()
     # What was told behind the last checkpoint is told again, and a line may be cut.
     log = Path("trained.train.jsonl")
     log.write_text(log.read_text(encoding="utf-8") + '{"number": 2, "lo', encoding="utf-8")
@@ -124,20 +127,21 @@ def test_a_training_that_was_killed_is_resumed(
         if name in files(Path("whole")):
             assert files(Path("trained"))[name] == files(Path("whole"))[name], name
     numbers = [json.loads(line)["number"] for line in log.read_text("utf-8").splitlines()]
-    assert numbers == [0, 1, 2] and not Path("trained.train.pt").exists()
+    assert numbers == [0, 1, 2]
+    assert not Path("trained.train.pt").exists()
 
 
 def test_resuming_with_other_options_is_refused(
     out: Path, say: Say, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    keep = module.Path.unlink
-    monkeypatch.setattr(module.Path, "unlink", lambda *_, **__: None)
-    trained(say)
-    monkeypatch.setattr(module.Path, "unlink", keep)
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "unlink", lambda *_, **__: None)
+        trained(say)
     Path("trained").rename("elsewhere")
     command = ("train", "narrow", "-d", "calib.npz", "-o", "trained", *QUICK, "--resume")
     line = refused(capfd, *command, "--seed", "4")
-    assert "other options" in line and "trained.train.pt" in line
+    assert "other options" in line
+    assert "trained.train.pt" in line
     say(*command)
 
 
@@ -174,12 +178,13 @@ def test_what_is_missing_is_named(
     np.savez("plain.npz", **arrays)
     command = ("train", "narrow", "-d", "plain.npz", "-o", "trained", *QUICK)
     line = refused(capfd, *command, "--label-weight", "0.5")
-    assert "there are no labels" in line and "leave out --label-weight" in line
+    assert "there are no labels" in line
+    assert "leave out --label-weight" in line
     assert "nowhere" in refused(
         capfd, "train", "nowhere", "-d", "calib.npz", "-o", "trained", code=1
     )
-    command = ("train", "narrow", "-d", "none.npz", "-o", "trained")
-    assert "none.npz" in refused(capfd, *command, code=1)
+    other = ("train", "narrow", "-d", "none.npz", "-o", "trained")
+    assert "none.npz" in refused(capfd, *other, code=1)
     (out / "full").mkdir()
     (out / "full" / "file").touch()
     line = refused(capfd, "train", "narrow", "-d", "calib.npz", "-o", "full", code=1)
@@ -188,7 +193,8 @@ def test_what_is_missing_is_named(
         train("narrow", "calib.npz", resume=True)
     monkeypatch.setattr(module, "find_spec", lambda _: None)
     line = refused(capfd, *command, code=1)
-    assert "torch" in line and "pip install 'intact[train]'" in line
+    assert "torch" in line
+    assert "pip install 'intact[train]'" in line
     assert not [path for path in Path().iterdir() if path.name.startswith("trained")]
 
 
@@ -213,11 +219,14 @@ def test_a_result_that_cannot_be_written_leaves_what_it_takes_to_resume(
         patched.setattr(Result, "save", full)
         command = ("train", "narrow", "-d", "calib.npz", "-o", "trained", *QUICK, "--json")
         assert "no room" in refused(capfd, *command, code=1)
-    assert not Path("trained").exists() and Path("trained.train.pt").exists()
+    assert not Path("trained").exists()
+    assert Path("trained.train.pt").exists()
     trained(say, "--resume")
-    assert Path("trained").is_dir() and not Path("trained.train.pt").exists()
+    assert Path("trained").is_dir()
+    assert not Path("trained.train.pt").exists()
 
 
 def test_what_is_kept_is_said(out: Path, say: Say) -> None:
     text = trained(say)
-    assert "loss on what is held out" in text and "intact evaluate trained --data FILE" in text
+    assert "loss on what is held out" in text
+    assert "intact evaluate trained --data FILE" in text

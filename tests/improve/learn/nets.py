@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import numpy.typing as npt
 import onnx
@@ -23,7 +25,7 @@ def every_layer() -> onnx.ModelProto:
     y = b.node("Relu", b.conv(x, 8, 8, group=8))
     y = b.conv(y, 8, 8, kernel=1, bias=False)
     x = b.node("Relu", b.node("Add", x, y))
-    window = {"kernel_shape": [3, 3], "pads": [1] * 4}
+    window: dict[str, Any] = {"kernel_shape": [3, 3], "pads": [1] * 4}
     left = b.node("MaxPool", x, **window)
     right = b.node("AveragePool", x, **window)
     x = b.node("Concat", left, right, b.node("Sigmoid", b.conv(x, 8, 4, kernel=1)), axis=1)

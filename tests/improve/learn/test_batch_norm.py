@@ -17,9 +17,10 @@ from torch.nn import functional
 from intact.errors import UsageError
 from intact.improve.learn.batch_norm import FoldedNorm, Folding
 from intact.improve.learn.module import QuantizedModule
+from intact.improve.learn.training import parameter_groups
 from intact.improve.learn.write_back import trained_plan
 from tests.improve.learn.nets import normed, one_layer, tensors, trained
-from tests.models import ModelBuilder, random_inputs
+from tests.models import ModelBuilder
 from tests.plans import calibrated
 
 OPERATORS = ("Conv", "ConvTranspose", "Gemm")
@@ -88,10 +89,12 @@ def test_in_evaluation_it_is_the_folded_plan(folding: Folding) -> None:
     plan = calibrated(model, "tflite")
     kept, folded = QuantizedModule(plan, batch_norm=folding), QuantizedModule(plan)
     assert len(kept.norms) == 3  # that of the ConvTranspose with groups stays folded
-    kept.eval(), folded.eval()
+    kept.eval()
+    folded.eval()
     x, step = tensors(model, batch=8), float(np.asarray(next(iter(plan.configs.values())).scale))
     assert (kept(*x) - folded(*x)).abs().max() < 3 * step
-    kept.enable_quantizers(False), folded.enable_quantizers(False)
+    kept.enable_quantizers(False)
+    folded.enable_quantizers(False)
     torch.testing.assert_close(kept(*x), folded(*x), rtol=1e-4, atol=1e-5)
 
 
@@ -117,7 +120,7 @@ def test_written_back_untrained_it_is_the_plan() -> None:
         for value in plan.graph.values:
             before = plan.graph.constant(value)
             if before is not None and before.dtype.kind == "f":
-                after = found.constant(found.value(str(value.name)))
+                after = np.asarray(found.constant(found.value(str(value.name))))
                 np.testing.assert_allclose(after, before, rtol=1e-5, atol=1e-6)
 
 
@@ -205,23 +208,15 @@ def test_layers_may_have_the_names_of_methods(name: str) -> None:
     b.output(x)
     module = QuantizedModule(calibrated(b.build()), batch_norm="live")
     assert len(module.norms) == len(module._normed) == (2 if "." in name else 1)
-    ends = {key for key, _ in ((k, None) for k in module.quantizers)}
-    assert len(ends) == len(module.quantizers)
     assert torch.isfinite(trained(module, b.build())(*tensors(b.build()))).all()
 
 
 def test_the_learning_rate_of_a_weight_is_that_of_what_is_quantized() -> None:
     """A kept normalization multiplies a step of the weight."""
-    from intact.improve.learn.training import parameter_groups
-
     model = one_layer("Conv", np.full(4, 100, np.float32))
     plan = calibrated(model)
     module = QuantizedModule(plan, batch_norm="frozen").train()
     (group,) = [g for g in parameter_groups(module, 1.0) if g["params"][0].ndim == 4]
     ratio = the_norm(module).parameters_now().ratio
-    step = float(np.mean(plan.input_config(plan.graph.nodes[0], 1).scale))
+    step = float(np.mean(np.asarray(plan.input_config(plan.graph.nodes[0], 1).scale)))
     assert group["lr"] * np.abs(ratio).mean() == pytest.approx(step, rel=1e-4)
-
-
-def test_what_is_fed_is_needed() -> None:
-    assert random_inputs(one_layer("Gemm"))["x"].shape == (2, 3)

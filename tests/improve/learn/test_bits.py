@@ -51,7 +51,8 @@ def engine_run(plan: QuantizedGraph, feeds: Arrays) -> tuple[dict[TensorEnd, Arr
     codes = {}
     for name, array in run.tensors.items():
         tensor = found[name]
-        assert tensor.end is not None and tensor.encoding is not None
+        assert tensor.end is not None
+        assert tensor.encoding is not None
         zero = np.asarray(tensor.encoding.zero_point, np.int64)
         codes[tensor.end] = {"codes": tensor.as_in_model(array).astype(np.int64) - int(zero)}
     return codes, dict(run.outputs)
@@ -99,7 +100,10 @@ def test_in_float64_every_code_is_the_engines_after_training_too(
         value for value in loaded.graph.values if str(value.name) in module.constants.keys
     )
     before = plan_for(target).graph.constant(plan_for(target).graph.value(str(weight.name)))
-    assert not np.array_equal(loaded.graph.constant(weight), before)
+    after = loaded.graph.constant(weight)
+    assert before is not None
+    assert after is not None
+    assert not np.array_equal(after, before)
     assert_same_codes(module, loaded, dict(random_inputs(MODEL, batch=4, seed=5)))
 
 
@@ -178,6 +182,7 @@ def test_target_arithmetic_trains_with_the_gradient_of_the_quantizers() -> None:
         for found, right in zip(module(*x), exact, strict=True):
             torch.testing.assert_close(found.double(), right, rtol=1e-6, atol=1e-7)
     for mine, theirs in zip(module.parameters(), other.parameters(), strict=True):
-        assert mine.grad is not None and theirs.grad is not None
+        assert mine.grad is not None
+        assert theirs.grad is not None
         assert torch.isfinite(mine.grad).all()
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=0.5, atol=0.1)

@@ -42,13 +42,14 @@ def loaded(module: QuantizedModule) -> QuantizedModule:
     buffer.seek(0)
     fresh = QuantizedModule(module.plan, learning=module.learning, batch_norm=module.folding)
     fresh.load_state_dict(torch.load(buffer, weights_only=True))
-    return fresh.train(module.training)
+    fresh.train(module.training)
+    return fresh
 
 
 def same(left: QuantizedModule, right: QuantizedModule, model: onnx.ModelProto) -> bool:
     x = tensors(model, seed=9)
     found, expected = left(*x), right(*x)
-    return torch.equal(found, expected)
+    return bool(torch.equal(found, expected))
 
 
 @pytest.mark.parametrize("way", [copy.deepcopy, pickled, loaded])
@@ -72,9 +73,11 @@ def test_copies_compute_the_same_and_go_on_training(
 def test_a_file_holds_the_plan() -> None:
     plan = calibrated(every_layer(), "onnxruntime")
     other = pickled(QuantizedModule(plan)).plan
-    assert other.target.name == plan.target.name and other.decisions == plan.decisions
+    assert other.target.name == plan.target.name
+    assert other.decisions == plan.decisions
     for old, new in zip(quantization_points(plan), quantization_points(other), strict=True):
-        assert old.end == new.end and old.config.state is new.config.state
+        assert old.end == new.end
+        assert old.config.state is new.config.state
         np.testing.assert_array_equal(old.config.scale, new.config.scale)
         if old.is_constant:
             np.testing.assert_array_equal(old.constant_codes(), new.constant_codes())
@@ -163,7 +166,8 @@ def test_gradient_checkpointing_changes_nothing(folding: Folding, segments: int)
         loss.backward()
     assert torch.equal(*losses)
     for mine, theirs in zip(modules[0].parameters(), modules[1].parameters(), strict=True):
-        assert mine.grad is not None and theirs.grad is not None
+        assert mine.grad is not None
+        assert theirs.grad is not None
         torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-6, atol=1e-8)
     for name, running in statistics(modules[0]).items():
         assert torch.equal(running, statistics(modules[1])[name])

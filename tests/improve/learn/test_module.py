@@ -145,7 +145,8 @@ def test_codes_in_float32_are_those_of_the_quantizers() -> None:
     for end, codes in module.codes(*tensors(model)).items():
         config = plan.configs[end]
         assert codes.dtype is torch.int64
-        assert int(codes.min()) >= config.quant_min and int(codes.max()) <= config.quant_max
+        assert int(codes.min()) >= config.quant_min
+        assert int(codes.max()) <= config.quant_max
 
 
 def test_inputs_are_checked() -> None:

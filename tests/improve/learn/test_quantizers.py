@@ -81,7 +81,8 @@ def test_pact_learns_from_clipped_values_only() -> None:
         quantizer = quantizer_of(config, Learning.PACT, decimal6=False)
         value = torch.tensor([0.3 if inside else 1000.0]) * scale
         quantizer(value).sum().backward()
-        assert quantizer.ratio is not None and quantizer.ratio.grad is not None
+        assert quantizer.ratio is not None
+        assert quantizer.ratio.grad is not None
         assert bool(quantizer.ratio.grad.abs().sum() > 0) == learns
 
 
