@@ -345,9 +345,7 @@ class QuantizedModule(nn.Module):
             for key in program.unused[index]:
                 values.pop(key, None)
 
-    def _step(
-        self, instruction: Instruction, values: Values, each_pass: _Pass
-    ) -> Sequence[Tensor]:
+    def _step(self, instruction: Instruction, values: Values, each_pass: _Pass) -> Sequence[Tensor]:
         operands = [values[key] if key else None for key in instruction.reads]
         match instruction:
             case Quantize():
@@ -395,8 +393,9 @@ class QuantizedModule(nn.Module):
             raise TypeError(step.end)
         if not (data.enabled and weight.enabled):
             return bias
-        scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
-        codes = torch.round(bias.double() / scale).clamp(step.quant_min, step.quant_max)
+        with torch.no_grad():  # no gradient goes that way: to record it costs time
+            scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
+            codes = torch.round(bias.double() / scale).clamp(step.quant_min, step.quant_max)
         if self._observed is not None:
             self._observed[step.end] = codes.detach().long()
         return straight_through(bias, codes * scale)
