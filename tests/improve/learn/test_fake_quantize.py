@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -28,13 +29,15 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-def hard(dtype: type = np.float32) -> npt.NDArray[np.floating]:
+def hard(dtype: Any = np.float32) -> npt.NDArray[np.floating]:
     """Ties and their neighbours, ends, both zeros, denormals, infinities, and random numbers."""
     scale = dtype(0.1)
-    ties = (np.arange(-20, 20) / 2).astype(dtype)
+    ties: Any = (np.arange(-20, 20) / 2).astype(dtype)
     near = np.concatenate([np.nextafter(ties, dtype(s)) for s in (-99, 99)] + [ties])
-    odd = np.array([0.0, -0.0, TINY, -TINY, 1e-39, np.inf, -np.inf, 3e38, -3e38, 2**23 + 1], dtype)
-    random = np.random.default_rng(3).normal(0, 0.5, 4000).astype(dtype)
+    odd: Any = np.array(
+        [0.0, -0.0, TINY, -TINY, 1e-39, np.inf, -np.inf, 3e38, -3e38, 2**23 + 1], dtype
+    )
+    random: Any = np.random.default_rng(3).normal(0, 0.5, 4000).astype(dtype)
     return np.concatenate([near, near * scale, near / 4, odd, random])
 
 
@@ -64,11 +67,11 @@ def test_bits_are_those_of_numpy_and_of_torch(
     numbers = torch.tensor(scale), torch.tensor(-6.0), torch.tensor(1.0)
     with monkeypatch.context() as patch:
         refuse_torch(patch)
-        found = fake_quantize(values, *numbers, rounding).numpy()
+        found = fake_quantize(values, *numbers, *[rounding]).numpy()
     wanted = affine.fake_quantize(values.numpy(), scale, 2, -4, 3, rounding=rounding)
     assert same_bits(found, wanted)
     in_torch(monkeypatch)
-    assert same_bits(fake_quantize(values, *numbers, rounding).numpy(), wanted)
+    assert same_bits(fake_quantize(values, *numbers, *[rounding]).numpy(), wanted)
 
 
 @pytest.mark.parametrize("rounding", Rounding)
@@ -79,9 +82,9 @@ def test_doubles_have_the_bits_of_torch(
     numbers = [torch.tensor(x, dtype=torch.float64) for x in (0.1, -6.0, 1.0)]
     with monkeypatch.context() as patch:
         refuse_torch(patch)
-        found = fake_quantize(values, *numbers, rounding).numpy()
+        found = fake_quantize(values, *numbers, *[rounding]).numpy()
     in_torch(monkeypatch)
-    assert same_bits(found, fake_quantize(values, *numbers, rounding).numpy())
+    assert same_bits(found, fake_quantize(values, *numbers, *[rounding]).numpy())
 
 
 def test_nan_stays_nan() -> None:
@@ -195,7 +198,9 @@ def test_gradients_to_learned_scales_round_as_the_values(
     for _ in range(2):
         given = values.clone().requires_grad_()
         scale = torch.tensor(0.25, requires_grad=True)
-        fake_quantize(given, scale, *torch.tensor([-6.0, 1.0]), rounding).square().sum().backward()
+        fake_quantize(
+            given, scale, torch.tensor(-6.0), torch.tensor(1.0), rounding
+        ).square().sum().backward()
         found.append((given.grad, scale.grad))
         in_torch(monkeypatch)
     assert torch.equal(found[0][0], found[1][0])
@@ -208,7 +213,7 @@ def test_gradients_of_clipped_values_are_those_of_differences(values: list[float
     given = torch.tensor(values, dtype=torch.float64)
     numbers = [torch.tensor(x, dtype=torch.float64, requires_grad=True) for x in (0.5, 1.0)]
 
-    def total(scale: torch.Tensor, zero: torch.Tensor) -> torch.Tensor:
+    def total(scale: Any, zero: Any) -> Any:
         return fake_quantize(given, scale, LOW - zero, HIGH - zero.detach()).sum()
 
     wanted = torch.autograd.grad(total(*numbers), numbers)

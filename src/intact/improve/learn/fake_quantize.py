@@ -80,11 +80,11 @@ class _FakeQuantize(torch.autograd.Function):
         if ctx.bounds is None:
             found = _gradients(ctx, gradient, *saved)
         elif torch.is_grad_enabled():  # of gradients that have gradients torch must see operations
-            _, scale, low, high = saved
+            value, scale, low, high = saved
             with torch.no_grad():
-                steps, codes = _codes(*saved, ctx.how)
-                derivatives = _derivatives(steps, codes, low, high, ctx.how, learns=True)
-            found = _gradients(ctx, gradient, *derivatives, scale, low)
+                steps, codes = _codes(value, scale, low, high, ctx.how)
+                inside, by_scale = _derivatives(steps, codes, low, high, ctx.how, learns=True)
+            found = _gradients(ctx, gradient, inside, by_scale, scale, low)
         else:
             found = _gradients_in_loops(ctx, gradient, *saved)
         return *found, None, None
@@ -151,12 +151,12 @@ def _inner(value: Tensor, scale: Tensor) -> int | None:
     if not value.permute(order).is_contiguous():
         return None
     if scale.numel() == 1:
-        return value.numel()
+        return int(value.numel())
     shape = (1,) * (value.ndim - scale.ndim) + tuple(scale.shape)
     axis = int(np.argmax(shape))
     if scale.numel() != shape[axis] or value.shape[axis] != shape[axis]:
         return None
-    inner = math.prod(value.shape[each] for each in order[order.index(axis) + 1 :])
+    inner: int = math.prod(value.shape[each] for each in order[order.index(axis) + 1 :])
     return inner if inner > 1 else None
 
 
@@ -202,7 +202,8 @@ def _gradients_in_loops(
 
 def _flat(tensor: Tensor) -> np.ndarray[Any, Any]:
     """Return a tensor without gaps as an array of one dimension, in the order of its memory."""
-    return tensor.detach().as_strided((tensor.numel(),), (1,)).numpy()
+    flat: np.ndarray[Any, Any] = tensor.detach().as_strided((tensor.numel(),), (1,)).numpy()
+    return flat
 
 
 def fake_quantize(

@@ -393,8 +393,9 @@ class QuantizedModule(nn.Module):
             raise TypeError(step.end)
         if not (data.enabled and weight.enabled):
             return bias
-        scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
-        codes = torch.round(bias.double() / scale).clamp(step.quant_min, step.quant_max)
+        with torch.no_grad():  # no gradient goes that way: to record it costs time
+            scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
+            codes = torch.round(bias.double() / scale).clamp(step.quant_min, step.quant_max)
         if self._observed is not None:
             self._observed[step.end] = codes.detach().long()
         return straight_through(bias, codes * scale)
