@@ -53,21 +53,24 @@ def loaders(samples: int = 600, batch: int = 32) -> tuple[DataLoader, DataLoader
 
 def float_model(train: DataLoader, epochs: int = 12) -> Net:
     """Train the network in float: yours is trained already."""
-    model = Net().train()
+    model = Net()
     optimizer = torch.optim.Adam(model.parameters(), lr=3e-3)
     for _ in range(epochs):
         for image, label in train:
             optimizer.zero_grad()
             nn.functional.cross_entropy(model(image), label).backward()
             optimizer.step()
-    return model.eval()
+    model.eval()
+    return model
 
 
 def accuracy(model: nn.Module, test: DataLoader) -> float:
     """Return the percentage of images that a module tells right."""
-    was_training = model.training
+    was_training, device = model.training, next(model.parameters()).device
     model.eval()
     with torch.no_grad():
-        right = [(model(image).argmax(1) == label).float() for image, label in test]
+        right = [
+            (model(image.to(device)).argmax(1).cpu() == label).float() for image, label in test
+        ]
     model.train(was_training)
     return 100 * float(torch.cat(right).mean())

@@ -1,4 +1,4 @@
-"""An ONNX model for TensorFlow Lite with weights of few bits, and training to win back what is lost.
+"""An ONNX model for TensorFlow Lite with weights of few bits, trained to win back what is lost.
 
     python examples/finetune_onnx_to_tflite.py
 
@@ -27,9 +27,9 @@ def main() -> None:
 
     # Your own: the path of an ONNX model, and images or arrays as it takes them (docs/data.md).
     model = demo.model_path()
-    with np.load(demo.test_path()) as file:
+    with np.load(demo.calibration_path()) as file:
         images = {"image": file["image"][: options.samples]}  # without labels
-    test = demo.calibration_path()  # an .npz with images and labels
+    test = demo.test_path()  # an .npz with images and labels
 
     quantized = intact.quantize(model, images, target="tflite", weight_bits=options.weight_bits)
     before = intact.evaluate(quantized, test)
@@ -41,9 +41,8 @@ def main() -> None:
     after = intact.evaluate(trained, test)
 
     for name, found in (("quantized", before), ("trained", after)):
-        if found.accuracy is not None:
-            print(f"{name}: {found.accuracy.top1[1]:.1f} % are right", end=", ")
-        print(f"{found.sqnr_db:.1f} dB of signal to quantization noise")
+        if found.accuracy is not None:  # there are labels
+            print(f"{name}: {found.accuracy.top1[1]:.1f} % of the test images are right")
     for path in sorted(Path(options.output).glob("*.tflite")):
         print(f"{path}: {path.stat().st_size} bytes")
     print(intact.verify(trained, test))  # LiteRT's integers against those of the plan
@@ -53,7 +52,7 @@ def arguments() -> argparse.Namespace:
     """Read the command line."""
     parser = argparse.ArgumentParser(description="Fine-tune a quantized ONNX model for TFLite.")
     parser.add_argument("--epochs", type=int, default=20)
-    parser.add_argument("--samples", type=int, default=600, help="images to train on")
+    parser.add_argument("--samples", type=int, default=200, help="images to train on")
     parser.add_argument("--weight-bits", type=int, default=3)
     parser.add_argument("--output", default="out/finetuned", help="folder for the result")
     return parser.parse_args()

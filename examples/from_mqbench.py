@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 
 import torch
-from digits import accuracy, float_model, loaders  # your model and your data
 from torch import nn
 
 import intact
+from digits import accuracy, float_model, loaders  # your model and your data
 
 
 def main() -> None:
@@ -27,9 +27,7 @@ def main() -> None:
     example, _ = next(iter(train))
 
     # prepare_by_platform(model, BackendType.Tensorrt); "lsq" is LearnableFakeQuantize
-    module = intact.prepare(
-        model, options.target, example, quantizers="lsq", batch_norm="live", weight_bits=4
-    )
+    module = intact.prepare(model, options.target, example, quantizers="lsq", batch_norm="live")
 
     # enable_calibration(model), then a calibration loop
     module.eval()
@@ -54,8 +52,8 @@ def main() -> None:
     result = intact.deploy(module.eval(), options.output)
 
     trained = accuracy(module, test)
-    print(f"accuracy: float {accuracy(model, test):.1f} %, quantized {quantized:.1f} %", end=", ")
-    print(f"trained {trained:.1f} %")
+    before = f"float {accuracy(model, test):.1f} %, quantized {quantized:.1f} %"
+    print(f"accuracy: {before}, trained {trained:.1f} %")
     print("written:", ", ".join(sorted(result.exports)))
 
 

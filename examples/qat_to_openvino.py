@@ -12,10 +12,10 @@ from __future__ import annotations
 import argparse
 
 import torch
-from digits import accuracy, float_model, loaders  # your model and your data
 from torch import nn
 
 import intact
+from digits import accuracy, float_model, loaders  # your model and your data
 
 
 def main() -> None:
@@ -56,8 +56,8 @@ def main() -> None:
     #    scale. The folder is a result like any other for `intact evaluate`, `export`, `verify` ...
     intact.from_torch(module, result, output=options.output)
 
-    print(f"accuracy: float {accuracy(model, test):.1f} %, quantized {quantized:.1f} %", end=", ")
-    print(f"trained {trained:.1f} %")
+    before = f"float {accuracy(model, test):.1f} %, quantized {quantized:.1f} %"
+    print(f"accuracy: {before}, trained {trained:.1f} %")
 
     # 5. The model in OpenVINO against the integers that were planned, layer by layer.
     found = intact.verify(options.output, test, samples=200)

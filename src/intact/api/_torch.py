@@ -51,9 +51,9 @@ def from_torch(
     Args:
         module: From `to_torch` or `prepare`; one that is wrapped for several processes or compiled
             will do.
-        result: What it was made of; its preprocessing and formats are taken over. A prepared module
-            has none.
-        formats: Formats to write; left out, those of ``result``, or the best of the target.
+        result: From which preprocessing and formats are taken over; left out, what the module was
+            made of.
+        formats: Formats to write; left out, these.
         output: Folder for the result; left out, it is kept in memory.
 
     Raises:
@@ -73,6 +73,7 @@ def prepare(
     weight_bits: int | None = None,
     activation_bits: int | None = None,
     keep_float: Sequence[str] = (),
+    formats: Sequence[str] | None = None,
 ) -> PreparedModule:
     """Make a module with fake quantizers as a target wants them, to calibrate and train in loops.
 
@@ -87,9 +88,12 @@ def prepare(
         weight_bits: Bits of all weights, 2 to 16; left out, the target's.
         activation_bits: Bits of all activations, 2 to 16; left out, the target's.
         keep_float: Nodes or operator types to keep in float.
+        formats: Formats to deploy as; left out, the best of the target. What they cannot express is
+            told here, and not after the training.
 
     Raises:
-        IntactError: torch is missing, or cannot export the module; or the target cannot take it.
+        IntactError: torch is missing, or cannot export the module; or the target or a format cannot
+            take it.
     """
     from intact.plan import Overrides
 
@@ -97,7 +101,13 @@ def prepare(
         weight_bits=weight_bits, activation_bits=activation_bits, keep_float=tuple(keep_float)
     )
     return flow.prepare(
-        model, target, example, overrides, quantizers=quantizers, batch_norm=batch_norm
+        model,
+        target,
+        example,
+        overrides,
+        quantizers=quantizers,
+        batch_norm=batch_norm,
+        formats=formats,
     )
 
 
@@ -123,7 +133,7 @@ def deploy(
     Args:
         module: A prepared module after `enable_quantization`.
         output: Folder for the result; left out, it is kept in memory.
-        formats: Formats to write; left out, the best of the target.
+        formats: Formats to write; left out, those that it was prepared for.
 
     Raises:
         IntactError: It was never calibrated, or a format cannot express the plan.

@@ -19,7 +19,7 @@ from intact.plan import NoteKind, Overrides, build_plan
 from intact.plan.preparation import graphs_for
 
 if TYPE_CHECKING:
-    from intact.improve.learn.module import QuantizedModule
+    from intact.improve.learn.module import Origin, QuantizedModule
     from intact.improve.learn.prepare import PreparedModule
     from intact.recipe.groups import ModelSource, TargetSource
 
@@ -32,7 +32,10 @@ def to_torch(result: Result | str | Path, *, quantizers: str, batch_norm: str) -
     require_torch()
     from intact.improve.learn.module import QuantizedModule
 
-    return QuantizedModule(load_result(result).plan, learning=quantizers, batch_norm=batch_norm)
+    loaded = load_result(result)
+    module = QuantizedModule(loaded.plan, learning=quantizers, batch_norm=batch_norm)
+    module.origin = _origin_of(loaded)
+    return module
 
 
 def from_torch(
@@ -67,21 +70,27 @@ def written(
 
     Args:
         module: The module.
-        result: What it was made of, if that is known.
-        formats: Formats to write; None for those of ``result``, or the best of the target.
+        result: From which formats and preprocessing are taken over; None for what it was made of.
+        formats: Formats to write; None for these.
         io: As of `deployment_of`.
     """
     from intact.improve.learn.write_back import trained_plan
 
     refuse_uncalibrated(module)
     plan = trained_plan(module)
-    known = None if result is None else list(result.exports)
-    deployment = deployment_of(plan.target, formats or known, io)
+    origin = module.origin if result is None else _origin_of(result)
+    deployment = deployment_of(plan.target, formats or origin.formats, io)
     plan = replace(plan, provenance=plan.provenance.trained_by(str(module.learning)))
     plan = replace(plan, notes=tuple(n for n in plan.notes if n.kind is not NoteKind.EXPORT))
-    made = deployment.result(plan, None, Preprocess() if result is None else result.preprocess)
+    made = deployment.result(plan, None, origin.preprocess)
     run_once(made)
     return made
+
+
+def _origin_of(result: Result) -> Origin:
+    from intact.improve.learn.module import Origin
+
+    return Origin(tuple(result.exports), result.preprocess)
 
 
 def prepare(
@@ -92,10 +101,12 @@ def prepare(
     *,
     quantizers: str,
     batch_norm: str,
+    formats: Sequence[str] | None,
 ) -> PreparedModule:
     """Prepare a module; see `intact.prepare`."""
     require_torch()
     from intact.improve.learn.example import as_example
+    from intact.improve.learn.module import Origin
     from intact.improve.learn.prepare import PreparedModule
 
     if example is None:
@@ -104,6 +115,7 @@ def prepare(
             remedy="give example=, a tensor, a tuple or a dict",
         )
     described = target_of(target)
+    deployment = deployment_of(described, formats, Io.INT8.value)
     source = exported(model, None, example)[0] if is_module(model) else model
     opened = open_source(source)
     if isinstance(opened, QuantizedSource):
@@ -112,7 +124,10 @@ def prepare(
     plan = build_plan(graph, described, None if overrides == Overrides() else overrides)
     names = [str(value.name) for value in graph.inputs]
     batch = {name: each.numpy() for name, each in as_example(names, example).items()}
-    return PreparedModule(plan, batch, learning=quantizers, batch_norm=batch_norm)
+    module = PreparedModule(plan, batch, learning=quantizers, batch_norm=batch_norm)
+    deployment.result(module.plan, None, Preprocess())  # what cannot be written is told now
+    module.origin = Origin(deployment.formats)
+    return module
 
 
 def prepared(module: Any) -> PreparedModule:

@@ -43,6 +43,7 @@ def train(options: TrainOptions) -> Result:
     loaded = load_result(options.result)
     if output is not None:
         check_output(output)
+        output.parent.mkdir(parents=True, exist_ok=True)  # for what lies beside it
     formats = options.formats or list(loaded.exports)
     deployment = deployment_of(loaded.plan.target, formats, options.io)
     plan, trained = _trained(options, loaded, output)
@@ -114,6 +115,7 @@ def _open(options: TrainOptions, result: Result) -> Samples:
 
 
 def _beside(folder: Path, suffix: str) -> Path:
+    folder = folder if folder.name not in ("", "..") else folder.resolve()
     return folder.with_name(folder.name + suffix)
 
 

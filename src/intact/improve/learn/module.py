@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from intact.config import TensorQuantConfig
+from intact.data.preprocess import Preprocess
 from intact.errors import DataError, UsageError
 from intact.graph import Graph, bias_slot, output_channel_axis, weight_slot
 from intact.graph.batch_norm import BatchNorm
@@ -66,6 +67,18 @@ class _Pass:
 _TINY = float(np.finfo(np.float32).tiny)
 
 
+class Origin(NamedTuple):
+    """Of what a module was made, as far as it does not compute with it.
+
+    Attributes:
+        formats: As what it is deployed; none for the best of the target.
+        preprocess: What is done to samples before the model sees them.
+    """
+
+    formats: tuple[str, ...] = ()
+    preprocess: Preprocess = Preprocess()
+
+
 class QuantizedModule(nn.Module):
     """A plan as a module.
 
@@ -87,6 +100,7 @@ class QuantizedModule(nn.Module):
             of the fake quantizer. ``"auto"`` does that in evaluation in float64.
         segments: Into how many parts the network is cut of which only the ends are kept for the
             backward pass, which computes the rest again (gradient checkpointing); 1 keeps all.
+        origin: What a result takes over from where the module was made, beside the plan.
 
     Raises:
         PlanError: An end has no scale.
@@ -109,6 +123,7 @@ class QuantizedModule(nn.Module):
         self.learning, self.folding = Learning.of(learning), Folding.of(batch_norm)
         self.arithmetic = "auto"
         self.segments = 1
+        self.origin = Origin()
         self.constants = constants_of(plan)
         self.quantizers = nn.ModuleDict(_quantizers(plan, self.learning))
         self.norms = nn.ModuleDict()
