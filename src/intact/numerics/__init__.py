@@ -7,6 +7,6 @@
 ``metrics``                                errors between two results
 ``native``                                 compiled loops, loaded without numba
 
-Nothing is imported here: most modules need NumPy only; ``fixed_point_kernel``, ``fused`` and
-``simulated_quantize`` load numba.
+Nothing is imported here: most modules need NumPy only; ``fixed_point_kernel``, ``fused``,
+``simulated_quantize`` and ``straight_through_kernel`` load numba.
 """

@@ -190,7 +190,7 @@ def test_names_are_checked() -> None:
 def test_a_scale_that_is_not_finite_is_not_written() -> None:
     module = QuantizedModule(calibrated(normed()))
     module.scale_parameters()[0].data.fill_(float("nan"))
-    with pytest.raises(IntactError, match="scale of .* is not finite after training"):
+    with pytest.raises(IntactError, match=r"scale of .* is not finite after training"):
         trained_plan(module)
     module = QuantizedModule(calibrated(normed()))
     module.weight_parameters()[0].data.fill_(float("inf"))

@@ -64,7 +64,7 @@ class Pool:
             total += 1
             used += sum(array.nbytes for array in item.values())
             for array in item.values():
-                self.digest = zlib.crc32(np.ascontiguousarray(array).view(np.uint8), self.digest)
+                self.digest = zlib.crc32(np.ascontiguousarray(array).data, self.digest)
             if self._kept is not None and used <= memory:
                 self._kept.append(item)
             else:
