@@ -270,8 +270,10 @@ def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixtu
         "evaluate",
         "run",
         "search",
+        "train",
         "verify",
     }
+    shutil.copy("calib.npz", "train.npz")
     quantized(capfd, "--target", "tflite", output="other")
     shutil.copy("other/model.int8.tflite", "model.tflite")
     for words in commands:
