@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -14,7 +15,6 @@ import torch  # noqa: F401  what this command needs
 from intact import demo
 from intact.api import load_result, quantize, train
 from intact.errors import OutputError, UsageError
-from intact.flow import train as module
 from intact.flow.result import Result
 from intact.improve.learn import training
 from intact.plan import quantization_points
@@ -191,7 +191,10 @@ def test_what_is_missing_is_named(
     assert "full" in line
     with pytest.raises(UsageError, match="resume without"):
         train("narrow", "calib.npz", resume=True)
-    monkeypatch.setattr(module, "find_spec", lambda _: None)
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "torch" else find(name)
+    )
     line = refused(capfd, *command, code=1)
     assert "torch" in line
     assert "pip install 'intact[train]'" in line

@@ -194,6 +194,12 @@ def test_half_precision_sums_no_statistics() -> None:
     with torch.autocast("cpu", torch.bfloat16):
         assert torch.isfinite(module(*tensors(model, batch=8))).all()
     assert the_norm(module).running_var.dtype is torch.float32
+    norm = the_norm(module)
+    found = norm.statistics()
+    wide, values = torch.ones(4, 3, 3, 3), torch.randn(8, 4, 5, 5).bfloat16()
+    norm.fold(wide, torch.zeros(4), lambda *_: values, found)
+    assert found.seen is not None
+    torch.testing.assert_close(found.seen[0], values.float().mean((0, 2, 3)))
 
 
 @pytest.mark.parametrize("name", ["pop", "a.b", "items", "type"])

@@ -163,7 +163,7 @@ def test_the_state_of_another_training_is_refused(change: str, tmp_path: Path) -
     options: dict[str, Any] = {}
     match change:
         case "options":
-            options = {"rate": 0.1}
+            options = {"rate": 0.2}
         case "plan":  # the same graph, with other scales
             plan = calibrated(MODEL, "tensorrt", Overrides(weight_bits=5))
         case "data":
