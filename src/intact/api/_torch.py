@@ -73,6 +73,8 @@ def prepare(
     weight_bits: int | None = None,
     activation_bits: int | None = None,
     keep_float: Sequence[str] = (),
+    method: str | None = None,
+    weight_method: str | None = None,
     formats: Sequence[str] | None = None,
 ) -> PreparedModule:
     """Make a module with fake quantizers as a target wants them, to calibrate and train in loops.
@@ -88,6 +90,8 @@ def prepare(
         weight_bits: Bits of all weights, 2 to 16; left out, the target's.
         activation_bits: Bits of all activations, 2 to 16; left out, the target's.
         keep_float: Nodes or operator types to keep in float.
+        method: Threshold method of activations; left out, the target's.
+        weight_method: Threshold method of weights; left out, the target's.
         formats: Formats to deploy as; left out, the best of the target. What they cannot express is
             told here, and not after the training.
 
@@ -108,6 +112,8 @@ def prepare(
         quantizers=quantizers,
         batch_norm=batch_norm,
         formats=formats,
+        method=method,
+        weight_method=weight_method,
     )
 
 

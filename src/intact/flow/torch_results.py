@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from intact.calibrate.assign import Method
 from intact.data.preprocess import Preprocess
 from intact.errors import UsageError
 from intact.flow.first_run import run_once
@@ -102,6 +103,8 @@ def prepare(
     quantizers: str,
     batch_norm: str,
     formats: Sequence[str] | None,
+    method: str | None,
+    weight_method: str | None,
 ) -> PreparedModule:
     """Prepare a module; see `intact.prepare`."""
     require_torch()
@@ -115,6 +118,7 @@ def prepare(
             remedy="give example=, a tensor, a tuple or a dict",
         )
     described = target_of(target)
+    methods = Method.candidates(described, method, weight_method, None)
     deployment = deployment_of(described, formats, Io.INT8.value)
     source = exported(model, None, example)[0] if is_module(model) else model
     opened = open_source(source)
@@ -124,7 +128,9 @@ def prepare(
     plan = build_plan(graph, described, None if overrides == Overrides() else overrides)
     names = [str(value.name) for value in graph.inputs]
     batch = {name: each.numpy() for name, each in as_example(names, example).items()}
-    module = PreparedModule(plan, batch, learning=quantizers, batch_norm=batch_norm)
+    module = PreparedModule(
+        plan, batch, learning=quantizers, batch_norm=batch_norm, methods=methods
+    )
     deployment.result(module.plan, None, Preprocess())  # what cannot be written is told now
     module.origin = Origin(deployment.formats)
     return module

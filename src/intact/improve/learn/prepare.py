@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -36,6 +37,8 @@ class PreparedModule(QuantizedModule):
         example: A batch, from which quantizers have scales until they are calibrated.
         learning: As of `QuantizedModule`.
         batch_norm: Likewise.
+        methods: How scales follow from what was observed: the preferred one, and others to choose
+            from; None for the target's.
 
     Attributes:
         is_calibrated: Whether the scales are those of what was observed.
@@ -48,6 +51,7 @@ class PreparedModule(QuantizedModule):
         *,
         learning: Learning | str = Learning.LSQ,
         batch_norm: Folding | str = Folding.FOLDED,
+        methods: Sequence[Method] | None = None,
     ) -> None:
         method = Method.of(plan.target, "minmax", "minmax")
         super().__init__(
@@ -56,6 +60,7 @@ class PreparedModule(QuantizedModule):
             batch_norm=batch_norm,
         )
         self._unscaled = plan
+        self._methods = methods or Method.candidates(plan.target, None, None, None)
         self._statistics: Statistics | None = None
         self._waiting: list[Batch] = []
         self._tried: list[tuple[Batch, int]] = []
@@ -80,9 +85,8 @@ class PreparedModule(QuantizedModule):
                 "there is nothing to calibrate on",
                 remedy="intact.enable_calibration(module), and run it on some batches",
             )
-        methods = Method.candidates(self._unscaled.target, None, None, None)
         runs = FloatRuns(self._unscaled.graph, self._tried)
-        plan = choose(self._unscaled, self._statistics, methods, runs, None).plan
+        plan = choose(self._unscaled, self._statistics, self._methods, runs, None).plan
         self._is_calibrating, self.is_calibrated = False, True
         self.rescale(plan)
         self.enable_quantizers(True)
