@@ -43,7 +43,7 @@ def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[
     """
     # Lines that a function of the user's prints are not part of the result.
     aside = redirect_stdout(sys.stderr)
-    if quiet or not _is_styled(sys.stderr):
+    if quiet or not is_styled(sys.stderr):
         with aside:
             yield lambda _done, _total: None
         return
@@ -105,7 +105,7 @@ def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str] = 
 
 def say(text: str) -> None:
     """Print one line of markup, however narrow the terminal: paths and names stay whole."""
-    if not _is_styled(sys.stdout):
+    if not is_styled(sys.stdout):
         print(_without_tags(text))  # noqa: T201
         return
     console().print(text, soft_wrap=True, highlight=False)
@@ -128,7 +128,7 @@ def _without_tags(markup: str) -> str:
     return _TAG.sub(text, markup)
 
 
-def _is_styled(stream: TextIO) -> bool:
+def is_styled(stream: TextIO) -> bool:
     """Tell whether colours may be shown: on terminals, and where the environment asks for them."""
     return stream.isatty() or not _ASKING.isdisjoint(os.environ)
 

@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.cli import show
-from intact.cli.printing import escape, print_json, say
+from intact.cli.printing import console, escape, is_styled, new_table, print_json, say
 
 if TYPE_CHECKING:
     from intact.flow.result import Result
-    from intact.improve.trained import Epoch
+    from intact.improve.trained import Epoch, Trained
 
 
 def reporting(*, quiet: bool) -> Callable[[Epoch], None] | None:
-    """Return what prints a line for each epoch on stderr."""
-    return None if quiet else _say_epoch
+    """Return what prints a line for each epoch on stderr, if that is a terminal."""
+    return None if quiet or not is_styled(sys.stderr) else _say_epoch
 
 
 def _say_epoch(epoch: Epoch) -> None:
@@ -35,15 +35,26 @@ def trained(result: Result, *, seconds: float, as_json: bool) -> None:
         return
     show.say_made(result)
     if found is not None:
-        before, best = found.epochs[0], found.epochs[found.best]
-        if found.stopped:
-            say(escape(f"stopped: {found.stopped}"))
-        if found.best == 0:
-            say(
-                "[yellow]warning[/] no epoch lost less than the plan before training, which is kept"
-            )
-        else:
-            say(escape(f"loss on what is held out {before.held_out:.5f} -> {best.held_out:.5f}"))
+        _say_curve(found)
     say(f"{seconds:.1f} s")
     where = escape(show.to_paste(result.folder or Path()))
     say(f"[dim]next: intact evaluate {where} --data FILE[/]")
+
+
+def _say_curve(found: Trained) -> None:
+    """Print the loss curve, and which epoch was kept."""
+    table = new_table("loss", ("epoch",), ("training", "held out", "right", "s"))
+    for epoch in found.epochs:
+        name = str(epoch.number) if epoch.number else "before"
+        table.add_row(
+            f"{name}, kept" if epoch.number == found.best else name,
+            "" if epoch.loss is None else f"{epoch.loss:.5f}",
+            f"{epoch.held_out:.5f}",
+            "" if epoch.accuracy is None else f"{epoch.accuracy:.2f} %",
+            f"{epoch.seconds:.0f}" if epoch.number else "",
+        )
+    console().print(table)
+    if found.stopped:
+        say(escape(f"stopped: {found.stopped}"))
+    if found.best == 0:
+        say("[yellow]warning[/] no epoch lost less than the plan before training, which is kept")
