@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from intact.errors import UsageError
+from intact.improve.learn.losses import Distillation
 from intact.improve.learn.module import QuantizedModule
 from intact.improve.learn.teachers import by_copy, device_of, named_device, teacher_of
 from tests.models import ModelBuilder
@@ -46,3 +47,11 @@ def test_devices_are_named() -> None:
     for name in ("gpu", "cuda:77"):
         with pytest.raises(UsageError, match="give cpu or cuda"):
             named_device(name)
+
+
+def test_without_labels_an_offset_counts() -> None:
+    teacher = torch.randn(8, 5, generator=torch.Generator().manual_seed(0))
+    moved = teacher + 3  # the same distribution, another embedding
+    assert float(Distillation([teacher], has_labels=True)([moved], [teacher])) < 1e-6
+    assert float(Distillation([teacher])([moved], [teacher])) > 1
+    assert float(Distillation([teacher])([teacher], [teacher])) < 1e-6

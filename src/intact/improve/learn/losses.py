@@ -20,16 +20,19 @@ class Distillation:
     Scores of classes (``[N, classes]``) are compared as distributions, by the Kullback-Leibler
     divergence (Hinton et al. 2015, "Distilling the Knowledge in a Neural Network", at temperature
     1), whether or not a Softmax stands behind them. Other outputs are compared by their squared
-    error over the teacher's squares. Outputs of integers are left out.
+    error over the teacher's squares, and so are, beside the divergence, scores that only look like
+    some: without labels they may be an embedding. Outputs of integers are left out.
 
     Args:
         teacher: The teacher's outputs for some batch, by which their kinds are told.
+        has_labels: Whether the data has labels.
 
     Raises:
         UsageError: All are integers.
     """
 
-    def __init__(self, teacher: Sequence[Tensor]) -> None:
+    def __init__(self, teacher: Sequence[Tensor], *, has_labels: bool = False) -> None:
+        self._has_labels = has_labels
         self._kinds = [_kind(each) for each in teacher]
         if all(kind == _INTEGERS for kind in self._kinds):
             raise UsageError(
@@ -46,11 +49,20 @@ class Distillation:
     def __call__(self, outputs: Sequence[Tensor], teacher: Sequence[Tensor]) -> Tensor:
         """Return the mean of the distances of all outputs, ``[]``."""
         found = [
-            _distance(kind, output.float(), target.float())
+            self._distance(kind, output.float(), target.float())
             for kind, output, target in zip(self._kinds, outputs, teacher, strict=True)
             if kind != _INTEGERS
         ]
         return torch.stack(found).mean()
+
+    def _distance(self, kind: str, output: Tensor, teacher: Tensor) -> Tensor:
+        if kind == _NUMBERS:
+            return _relative_error(output, teacher)
+        found, wanted = _logarithms(kind, output), _logarithms(kind, teacher)
+        divergence = functional.kl_div(found, wanted, reduction="batchmean", log_target=True)
+        if kind == _PROBABILITIES or self._has_labels:
+            return divergence
+        return divergence + _relative_error(output, teacher)
 
     def of_labels(self, outputs: Sequence[Tensor], labels: Tensor) -> Tensor:
         """Return the cross entropy of the labels, ``[]``; 0 where no output scores classes."""
@@ -80,11 +92,6 @@ def _logarithms(kind: str, output: Tensor) -> Tensor:
     return functional.log_softmax(output, 1)
 
 
-def _distance(kind: str, output: Tensor, teacher: Tensor) -> Tensor:
-    if kind == _NUMBERS:
-        power = teacher.square().mean().clamp_min(_SMALLEST)
-        return functional.mse_loss(output, teacher) / power
-    wanted = _logarithms(kind, teacher)
-    return functional.kl_div(
-        _logarithms(kind, output), wanted, reduction="batchmean", log_target=True
-    )
+def _relative_error(output: Tensor, teacher: Tensor) -> Tensor:
+    power = teacher.square().mean().clamp_min(_SMALLEST)
+    return functional.mse_loss(output, teacher) / power
