@@ -124,7 +124,7 @@ class Trainer:
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]
         first = next(pool.held_out())
         taught = self._taught(self._tensors(first.inputs))
-        self._loss = Distillation(taught, has_labels=pool.has_labels)
+        self._loss = Distillation(taught, has_labels=pool.labels is not None)
         self._check_labels(taught)
         self._place, self._done = _Place(), Trained()
         self._best: dict[str, Tensor] = {}
