@@ -46,3 +46,20 @@ def test_snippets(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert names["codes"]
     assert (here / "trained" / "model.xml").is_file()
     sys.modules.pop("digits")
+
+
+def test_steps_of_mqbench(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = (REPOSITORY / "docs" / "from-mqbench.md").read_text(encoding="utf-8")
+    (here / "academic.toml").write_text(re.findall(r"```toml\n(.*?)```", text, re.DOTALL)[0])
+    monkeypatch.syspath_prepend(REPOSITORY / "examples")
+    import digits
+
+    loader, _ = digits.loaders(96)
+    names: dict[str, Any] = {"model": digits.Net(), "loader": loader}
+    names["example"] = next(iter(loader))[0]
+    for snippet in re.findall(r"```python\n(.*?)```", text, re.DOTALL):
+        exec(compile(snippet, "from-mqbench.md", "exec"), names)
+    assert "tensorrt" in names["result"].exports
+    grids = [each.grid for each in names["academic"].quantizers.values()]
+    assert {each.bits for each in grids} == {4}
+    sys.modules.pop("digits")

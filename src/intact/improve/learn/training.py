@@ -116,9 +116,12 @@ class Trainer:
         self._checkpoint, self._saved = checkpoint, time.monotonic()
         groups = parameter_groups(module, schedule.rate)
         if not groups:
+            read = "train what was quantized from a float model, not what was read"
             raise UsageError(
                 "the model has no weights, and its scales are fixed: nothing can be trained",
-                remedy="let scales be learned: --quantizers lsq",
+                remedy="let scales be learned: --quantizers lsq"
+                if module.learning == "fixed"
+                else read,
             )
         self._optimizer = torch.optim.Adam(groups)
         self._rates = [float(group["lr"]) for group in self._optimizer.param_groups]

@@ -1,0 +1,58 @@
+"""Modules of results: what is told early, and what they take along."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import intact
+from tests.models import residual_net
+
+torch = pytest.importorskip("torch")
+
+
+def example() -> np.ndarray:
+    graph_input = residual_net().graph.input[0]
+    shape = [d.dim_value or 4 for d in graph_input.type.tensor_type.shape.dim]
+    return np.random.default_rng(0).random(shape, np.float32)
+
+
+def test_what_cannot_be_deployed_is_told_before_the_training() -> None:
+    with pytest.raises(intact.IntactError, match="4 bits"):
+        intact.prepare(residual_net(), "tensorrt", example(), weight_bits=4)
+
+
+def test_a_prepared_module_is_deployed_as_it_was_prepared_for() -> None:
+    module = intact.prepare(
+        residual_net(), "tensorrt", example(), weight_bits=4, formats=["onnx_qdq"]
+    )
+    intact.enable_calibration(module)
+    module(torch.from_numpy(example()))
+    intact.enable_quantization(module)
+    assert list(intact.deploy(module).exports) == ["onnx_qdq"]
+    assert list(intact.deploy(module, formats=["onnx_levels"]).exports) == ["onnx_levels"]
+
+
+def test_threshold_methods_decide_the_scales_of_a_prepared_module() -> None:
+    scales = []
+    for method in ("minmax", "percentile"):
+        module = intact.prepare(residual_net(), "tensorrt", example(), method=method)
+        intact.enable_calibration(module)
+        module(torch.from_numpy(example()))
+        intact.enable_quantization(module)
+        scales.append([float(each.base.sum()) for each in module.quantizers.values()])
+    assert scales[0] != scales[1]
+    with pytest.raises(intact.IntactError, match="percentil"):
+        intact.prepare(residual_net(), "tensorrt", example(), method="percentil")
+
+
+def test_formats_and_preprocessing_come_from_what_a_module_was_made_of(tmp_path: Path) -> None:
+    result = intact.quantize(
+        residual_net(), example(), mean=[0.5], formats=["onnx_levels", "onnx_qdq"], output=tmp_path
+    )
+    made = intact.from_torch(intact.to_torch(tmp_path))
+    assert list(made.exports) == list(result.exports)
+    assert made.preprocess == result.preprocess
+    assert made.preprocess.mean == (0.5,)
