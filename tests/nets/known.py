@@ -31,6 +31,8 @@ def is_known(net: Net, finding: Finding) -> bool:
         # Each layer is compared by itself; behind, what a step off does grows without a bound: a
         # sign goes to its other end, a Hardmax to another place, a product to its double.
         return target in _RARE
+    if name == "tflite" and finding.kind == "bits" and operators & _FLOATS and not finding.largest:
+        return True  # floats alone, by their last bit
     if target == "tflite-16x8" and finding.kind == "bits" and operators & _FLOATS:
         # Codes of 16 bits show the last bit of a float: LiteRT's Exp is not NumPy's.
         return finding.largest <= 1 and finding.share <= _LAST_BITS
