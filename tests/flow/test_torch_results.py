@@ -56,3 +56,10 @@ def test_formats_and_preprocessing_come_from_what_a_module_was_made_of(tmp_path:
     assert list(made.exports) == list(result.exports)
     assert made.preprocess == result.preprocess
     assert made.preprocess.mean == (0.5,)
+
+
+def test_what_was_read_is_not_trained_and_the_remedy_says_so(tmp_path: Path) -> None:
+    intact.quantize(residual_net(), example(), output=tmp_path)
+    read = intact.read_quantized(tmp_path / "model.int8.onnx")
+    with pytest.raises(intact.IntactError, match="not what was read"):
+        intact.train(read, example())
