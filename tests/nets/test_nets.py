@@ -91,7 +91,7 @@ def test_a_rare_step_is_known_and_two_steps_are_not() -> None:
     net, pair = random_net(0), ("tensorrt", "onnx_qdq")
     assert is_known(net, Finding(pair, "bits", "", largest=1, share=0.009))
     assert not is_known(net, Finding(pair, "bits", "", largest=2, share=0.001))
-    assert not is_known(net, Finding(pair, "bits", "", largest=1, share=0.02))
+    assert not is_known(net, Finding(pair, "bits", "", largest=1, share=0.03))
     assert not is_known(net, Finding(("onnxruntime", "onnx_qdq"), "bits", "", largest=1))
 
 

@@ -268,7 +268,7 @@ def test_labels_are_trained_on_where_there_are_some() -> None:
     assert figures_of[0].held_out != figures_of[1].held_out
     assert all(each.accuracy is not None for each in figures_of)
     _, none = trainer_of(plan_of(), data(labels=True), epochs=1, label_weight=0.0)
-    assert none.run().epochs[0].held_out == figures_of[1].held_out
+    assert none.run().epochs[0].held_out < figures_of[1].held_out  # no squared error beside
     _, only = trainer_of(plan_of(), data(labels=True), epochs=4, label_weight=1.0)
     losses = [each.loss for each in only.run().epochs[1:]]
     assert losses[-1] is not None

@@ -344,8 +344,8 @@ def with_threads(threads: int) -> Iterator[None]:
 def rate_factor(step: int, steps: int) -> float:
     """Return the learning rate at a step over the largest: up in a line, down as a cosine.
 
-    >>> [round(rate_factor(step, 100), 2) for step in (0, 4, 52, 99)]
-    [0.2, 1.0, 0.5, 0.0]
+    >>> [round(rate_factor(step, 100), 2) for step in (0, 4, 53, 99)]
+    [0.2, 1.0, 0.49, 0.0]
     """
     rising = max(round(WARM_UP * steps), 1)
     if step < rising:
