@@ -41,16 +41,17 @@ demo: $(VENV)/package ## Quantize the model that comes with the package and comp
 	$(BIN)/intact demo
 
 # Tests that load torch run in processes of their own: after some ten thousand tests, with all other
-# runtimes loaded beside it, a process ended with signal 11.
+# runtimes loaded beside it, a process ended with signal 11. TVM would load torch by itself.
+WITHOUT_TORCH := INTACT_TESTS_WITHOUT_TORCH=1
 TRAINING := tests/improve/learn tests/examples tests/flow/test_train.py tests/flow/test_torch_results.py \
-	tests/data/test_torch_sources.py src/intact/improve/learn
+	tests/data/test_torch_sources.py tests/test_cli.py src/intact/improve/learn
 
 test: $(VENV)/dev ## Run the tests, without the slow ones
-	$(BIN)/python -m pytest -n 2 -m 'not slow' $(addprefix --ignore=,$(TRAINING))
+	$(WITHOUT_TORCH) $(BIN)/python -m pytest -n 2 -m 'not slow' $(addprefix --ignore=,$(TRAINING))
 	$(BIN)/python -m pytest -n 2 -m 'not slow' $(TRAINING)
 
 test-all: $(VENV)/dev ## Run every test
-	$(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TRAINING))
+	$(WITHOUT_TORCH) $(BIN)/python -m pytest -n 2 $(addprefix --ignore=,$(TRAINING))
 	$(BIN)/python -m pytest -n 2 $(TRAINING)
 
 latest: ## Run the tests with the newest version of every package, in .venv-latest

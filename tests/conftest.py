@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import signal
+import sys
 from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
@@ -18,6 +19,10 @@ from tests.images import Images, Preprocessing, load_images
 from tests.runtimes import about_runtimes
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# Packages that import torch where they find it, as TVM does, find none then (see the Makefile).
+if os.environ.get("INTACT_TESTS_WITHOUT_TORCH"):
+    sys.modules["torch"] = None  # type: ignore[assignment]
 
 # The first example compiles what numba has not cached, and a busy machine takes long for any.
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
