@@ -110,11 +110,10 @@ def test_damaged_images_are_named_or_skipped(images: list[Path]) -> None:
     assert len(samples.skipped) == 1
 
 
-@pytest.mark.parametrize("name", [*LABELLED, *UNLABELLED])
+# DLPack alone gives no rows for a transform.
+@pytest.mark.parametrize("name", [*LABELLED, *(each for each in UNLABELLED if each != "DLPack")])
 def test_a_transform_is_applied_to_each_sample(name: str) -> None:
     source: Any = {**UNLABELLED, **LABELLED}[name]()
-    if name == "DLPack":
-        pytest.skip("has no rows")
     samples = open_samples(source, GRAPH, transform=halved)
     np.testing.assert_array_equal(read(samples)["x0"], X / 2)
     labels = samples.labels()

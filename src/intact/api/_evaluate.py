@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from intact.analyze import errors
 from intact.analyze.errors import GraphStatistic, QuantLoss
 from intact.data.metric import Metric
 from intact.data.stream import Samples
 from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
-from intact.flow.execution import in_numbers
-from intact.flow.preprocessing import steps_for
 from intact.flow.result import Result
-from intact.flow.samples import open_fed
+from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
 from intact.recipe.declare import public
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
@@ -75,16 +71,5 @@ def inspect_graph_statistic(options: EdgeOptions) -> GraphStatistic:
 
 def _open(options: EvaluateOptions | LayerOptions, result: Result) -> Samples:
     """Open samples that both models of a result are run on."""
-    mask = result.plan.provenance.mask
-    opened = open_fed(
-        options.data,
-        result.plan.graph,
-        options,
-        result.plan.provenance,
-        preprocess=steps_for(options, options.data, result.preprocess),
-        limit=options.samples,
-        labels=options.labels if isinstance(options, EvaluateOptions) else None,
-        skip_bad=options.skip_bad,
-        unread=frozenset({mask} if mask else ()),
-    )
-    return replace(in_numbers(opened, result.plan), progress=options.progress)
+    labels = options.labels if isinstance(options, EvaluateOptions) else None
+    return open_for_result(options, options.data, result, limit=options.samples, labels=labels)

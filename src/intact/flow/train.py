@@ -10,14 +10,11 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.data.progress import begin
-from intact.data.stream import Samples
 from intact.errors import UsageError
-from intact.flow.execution import in_numbers
 from intact.flow.first_run import run_once
-from intact.flow.preprocessing import steps_for
 from intact.flow.quantize import recipe_of
 from intact.flow.result import Result, check_output
-from intact.flow.samples import open_fed
+from intact.flow.result_samples import open_for_result
 from intact.flow.sources import deployment_of, load_result
 from intact.flow.torch_models import require_torch
 from intact.improve.trained import Epoch, Trained
@@ -83,7 +80,13 @@ def _trained(
         augment=tuple(options.augment),
     )
     begin(options.progress, "reading samples")
-    pool = Pool(_open(options, loaded), options.batch, options.seed)
+    pool = Pool(
+        open_for_result(
+            options, options.data, loaded, limit=options.samples, labels=options.labels
+        ),
+        options.batch,
+        options.seed,
+    )
     checkpoint = None if output is None else _beside(output, CHECKPOINT)
     with with_threads(options.threads):
         trainer = Trainer(module, pool, schedule, threads=options.threads, checkpoint=checkpoint)
@@ -96,22 +99,6 @@ def _trained(
 
 
 _USUAL_WEIGHT = 0.5
-
-
-def _open(options: TrainOptions, result: Result) -> Samples:
-    mask = result.plan.provenance.mask
-    opened = open_fed(
-        options.data,
-        result.plan.graph,
-        options,
-        result.plan.provenance,
-        preprocess=steps_for(options, options.data, result.preprocess),
-        limit=options.samples,
-        labels=options.labels,
-        skip_bad=options.skip_bad,
-        unread=frozenset({mask} if mask else ()),
-    )
-    return replace(in_numbers(opened, result.plan), progress=options.progress)
 
 
 def _beside(folder: Path, suffix: str) -> Path:
