@@ -36,7 +36,6 @@ import intact
 from intact.flow.result import Result
 from intact.formats.openvino.run import load_openvino
 from intact.formats.openvino.write import OpenVinoModel
-from intact.improve.learn.bits import differing_codes
 from zoo import CALIBRATION, MODELS, TEST, ZOO, ZooModel, calibration_images
 
 TRAIN = ZOO / "cifar10-train.npz"
@@ -141,7 +140,7 @@ def in_openvino(result: Result, model: ZooModel, batch: int = 100) -> str:
 def _codes(result: Result, model: ZooModel) -> tuple[int, int]:
     module = intact.to_torch(result)
     images = torch.from_numpy(calibration_images(model, 64))
-    found = differing_codes(module, images).values()
+    found = module.differing_codes(images).values()
     return sum(each.codes for each in found), sum(each.elements for each in found)
 
 

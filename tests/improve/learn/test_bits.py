@@ -12,7 +12,6 @@ import torch
 from intact.engines.integer.engine import IntegerEngine
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
-from intact.improve.learn.bits import differing_codes
 from intact.improve.learn.module import QuantizedModule
 from intact.improve.learn.write_back import trained_plan
 from intact.plan import QuantizedGraph, TensorEnd, load_plan, save_plan
@@ -112,7 +111,7 @@ def test_in_float32_few_codes_differ_and_by_one_step(target: str) -> None:
     plan = plan_for(target)
     module = QuantizedModule(plan).eval()
     wide = {str(end) for end, config in plan.configs.items() if config.bits > 8}
-    for end, found in differing_codes(module, *tensors(MODEL, batch=8)).items():
+    for end, found in module.differing_codes(*tensors(MODEL, batch=8)).items():
         share = SHARE_OF_POOLS if "AveragePool" in str(end) else SHARE
         share = SHARE_OF_TABLES if str(end) in wide else share
         assert found.largest <= 1, end

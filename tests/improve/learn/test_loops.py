@@ -97,7 +97,6 @@ def test_gradients_of_halves_average_to_those_of_the_whole() -> None:
         torch.testing.assert_close((left + right) / 2, expected, **close)
 
 
-@pytest.mark.slow  # what DistributedDataParallel imports takes seconds
 def test_two_processes_average_their_gradients(tmp_path: Path) -> None:
     """As one process on the joined batch; the scales' too."""
     model = residual_net()

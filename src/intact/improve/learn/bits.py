@@ -112,10 +112,7 @@ class Difference(NamedTuple):
 def differing_codes(
     module: QuantizedModule, *inputs: Tensor, **named: Tensor
 ) -> dict[TensorEnd, Difference]:
-    """Count by quantization point where fake quantizers give other codes than the target.
-
-    Each layer gets the target's own inputs, so that one difference is counted once. In float32 what
-    differs are ties and what float32 rounds across them.
+    """Count codes of fake quantizers and the target that differ: `QuantizedModule.differing_codes`.
 
     Args:
         module: In any dtype.

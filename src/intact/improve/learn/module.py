@@ -6,18 +6,16 @@ An interpreter: it runs the nodes of the plan's graph by the rules of
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from intact.config import TensorQuantConfig
 from intact.data.preprocess import Preprocess
@@ -25,7 +23,7 @@ from intact.errors import DataError, UsageError
 from intact.graph import Graph, bias_slot, output_channel_axis, weight_slot
 from intact.graph.batch_norm import BatchNorm
 from intact.improve.learn.batch_norm import FoldedNorm, Folding, Statistics, dead_channels
-from intact.improve.learn.bits import TargetBits
+from intact.improve.learn.bits import Difference, TargetBits, differing_codes
 from intact.improve.learn.constants import constants_of, free_key
 from intact.improve.learn.fake_quantize import straight_through
 from intact.improve.learn.float_state import float_state_dict
@@ -43,12 +41,11 @@ from intact.improve.learn.instructions import (
 from intact.improve.learn.operators import unsupported
 from intact.improve.learn.packed import PackedPlan
 from intact.improve.learn.quantizers import Learning, Quantizer, quantizer_of
+from intact.improve.learn.segments import Values, run_in_segments
 from intact.plan import QuantizedGraph, TensorEnd, refuse_unready
 from intact.plan.points import has_logarithmic_levels
 from intact.program.unsupported import UnsupportedNodes
 from intact.targets import ScalePrecision
-
-Values: TypeAlias = dict[str, Tensor]
 
 
 @dataclass(frozen=True)
@@ -161,15 +158,24 @@ class QuantizedModule(nn.Module):
         each_pass = self._begin(self._target_codes(fed) if self._uses_target() else {})
         program = self.program
         values = {name: self.constants[name] for name in self.constants.keys}
-        values |= fed
+        run, count = partial(self._run, each_pass), len(program.instructions)
         if self.segments > 1 and torch.is_grad_enabled():
-            self._run_in_segments(program, values, each_pass)
+            values |= run_in_segments(run, count, self.segments, fed, values)
         else:
-            self._run(program, 0, len(program.instructions), values, each_pass)
+            values |= fed
+            run(0, count, values)
         for key, found in each_pass.statistics.items():
             self._norm(key).keep(found)
         outputs = tuple(values[key] for key in program.outputs)
         return outputs[0] if len(outputs) == 1 else outputs
+
+    def differing_codes(self, *inputs: Tensor, **named: Tensor) -> dict[TensorEnd, Difference]:
+        """Count by quantization point where fake quantizers give other codes than the target.
+
+        Each layer gets the target's own inputs, so that one difference is counted once. In float32
+        what differs are ties and what float32 rounds across them.
+        """
+        return differing_codes(self, *inputs, **named)
 
     @property
     def program(self) -> Program:
@@ -183,7 +189,7 @@ class QuantizedModule(nn.Module):
         """Collect the codes of every quantized tensor, int64, of the last forward pass within.
 
         Where the codes are the target's, what is collected is what the fake quantizer would have
-        made of the same inputs: see `intact.improve.learn.bits.differing_codes`.
+        made of the same inputs: see `differing_codes`.
         """
         self._observed = {}
         try:
@@ -344,15 +350,9 @@ class QuantizedModule(nn.Module):
     def _begin(self, codes: Mapping[TensorEnd, Tensor]) -> _Pass:
         return _Pass(codes, {node: self._norm(node).statistics() for node in self._normed})
 
-    def _run(
-        self,
-        program: Program,
-        first: int,
-        end: int,
-        values: Values,
-        each_pass: _Pass,
-    ) -> None:
+    def _run(self, each_pass: _Pass, first: int, end: int, values: Values) -> None:
         """Run some of the instructions, and forget what nothing reads afterwards."""
+        program = self.program
         for index in range(first, end):
             instruction = program.instructions[index]
             results = self._step(instruction, values, each_pass)
@@ -414,28 +414,6 @@ class QuantizedModule(nn.Module):
         if self._observed is not None:
             self._observed[step.end] = codes.detach().long()
         return straight_through(bias, codes * scale)
-
-    def _run_in_segments(self, program: Program, values: Values, each_pass: _Pass) -> None:
-        """Run with gradient checkpointing: between segments only what crosses is kept."""
-        count = len(program.instructions)
-        edges = [round(count * k / self.segments) for k in range(self.segments + 1)]
-        constants = {name: values.pop(name) for name in self.constants.keys}
-        for first, end in itertools.pairwise(edges):
-
-            def segment(
-                *tensors: Tensor,
-                at: tuple[int, int] = (first, end),
-                names: tuple[str, ...] = tuple(values),
-            ) -> Values:
-                inside = {**constants, **dict(zip(names, tensors, strict=True))}
-                self._run(program, *at, inside, each_pass)
-                return {key: each for key, each in inside.items() if key not in constants}
-
-            run: Callable[..., Any] = checkpoint
-            crossing = run(segment, *values.values(), use_reentrant=False)
-            values.clear()
-            values.update(crossing)
-        values.update({k: v for k, v in constants.items() if k in program.outputs})
 
 
 def _refuse_unsupported(graph: Graph) -> None:
