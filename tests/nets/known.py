@@ -12,6 +12,8 @@ every second sum is a tie, or with a constant each."""
 
 _FEW_VALUES = {"Hardmax", "Sign"}
 """Functions of which the results are few numbers: a tie there is one in many places."""
+_CANCELLING = {"Div", "Sub"}
+"""Functions that give one number where both operands are the same tensor."""
 
 _FLOATS = {"Cos", "Exp", "GRU", "LSTM", "Log", "Pow", "RNN", "Sin"}
 """What LiteRT computes in float where codes have 16 bits."""
@@ -25,7 +27,7 @@ def is_known(net: Net, finding: Finding) -> bool:
     target, name = finding.pair
     operators = {each.operator for each in net.instructions}
     if name == "onnx_qdq" and finding.kind == "bits":
-        share = 1.0 if operators & _FEW_VALUES else _RARE.get(target, -1.0)
+        share = 1.0 if _has_few_values(net) else _RARE.get(target, -1.0)
         return target in _RARE and finding.largest <= 1 and finding.share <= share
     if name == "onnx_qdq" and finding.kind == "agreement":
         # Each layer is compared by itself; behind, what a step off does grows without a bound: a
@@ -41,3 +43,12 @@ def is_known(net: Net, finding: Finding) -> bool:
         # AVX2 on processors that have more.
         return bool(operators & _NORMALIZATIONS)
     return False
+
+
+def _has_few_values(net: Net) -> bool:
+    """Whether some tensor has few numbers, or one, wherever the samples have which."""
+    return any(
+        node.op_type in _FEW_VALUES
+        or (node.op_type in _CANCELLING and len(set(node.input)) < len(node.input))
+        for node in net.model().graph.node
+    )

@@ -117,18 +117,32 @@ def test_reduced_rows_have_their_scales(product: str, reader: str, tmp_path: Pat
     assert kept(model) == 1
 
 
+ROWS: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "ReduceMin": lambda b, y: b.node("ReduceMin", y, axes=[2], keepdims=0),
+    "ReduceMax": lambda b, y: b.node("ReduceMax", y, axes=[2], keepdims=0),
+    "ReduceL2": lambda b, y: b.node("ReduceL2", y, axes=[2], keepdims=0),
+    "ReduceProd": lambda b, y: b.node("ReduceProd", y, axes=[2], keepdims=0),
+    "keepdims": lambda b, y: b.node("ReduceMean", y, axes=[2], keepdims=1),
+    "GlobalAveragePool": lambda b, y: b.node("GlobalAveragePool", y),
+}
+
+
 @pytest.mark.runtime_fact("openvino")
-@pytest.mark.parametrize("reduction", ["ReduceMin", "ReduceMax"])
+@pytest.mark.parametrize("reduction", ROWS)
 @pytest.mark.parametrize("behind", ["Mul", "Add"])
-def test_rows_that_lose_an_axis_keep_their_places(
-    reduction: str, behind: str, tmp_path: Path
+@pytest.mark.parametrize("convolution", ["before", "beside"])
+def test_reduced_rows_keep_their_places(
+    reduction: str, behind: str, convolution: str, tmp_path: Path
 ) -> None:
     pytest.importorskip("openvino")
     b = ModelBuilder()
     x = b.input("rows", ["batch", 4, 8])
-    rows = b.node("Tanh", b.node("Conv", x, b.weight(4, 4, 3), b.weight(4)))
-    reduced = b.node(reduction, rows, axes=[2], keepdims=0)
-    model, expected = written(b, [b.node(behind, reduced, b.weight(4))])
+    y = b.node("Conv", x, b.weight(4, 4, 3), b.weight(4))
+    is_before = convolution == "before"
+    reduced = ROWS[reduction](b, b.node("Tanh", y if is_before else x))
+    constant = b.weight(4, 1) if reduction in ("keepdims", "GlobalAveragePool") else b.weight(4)
+    result = b.node(behind, reduced, constant)
+    model, expected = written(b, [result] if is_before else [y, result])
     assert_agrees(b, model, expected, tmp_path)
     assert kept(model) == 1
 
