@@ -72,8 +72,8 @@ class Row:
     in_openvino: str = ""
 
 
-def train(row: str, epochs: int, augment: tuple[str, ...]) -> Row:
-    """Quantize, train and evaluate."""
+def train(row: str, epochs: int, augment: tuple[str, ...], output: Path | None) -> Row:
+    """Quantize, train and evaluate; store the result, if there is a folder for it."""
     name, target, weight_bits, activation_bits, quantizers, *rest = row.split(":")
     model = next(each for each in MODELS if each.name == name)
     widths = {"weight_bits": int(weight_bits), "activation_bits": int(activation_bits)}
@@ -92,11 +92,12 @@ def train(row: str, epochs: int, augment: tuple[str, ...]) -> Row:
         epochs=epochs,
         quantizers=quantizers,
         augment=augment,
+        output=None if output is None else output / row.replace(":", "-"),
         label_weight=0.0 if "nolabels" in rest else None,
         report=lambda epoch: print(f"  {row}: {epoch}", file=sys.stderr, flush=True),
     )
     seconds = time.perf_counter() - start
-    after = intact.evaluate(trained, TEST)
+    after = intact.evaluate(trained, TEST, float_model=model.path)
     assert before.accuracy is not None
     assert after.accuracy is not None
     assert trained.trained is not None
@@ -107,8 +108,8 @@ def train(row: str, epochs: int, augment: tuple[str, ...]) -> Row:
         *after.accuracy.top1[:1],
         before.accuracy.top1[1],
         after.accuracy.top1[1],
-        100 * difference.low,
-        100 * difference.high,
+        difference.low,
+        difference.high,
         trained.trained.best,
         seconds,
         differing,
@@ -213,6 +214,7 @@ def main() -> None:
     parser.add_argument("--speed", action="store_true")
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--append", type=Path, help="a file of JSON lines to add the rows to")
+    parser.add_argument("--output", type=Path, help="a folder for the trained results")
     given = parser.parse_args()
     if given.speed:
         for name, ratio in speed(given.repeats, 64).items():
@@ -221,7 +223,7 @@ def main() -> None:
     print("row, float, before, after [difference to float, 95 %], epoch, s, codes that differ")
     augment = tuple(each for each in given.augment.split(",") if each)
     for row in given.rows.split(","):
-        found = train(row, given.epochs, augment)
+        found = train(row, given.epochs, augment, given.output)
         print(
             f"{found.row:40} {found.float_top1:6.2f} {found.before:6.2f} {found.after:6.2f} "
             f"[{found.low:+.2f}, {found.high:+.2f}] {found.best_epoch:3d} {found.seconds:6.0f} "

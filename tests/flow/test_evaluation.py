@@ -50,6 +50,21 @@ def test_accuracies_are_those_of_the_two_models(digits: Result, digits_test: Ima
     assert found.bytes[0] > found.bytes[1] > 0
 
 
+def test_the_float_model_may_be_another(
+    digits: Result, digits_model: object, digits_test: Images
+) -> None:
+    data = {"image": digits_test.image[:20]}
+    own, given = (intact.evaluate(digits, data, float_model=each) for each in (None, digits_model))
+    assert given.sqnr_db == pytest.approx(own.sqnr_db, abs=0.1)
+    b = ModelBuilder()
+    b.node("Relu", b.input("image", ["batch", 1, 8, 8]), out="other")
+    b.output("other", ["batch", 1, 8, 8])
+    with pytest.raises(UsageError, match=r"the float model has outputs .*give the model that was"):
+        intact.evaluate(digits, data, float_model=b.build())
+    with pytest.raises(UsageError, match="quantized already"):
+        intact.evaluate(digits, data, float_model=digits.exported.model)
+
+
 def test_without_labels_the_float_model_is_the_reference(
     digits: Result, digits_test: Images
 ) -> None:

@@ -76,6 +76,17 @@ def test_a_trained_result_is_one_like_any_other(out: Path, say: Say) -> None:
     assert [json.loads(line)["number"] for line in lines] == [0, 1, 2, 3, 4]
 
 
+def test_a_trained_result_is_compared_with_the_model_before(out: Path, say: Say) -> None:
+    trained(say)
+    evaluate = ("evaluate", "trained", "-d", "test.npz")
+    assert "the trained network without its quantizers" in say(*evaluate)
+    before = json.loads(say("evaluate", "narrow", "-d", "test.npz", "--json"))
+    for model in ("narrow", str(demo.model_path())):
+        after = json.loads(say(*evaluate, "--float-model", model, "--json"))
+        assert not after["float_is_trained"]
+        assert after["accuracy"]["top1"][0] == before["accuracy"]["top1"][0]
+
+
 def test_its_recipe_gives_the_same_bytes(out: Path, say: Say) -> None:
     trained(say, "--augment", "shift", "--quantizers", "lsq+", "--batch-norm", "frozen")
     say("train", "--recipe", "trained/recipe.toml", "-o", "again", "--threads", "1")

@@ -10,7 +10,7 @@ from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
 from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
-from intact.flow.sources import load_result
+from intact.flow.sources import float_graph, load_result
 from intact.recipe.declare import public
 from intact.recipe.reports import EdgeOptions, EvaluateOptions, LayerOptions
 
@@ -27,6 +27,7 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
     return evaluate_result(
         loaded,
         _open(options, loaded),
+        reference=None if options.float_model is None else float_graph(options.float_model),
         batch=options.batch,
         threads=options.threads,
         metric=metric,

@@ -26,6 +26,7 @@ from intact.flow.latency import latencies
 from intact.flow.result import Result
 from intact.formats.onnx_qdq.run import QdqRuntime
 from intact.formats.registry import ONNX_QDQ
+from intact.graph import Graph
 from intact.numerics.metrics import (
     AccuracyDifference,
     ErrorSums,
@@ -54,6 +55,7 @@ def evaluate_result(
     result: Result,
     samples: Samples,
     *,
+    reference: Graph | None = None,
     batch: int = 100,
     threads: int = 0,
     metric: Metric | None = None,
@@ -64,6 +66,7 @@ def evaluate_result(
     Args:
         result: What quantization gave.
         samples: Evaluation data, with ``labels`` if there are any.
+        reference: The float model to compare with; None for the result's own.
         batch: Samples in one run, also for the latency.
         threads: Threads inside one operator; 0 lets the runtime choose.
         metric: Scores all outputs of each model after the pass. Only then are they all kept in
@@ -74,14 +77,17 @@ def evaluate_result(
     Raises:
         DataError: The data does not fit the model, there are not as many labels as samples, or
             the metric fails.
-        UsageError: ``batch`` or ``threads`` is out of range.
+        UsageError: ``batch`` or ``threads`` is out of range, or the reference has other inputs or
+            outputs.
     """
     for what, number in (("batch", batch), ("top_k", top_k)):
         if number < 1:
             raise UsageError(f"{what} is {number}", remedy="give 1 or more")
     samples = replace(samples, keep_references=metric is not None)
     size = samples.batch_size(batch)
-    float_model = FloatModel(result.plan.graph, threads=threads)
+    graph = result.plan.graph if reference is None else reference
+    _refuse_other_ends(graph, result.plan.graph)
+    float_model = FloatModel(graph, threads=threads)
     runtime, quantized = _runs(result, threads)
     seen, first = _run_both(float_model, quantized, samples, size, metric)
     scores = seen.scores()
@@ -107,6 +113,7 @@ def evaluate_result(
         codes=samples.codes,
         why_no_labels=samples.why_no_labels,
         warnings=_warnings(scores, labels, error),
+        float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
     if next(iter(result.exports)) == ONNX_QDQ:  # run by what it is deployed to
@@ -114,8 +121,21 @@ def evaluate_result(
         timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
         evaluation.latency_ms, evaluation.speedup = timed.milliseconds, timed.ratio
         evaluation.latency_runs = timed.runs
-    is_other = result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
+    is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
     return _without_float(evaluation) if is_other else evaluation
+
+
+def _refuse_other_ends(reference: Graph, graph: Graph) -> None:
+    """Refuse a float model that cannot be compared by the names of inputs and outputs."""
+    for what in ("inputs", "outputs"):
+        ends = (getattr(each, what) for each in (reference, graph))
+        names, own = ({str(value.name) for value in values} for values in ends)
+        if names != own:
+            raise UsageError(
+                f"the float model has {what} {', '.join(sorted(names))}, the quantized one "
+                f"{', '.join(sorted(own))}",
+                remedy="give the model that was quantized",
+            )
 
 
 def _run_both(

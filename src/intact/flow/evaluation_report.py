@@ -10,6 +10,11 @@ from intact.engines.exact_sums import EXACT, SATURATES
 from intact.flow.text import Figures, decibels, kilobytes, times
 from intact.numerics.metrics import AccuracyDifference
 
+_TRAINED = (
+    "float is the trained network without its quantizers; --float-model MODEL compares with the "
+    "model before training"
+)
+
 
 @dataclass
 class Accuracy:
@@ -70,6 +75,8 @@ class Evaluation:
             what remains of it without its codes computes something else. Figures of the float model
             and differences are then NaN, and the agreement is None.
         codes: Inputs whose data was taken as codes: both models got the numbers of these.
+        float_is_trained: Whether the float model is not the one that was quantized, but has the
+            weights that were trained since.
     """
 
     samples: int
@@ -92,6 +99,7 @@ class Evaluation:
     remedy: str = ""
     why_no_float: str = ""
     codes: tuple[str, ...] = ()
+    float_is_trained: bool = False
 
     def __repr__(self) -> str:
         """Name the figures that matter most."""
@@ -115,6 +123,8 @@ class Evaluation:
             word = "run" if set(self.latency_runs) == {1} else "runs"
             title += f"; latency of {self.latency_batch} at once, median of {runs} {word}"
         lines = [self.why_no_float] if self.why_no_float else list(self._errors())
+        if self.float_is_trained:
+            lines.append(_TRAINED)
         if EXACT in self.runtime:
             remedy = f": {self.remedy}" if self.remedy else ""
             lines.append(f"{SATURATES}; {EXACT} avoids that, and is slower{remedy}")

@@ -19,6 +19,7 @@ from intact.formats.registry import (
     model_reader,
     open_model,
 )
+from intact.graph import Graph, normalize
 from intact.targets import Target, load_target
 
 if TYPE_CHECKING:
@@ -29,6 +30,7 @@ __all__ = [
     "QuantizedSource",
     "default_target",
     "deployment_of",
+    "float_graph",
     "load_result",
     "names_deployed",
     "names_result",
@@ -45,6 +47,18 @@ def load_result(result: Result | str | Path) -> Result:
         PlanError: The folder is not one that ``quantize`` wrote.
     """
     return result if isinstance(result, Result) else Result.load(result)
+
+
+def float_graph(model: Result | ModelSource) -> Graph:
+    """Read a float model: from a file, or from a result or its folder.
+
+    Raises:
+        UsageError: The model is quantized.
+        IntactError: It cannot be read.
+    """
+    if isinstance(model, Result) or names_result(model):
+        return load_result(model).plan.graph
+    return normalize(_float_source(model).model)
 
 
 def deployment_of(target: Target, formats: Sequence[str] | None, io: str) -> Deployment:
@@ -92,10 +106,14 @@ def original_of(model: ModelSource, *, threads: int = 0) -> Original:
     """
     if model_reader(model) is None:
         return Original(model, threads)
-    opened = open_model(model)
+    return Original(_float_source(model).model, threads)
+
+
+def _float_source(model: ModelSource) -> FloatSource:
+    opened = open_source(model)
     if isinstance(opened, QuantizedSource):
         raise UsageError("the model is quantized already", remedy="give the float model")
-    return Original(opened.model, threads)
+    return opened
 
 
 def default_target(model: ModelSource) -> str:

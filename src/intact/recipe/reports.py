@@ -66,6 +66,13 @@ class EvaluateOptions(LabelOptions, ComparisonOptions):
     result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
     data: DataSource = required(DATA, SAMPLES, flag="--data", short="-d", in_python=ARRAYS)
     _: KW_ONLY
+    float_model: Any = option(
+        RUNNABLE,
+        None,
+        "The float model to compare with, or a folder that has it; left out, that of FOLDER, which "
+        "after training is the trained one.",
+        in_python="A result will do too.",
+    )
     metric: str | MetricFunction | Metric | None = option(
         Given("MODULE:FUNCTION, or a function", (), "MODULE:FUNCTION"),
         None,
