@@ -207,6 +207,32 @@ def test_every_parameter_gets_a_gradient() -> None:
             assert not missing, (target, missing)
 
 
+@pytest.mark.parametrize(("op", "gates"), [("LSTM", 4), ("GRU", 3), ("RNN", 1)])
+def test_recurrent_layers_and_slopes_are_trained(op: str, gates: int) -> None:
+    b = ModelBuilder()
+    x = b.input("x", [5, "batch", 6])
+    constants = [
+        b.weight(1, gates * 4, 6, name="w"),
+        b.weight(1, gates * 4, 4, name="r"),
+        b.weight(1, gates * 8, name="b"),
+    ]
+    states = b.node(op, x, *constants, hidden_size=4)
+    b.node("PRelu", states, b.weight(4, name="slope"), out="y")
+    b.output("y")
+    model = b.build()
+    module = QuantizedModule(calibrated(model))
+    before = module.float_state_dict()
+    assert set(before) == {"w", "r", "b", "slope"}
+    before = {name: tensor.clone() for name, tensor in before.items()}
+    module(torch.randn(5, 3, 6)).square().mean().backward()
+    torch.optim.SGD(module.weight_parameters(), lr=0.1).step()
+    written = trained_plan(module).graph
+    for name, tensor in before.items():
+        array = written.constant(written.value(name))
+        assert array is not None
+        assert not np.array_equal(array, tensor.numpy()), name
+
+
 def test_weights_have_the_names_of_the_model() -> None:
     b = ModelBuilder()
     x = b.input("x", ["batch", 3, 4, 4])

@@ -13,8 +13,9 @@ from intact.graph import Graph, OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.graph import IMPLICIT_SLOT
 from intact.plan import QuantizedGraph, TensorEnd
 
-_AFFINE = frozenset({"PRelu"})
-"""Operators beside normalizations whose PARAMETER inputs are learned in training."""
+_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
+"""Operators beside normalizations whose float PARAMETER inputs are learned in training."""
+_SLOPE = ("PRelu", 1)
 _OFFSETS = frozenset({"Add", "Sub"})
 _FACTORS = frozenset({"Mul", "Div"})
 _MASK = 1e4
@@ -24,8 +25,8 @@ _MASK = 1e4
 def trainable(plan: QuantizedGraph, value: ir.Value) -> bool:
     """Tell whether training changes a constant.
 
-    That are weights, biases, and scales and offsets of normalizations and PRelu; of operands of
-    Add and Sub those with more than one element, unless they mask, and of Mul and Div vectors.
+    That are weights and biases, also of recurrent layers, scales and offsets of normalizations, and
+    slopes of PRelu; of operands of Add and Sub those with more than one element, unless they mask, and of Mul and Div vectors.
     Integers of a quantized model that was read are not trained.
     """
     readers = [(n, s) for n, s in plan.graph.consumers(value) if s != IMPLICIT_SLOT]
@@ -41,10 +42,10 @@ def _learned(node: ir.Node, slot: int, array: np.ndarray) -> bool:
     spec, role = op_spec(node), input_role(node, slot)
     if spec is None:
         return False
-    if role in (Role.WEIGHT, Role.BIAS):
+    if role in (Role.WEIGHT, Role.BIAS) or (node.op_type, slot) == _SLOPE:
         return True
     if role is Role.PARAMETER:
-        return spec.kind is OpKind.NORMALIZATION or node.op_type in _AFFINE
+        return spec.kind is OpKind.NORMALIZATION or node.op_type in _RECURRENT
     if role is not Role.DATA or array.size < 2:
         return False
     if node.op_type in _OFFSETS:
