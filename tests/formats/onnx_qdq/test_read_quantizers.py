@@ -17,6 +17,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import ModelError
 from intact.formats.base.format import QuantizedSource
 from intact.formats.onnx_qdq.read import read_qdq
+from intact.formats.onnx_qdq.reader.quantizers import is_quantizer
 from intact.formats.onnx_qdq.reader.translate import translate_quantizers
 from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.openvino.write import write_openvino
@@ -571,3 +572,9 @@ def test_a_model_that_torch_trained_and_exported(tmp_path: Path) -> None:
     assert (np.abs(found - wanted) < 1e-5).mean() > 0.99
     spans = {(p.config.quant_min, p.config.quant_max) for p in quantization_points(plan)}
     assert spans == {(0, 127), (-128, 127)}
+
+
+def test_unknown_quantizers_are_told_in_every_domain_but_the_runtime_s() -> None:
+    for domain, is_told in (("", True), ("custom", True), ("com.microsoft", False)):
+        node = ir.Node(domain, "FakeQuantizeDorefaPerchannel", [])
+        assert is_quantizer(node) is is_told, domain

@@ -65,8 +65,9 @@ def is_quantizer(node: ir.Node) -> bool:
     if any(name in family.refused and domain in family.domains for family in FAMILIES):
         return True
     lower = name.lower()
-    is_named_so = ("fake" in lower and "quant" in lower) or lower in {"quant", "intquant"}
-    return is_named_so and domain not in _OTHER_DOMAINS
+    if "fake" in lower and "quant" in lower:
+        return domain == "" or domain not in _OTHER_DOMAINS  # no operator of ONNX is named so
+    return lower in {"quant", "intquant"} and domain not in _OTHER_DOMAINS
 
 
 def read_quantizer(node: ir.Node) -> Grid:
