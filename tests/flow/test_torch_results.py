@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 import intact
+from intact.plan import NoteKind
 from tests.models import residual_net
 
 torch = pytest.importorskip("torch")
@@ -56,6 +57,14 @@ def test_formats_and_preprocessing_come_from_what_a_module_was_made_of(tmp_path:
     assert list(made.exports) == list(result.exports)
     assert made.preprocess == result.preprocess
     assert made.preprocess.mean == (0.5,)
+
+
+def test_notes_of_what_was_exported_are_told_once() -> None:
+    result = intact.quantize(residual_net(), example(), weight_bits=4, threads=1)
+    trained = intact.train(result, example(), epochs=1, threads=1)
+    assert any(each.kind is NoteKind.EXPORT for each in result.plan.notes)
+    for each in (trained, intact.from_torch(intact.to_torch(trained))):
+        assert len(set(each.plan.notes)) == len(each.plan.notes)
 
 
 def test_what_was_read_is_not_trained_and_the_remedy_says_so(tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from intact.flow.sources import deployment_of, load_result, open_source, target_
 from intact.flow.torch_models import exported, is_module, require_torch
 from intact.formats.base.format import Io, QuantizedSource
 from intact.graph.normalization import normalize
-from intact.plan import NoteKind, Overrides, build_plan
+from intact.plan import Overrides, build_plan
 from intact.plan.preparation import graphs_for
 
 if TYPE_CHECKING:
@@ -82,7 +82,6 @@ def written(
     origin = module.origin if result is None else _origin_of(result)
     deployment = deployment_of(plan.target, formats or origin.formats, io)
     plan = replace(plan, provenance=plan.provenance.trained_by(str(module.learning)))
-    plan = replace(plan, notes=tuple(n for n in plan.notes if n.kind is not NoteKind.EXPORT))
     made = deployment.result(plan, None, origin.preprocess)
     run_once(made)
     return made

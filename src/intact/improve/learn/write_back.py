@@ -14,7 +14,7 @@ from intact.graph import Graph, bias_slot, weight_slot
 from intact.graph.batch_norm import remember
 from intact.improve.learn.instructions import quantizer_keys
 from intact.improve.learn.quantizers import Quantizer
-from intact.plan import QuantizedGraph
+from intact.plan import NoteKind, QuantizedGraph
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,13 +29,14 @@ def trained_plan(module: QuantizedModule) -> QuantizedGraph:
     """Return the plan with what a module has learned; the module's own is not changed.
 
     Scales of biases follow, and as in calibration a weight's scale is raised where its bias would
-    overflow.
+    overflow. Notes of what was exported go: it is exported again.
 
     Raises:
         CalibrationError: A parameter is not finite.
     """
     plan = module.plan.copy()
-    plan = replace(plan, graph=_trained_graph(module))
+    notes = tuple(each for each in plan.notes if each.kind is not NoteKind.EXPORT)
+    plan = replace(plan, graph=_trained_graph(module), notes=notes)
     for key, point in quantizer_keys(module.plan).values():
         quantizer = module.quantizers[key]
         if not isinstance(quantizer, Quantizer) or quantizer.ratio is None:
