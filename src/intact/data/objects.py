@@ -87,7 +87,7 @@ def holds_images(source: Any) -> bool:
     """
     if is_image(source) and not isinstance(source, str | Path):
         return True
-    if not (isinstance(source, list | tuple) or _is_indexed(source)):
+    if not (isinstance(source, list | tuple) or is_indexed(source)):
         return False
     try:
         first: Any = source[0]
@@ -172,7 +172,7 @@ def _loader_count(loader: Any) -> int | None:
 
 
 def _table(source: Any, specs: Specs, limit: int | None) -> Opened:
-    if not _is_indexed(source):  # a stream
+    if not is_indexed(source):  # a stream
         return Opened(source, "the dataset", "row", holds=Holds.SAMPLES, is_table=True)
     opened = _indexed(source, specs, limit)
     return msgspec.structs.replace(opened, unit="row", is_table=True)
@@ -234,11 +234,16 @@ def _has_columns(source: object) -> bool:
     return hasattr(source, "column_names") and hasattr(source, "__iter__")
 
 
-def _is_indexed(source: object) -> bool:
+def is_indexed(source: object) -> bool:
     """Tell what has places from mappings, and from what has its own order of iteration."""
     has_places = all(hasattr(type(source), each) for each in ("__len__", "__getitem__"))
     is_own = hasattr(type(source), "__iter__") and not _has_columns(source)
     return has_places and not is_own and not isinstance(source, Mapping)
+
+
+def is_function(source: object) -> bool:
+    """Tell functions, which return data, from models, which are called with samples."""
+    return isinstance(source, _FUNCTIONS)
 
 
 def _is_iterable(source: object) -> bool:
@@ -257,12 +262,12 @@ KINDS: tuple[Kind, ...] = (
         lambda each: isinstance(each, list | tuple),
         _list,
     ),
-    Kind("a dataset with a length", _is_indexed, _indexed),
+    Kind("a dataset with a length", is_indexed, _indexed),
     Kind("an iterator", lambda each: isinstance(each, Iterator), _iterator),
     Kind("an iterable of such", _is_iterable, _iterable),
     Kind(
         "a function that returns one",
-        lambda each: isinstance(each, _FUNCTIONS),
+        is_function,
         _function,
     ),
 )

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from intact.data.images.steps import ImageSteps
+from intact.data.preprocess import Preprocess
 from intact.errors import DataError, MissingExtraError
 from intact.recipe.kinds import is_instance
 
@@ -48,34 +51,48 @@ def with_exported(options: O) -> O:
     given: Any = options
     if not is_module(given.model):
         return options
-    model, data = exported(given.model, given.data, given.example)
+    from intact.flow.quantize import preprocess_of
+
+    image = (preprocess_of(given) or Preprocess()).image
+    model, data = exported(
+        given.model, given.data, given.example, transform=given.transform, image=image
+    )
     return options.but(model=model, data=data, example=None)
 
 
-def exported(module: Any, data: object, example: object = None) -> tuple[ir.Model, object]:
+def exported(
+    module: Any,
+    data: object,
+    example: object = None,
+    *,
+    transform: Callable[[Any], Any] | None = None,
+    image: ImageSteps | None = None,
+) -> tuple[ir.Model, object]:
     """Export a module; return its ONNX model, and the data with its first batch still in it.
 
     Args:
         module: A ``torch.nn.Module``.
         data: Samples; None where there are none.
         example: A batch of its inputs; None takes the first of the data.
+        transform: Applied to samples of the data first.
+        image: The steps of images.
 
     Raises:
         ModelError: torch cannot export it.
         DataError: There is no example.
     """
     require_torch()
-    from intact.improve.learn.example import as_example, example_of
-    from intact.improve.learn.export import argument_names
+    from intact.improve.learn.example import Preparation, as_example, example_of
+    from intact.improve.learn.export import argument_names, optional_names
     from intact.improve.learn.export import exported as export
 
     if example is not None:
-        inputs = as_example(argument_names(module), example)
+        inputs = as_example(argument_names(module), example, optional_names(module))
     elif data is None:
         raise DataError(
             "a torch.nn.Module is exported with a batch of its inputs, and there is none",
             remedy="give example=, a tensor, a tuple or a dict, or data",
         )
     else:
-        inputs, data = example_of(module, data)
+        inputs, data = example_of(module, data, Preparation(transform, image or ImageSteps()))
     return export(module, inputs), data

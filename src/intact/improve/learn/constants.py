@@ -26,7 +26,8 @@ def trainable(plan: QuantizedGraph, value: ir.Value) -> bool:
     """Tell whether training changes a constant.
 
     That are weights and biases, also of recurrent layers, scales and offsets of normalizations, and
-    slopes of PRelu; of operands of Add and Sub those with more than one element, unless they mask, and of Mul and Div vectors.
+    slopes of PRelu; of operands of Add and Sub those with more than one element, unless they mask,
+    and of Mul and Div vectors.
     Integers of a quantized model that was read are not trained.
     """
     readers = [(n, s) for n, s in plan.graph.consumers(value) if s != IMPLICIT_SLOT]

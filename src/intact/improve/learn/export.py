@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import copy
 import inspect
 import io
 import logging
@@ -36,10 +37,10 @@ def exported(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Tensor]
     dynamic: Any = {name: _free(t, free) for name, t in wide.items()}
     if listed:
         dynamic = tuple(_free(tensor, free) for tensor in listed)
-    with _evaluating(module), _quiet():
+    with _evaluating(_in_float32(module)) as evaluated, _quiet():
         try:
             program = torch.onnx.export(
-                module,
+                evaluated,
                 listed,
                 kwargs=wide or None,
                 dynamo=True,
@@ -68,6 +69,33 @@ def argument_names(module: nn.Module) -> list[str]:
     return needed or [each.name for each in named[:1]]
 
 
+def optional_names(module: nn.Module) -> list[str]:
+    """Return the arguments of ``forward`` that have a default."""
+    parameters = inspect.signature(module.forward).parameters.values()
+    kinds = (inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY)
+    empty = inspect.Parameter.empty
+    return [each.name for each in parameters if each.kind in kinds and each.default is not empty]
+
+
+def runs(module: nn.Module, example: Mapping[str, Tensor]) -> bool:
+    """Tell whether a module computes with two samples of a batch."""
+    inputs = {name: tensor.detach().cpu()[:2] for name, tensor in example.items() if tensor.ndim}
+    inputs = {name: inputs.get(name, tensor) for name, tensor in example.items()}
+    with _evaluating(_in_float32(module)) as evaluated, _quiet(), torch.no_grad():
+        try:
+            evaluated(**inputs)
+        except Exception:  # whatever forward raises
+            return False
+    return True
+
+
+def _in_float32(module: nn.Module) -> nn.Module:
+    """Return a module whose weights are float32, which is what targets have."""
+    if any(each.dtype is not torch.float32 for each in module.parameters()):
+        return copy.deepcopy(module).float()
+    return module
+
+
 def _two(tensor: Tensor) -> Tensor:
     """Return two samples or more: torch takes an axis of one for fixed."""
     tensor = tensor.detach().cpu()
@@ -91,7 +119,7 @@ def _reason(error: BaseException) -> str:
 
 
 @contextlib.contextmanager
-def _evaluating(module: nn.Module) -> Iterator[None]:
+def _evaluating(module: nn.Module) -> Iterator[nn.Module]:
     """Put a module and its parts into evaluation mode within, on the CPU."""
     modes = {each: each.training for each in module.modules()}
     tensors = (*module.parameters(), *module.buffers())
@@ -100,7 +128,7 @@ def _evaluating(module: nn.Module) -> Iterator[None]:
         module.eval()
         if device.type != "cpu":
             module.cpu()
-        yield
+        yield module
     finally:
         if device.type != "cpu":
             module.to(device)
