@@ -136,7 +136,8 @@ def test_a_dict_gives_inputs_with_defaults_too_but_no_labels() -> None:
 
 
 def test_no_samples_are_said_to_be_none() -> None:
-    for data in ([], iter([]), DataLoader(TensorDataset(X[:0]), 4)):
+    nothing: list[Any] = [[], iter([]), DataLoader(TensorDataset(X[:0]), 4)]
+    for data in nothing:
         with pytest.raises(DataError, match=r"no samples: the .* gives none"):
             example_of(classifier(), data)
 
