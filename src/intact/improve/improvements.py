@@ -35,6 +35,12 @@ def _weight_scales(plan: QuantizedGraph, samples: Samples) -> QuantizedGraph:
     return refine_weight_scales(plan, samples)
 
 
+def _rounding(plan: QuantizedGraph, samples: Samples) -> QuantizedGraph:
+    from intact.improve.refine.rounding import refine_rounding
+
+    return refine_rounding(plan, samples)
+
+
 REWRITES: Mapping[str, Callable[[Graph], Graph]] = MappingProxyType({"equalize": _equalize})
 """Passes over float models, by name. A rewrite returns another graph with the same nodes and does
 not change its input. Its module is imported when it runs: plain quantizing needs none."""
@@ -45,7 +51,7 @@ NOTES: Mapping[str, Callable[[Graph], tuple[str, ...]]] = MappingProxyType(
 """For each rewrite a function that lists parts of a graph that it cannot change."""
 
 REFINEMENTS: Mapping[str, Callable[[QuantizedGraph, Samples], QuantizedGraph]] = MappingProxyType(
-    {"weight-scales": _weight_scales}
+    {"weight-scales": _weight_scales, "rounding": _rounding}
 )
 """Passes over plans with scales, by name. A refinement returns another plan and does not change its
 input. Its module is imported when it runs: plain quantizing needs none."""

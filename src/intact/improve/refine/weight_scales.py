@@ -100,7 +100,7 @@ def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
         node = chain[0]
         slot = weight_slot(node)
         point = None if slot is None else walk.points.at_input.get((str(node.name), slot))
-        if point is None or slot is None or not _is_free(plan, node, slot, point):
+        if point is None or slot is None or not is_free(plan, node, slot, point):
             continue
         axis = point.config.granularity.axis
         if axis is not None and axis != output_channel_axis(node):
@@ -117,7 +117,7 @@ def _layers(plan: QuantizedGraph, walk: Walk) -> Iterator[_Layer]:
         )
 
 
-def _is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -> bool:
+def is_free(plan: QuantizedGraph, node: ir.Node, slot: int, point: QuantPoint) -> bool:
     """Tell whether the scale of a weight may be changed for this layer alone."""
     config = point.config
     ends = [TensorEnd.input(str(node.name), each) for each in (slot, bias_slot(node) or slot)]
@@ -161,7 +161,7 @@ def _best(layer: _Layer, stop: Stop) -> QuantParams:
     references = [layer.result(results[0], quantized=False) for results in stop.results]
     best, scales = np.full(params.scale.shape, -np.inf), params.scale.copy()
     for zoom in ZOOMS:
-        zoomed = _zoomed(config, params.scale, zoom)
+        zoomed = zoomed(config, params.scale, zoom)
         tried = QuantParams(zoomed, params.zero_point)
         codes = config.grid.quantize(weight, tried)
         cosines = _cosines(layer, stop, references, config.grid.dequantize(codes, tried))
@@ -171,7 +171,7 @@ def _best(layer: _Layer, stop: Stop) -> QuantParams:
     return QuantParams(scales.astype(np.float32), params.zero_point)
 
 
-def _zoomed(
+def zoomed(
     config: TensorQuantConfig, scale: npt.NDArray[np.float32], zoom: float
 ) -> npt.NDArray[np.float32]:
     zoomed = np.maximum(scale * np.float32(zoom), np.finfo(np.float32).tiny)

@@ -1,0 +1,174 @@
+"""Rounding of weights so that the result of the layer changes little, not each weight.
+
+A layer computes ``y = w x``. Rounding ``w`` to ``w + d`` changes it by ``d x``, on average over the
+inputs by ``d H d`` squared, with their second moments ``H = mean(x x)``. So what rounding one
+weight does is partly made good by those that are not rounded yet: rounded in turn, each passes its
+error on. With the upper triangle ``U`` of the Cholesky factorization of the inverse, ``inv(H) =
+transpose(U) U``, weight ``j`` passes ``(w_j - rounded) / U_jj * U_jk`` on to weight ``k``.
+
+Source: Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
+Transformers", algorithm 1; Frantar and Alistarh 2022, "Optimal Brain Compression". The order of the
+weights, those with the largest moments first, is that of the authors' program (``act_order``).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+Doubles = npt.NDArray[np.float64]
+
+_BLOCK = 64
+"""Weights that are rounded before their errors reach those behind, in one product."""
+_SWEEPS = 20
+"""Most passes over the weights; few move after the first ones."""
+
+
+@dataclass(frozen=True)
+class Levels:
+    """What weights are rounded to: ``scale * (code - zero_point)`` with codes ``low`` to ``high``.
+
+    Attributes:
+        scale: ``[..., outputs, 1]``, positive.
+        zero_point: Whole numbers, of that shape or one number.
+        low: The lowest code.
+        high: The highest.
+    """
+
+    scale: Doubles
+    zero_point: Doubles
+    low: int
+    high: int
+
+    def nearest(self, weight: Doubles) -> Doubles:
+        """Return the levels nearest to weights ``[..., outputs, any]``, ties to even."""
+        codes = np.rint(weight / self.scale) + self.zero_point
+        codes = np.clip(codes, self.low, self.high)
+        return np.asarray((codes - self.zero_point) * self.scale)
+
+
+def round_in_turn(weight: Doubles, moments: Doubles, levels: Levels, damping: float) -> Doubles:
+    """Round weights one after another, each passing its error on to those that follow.
+
+    Args:
+        weight: ``[groups, outputs, inputs]``.
+        moments: Second moments of the inputs of each group, ``[groups, inputs, inputs]``,
+            symmetric, without negative eigenvalues.
+        levels: Of the weights.
+        damping: What is added to the diagonal, as a share of its mean: moments of few samples are
+            singular, and errors that they seem to make good would be passed on without measure.
+
+    Returns:
+        Levels, of the shape of the weights. Inputs that are always zero are rounded to the nearest.
+    """
+    order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
+    ordered = np.take_along_axis(weight, order[:, None, :], axis=2)
+    upper = _factor(_reordered(moments, order), damping)
+    rounded = np.empty_like(ordered)
+    count = weight.shape[2]
+    for start in range(0, count, _BLOCK):
+        end = min(start + _BLOCK, count)
+        errors = _round_block(ordered, rounded, upper, levels, start, end)
+        ordered[:, :, end:] -= errors @ upper[:, start:end, end:]
+    result = np.empty_like(rounded)
+    np.put_along_axis(result, order[:, None, :], rounded, axis=2)
+    return result
+
+
+def _round_block(
+    weight: Doubles, rounded: Doubles, upper: Doubles, levels: Levels, start: int, end: int
+) -> Doubles:
+    """Round some columns, in place; return what each passes on, ``[groups, outputs, columns]``."""
+    errors = np.empty((*weight.shape[:2], end - start))
+    for column in range(start, end):
+        now = weight[:, :, column : column + 1]
+        near = levels.nearest(now)
+        rounded[:, :, column : column + 1] = near
+        error = (now - near) / upper[:, column, column][:, None, None]
+        weight[:, :, column + 1 : end] -= error * upper[:, None, column, column + 1 : end]
+        errors[:, :, column - start] = error[:, :, 0]
+    return errors
+
+
+def _reordered(moments: Doubles, order: npt.NDArray[np.intp]) -> Doubles:
+    rows = np.take_along_axis(moments, order[:, :, None], axis=1)
+    return np.asarray(np.take_along_axis(rows, order[:, None, :], axis=2))
+
+
+def _factor(moments: Doubles, damping: float) -> Doubles:
+    """Return the upper triangles of which the transposes times themselves are the inverses."""
+    count = moments.shape[1]
+    diagonal = np.diagonal(moments, axis1=1, axis2=2)
+    mean = diagonal.mean(axis=1, keepdims=True)
+    added = np.where(mean > 0, damping * mean, 1.0) + np.where(diagonal > 0, 0.0, mean)
+    damped = moments + added[:, :, None] * np.eye(count)
+    # inv(H) = inv(L).T inv(L) for H = L L.T; the factor wanted is upper triangular, so the order is
+    # turned around: with H turned = L L.T, inv(L) turned is an upper triangle U, inv(H) = U.T U.
+    lower = np.linalg.cholesky(damped[:, ::-1, ::-1])
+    return np.ascontiguousarray(np.linalg.inv(lower)[:, ::-1, ::-1])
+
+
+def descend(rounded: Doubles, wanted: Doubles, moments: Doubles, levels: Levels) -> Doubles:
+    """Move each weight to the level that is best while the others stay, as long as that helps.
+
+    What becomes smaller is ``r H r - 2 r a`` for the rounded weights ``r`` of each output: the mean
+    squared difference to the wanted result, but for a constant.
+
+    Source: Behdin et al. 2023, "QuantEase: Optimization-based Quantization for Language Models",
+    equation 6.
+
+    Args:
+        rounded: Levels to start from, ``[groups, outputs, inputs]``.
+        wanted: ``a``, the mean of the wanted result times the inputs, of that shape.
+        moments: ``H``, second moments of the inputs, ``[groups, inputs, inputs]``, with a positive
+            diagonal.
+        levels: Of the weights.
+
+    Returns:
+        Levels, of the shape of the weights.
+    """
+    found = rounded.copy()
+    rest = wanted - found @ moments
+    for _ in range(_SWEEPS):
+        moved = False
+        for start in range(0, found.shape[2], _BLOCK):
+            end = min(start + _BLOCK, found.shape[2])
+            block, before = rest[:, :, start:end].copy(), found[:, :, start:end].copy()
+            for column in range(start, end):
+                now = found[:, :, column : column + 1]
+                size = moments[:, column, column][:, None, None]
+                best = levels.nearest(now + block[:, :, column - start, None] / size)
+                step = best - now
+                if step.any():
+                    found[:, :, column : column + 1] = best
+                    block -= step * moments[:, None, column, start:end]
+            change = found[:, :, start:end] - before
+            if change.any():
+                moved = True
+                rest -= change @ moments[:, start:end]
+        if not moved:
+            break
+    return found
+
+
+def squared_error(
+    weight: Doubles, rounded: Doubles, wanted: Doubles, cross: Doubles, moments: Doubles
+) -> Doubles:
+    """Return the mean squared difference of ``weight x`` and ``rounded z`` of each output.
+
+    Args:
+        weight: ``[groups, outputs, inputs]``.
+        rounded: The same shape.
+        wanted: ``mean(x x)``, ``[groups, inputs, inputs]``.
+        cross: ``mean(x z)``.
+        moments: ``mean(z z)``.
+
+    Returns:
+        ``[groups, outputs]``, not negative.
+    """
+    own = np.einsum("goi,goi->go", weight @ wanted, weight)
+    both = np.einsum("goi,goi->go", weight @ cross, rounded)
+    other = np.einsum("goi,goi->go", rounded @ moments, rounded)
+    return np.maximum(own - 2 * both + other, 0.0)
