@@ -171,4 +171,4 @@ def squared_error(
     own = np.einsum("goi,goi->go", weight @ wanted, weight)
     both = np.einsum("goi,goi->go", weight @ cross, rounded)
     other = np.einsum("goi,goi->go", rounded @ moments, rounded)
-    return np.maximum(own - 2 * both + other, 0.0)
+    return np.asarray(np.maximum(own - 2 * both + other, 0.0))

@@ -50,7 +50,9 @@ class Moments:
         """
         groups, _, inputs, taps = layer.view(layer.weight).shape
         wide = inputs * taps
-        found = Moments(0, *(np.zeros((groups, wide)) for _ in range(2)), *_squares(groups, wide))
+        sums, squares = ((groups, wide), 2), ((groups, wide, wide), 3)
+        x_sum, z_sum, *rest = (np.zeros(shape) for shape, n in (sums, squares) for _ in range(n))
+        found = Moments(0, x_sum, z_sum, *rest)
         for in_float, quantized in batches:
             x, z = (multiplied(layer, array) for array in (in_float, quantized))
             found.count += x.shape[2]
@@ -67,6 +69,10 @@ class Moments:
         mine, others = vars(self).values(), vars(other).values()
         return Moments(*(a + b for a, b in zip(mine, others, strict=True)))
 
+    def is_finite(self) -> bool:
+        """Tell whether no sum is infinite or none at all."""
+        return all(np.isfinite(each).all() for each in (self.xx, self.zz))
+
     def means(self, *, centred: bool) -> tuple[Doubles, Doubles, Doubles]:
         """Return the means of x by x, x by z and z by z; centred, without those of x and z."""
         count = max(self.count, 1)
@@ -76,15 +82,9 @@ class Moments:
         x, z = self.x / count, self.z / count
         pairs = (x, x), (x, z), (z, z)
         xx, xz, zz = (
-            mean - a[:, :, None] * b[:, None, :]
-            for mean, (a, b) in zip(found, pairs, strict=True)
+            mean - a[:, :, None] * b[:, None, :] for mean, (a, b) in zip(found, pairs, strict=True)
         )
         return xx, xz, zz
-
-
-def _squares(groups: int, wide: int) -> tuple[Doubles, Doubles, Doubles]:
-    xx, xz, zz = (np.zeros((groups, wide, wide)) for _ in range(3))
-    return xx, xz, zz
 
 
 def multiplied(layer: Layer, array: Array) -> npt.NDArray[np.float32]:

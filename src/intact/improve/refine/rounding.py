@@ -6,20 +6,19 @@ rounding, and biases follow in closed form: the mean of each channel's result st
 
 Half of the samples decides what is tried, the other half what is kept: of several strengths of
 damping, and of rounding to nearest, the one with the least error on samples that it was not made
-of. So a layer never gets worse on these.
+of. So a layer's result never gets worse on these.
 
-Source: see `intact.numerics.second_order`; the bias is that of Nagel et al. 2019, "Data-Free
-Quantization Through Weight Equalization and Bias Correction", section 4.2, from samples.
+Source: `intact.numerics.second_order`. The bias: Nagel et al. 2019, "Data-Free Quantization Through
+Weight Equalization and Bias Correction", section 4.2, with means of samples.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 import msgspec
 import numpy as np
-import onnx_ir as ir
+import numpy.typing as npt
 
 from intact.calibrate.scales.bias import rescale_bias
 from intact.config import QuantState, TensorQuantConfig
@@ -39,7 +38,11 @@ ZOOMS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6)
 """Factors of the weight scales that are tried; the first keeps them."""
 DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
 """What is added to the diagonals of second moments, as shares of their mean."""
-_WEIGHT, _DATA = 1, 0
+OBSERVER = "second-order"
+"""What chose the scale, as the plan calls it."""
+_DATA, _WEIGHT = 0, 1
+
+Scales = npt.NDArray[np.float32]
 
 
 def refine_rounding(
@@ -47,8 +50,8 @@ def refine_rounding(
 ) -> QuantizedGraph:
     """Round the weights of Conv, Gemm and MatMul by second moments of their inputs.
 
-    The plan then holds the integers of weights and biases. Weights with given scales or codes, and
-    logarithmic ones, are not changed.
+    The plan then holds the integers of these weights, and of their biases where the target has
+    integer ones. Weights with given scales or codes, and logarithmic ones, are not changed.
 
     Args:
         plan: With scales; not changed.
@@ -69,7 +72,7 @@ def refine_rounding(
     return plan
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Rounding:
     """The rounding of one layer.
 
@@ -78,7 +81,7 @@ class _Rounding:
         walk: Goes on with what was changed.
         layer: The layer.
         weight: Where its weight is quantized.
-        bias: Where its bias is, if in integers that may be changed.
+        bias: Where its bias is, if that is in integers and may be changed.
         stop: Its inputs.
     """
 
@@ -95,56 +98,66 @@ class _Rounding:
         node = stop.node
         name = str(node.name)
         weight = walk.points.at_input.get((name, _WEIGHT))
-        layer = Layer.of(plan.graph, node)
-        if layer is None or weight is None or not is_free(plan, node, _WEIGHT, weight):
+        if weight is None or not is_free(plan, node, _WEIGHT, weight):
             return None
+        layer = Layer.of(plan.graph, node)
         axis = weight.config.granularity.axis
-        if axis is not None and axis != output_channel_axis(node):
+        if layer is None or axis not in (None, output_channel_axis(node)):
             return None
         slot = bias_slot(node)
         bias = None if slot is None else walk.points.at_input.get((name, slot))
         is_own = bias is not None and bias.config.state is QuantState.PASSIVE
-        return _Rounding(plan, walk, layer, weight, bias if is_own else None, stop)
+        is_whole = layer.bias is not None and layer.bias.size == layer.outputs
+        is_added = node.attributes.get_float("beta", 1.0) != 0
+        return _Rounding(
+            plan, walk, layer, weight, bias if is_own and is_whole and is_added else None, stop
+        )
 
     def apply(self) -> None:
-        """Choose scales and integers, and write them into the plan if they are better."""
+        """Choose scale and integers, and write them into the plan if they are better."""
         try:
             fit, held_out = self._moments()
         except Unsupported:
             return
-        trial = _Trial.of(self.layer, self.weight.config, fit, held_out, self.bias is not None)
+        if not (fit.count and held_out.count and fit.is_finite() and held_out.is_finite()):
+            return
+        config = self.weight.config
+        trial = _Trial.of(self.layer, config, fit, held_out, centred=self.bias is not None)
         best = trial.best()
         if best is None:
             return
-        scale, rounded = best
-        config = self.weight.config
-        config.set_params(scale, config.offset)
-        config.observer = "second-order"
+        config.set_params(best.scale, config.offset)
+        config.observer = OBSERVER
         rescale_bias(self.plan, self.layer.node)
-        self._bake(self.weight, QuantState.BAKED, self.layer.stored(trial.unfolded(rounded)))
+        if not np.array_equal(np.asarray(config.scale), best.scale):
+            return  # raised for the bias: nearest at that scale
+        self._bake(self.weight, QuantState.BAKED, self.layer.stored(trial.unfolded(best.rounded)))
         if self.bias is not None and self.layer.bias is not None:
-            both = fit + held_out
-            shift = trial.shift(rounded, both).reshape(-1)
+            shift = trial.shift(best.rounded, fit + held_out).reshape(self.layer.bias.shape)
             bias = self.layer.bias.astype(np.float64) + shift
             self._bake(self.bias, QuantState.PASSIVE_BAKED, bias)
 
     def _moments(self) -> tuple[Moments, Moments]:
         value = self.layer.node.inputs[_DATA]
-        pairs = [
-            (a[value], b[value])
-            for a, b in zip(self.stop.in_float, self.stop.quantized, strict=True)
-        ]
+        if value is None:
+            raise Unsupported("it has no input")
+        stops = zip(self.stop.in_float, self.stop.quantized, strict=True)
+        pairs = [(a[value], b[value]) for a, b in stops if value in a]
         return Moments.of(self.layer, pairs[::2]), Moments.of(self.layer, pairs[1::2])
 
     def _bake(self, point: QuantPoint, state: QuantState, values: Array) -> None:
         """Keep the integers of values in the plan."""
-        config = point.config
-        codes = config.quantize(values.astype(np.float64))
-        config.transition(state)
+        codes = point.config.quantize(values.astype(np.float64))
+        point.config.transition(state)
         self.plan.baked[point.end] = codes
         baked = msgspec.structs.replace(point, baked=codes)
         for node, slot in point.readers:
             self.walk.points.at_input[str(node.name), slot] = baked
+
+
+class _Found(msgspec.Struct, frozen=True):
+    scale: Scales
+    rounded: Doubles
 
 
 @dataclass(frozen=True)
@@ -152,6 +165,7 @@ class _Trial:
     """What is tried for one layer.
 
     Attributes:
+        layer: The layer.
         weight: In float, ``[groups, outputs, inputs * taps]``.
         config: Of the weight.
         fit: Means of the samples that decide what is tried: x by x, x by z, z by z.
@@ -166,17 +180,17 @@ class _Trial:
 
     @staticmethod
     def of(
-        layer: Layer, config: TensorQuantConfig, fit: Moments, held_out: Moments, centred: bool
+        layer: Layer, config: TensorQuantConfig, fit: Moments, held_out: Moments, *, centred: bool
     ) -> _Trial:
         wide = layer.view(layer.weight.astype(np.float64))
         weight = wide.reshape(*wide.shape[:2], -1)
         means = (fit.means(centred=centred), held_out.means(centred=centred))
         return _Trial(layer, weight, config, *means)
 
-    def best(self) -> tuple[np.ndarray, Doubles] | None:
+    def best(self) -> _Found | None:
         """Return the scale and the levels with the least error on held-out samples.
 
-        None where rounding to nearest with the plan's scale is not worse.
+        None where rounding to nearest with the plan's scale is as good.
         """
         params = self.config.params
         if params is None:
@@ -184,43 +198,48 @@ class _Trial:
         least = self._held_out_error(self._levels(params.scale).nearest(self.weight))
         found = None
         for damping in DAMPINGS:
-            scale, rounded = self._tried(damping, params)
-            error = self._held_out_error(rounded)
+            tried = self._tried(damping, params)
+            error = self._held_out_error(tried.rounded)
             if error < least:
-                least, found = error, (scale, rounded)
+                least, found = error, tried
         return found
 
-    def _tried(self, damping: float, params: QuantParams) -> tuple[np.ndarray, Doubles]:
-        """Choose scales and levels with one strength of damping."""
+    def _tried(self, damping: float, params: QuantParams) -> _Found:
+        """Choose scale and levels with one strength of damping.
+
+        What is rounded is the weight that is best in real numbers on the quantized inputs.
+        """
         _, cross, moments = self.fit
-        mean = np.trace(moments, axis1=1, axis2=2)[:, None, None] / moments.shape[1]
-        ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(moments.shape[1])
+        count = moments.shape[1]
+        mean = np.trace(moments, axis1=1, axis2=2)[:, None, None] / count
+        ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(count)
         damped = moments + ridge
         wanted = self.weight @ (cross + ridge)
-        aim = np.linalg.solve(damped, wanted.transpose(0, 2, 1)).transpose(0, 2, 1)
-        best = np.full(params.scale.shape, np.inf)
+        solved = np.linalg.solve(damped, wanted.transpose(0, 2, 1))
+        aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
+        per_channel = params.scale.ndim > 0
         scale, rounded = params.scale, self.weight
+        least = np.full(params.scale.shape, np.inf)
         for zoom in ZOOMS:
             tried = zoomed(self.config, params.scale, zoom)
             found = round_in_turn(aim, damped, self._levels(tried), 0.0)
             off = found - aim
             errors = np.einsum("goi,goi->go", off @ damped, off)
-            own = errors.reshape(-1) if params.scale.ndim else np.asarray(errors.sum())
-            is_better = own < best
-            best = np.where(is_better, own, best)
-            scale = np.where(is_better, tried, scale)
-            where = is_better.reshape(*errors.shape, 1) if params.scale.ndim else is_better
+            own = errors.reshape(least.shape) if per_channel else errors.sum()
+            is_better = own < least
+            least, scale = np.where(is_better, own, least), np.where(is_better, tried, scale)
+            where = is_better.reshape(*errors.shape, 1) if per_channel else is_better
             rounded = np.where(where, found, rounded)
         scale = np.asarray(scale, np.float32)
-        return scale, descend(rounded, wanted, damped, self._levels(scale))
+        return _Found(scale, descend(rounded, wanted, damped, self._levels(scale)))
 
-    def _levels(self, scale: np.ndarray) -> Levels:
+    def _levels(self, scale: Scales) -> Levels:
         config, params = self.config, self.config.params
-        zero = np.zeros(()) if params is None else params.zero_point
+        zero = np.zeros(scale.shape) if params is None else params.zero_point
         groups, outputs, _ = self.weight.shape
         shape = (groups, outputs, 1) if scale.ndim else (1, 1, 1)
-        wide = (np.asarray(each, np.float64).reshape(shape) for each in (scale, zero))
-        return Levels(*wide, config.quant_min, config.quant_max)
+        scales, zeros = (np.asarray(each, np.float64).reshape(shape) for each in (scale, zero))
+        return Levels(scales, zeros, config.quant_min, config.quant_max)
 
     def _held_out_error(self, rounded: Doubles) -> float:
         return float(squared_error(self.weight, rounded, *self.held_out).sum())
@@ -230,6 +249,9 @@ class _Trial:
         return rounded.reshape(self.layer.view(self.layer.weight).shape)
 
     def shift(self, rounded: Doubles, seen: Moments) -> Doubles:
-        """Return what a bias is moved by so that the mean of each channel's result stays."""
-        x, z = (each / max(seen.count, 1) for each in (seen.x, seen.z))
-        return np.einsum("goi,gi->go", self.weight, x) - np.einsum("goi,gi->go", rounded, z)
+        """Return by what a bias moves so that the mean of each channel's result stays."""
+        x, z = seen.x / seen.count, seen.z / seen.count
+        lost = np.einsum("goi,gi->go", self.weight, x) - np.einsum("goi,gi->go", rounded, z)
+        attributes = self.layer.node.attributes
+        factor = attributes.get_float("alpha", 1.0) / attributes.get_float("beta", 1.0)
+        return np.asarray(lost * factor)

@@ -161,23 +161,24 @@ def _best(layer: _Layer, stop: Stop) -> QuantParams:
     references = [layer.result(results[0], quantized=False) for results in stop.results]
     best, scales = np.full(params.scale.shape, -np.inf), params.scale.copy()
     for zoom in ZOOMS:
-        zoomed = zoomed(config, params.scale, zoom)
-        tried = QuantParams(zoomed, params.zero_point)
+        scale = zoomed(config, params.scale, zoom)
+        tried = QuantParams(scale, params.zero_point)
         codes = config.grid.quantize(weight, tried)
         cosines = _cosines(layer, stop, references, config.grid.dequantize(codes, tried))
         is_better = cosines > best
         best = np.where(is_better, cosines, best)
-        scales = np.where(is_better, zoomed, scales)
+        scales = np.where(is_better, scale, scales)
     return QuantParams(scales.astype(np.float32), params.zero_point)
 
 
 def zoomed(
     config: TensorQuantConfig, scale: npt.NDArray[np.float32], zoom: float
 ) -> npt.NDArray[np.float32]:
-    zoomed = np.maximum(scale * np.float32(zoom), np.finfo(np.float32).tiny)
+    """Return a scale times a factor, as a power of two where it has to be one."""
+    found = np.maximum(scale * np.float32(zoom), np.finfo(np.float32).tiny)
     if config.grid.power_of_two:
-        zoomed = np.exp2(np.rint(np.log2(zoomed)))
-    return np.asarray(zoomed, np.float32)
+        found = np.exp2(np.rint(np.log2(found)))
+    return np.asarray(found, np.float32)
 
 
 def _cosines(
