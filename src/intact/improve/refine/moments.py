@@ -59,9 +59,10 @@ class Moments:
             found.x += x.sum(axis=2, dtype=np.float64)
             found.z += z.sum(axis=2, dtype=np.float64)
             turned = z.transpose(0, 2, 1)
-            found.xx += x @ x.transpose(0, 2, 1)
-            found.xz += x @ turned
-            found.zz += z @ turned
+            with np.errstate(over="ignore", invalid="ignore"):
+                found.xx += x @ x.transpose(0, 2, 1)
+                found.xz += x @ turned
+                found.zz += z @ turned
         return found
 
     def __add__(self, other: Moments) -> Moments:
@@ -71,7 +72,7 @@ class Moments:
 
     def is_finite(self) -> bool:
         """Tell whether no sum is infinite or none at all."""
-        return all(np.isfinite(each).all() for each in (self.xx, self.zz))
+        return all(np.isfinite(each).all() for each in (self.xx, self.xz, self.zz))
 
     def means(self, *, centred: bool) -> tuple[Doubles, Doubles, Doubles]:
         """Return the means of x by x, x by z and z by z; centred, without those of x and z."""
