@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,6 +47,20 @@ def test_a_rewritten_model_computes_the_same_from_other_weights() -> None:
     )
     for name, array in first.items():
         np.testing.assert_allclose(second[name], array, rtol=1e-4, atol=1e-4)
+
+
+def test_rounded_weights_lose_less_and_are_kept(tmp_path: Path) -> None:
+    plain, rounded = quantized(weight_bits=4), quantized("rounding", weight_bits=4)
+    assert rounded.plan.provenance.improve == ("rounding",)
+    assert plain.plan.graph.hash == rounded.plan.graph.hash
+    before, after = (api.evaluate(each, demo.test_path(), samples=60) for each in (plain, rounded))
+    assert after.sqnr_db > before.sqnr_db + 2
+    rounded.save(tmp_path / "out")
+    loaded = api.load_result(tmp_path / "out")
+    assert loaded.plan.baked.keys() == rounded.plan.baked.keys()
+    assert all(
+        np.array_equal(codes, loaded.plan.baked[e]) for e, codes in rounded.plan.baked.items()
+    )
 
 
 def test_refined_scales_lose_no_more(tmp_path: object) -> None:

@@ -6,9 +6,8 @@ weight does is partly made good by those that are not rounded yet: rounded in tu
 error on. With the upper triangle ``U`` of the Cholesky factorization of the inverse, ``inv(H) =
 transpose(U) U``, weight ``j`` passes ``(w_j - rounded) / U_jj * U_jk`` on to weight ``k``.
 
-Source: Frantar et al. 2022, "GPTQ: Accurate Post-Training Quantization for Generative Pre-trained
-Transformers", algorithm 1; Frantar and Alistarh 2022, "Optimal Brain Compression". The order of the
-weights, those with the largest moments first, is that of the authors' program (``act_order``).
+Source: [gptq], algorithm 1. The order of the weights, those with the largest moments first, is that
+of the authors' program (``act_order``).
 """
 
 from __future__ import annotations
@@ -116,8 +115,7 @@ def descend(rounded: Doubles, wanted: Doubles, moments: Doubles, levels: Levels)
     What becomes smaller is ``r H r - 2 r a`` for the rounded weights ``r`` of each output: the mean
     squared difference to the wanted result, but for a constant.
 
-    Source: Behdin et al. 2023, "QuantEase: Optimization-based Quantization for Language Models",
-    equation 6.
+    Source: [quantease], which descends by coordinates in the same way.
 
     Args:
         rounded: Levels to start from, ``[groups, outputs, inputs]``.

@@ -91,8 +91,9 @@ class QuantizationOptions(
     improve: Sequence[str] = option(
         Names("passes"),
         (),
-        "A pass that changes weights to lose less: equalize (across layers, before calibration), "
-        "weight-scales (the scale of the best cosine, after it). Several may be given.",
+        "A pass that changes weights to lose less: equalize (across layers, before calibration); "
+        "rounding (all weights of a layer together, for few bits) or weight-scales (the scale of "
+        "the best cosine), after it. Several may be given.",
     )
     in_place: bool = option(
         Flag(),

@@ -8,8 +8,7 @@ Half of the samples decides what is tried, the other half what is kept: of sever
 damping, and of rounding to nearest, the one with the least error on samples that it was not made
 of. So a layer's result never gets worse on these.
 
-Source: `intact.numerics.second_order`. The bias: Nagel et al. 2019, "Data-Free Quantization Through
-Weight Equalization and Bias Correction", section 4.2, with means of samples.
+Source: `intact.numerics.second_order`. The bias: [dfq], section 4.2, with means of samples.
 """
 
 from __future__ import annotations
