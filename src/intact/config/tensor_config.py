@@ -23,6 +23,13 @@ from intact.numerics.levels import Rounding
 JsonValue: TypeAlias = bool | int | float | str | list["JsonValue"] | dict[str, "JsonValue"] | None
 
 
+_UNBAKED = {
+    QuantState.BAKED: QuantState.ACTIVATED,
+    QuantState.PASSIVE_BAKED: QuantState.PASSIVE,
+}
+"""What quantizes again what is baked, where the values before are still there."""
+
+
 class TensorQuantConfig(SharedScale):
     """The quantization of one tensor end.
 
@@ -247,6 +254,12 @@ class TensorQuantConfig(SharedScale):
         params = self.params
         is_own = params is not None and self.dominator.grid == self.grid
         twin._params = params if is_own else None
+        return twin
+
+    def unbaked(self) -> TensorQuantConfig:
+        """Copy the config of quantized values as one that quantizes: for the values before."""
+        twin = self.copy()
+        twin._state = _UNBAKED.get(self._state, self._state)
         return twin
 
     def replace(

@@ -8,7 +8,7 @@ import torch
 from intact.errors import UsageError
 from intact.improve.learn.losses import Distillation
 from intact.improve.learn.module import QuantizedModule
-from intact.improve.learn.teachers import by_copy, device_of, named_device, teacher_of
+from intact.improve.learn.teachers import by_weights, device_of, named_device, teacher_of
 from tests.models import ModelBuilder
 from tests.plans import calibrated
 
@@ -24,7 +24,7 @@ def module() -> QuantizedModule:
 def test_both_teach_the_float_model() -> None:
     made = module()
     batch = {"image": torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))}
-    by_runtime, copied = teacher_of(made)(batch), by_copy(made)(batch)
+    by_runtime, copied = teacher_of(made)(batch), by_weights(made)(batch)
     for one, other in zip(by_runtime, copied, strict=True):
         torch.testing.assert_close(one, other, rtol=1e-5, atol=1e-5)
     assert not torch.equal(by_runtime[0], made(**batch))
@@ -33,7 +33,7 @@ def test_both_teach_the_float_model() -> None:
 def test_a_copy_does_not_learn() -> None:
     made = module()
     batch = {"image": torch.ones(2, 3, 8, 8)}
-    teacher = by_copy(made)
+    teacher = by_weights(made)
     (before,) = teacher(batch)
     with torch.no_grad():
         for each in made.parameters():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from types import MappingProxyType
 
 import numpy as np
 import onnx_ir as ir
@@ -91,12 +92,20 @@ class Constants(nn.Module):
         return {name: self[name] for name, key in self.keys.items() if key in self._parameters}
 
 
-def constants_of(plan: QuantizedGraph) -> Constants:
-    """Make the constants of a plan's graph."""
+def constants_of(
+    plan: QuantizedGraph, instead: Mapping[str, np.ndarray] = MappingProxyType({})
+) -> Constants:
+    """Make the constants of a plan's graph.
+
+    Args:
+        plan: The plan.
+        instead: Numbers that trained constants have at the start, by name.
+    """
     graph = plan.graph
     values = [value for value in graph.values if is_constant(value)]
     arrays = {str(v.name): a for v in values if (a := _array(graph, v)) is not None}
     learned = frozenset(str(v.name) for v in values if trainable(plan, v))
+    arrays |= {name: array for name, array in instead.items() if name in learned}
     return Constants(arrays, learned)
 
 

@@ -41,6 +41,7 @@ from intact.improve.learn.instructions import (
 from intact.improve.learn.operators import unsupported
 from intact.improve.learn.packed import PackedPlan
 from intact.improve.learn.quantizers import Learning, Quantizer, quantizer_of
+from intact.improve.learn.rounded import without_integers
 from intact.improve.learn.segments import Values, run_in_segments
 from intact.plan import QuantizedGraph, TensorEnd, refuse_unready
 from intact.plan.points import has_logarithmic_levels
@@ -116,12 +117,13 @@ class QuantizedModule(nn.Module):
         super().__init__()
         refuse_unready(plan)
         _refuse_unsupported(plan.graph)
+        plan, rounded = without_integers(plan)
         self._packed = PackedPlan(plan)
         self.learning, self.folding = Learning.of(learning), Folding.of(batch_norm)
         self.arithmetic = "auto"
         self.segments = 1
         self.origin = Origin()
-        self.constants = constants_of(plan)
+        self.constants = constants_of(plan, rounded)
         self.quantizers = nn.ModuleDict(_quantizers(plan, self.learning))
         self.norms = nn.ModuleDict()
         self._normed: dict[str, str] = {}

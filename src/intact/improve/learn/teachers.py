@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
@@ -22,17 +21,17 @@ def teacher_of(module: QuantizedModule, threads: int = 0) -> Teacher:
 
     Args:
         module: On the CPU it is taught by ONNX Runtime, which is the fastest there; elsewhere by a
-            copy of itself without quantizers.
+            module without quantizers.
         threads: Of ONNX Runtime; 0 for all cores.
     """
     if device_of(module).type == "cpu":
         return _runtime(module, threads)
-    return by_copy(module)
+    return by_weights(module)
 
 
-def by_copy(module: QuantizedModule) -> Teacher:
-    """Return a teacher that is a copy of a module, without its quantizers."""
-    twin = copy.deepcopy(module).eval()
+def by_weights(module: QuantizedModule) -> Teacher:
+    """Return a teacher with the weights that a module's plan has in float, where the module is."""
+    twin = QuantizedModule(module.plan).to(device_of(module)).eval()
     twin.enable_quantizers(False)
 
     def taught(inputs: Mapping[str, Tensor]) -> tuple[Tensor, ...]:
