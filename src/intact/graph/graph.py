@@ -19,6 +19,7 @@ from intact.graph.files.load import load_model
 from intact.graph.files.save import save_model
 from intact.graph.fixed_inputs import fixed_inputs_of
 from intact.graph.ops import OpKind, Role, input_role, is_constant, op_spec
+from intact.graph.origins import Origins, origins_of
 from intact.graph.passes.widen import METADATA_KEY
 from intact.graph.states import State, states_of
 
@@ -204,6 +205,15 @@ class Graph:
             ModelError: The model's metadata of them is damaged.
         """
         return MappingProxyType(fixed_inputs_of(self._model))
+
+    @cached_property
+    def origins(self) -> Origins | None:
+        """Of which of a module's tensors the constants were made; None where there was none.
+
+        Raises:
+            ModelError: The model's metadata of them is damaged.
+        """
+        return origins_of(self._model)
 
     @cached_property
     def states(self) -> Mapping[str, State]:

@@ -29,15 +29,24 @@ def trainable(plan: QuantizedGraph, value: ir.Value) -> bool:
     That are weights and biases, also of recurrent layers, scales and offsets of normalizations, and
     slopes of PRelu; of operands of Add and Sub those with more than one element, unless they mask,
     and of Mul and Div vectors.
-    Integers of a quantized model that was read are not trained.
+    Integers of a quantized model that was read are not trained, nor numbers that stand in the code
+    of a module that was exported.
     """
     readers = [(n, s) for n, s in plan.graph.consumers(value) if s != IMPLICIT_SLOT]
     if not plan.graph.is_float(value) or not readers or len(readers) < len(value.uses()):
         return False
     if any(TensorEnd.input(str(node.name), slot) in plan.baked for node, slot in readers):
         return False
+    origins = plan.graph.origins
+    if origins is not None and value.name in origins.fixed and not _is_folded(plan.graph, value):
+        return False
     array = plan.graph.constant(value)
     return array is not None and any(_learned(node, slot, array) for node, slot in readers)
+
+
+def _is_folded(graph: Graph, value: ir.Value) -> bool:
+    """Tell whether a BatchNormalization was folded into a constant."""
+    return any(str(node.name) in graph.batch_norms for node, _ in graph.consumers(value))
 
 
 def _learned(node: ir.Node, slot: int, array: np.ndarray) -> bool:
@@ -69,12 +78,25 @@ class Constants(nn.Module):
     Attributes:
         keys: The name of the parameter or buffer, by the name in the graph: PyTorch takes no
             points in names.
+
+    Args:
+        arrays: By the name in the graph.
+        learned: Those that are trained.
+        same: Earlier ones of which these are copies that stay equal.
     """
 
-    def __init__(self, arrays: Mapping[str, np.ndarray], learned: frozenset[str]) -> None:
+    def __init__(
+        self,
+        arrays: Mapping[str, np.ndarray],
+        learned: frozenset[str],
+        same: Mapping[str, str] = MappingProxyType({}),
+    ) -> None:
         super().__init__()
         self.keys: dict[str, str] = {}
         for name, array in arrays.items():
+            if name in same:
+                self.keys[name] = self.keys[same[name]]
+                continue
             self.keys[name] = key = free_key(name, self)
             tensor = torch.from_numpy(np.array(array))
             if name in learned:
@@ -106,7 +128,23 @@ def constants_of(
     arrays = {str(v.name): a for v in values if (a := _array(graph, v)) is not None}
     learned = frozenset(str(v.name) for v in values if trainable(plan, v))
     arrays |= {name: array for name, array in instead.items() if name in learned}
-    return Constants(arrays, learned)
+    return Constants(arrays, learned, _copies(graph, arrays, learned))
+
+
+def _copies(
+    graph: Graph, arrays: Mapping[str, np.ndarray], learned: frozenset[str]
+) -> dict[str, str]:
+    """Find copies of one tensor of a module in the same layout: a step of a loop each, say."""
+    layouts = {} if graph.origins is None else graph.origins.layouts
+    first: dict[str, str] = {}
+    found = {}
+    for name in arrays:
+        if name not in learned or name not in layouts or _is_folded(graph, graph.value(name)):
+            continue
+        other = first.setdefault(layouts[name], name)
+        if other != name and np.array_equal(arrays[other], arrays[name]):
+            found[name] = other
+    return found
 
 
 def _array(graph: Graph, value: ir.Value) -> np.ndarray | None:

@@ -1,4 +1,4 @@
-"""From a ``torch.nn.Module`` to an ONNX model whose weights keep their names."""
+"""From a ``torch.nn.Module`` to an ONNX model that tells where its weights were."""
 
 from __future__ import annotations
 
@@ -16,6 +16,8 @@ import torch
 from torch import Tensor, nn
 
 from intact.errors import ModelError
+from intact.graph.origins import set_origins
+from intact.improve.learn.origins import origins
 
 _LONGEST_REASON = 300
 
@@ -57,7 +59,14 @@ def exported(module: nn.Module, example: Mapping[str, Tensor] | Sequence[Tensor]
     if program is None:
         raise ModelError(f"torch exports nothing of {type(module).__name__}")
     model: ir.Model = program.model
+    set_origins(model, origins(model, _shapes(module)))
     return model
+
+
+def _shapes(module: nn.Module) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of the float tensors that `load_state_dict` takes."""
+    state = {k: v for k, v in module.state_dict().items() if isinstance(v, Tensor)}
+    return {name: tuple(t.shape) for name, t in state.items() if t.is_floating_point()}
 
 
 def argument_names(module: nn.Module) -> list[str]:

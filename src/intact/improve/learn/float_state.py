@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -12,52 +13,81 @@ from torch import Tensor
 
 from intact.graph import bias_slot, output_channel_axis, weight_slot
 from intact.graph.batch_norm import BatchNorm
+from intact.improve.learn.way_back import WayBack
 
 if TYPE_CHECKING:
     from intact.improve.learn.module import QuantizedModule
 
 
-def float_state_dict(module: QuantizedModule) -> dict[str, Tensor]:
+_STUCK = "its BatchNormalization cannot be taken out again"
+
+
+def float_state_dict(module: QuantizedModule, partial: bool = False) -> dict[str, Tensor]:
     """Return the trained weights by name; see `QuantizedModule.float_state_dict`."""
+    graph = module.plan.graph
     found = {name: tensor.detach() for name, tensor in module.constants.learned().items()}
-    for node in module.plan.graph.nodes:
+    back = None if graph.origins is None else WayBack(graph, graph.origins)
+    has_home = (lambda name, size: True) if back is None else back.has_home
+    for node in graph.nodes:
         kept = module.norm_of(str(node.name))
-        folded = module.plan.graph.batch_norms.get(str(node.name))
-        if kept is not None:
-            found |= _absorbed(node, kept.parameters_now(), found)
-        elif folded is not None and folded.names:
-            found |= _unfolded(node, folded, found)
-    return found
+        folded = graph.batch_norms.get(str(node.name))
+        norm = folded if kept is None else kept.parameters_now()
+        if norm is None or not norm.names:
+            continue
+        layer: dict[str, Tensor] | None = found
+        if kept is None:
+            layer = _unfolded(node, norm, found)
+        if layer is not None:
+            found |= layer | _absorbed(node, norm, layer, has_home)
+        elif back is not None:
+            back.lose([n for n in _names(node) if n in found], node, _STUCK)
+    if back is None:
+        return found
+    return back.tensors(found, partial)
 
 
-def _absorbed(node: ir.Node, norm: BatchNorm, learned: dict[str, Tensor]) -> dict[str, Tensor]:
+def _names(node: ir.Node) -> list[str]:
+    """Return the names of a layer's weight and bias."""
+    values = [None if slot is None else node.inputs[slot] for slot in _slots(node)]
+    return [str(value.name) for value in values if value is not None]
+
+
+def _slots(node: ir.Node) -> tuple[int | None, int | None]:
+    return weight_slot(node), bias_slot(node)
+
+
+def _absorbed(
+    node: ir.Node,
+    norm: BatchNorm,
+    layer: Mapping[str, Tensor],
+    has_home: Callable[[str, int], bool],
+) -> dict[str, Tensor]:
     """Move a layer's bias into the normalization behind it: the layer may have had none."""
     bias = node.inputs[bias_slot(node) or 0]
-    own = learned.get("" if bias is None else str(bias.name))
-    if own is None or bias is None:
+    own = layer.get("" if bias is None else str(bias.name))
+    if own is None or bias is None or not has_home(norm.names[1], norm.beta.size):
         return _named(norm)
     beta = norm.beta + own.cpu().double().numpy() * norm.ratio
     moved = msgspec.structs.replace(norm, beta=beta.astype(np.float32))
     return {str(bias.name): torch.zeros_like(own), **_named(moved)}
 
 
-def _unfolded(node: ir.Node, norm: BatchNorm, learned: dict[str, Tensor]) -> dict[str, Tensor]:
-    """Divide a normalization out of a layer's weights, and let it take their bias in."""
-    weight, bias, axis = weight_slot(node), bias_slot(node), output_channel_axis(node)
-    values = [None if slot is None else node.inputs[slot] for slot in (weight, bias)]
-    names = [str(value.name) for value in values if value is not None]
+def _unfolded(
+    node: ir.Node, norm: BatchNorm, learned: Mapping[str, Tensor]
+) -> dict[str, Tensor] | None:
+    """Divide a normalization out of a layer's weights and bias; None where that cannot be."""
+    axis, names = output_channel_axis(node), _names(node)
     is_invertible = bool(np.isfinite(norm.ratio).all() and (norm.ratio != 0).all())
-    if axis is None or not is_invertible or [n for n in names if n in learned] != names or not bias:
-        return {}
+    if axis is None or not is_invertible or len(names) < 2 or not learned.keys() >= {*names}:
+        return None
     ratio = torch.from_numpy(norm.ratio)
     shape = [1] * learned[names[0]].ndim
     shape[axis] = -1
     layer = learned[names[0]].cpu().double() / ratio.reshape(shape)
     own = (learned[names[1]].cpu().double() - torch.from_numpy(norm.offset)) / ratio
-    found = {names[0]: layer.float(), names[1]: own.float()}
-    return found | _absorbed(node, norm, found)
+    return {names[0]: layer.float(), names[1]: own.float()}
 
 
 def _named(norm: BatchNorm) -> dict[str, Tensor]:
     arrays = (norm.gamma, norm.beta, norm.mean, norm.variance)
-    return {name: torch.from_numpy(a) for name, a in zip(norm.names, arrays, strict=False)}
+    return {name: torch.tensor(a) for name, a in zip(norm.names, arrays, strict=False)}

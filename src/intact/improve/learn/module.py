@@ -257,14 +257,20 @@ class QuantizedModule(nn.Module):
         """Return all other parameters."""
         return [*self.constants.parameters(), *self.norms.parameters()]
 
-    def float_state_dict(self) -> dict[str, Tensor]:
+    def float_state_dict(self, *, partial: bool = False) -> dict[str, Tensor]:
         """Return the trained weights by their names in the model that was read.
 
         An ``nn.Module`` that was exported takes them back with ``load_state_dict(...,
         strict=False)``, and computes then what this module does with its quantizers off. Where its
         BatchNormalizations were folded, their ``bias`` has what training changed of the layer's.
+
+        Args:
+            partial: Leave out what such a module cannot take back.
+
+        Raises:
+            UsageError: It cannot take back something that was trained.
         """
-        return float_state_dict(self)
+        return float_state_dict(self, partial)
 
     def __getstate__(self) -> dict[str, Any]:
         """Leave out what is made again when it is needed."""

@@ -366,19 +366,22 @@ def parameter_groups(module: QuantizedModule, rate: float) -> list[dict[str, Any
     """
     learned = module.constants.learned()
     groups: list[dict[str, Any]] = []
-    grouped: set[str] = set()
+    grouped: set[Tensor] = set()
     for each in module.program.instructions:
         if isinstance(each, Quantize) and each.is_constant:
             name = each.reads[0].partition("/folded/")[0]
             quantizer = module.quantizers[each.quantizer]
-            if name in learned and name not in grouped and isinstance(quantizer, Quantizer):
-                grouped.add(name)
+            weight = learned.get(name)
+            if weight is not None and weight not in grouped and isinstance(quantizer, Quantizer):
+                grouped.add(weight)
                 step = float(quantizer.scale().detach().mean())
                 node = each.reads[0].partition("/folded/")[2]
                 step /= _multiplied(module, node) if node else 1.0
-                groups.append({"params": [learned[name]], "lr": rate * step})
+                groups.append({"params": [weight], "lr": rate * step})
     usual = float(np.median([group["lr"] for group in groups])) if groups else rate * 0.01
-    others: list[nn.Parameter | Tensor] = [t for n, t in learned.items() if n not in grouped]
+    others: list[nn.Parameter | Tensor] = [
+        tensor for tensor in dict.fromkeys(learned.values()) if tensor not in grouped
+    ]
     others += module.norms.parameters()
     groups.append({"params": others, "lr": usual})
     groups.append({"params": module.scale_parameters(), "lr": SCALE_RATE})

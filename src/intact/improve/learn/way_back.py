@@ -1,0 +1,131 @@
+"""From the constants of a graph back to the tensors of the module that was exported."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+
+import onnx_ir as ir
+import torch
+from torch import Tensor
+
+from intact.errors import UsageError
+from intact.graph import Graph
+from intact.graph.origins import Origins
+
+_MOST_NAMED = 3
+_NO_HOME = "the module has no tensor of its values"
+_CHANGED = "another constant of the module is folded into it"
+_PARTS = "the model has only parts of that tensor"
+_APART = "the module has one tensor for several, which training has drawn apart"
+
+
+class WayBack:
+    """Puts the elements of constants where they were in the module.
+
+    Args:
+        graph: Whose constants they are.
+        origins: Of its constants.
+    """
+
+    def __init__(self, graph: Graph, origins: Origins) -> None:
+        self._graph, self._origins = graph, origins
+        self._values = torch.zeros(origins.size)
+        self._known, self._learned, self._apart = (
+            torch.zeros(origins.size, dtype=torch.bool) for _ in range(3)
+        )
+        self._lost: dict[str, str] = {}
+
+    def has_home(self, name: str, size: int) -> bool:
+        """Tell whether the module has a tensor ``[size]`` of that name."""
+        return self._origins.shapes.get(name) == (size,)
+
+    def lose(self, names: Iterable[str], node: ir.Node, why: str) -> None:
+        """Note that constants which a node reads cannot go back."""
+        self._lost |= {name: f"{name!r} of node {node.name!r} ({why})" for name in names}
+
+    def tensors(self, found: Mapping[str, Tensor], partial: bool) -> dict[str, Tensor]:
+        """Return the module's tensors that training could change, on the CPU.
+
+        Args:
+            found: Constants, and parameters of BatchNormalizations that were folded, by name.
+            partial: Leave out what cannot go back.
+
+        Raises:
+            UsageError: Something cannot go back, and it is not to be left out.
+        """
+        for name, tensor in found.items():
+            if name not in self._lost:
+                self._take(name, tensor)
+        self._take_others(found)
+        whole = {}
+        for name, start in self._origins.starts.items():
+            shape = self._origins.shapes[name]
+            part = slice(start, start + math.prod(shape))
+            if not self._learned[part].any():
+                continue
+            if self._apart[part].any():
+                self._lost[name] = f"{name!r} ({_APART})"
+            elif not self._known[part].all():
+                self._lost[name] = f"{name!r} ({_PARTS})"
+            else:
+                whole[name] = self._values[part].reshape(shape).clone()
+        if self._lost and not partial:
+            self._refuse()
+        return whole
+
+    def _take(self, name: str, tensor: Tensor) -> None:
+        """Take a constant that was trained, or a parameter of a BatchNormalization."""
+        indices = self._origins.indices(name, tuple(tensor.shape))
+        if indices is None:
+            if not _is_neutral(tensor):
+                self._lose_constant(name)
+            return
+        self._put(torch.from_numpy(indices), tensor.reshape(-1).cpu().float(), learned=True)
+
+    def _take_others(self, found: Mapping[str, Tensor]) -> None:
+        """Take what was not trained: parts of trained tensors, and what has to agree with them."""
+        for value in self._graph.model.graph.initializers.values():
+            name, array = str(value.name), self._graph.constant(value)
+            readers = [str(node.name) for node, _ in self._graph.consumers(value)]
+            is_folded = any(each in self._graph.batch_norms for each in readers)
+            if array is None or name in found or is_folded or not self._graph.is_float(value):
+                continue
+            indices = self._origins.indices(name, array.shape)
+            if indices is not None:
+                values = torch.tensor(array).reshape(-1).float()
+                self._put(torch.from_numpy(indices), values, learned=False)
+
+    def _put(self, indices: Tensor, values: Tensor, *, learned: bool) -> None:
+        apart = self._known[indices] & (self._values[indices] != values)
+        self._values[indices] = values
+        apart |= self._values[indices] != values  # an element that the constant has twice
+        self._apart[indices[apart]] = True
+        self._known[indices] = True
+        if learned:
+            self._learned[indices] = True
+
+    def _lose_constant(self, name: str) -> None:
+        why = _CHANGED if name in self._origins.changed else _NO_HOME
+        values = {str(value.name): value for value in self._graph.values}
+        readers = self._graph.consumers(values[name]) if name in values else ()
+        if readers:
+            self.lose([name], readers[0][0], why)
+        else:
+            self._lost[name] = f"{name!r} ({why})"
+
+    def _refuse(self) -> None:
+        first = list(self._lost.values())[:_MOST_NAMED]
+        more = len(self._lost) - len(first)
+        raise UsageError(
+            "the module that was exported cannot take back what was trained: "
+            + ", ".join(first)
+            + (f" and {more} more" if more else ""),
+            remedy="take the result itself (intact.from_torch), or what it can take: "
+            "float_state_dict(partial=True)",
+        )
+
+
+def _is_neutral(tensor: Tensor) -> bool:
+    """Tell whether a tensor is a bias of zeros or a factor of ones, which modules do without."""
+    return bool((tensor == 0).all()) or bool((tensor == 1).all())
