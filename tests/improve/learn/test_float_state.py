@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import copy
+import functools
 import json
 import warnings
 import zlib
@@ -229,8 +230,9 @@ def test_what_is_returned_can_be_written_to() -> None:
         tensor.zero_()
 
 
-def lstm_model() -> Any:
-    return exported(Recurrent(nn.GRU).eval(), [torch.randn(SEQUENCE)])
+@functools.cache
+def recurrent_model() -> Graph:
+    return normalize(exported(Recurrent(nn.GRU).eval(), [torch.randn(SEQUENCE)]))
 
 
 def test_numbers_of_elements_are_stored_and_read() -> None:
@@ -266,7 +268,7 @@ def test_numbers_of_elements_are_stored_and_read() -> None:
     ],
 )
 def test_damaged_metadata_is_refused(stored: str) -> None:
-    model = normalize(lstm_model()).model
+    model = recurrent_model().model.clone()
     model.metadata_props[METADATA_KEY] = stored
     with pytest.raises(ModelError, match="cannot be read"):
         origins_of(model)
@@ -285,7 +287,7 @@ def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:
 
 
 def test_origins_are_stored_with_the_model(tmp_path: Path) -> None:
-    graph = normalize(lstm_model())
+    graph = recurrent_model()
     graph.save(tmp_path / "model.onnx")
     assert Graph.load(tmp_path / "model.onnx").origins == graph.origins
     assert graph.origins is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -27,7 +27,6 @@ def float_state_dict(module: QuantizedModule, partial: bool = False) -> dict[str
     graph = module.plan.graph
     found = {name: tensor.detach() for name, tensor in module.constants.learned().items()}
     back = None if graph.origins is None else WayBack(graph, graph.origins)
-    has_home = (lambda name, size: True) if back is None else back.has_home
     for node in graph.nodes:
         kept = module.norm_of(str(node.name))
         folded = graph.batch_norms.get(str(node.name))
@@ -38,7 +37,8 @@ def float_state_dict(module: QuantizedModule, partial: bool = False) -> dict[str
         if kept is None:
             layer = _unfolded(node, norm, found)
         if layer is not None:
-            found |= layer | _absorbed(node, norm, layer, has_home)
+            has_beta = back is None or back.has_tensor(norm.names[1], norm.beta.shape)
+            found |= layer | (_absorbed(node, norm, layer) if has_beta else _named(norm))
         elif back is not None:
             back.lose([n for n in _names(node) if n in found], node, _STUCK)
     if back is None:
@@ -47,25 +47,17 @@ def float_state_dict(module: QuantizedModule, partial: bool = False) -> dict[str
 
 
 def _names(node: ir.Node) -> list[str]:
-    """Return the names of a layer's weight and bias."""
-    values = [None if slot is None else node.inputs[slot] for slot in _slots(node)]
+    """Return the names of a layer's weight and bias, as far as it has them."""
+    slots = (weight_slot(node), bias_slot(node))
+    values = [None if slot is None else node.inputs[slot] for slot in slots]
     return [str(value.name) for value in values if value is not None]
 
 
-def _slots(node: ir.Node) -> tuple[int | None, int | None]:
-    return weight_slot(node), bias_slot(node)
-
-
-def _absorbed(
-    node: ir.Node,
-    norm: BatchNorm,
-    layer: Mapping[str, Tensor],
-    has_home: Callable[[str, int], bool],
-) -> dict[str, Tensor]:
+def _absorbed(node: ir.Node, norm: BatchNorm, layer: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Move a layer's bias into the normalization behind it: the layer may have had none."""
     bias = node.inputs[bias_slot(node) or 0]
     own = layer.get("" if bias is None else str(bias.name))
-    if own is None or bias is None or not has_home(norm.names[1], norm.beta.size):
+    if own is None or bias is None:
         return _named(norm)
     beta = norm.beta + own.cpu().double().numpy() * norm.ratio
     moved = msgspec.structs.replace(norm, beta=beta.astype(np.float32))

@@ -36,9 +36,9 @@ class WayBack:
         )
         self._lost: dict[str, str] = {}
 
-    def has_home(self, name: str, size: int) -> bool:
-        """Tell whether the module has a tensor ``[size]`` of that name."""
-        return self._origins.shapes.get(name) == (size,)
+    def has_tensor(self, name: str, shape: tuple[int, ...]) -> bool:
+        """Tell whether the module has a tensor of that name and shape."""
+        return self._origins.shapes.get(name) == shape
 
     def lose(self, names: Iterable[str], node: ir.Node, why: str) -> None:
         """Note that constants which a node reads cannot go back."""
