@@ -89,7 +89,8 @@ class Origins(msgspec.Struct, frozen=True):
 def packed(indices: npt.NDArray[np.integer[Any]]) -> str:
     """Write numbers below 2**31 as text: their differences, compressed."""
     flat = indices.reshape(-1).astype(_STORED)
-    return base64.b64encode(zlib.compress(np.diff(flat, prepend=flat.dtype.type(0)), 1)).decode()
+    differences = np.diff(flat, prepend=_STORED.type(0)).astype(_STORED)
+    return base64.b64encode(zlib.compress(differences.tobytes(), 1)).decode()
 
 
 def unpacked(text: str, count: int, size: int) -> Indices:
@@ -126,6 +127,11 @@ def set_origins(model: ir.Model, origins: Origins) -> None:
         "fixed": sorted(origins.fixed),
     }
     set_metadata(model, METADATA_KEY, stored)
+
+
+def forget_origins(model: ir.Model) -> None:
+    """Drop them from a model that is deployed; it is changed."""
+    model.metadata_props.pop(METADATA_KEY, None)
 
 
 def origins_of(model: ir.Model) -> Origins | None:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 import intact
 from intact.errors import ModelError, UsageError
+from intact.flow.result import Result
 from intact.graph import Graph, load_model, normalize
 from intact.graph.origins import METADATA_KEY, Origins, origins_of, packed, set_origins, unpacked
 from intact.improve.learn.export import exported
@@ -117,7 +118,7 @@ STAYING: dict[str, tuple[Callable[[], nn.Module], tuple[int, ...], str]] = {
 }
 
 
-def quantized(module: nn.Module, shape: tuple[int, ...]) -> tuple[intact.Result, Tensor]:
+def quantized(module: nn.Module, shape: tuple[int, ...]) -> tuple[Result, Tensor]:
     torch.manual_seed(0)
     x = torch.randn(shape)
     return intact.quantize(module.eval(), x, threads=1), x
@@ -125,7 +126,7 @@ def quantized(module: nn.Module, shape: tuple[int, ...]) -> tuple[intact.Result,
 
 def trained(result: Any, x: Tensor, **options: Any) -> QuantizedModule:
     """A few steps, fast enough that the outputs move."""
-    module = intact.to_torch(result, **options).train()
+    module: QuantizedModule = intact.to_torch(result, **options).train()
     optimizer = torch.optim.SGD(module.weight_parameters(), lr=0.1)
     for _ in range(3):
         optimizer.zero_grad()
@@ -274,11 +275,14 @@ def test_damaged_metadata_is_refused(stored: str) -> None:
         origins_of(model)
 
 
-def test_a_damaged_layout_is_refused(tmp_path: Path) -> None:
+def test_origins_are_in_the_float_model_and_a_damaged_layout_is_refused(tmp_path: Path) -> None:
     result, _ = quantized(nn.Sequential(nn.Linear(4, 4)), SEQUENCE)
     model = result.plan.graph.model
     stored = json.loads(model.metadata_props[METADATA_KEY])
     assert stored["layouts"]
+    result.save(tmp_path / "whole")
+    deployed = load_model(tmp_path / "whole" / "model.int8.onnx")
+    assert METADATA_KEY not in deployed.metadata_props
     stored["layouts"] = dict.fromkeys(stored["layouts"], packed(np.arange(16) + 10**6))
     model.metadata_props[METADATA_KEY] = json.dumps(stored)
     result.save(tmp_path / "result")

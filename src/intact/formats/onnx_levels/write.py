@@ -21,6 +21,7 @@ import onnx_ir as ir
 from intact.config import Rounding, TensorQuantConfig
 from intact.graph import save_model
 from intact.graph.edit import Editor
+from intact.graph.origins import forget_origins
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.logarithmic import levels_of, zero_below
 from intact.plan import (
@@ -113,6 +114,7 @@ def write_levels(plan: QuantizedGraph) -> LevelsModel:
 
 def _bare(model: ir.Model) -> ir.Model:
     """Drop what a runtime does not read."""
+    forget_origins(model)
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
         node.doc_string = None

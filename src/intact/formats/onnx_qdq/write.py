@@ -33,6 +33,7 @@ from intact.graph import constant_array, input_value, save_model
 from intact.graph.edit import Editor
 from intact.graph.files.opset import convert_opset
 from intact.graph.files.save import message_of
+from intact.graph.origins import forget_origins
 from intact.plan import (
     Note,
     NoteKind,
@@ -229,6 +230,7 @@ def write_qdq(plan: QuantizedGraph, *, float_weights: bool = False) -> QdqModel:
 
 def _bare(model: ir.Model) -> ir.Model:
     """Drop what a runtime does not read: exporters' traces, remembered BatchNormalization."""
+    forget_origins(model)
     for node in model.graph.all_nodes():
         node.metadata_props.clear()
         node.doc_string = None

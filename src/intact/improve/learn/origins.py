@@ -106,7 +106,9 @@ class _Marks:
 
     def read(self, graph: Graph, independent: frozenset[str]) -> Origins:
         """Return the origins of the constants of a marked model that was normalized."""
-        layouts, changed, fixed = {}, set(), set()
+        layouts: dict[str, str] = {}
+        changed: set[str] = set()
+        fixed: set[str] = set()
         for value in graph.model.graph.initializers.values():
             name, array = str(value.name), graph.constant(value)
             if array is None or array.dtype != np.float32 or array.size < 1:
