@@ -290,6 +290,13 @@ def test_origins_are_in_the_float_model_and_a_damaged_layout_is_refused(tmp_path
         intact.to_torch(tmp_path / "result").float_state_dict()
 
 
+def test_shapes_beyond_the_file_ask_for_no_memory() -> None:
+    result, _ = quantized(nn.Sequential(nn.Linear(4, 4)), SEQUENCE)
+    result.plan.graph.model.metadata_props[METADATA_KEY] = json.dumps({"shapes": {"w": [2**30]}})
+    with pytest.raises(ModelError, match=f"declares {2**30} elements for 20"):
+        intact.to_torch(result).float_state_dict()
+
+
 def test_origins_are_stored_with_the_model(tmp_path: Path) -> None:
     graph = recurrent_model()
     graph.save(tmp_path / "model.onnx")

@@ -9,11 +9,13 @@ import onnx_ir as ir
 import torch
 from torch import Tensor
 
-from intact.errors import UsageError
+from intact.errors import ModelError, UsageError
 from intact.graph import Graph
-from intact.graph.origins import Origins
+from intact.graph.origins import METADATA_KEY, Origins
 
 _MOST_NAMED = 3
+_UNUSED, _FEW = 16, 1 << 20
+"""How many times the elements of a graph its module may have, and how many at least."""
 _NO_HOME = "the module has no tensor of its values"
 _CHANGED = "another constant of the module is folded into it"
 _PARTS = "the model has only parts of that tensor"
@@ -26,9 +28,13 @@ class WayBack:
     Args:
         graph: Whose constants they are.
         origins: Of its constants.
+
+    Raises:
+        ModelError: They declare tensors that are larger by far than the graph.
     """
 
     def __init__(self, graph: Graph, origins: Origins) -> None:
+        _refuse_larger(graph, origins)
         self._graph, self._origins = graph, origins
         self._values = torch.zeros(origins.size)
         self._known, self._learned, self._apart = (
@@ -123,6 +129,17 @@ class WayBack:
             + (f" and {more} more" if more else ""),
             remedy="take the result itself (intact.from_torch), or what it can take: "
             "float_state_dict(partial=True)",
+        )
+
+
+def _refuse_larger(graph: Graph, origins: Origins) -> None:
+    """Refuse a file that asks for memory which its own size does not justify."""
+    tensors = (value.const_value for value in graph.model.graph.initializers.values())
+    stored = sum(tensor.size for tensor in tensors if tensor is not None)
+    if origins.size > _UNUSED * stored + _FEW:
+        raise ModelError(
+            f"the model's metadata {METADATA_KEY!r} declares {origins.size} elements for {stored}",
+            remedy="remove that entry, or quantize the module again",
         )
 
 
