@@ -11,6 +11,7 @@ What is wrong is made small and printed, with the lines that show it again; the 
 from __future__ import annotations
 
 import argparse
+import faulthandler
 import secrets
 import sys
 import time
@@ -37,6 +38,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--net", type=int, default=None, help="the seed of one net")
     parser.add_argument("--pair", action="append", help="TARGET/FORMAT; repeatable")
     given = parser.parse_args(arguments)
+    faulthandler.enable()  # a runtime that aborts tells nothing of itself
     chosen = [each for each in pairs() if given.pair is None or "/".join(each) in given.pair]
     if not chosen:
         parser.error(f"--pair: choose of {', '.join('/'.join(each) for each in pairs())}")

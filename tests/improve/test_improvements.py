@@ -49,6 +49,24 @@ def test_a_rewritten_model_computes_the_same_from_other_weights() -> None:
         np.testing.assert_allclose(second[name], array, rtol=1e-4, atol=1e-4)
 
 
+def test_refinements_tell_how_far_they_are() -> None:
+    told: list[tuple[str, int, int | None]] = []
+
+    class Told:
+        name = ""
+
+        def phase(self, name: str) -> None:
+            self.name = name
+
+        def __call__(self, done: int, count: int | None) -> None:
+            told.append((self.name, done, count))
+
+    found = quantized("rounding", progress=Told())
+    steps = [each[1:] for each in told if each[0] == "improving weights: rounding"]
+    nodes = len(list(found.plan.graph.nodes))
+    assert steps == [(done, nodes) for done in range(nodes)]
+
+
 def test_rounded_weights_lose_less_and_are_kept(tmp_path: Path) -> None:
     plain, rounded = quantized(weight_bits=4), quantized("rounding", weight_bits=4)
     assert rounded.plan.provenance.improve == ("rounding",)

@@ -290,7 +290,8 @@ class Calibration:
                 f"--improve {self.improvements.refinements[0]} runs samples a second time",
                 remedy=AGAIN,
             )
-        return self.improvements.refine(plan, self._open(data, plan.graph))
+        samples = replace(self._open(data, plan.graph), progress=self.options.progress)
+        return self.improvements.refine(plan, samples)
 
 
 class _Scaled(NamedTuple):

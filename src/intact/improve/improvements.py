@@ -11,6 +11,7 @@ from types import MappingProxyType
 
 import msgspec
 
+from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.errors import UsageError, nearest
 from intact.graph import Graph
@@ -101,8 +102,9 @@ class Improvements(msgspec.Struct, frozen=True):
         )
 
     def refine(self, plan: QuantizedGraph, samples: Samples) -> QuantizedGraph:
-        """Apply the refinements to a plan with scales."""
+        """Apply the refinements to a plan with scales; the samples' progress tells of them."""
         for name in self.refinements:
+            begin(samples.progress, f"improving weights: {name}")
             plan = REFINEMENTS[name](plan, samples)
         return plan
 

@@ -56,7 +56,7 @@ class Walk:
 
     Args:
         plan: A plan with scales; read again at each node.
-        samples: The data; the first ``most`` samples are used.
+        samples: The data; the first ``most`` samples are used. Their progress counts nodes.
         most: Maximum number of samples.
         threads: Threads inside one operator; 0 lets the runtime choose.
     """
@@ -67,7 +67,8 @@ class Walk:
         self._plan, self._threads = plan, threads
         self.points = Points.of(plan)
         limit = most if samples.limit is None else min(most, samples.limit)
-        limited = replace(samples, limit=limit)
+        limited = replace(samples, limit=limit, progress=None)
+        self._progress = samples.progress
         size = limited.batch_size(min(_BATCH, limit))
         inputs = {str(value.name): value for value in plan.graph.inputs}
         whole = limited.fixed_batch is not None  # such a model cannot run fewer
@@ -82,7 +83,10 @@ class Walk:
 
     def __iter__(self) -> Iterator[Stop]:
         """Yield each node; the quantized model continues with the plan as changed by the caller."""
-        for node in self._plan.graph.nodes:
+        nodes = list(self._plan.graph.nodes)
+        for done, node in enumerate(nodes):
+            if self._progress is not None:
+                self._progress(done, len(nodes))
             constants = self._constants(node)
             run = self._runner(node, constants)
             floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
