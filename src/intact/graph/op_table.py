@@ -176,6 +176,9 @@ OPS: Mapping[str, OpSpec] = MappingProxyType(
 EXPANDABLE = ("BatchNormalization", "Div", "HardSigmoid", "LayerNormalization", "Pow")
 """Operators that ``intact.graph.passes.expand`` writes as several simpler ones."""
 
-STORABLE = ("GRU", "LSTM", "RNN", "Gather")
+RECURRENT = ("GRU", "LSTM", "RNN")
+"""Layers that hand their state from step to step."""
+
+STORABLE = (*RECURRENT, "Gather")
 """Operators whose constants can be stored as integers while they compute in float: the weights of
 recurrent ones, and the table in which Gather looks up rows."""

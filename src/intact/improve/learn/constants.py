@@ -12,10 +12,9 @@ from torch import Tensor, nn
 
 from intact.graph import Graph, OpKind, Role, input_role, is_constant, op_spec
 from intact.graph.graph import IMPLICIT_SLOT
+from intact.graph.op_table import RECURRENT
 from intact.plan import QuantizedGraph, TensorEnd
 
-_RECURRENT = frozenset({"GRU", "LSTM", "RNN"})
-"""Operators beside normalizations whose float PARAMETER inputs are learned in training."""
 _SLOPE = ("PRelu", 1)
 _OFFSETS = frozenset({"Add", "Sub"})
 _FACTORS = frozenset({"Mul", "Div"})
@@ -56,7 +55,7 @@ def _learned(node: ir.Node, slot: int, array: np.ndarray) -> bool:
     if role in (Role.WEIGHT, Role.BIAS) or (node.op_type, slot) == _SLOPE:
         return True
     if role is Role.PARAMETER:
-        return spec.kind is OpKind.NORMALIZATION or node.op_type in _RECURRENT
+        return spec.kind is OpKind.NORMALIZATION or node.op_type in RECURRENT
     if role is not Role.DATA or array.size < 2:
         return False
     if node.op_type in _OFFSETS:

@@ -16,6 +16,7 @@ import onnx_ir as ir
 
 from intact.errors import Unsupported
 from intact.graph import input_value
+from intact.graph.op_table import RECURRENT
 from intact.program.forms import dequantized_constant
 from intact.program.lower.attributes import constant_input
 from intact.program.lower.builder import ProgramBuilder
@@ -55,7 +56,7 @@ _Advance: TypeAlias = Callable[[Tensor, _State], tuple[Tensor, Tensor | None]]
 """Computes the next state from the data's sums ``[1, N, gates * H]`` and the state."""
 
 
-@UNROLLING_LOWERINGS.register("GRU", "LSTM", "RNN")
+@UNROLLING_LOWERINGS.register(*RECURRENT)
 def recurrent(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     """Write out the steps of GRU, LSTM and RNN."""
     unrolled = _Unrolled(builder, chain[0])
