@@ -12,10 +12,14 @@ from intact import api, demo
 from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.flow.result import Result
-from intact.improve.improvements import Improvements
+from intact.improve.passes import Request, requests_of, rewritten
+from intact.plan import QuantizedGraph
 
 
 def quantized(*names: str, **options: object) -> Result:
+    """Quantize with these passes only."""
+    if not names:
+        options.setdefault("preset", "fast")
     return api.quantize(
         demo.model_path(),
         demo.calibration_path(),
@@ -26,21 +30,51 @@ def quantized(*names: str, **options: object) -> Result:
     )
 
 
-def test_a_wrong_name_is_guessed() -> None:
-    with pytest.raises(UsageError, match="did you mean 'equalize'"):
-        Improvements.of(["equalise"])
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("equalise", "did you mean 'equalize'"),
+        ("rounding{sample=3}", "no option 'sample'; did you mean 'samples'"),
+        ("rounding{samples=0}", "samples is '0'; give a whole number of at least 1"),
+        ("rounding{samples=x}", "samples is 'x'"),
+        ("rounding{samples", "known:|did you mean"),
+        ("equalize{samples=3}", "no option 'samples'; known: check"),
+    ],
+)
+def test_what_is_wrong_is_named(text: str, error: str) -> None:
+    with pytest.raises(UsageError, match=error):
+        Request.of(text)
 
 
-def test_passes_are_kept_in_order_and_once() -> None:
-    found = Improvements.of(["weight-scales", "equalize", "weight-scales"])
-    assert found == Improvements(("equalize",), ("weight-scales",))
+def test_passes_run_in_their_order_and_once() -> None:
+    found = requests_of(["weight-scales", "equalize", "weight-scales"])
+    assert [each.name for each in found] == ["equalize", "weight-scales"]
+
+
+def test_a_pass_has_one_set_of_options() -> None:
+    with pytest.raises(UsageError, match="leave one out"):
+        requests_of(["rounding{samples=3}", "rounding"])
+
+
+def test_a_request_is_written_as_it_is_read() -> None:
+    text = "rounding{samples=12,check=0}"
+    assert str(Request.of(text)) == text
+    assert Request.of(text).arguments == {"most": 12}
+    assert not Request.of(text).is_checked
+
+
+def test_a_search_takes_rewrites_that_need_no_samples() -> None:
+    graph = quantized().plan.graph
+    assert rewritten(graph, ["equalize"]).hash != graph.hash
+    with pytest.raises(UsageError, match="leave it out of the search"):
+        rewritten(graph, ["rounding"])
 
 
 def test_a_rewritten_model_computes_the_same_from_other_weights() -> None:
-    plain, equalized = quantized(), quantized("equalize")
+    plain, equalized = quantized(), quantized("equalize{check=0}")
     assert plain.plan.graph.hash != equalized.plan.graph.hash
     assert plain.plan.provenance.improve == ()
-    assert equalized.plan.provenance.improve == ("equalize",)
+    assert equalized.plan.provenance.improve == ("equalize{check=0}",)
     images = np.load(demo.test_path())["image"][:20].astype(np.float32)
     first, second = (
         FloatModel(each.plan.graph).run({"image": images}) for each in (plain, equalized)
@@ -62,7 +96,7 @@ def test_refinements_tell_how_far_they_are() -> None:
             told.append((self.name, done, count))
 
     found = quantized("rounding", progress=Told())
-    steps = [each[1:] for each in told if each[0] == "improving weights: rounding"]
+    steps = [each[1:] for each in told if each[0] == "improving: rounding"]
     nodes = len(list(found.plan.graph.nodes))
     assert steps == [(done, nodes) for done in range(nodes)]
 
@@ -70,6 +104,9 @@ def test_refinements_tell_how_far_they_are() -> None:
 def test_rounded_weights_lose_less_and_are_kept(tmp_path: Path) -> None:
     plain, rounded = quantized(weight_bits=4), quantized("rounding", weight_bits=4)
     assert rounded.plan.provenance.improve == ("rounding",)
+    (record,) = rounded.plan.provenance.improvements
+    assert record.kept
+    assert record.after > record.before + 2
     assert plain.plan.graph.hash == rounded.plan.graph.hash
     before, after = (api.evaluate(each, demo.test_path(), samples=60) for each in (plain, rounded))
     assert after.sqnr_db > before.sqnr_db + 2
@@ -82,8 +119,8 @@ def test_rounded_weights_lose_less_and_are_kept(tmp_path: Path) -> None:
 
 
 def test_refined_scales_lose_no_more(tmp_path: object) -> None:
-    plain, refined = quantized(), quantized("weight-scales")
-    assert refined.plan.provenance.improve == ("weight-scales",)
+    plain, refined = quantized(), quantized("weight-scales{check=0}")
+    assert refined.plan.provenance.improve == ("weight-scales{check=0}",)
     assert plain.plan.graph.hash == refined.plan.graph.hash
     lost, kept = (
         api.quant_loss(each, demo.calibration_path(), samples=30) for each in (plain, refined)
@@ -99,3 +136,49 @@ def test_refining_reads_the_samples_again() -> None:
 
     with pytest.raises(UsageError, match="a second time"):
         api.quantize(demo.model_path(), batches(), improve=["weight-scales"])
+
+
+def test_few_bits_are_improved_unless_that_is_declined() -> None:
+    plain, found = quantized(weight_bits=4), quantized(preset="balanced", weight_bits=4)
+    assert plain.plan.provenance.improve == ()
+    assert found.plan.provenance.improve == ("rounding",)
+    default = api.quantize(demo.model_path(), demo.calibration_path(), weight_bits=4, samples=20)
+    assert default.plan.provenance.improve == ("rounding",)
+    (note,) = (each for each in default.plan.notes if "preset" in each.message)
+    assert "weights of 6 bits or fewer" in note.message
+    wide = api.quantize(demo.model_path(), demo.calibration_path(), samples=20)
+    assert wide.plan.provenance.improve == ()
+
+
+def test_samples_that_are_read_once_are_no_reason_to_fail() -> None:
+    def batches() -> Iterator[dict[str, np.ndarray]]:
+        yield {"image": np.load(demo.calibration_path())["image"][:8].astype(np.float32)}
+
+    found = api.quantize(demo.model_path(), batches(), weight_bits=4)
+    assert found.plan.provenance.improve == ()
+
+
+def test_passes_and_a_preset_exclude_each_other() -> None:
+    with pytest.raises(UsageError, match="leave one out"):
+        quantized("rounding", preset="best")
+
+
+def test_what_does_not_help_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    def worse(plan: QuantizedGraph, *_: object, **__: object) -> QuantizedGraph:
+        found = plan.copy()
+        for config in found.configs.values():
+            if config.params is not None and not config.grid.power_of_two:
+                config.set_params(config.params.scale * 4, config.params.zero_point)
+        return found
+
+    monkeypatch.setattr("intact.improve.refine.rounding.refine_rounding", worse)
+    plain = api.quantize(demo.model_path(), demo.calibration_path(), samples=20)
+    found = api.quantize(
+        demo.model_path(), demo.calibration_path(), samples=20, improve=["rounding"]
+    )
+    (record,) = found.plan.provenance.improvements
+    assert not record.kept
+    assert record.after < record.before
+    assert plain.plan.configs.keys() == found.plan.configs.keys()
+    for end, config in plain.plan.configs.items():
+        np.testing.assert_array_equal(config.scale, found.plan.configs[end].scale)

@@ -261,17 +261,26 @@ class Choice(msgspec.Struct, frozen=True):
     Attributes:
         plan: The plan.
         method: The chosen method.
-        decibels: Signal to quantization noise of its outputs, simulated; empty where there was
-            nothing to compare.
+        errors: Of its outputs, simulated; of none where there was nothing to compare.
         simulator: Of the plan, to look further.
         runs: The samples that it was chosen on.
     """
 
     plan: QuantizedGraph
     method: Method
-    decibels: Mapping[str, float]
+    errors: Errors
     simulator: Simulator
     runs: FloatRuns
+
+    def on(self, runs: FloatRuns) -> Choice:
+        """Measure the plan on other samples."""
+        (errors,) = runs.errors(lambda feeds: self.simulator.run(feeds, plan=self.plan)[0])
+        return msgspec.structs.replace(self, errors=errors, runs=runs)
+
+    def changed(self, plan: QuantizedGraph) -> Choice:
+        """Measure another plan for the same model on the same samples."""
+        simulator = Simulator(plan, threads=1)
+        return msgspec.structs.replace(self, plan=plan, simulator=simulator).on(self.runs)
 
 
 def choose(
@@ -312,7 +321,7 @@ def choose(
     if min(found[best].decibels.values(), default=MOST_DB) < _GOOD_DB:
         found |= trials.errors([at for at in range(len(methods)) if at not in found], used)
         best = _best(found, found[safe])
-    return Choice(trials.plan(best), methods[best], found[best].decibels, trials.simulator, used)
+    return Choice(trials.plan(best), methods[best], found[best], trials.simulator, used)
 
 
 class _Trials:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from intact.cli import show_improvements
 from intact.cli.printing import console, escape, new_table, print_json, say
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
@@ -27,10 +28,12 @@ if TYPE_CHECKING:
 _SHOWN_FILES = 5
 
 
-def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
+def results(
+    found: Result | Results, *, seconds: float, as_json: bool, explain: bool = False
+) -> None:
     """Print what ``quantize`` made: one result, or one for each target."""
     if not isinstance(found, Mapping):
-        result(found, seconds=seconds, as_json=as_json)
+        result(found, seconds=seconds, as_json=as_json, explain=explain)
     elif as_json:
         made = {name: json_of(each) for name, each in found.items()}
         print_json({"results": made, "refused": _said(found.refused), "seconds": seconds})
@@ -38,6 +41,7 @@ def results(found: Result | Results, *, seconds: float, as_json: bool) -> None:
         for each in found.values():
             say_made(each)
             say(escape(_made_with(each.plan.provenance).removesuffix(", ")))
+            _improvements(each, explain=explain)
             _notes(each)
             _loss(each)
         folders = {each.folder.parent for each in found.values() if each.folder is not None}
@@ -60,7 +64,7 @@ def _refused(what: str, errors: Mapping[str, IntactError]) -> None:
             say(f"  {escape(line)}")
 
 
-def result(found: Result, *, seconds: float, as_json: bool) -> None:
+def result(found: Result, *, seconds: float, as_json: bool, explain: bool = False) -> None:
     """Print what ``quantize`` made, how long it took and what may come next."""
     if as_json:
         print_json({**json_of(found), "seconds": seconds})
@@ -68,6 +72,7 @@ def result(found: Result, *, seconds: float, as_json: bool) -> None:
     say_made(found)
     count = f"{_samples(found)} samples, " if _samples(found) else ""
     say(escape(f"{_made_with(found.plan.provenance)}{count}{seconds:.1f} s"))
+    _improvements(found, explain=explain)
     _notes(found)
     _loss(found)
     where = escape(to_paste(found.folder or Path()))
@@ -109,8 +114,16 @@ def json_of(found: Result) -> dict[str, object]:
         "quantized_bytes": quantized_bytes,
         "samples": _samples(found),
         "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
+        "improvements": show_improvements.json_of(found),
         "loss": msgspec.to_builtins(found.loss),
     }
+
+
+def _improvements(found: Result, *, explain: bool) -> None:
+    if explain:
+        show_improvements.explained(found)
+    else:
+        show_improvements.in_short(found)
 
 
 def _samples(found: Result) -> int:

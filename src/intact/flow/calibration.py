@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import reduce
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 import msgspec
 import onnx_ir as ir
@@ -25,6 +25,7 @@ from intact.data.sources import has_image_steps
 from intact.data.stream import AGAIN, Samples
 from intact.errors import UsageError
 from intact.flow.first_run import draw_sample, run_once
+from intact.flow.improvement import Improver, Scaled
 from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
 from intact.flow.refusals import Refusals
@@ -36,7 +37,7 @@ from intact.formats.registry import export
 from intact.formats.scales import read_scales
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
-from intact.improve.improvements import Improvements
+from intact.improve.passes import Request
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions
@@ -82,8 +83,16 @@ class Deployment(msgspec.Struct, frozen=True):
         return self.result(replace(plan, notes=notes), result.statistics, result.preprocess)
 
 
-Keeping = Callable[[Sequence[str]], QuantizedGraph]
-"""From names of nodes to a plan without scales that keeps them in float."""
+class Keeping(Protocol):
+    """Makes a plan without scales that keeps nodes in float."""
+
+    def __call__(self, names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+        """Make it.
+
+        Args:
+            names: Of nodes to keep in float.
+            graph: Another graph with the same nodes; None for the one that was given.
+        """
 
 
 class Job(msgspec.Struct, frozen=True):
@@ -94,12 +103,24 @@ class Job(msgspec.Struct, frozen=True):
         methods: How scales follow from statistics: the preferred method, and others to choose from.
         deployment: What is written.
         keeping: Makes the plan again with these nodes in float too.
+        requests: The improvement passes.
     """
 
     plan: QuantizedGraph
     methods: Sequence[Method]
     deployment: Deployment
     keeping: Keeping
+    requests: Sequence[Request] = ()
+
+    def on(self, graph: Graph) -> Job:
+        """Return the job for a graph that a rewrite made."""
+        plan = self.keeping((), graph)
+        notes = tuple(note for note in self.plan.notes if note not in plan.notes)
+
+        def keeping(names: Sequence[str], other: Graph | None = None) -> QuantizedGraph:
+            return self.keeping(names, graph if other is None else other)
+
+        return msgspec.structs.replace(self, plan=plan.with_notes(notes), keeping=keeping)
 
 
 @dataclass(frozen=True)
@@ -109,14 +130,12 @@ class Calibration:
     Attributes:
         options: As a call gave them.
         preprocess: What is done to samples first.
-        improvements: What is done to the weights.
         original: The model as it was given, to compare the graphs with; None for one that is
             quantized already.
     """
 
     options: CalibrationOptions
     preprocess: Preprocess
-    improvements: Improvements = field(default_factory=Improvements)
     original: Original | None = None
 
     def run(
@@ -163,7 +182,7 @@ class Calibration:
                 for index in members:
                     job, name = jobs[index], jobs[index].plan.target.name
                     begin(self.options.progress, f"choosing scales for {name}")
-                    made: _Scaled | None = None
+                    made: Scaled | None = None
                     with refusals.of(name):
                         made = self._scaled(job, needs[index], observed, given)
                     if made is None:
@@ -172,7 +191,10 @@ class Calibration:
                     comparing = comparing or pool.submit(self._compared, graph, sample)
                     compared = comparing.result()  # a difference stops all
                     with refusals.of(name):
-                        results[index] = self._written(job, made, data, sample, compared)
+                        made = self._improved(job, made, observed, data)
+                        if made.plan.graph is not graph:
+                            compared = self._compared(made.plan.graph, sample)
+                        results[index] = self._written(job, made, sample, compared)
         return [results[index] for index in sorted(results)]
 
     def _refuse_data(self, data: DataSource | None, *, needed: bool) -> None:
@@ -202,20 +224,56 @@ class Calibration:
         return Compared() if self.original is None else self.original.compare(graph, sample)
 
     def _written(
-        self,
-        job: Job,
-        scaled: _Scaled,
-        data: DataSource | None,
-        sample: Batch | None,
-        compared: Compared,
+        self, job: Job, scaled: Scaled, sample: Batch | None, compared: Compared
     ) -> Result:
         """Write a plan with scales, and run what was written."""
-        plan, statistics, loss = scaled
-        plan = self.improvements.named_in(self._refined(plan, data))
-        result = job.deployment.result(plan, statistics, self.preprocess, compared.notes)
-        result.loss = loss
+        result = job.deployment.result(
+            scaled.plan, scaled.statistics, self.preprocess, compared.notes
+        )
+        result.improvements = scaled.tried
+        result.loss = self._loss(job, scaled)
         run_once(result, sample, compared.outputs, threads=self.options.threads)
         return result
+
+    def _loss(self, job: Job, scaled: Scaled) -> Loss | None:
+        """Find what a plan loses, where that is much."""
+        statistics, choice = scaled.statistics, scaled.choice
+        if choice is None or statistics is None:
+            return None
+        graph, method, given = choice.plan.graph, choice.method, scaled.given
+
+        def again(names: Sequence[str]) -> QuantizedGraph:
+            return assign(job.keeping(names, graph), statistics, method, given)
+
+        return find_loss(choice, again)
+
+    def _improved(
+        self,
+        job: Job,
+        scaled: Scaled,
+        observed: _Observed | None,
+        data: DataSource | None,
+    ) -> Scaled:
+        """Run the improvement passes of a job."""
+        if not job.requests:
+            return scaled
+        if data is None or observed is None or isinstance(data, Iterator):
+            raise UsageError(
+                f"--improve {job.requests[0].name} runs samples a second time", remedy=AGAIN
+            )
+
+        def recalibrate(graph: Graph) -> Scaled:
+            own = job.on(graph)
+            needs = required_tensors(own.plan, scaled.given)
+            return self._scaled(own, needs, self._observe(graph, needs, data), scaled.given)
+
+        def samples(graph: Graph) -> Samples:
+            return replace(self._open(data, graph), progress=self.options.progress)
+
+        improver = Improver(
+            job.requests, samples, recalibrate, self.options.progress, self.options.threads
+        )
+        return improver.improved(scaled, observed.runs)
 
     def _scaled(
         self,
@@ -223,25 +281,21 @@ class Calibration:
         required: Sequence[str],
         observed: _Observed | None,
         given: ScaleTable | None,
-    ) -> _Scaled:
-        """Choose the method and the scales of one plan; find what it loses, where that is much."""
+    ) -> Scaled:
+        """Choose the method and the scales of one plan."""
         options = self.options
         if observed is None:
             plan = assign(job.plan, None, job.methods[0], given)
             plan.provenance = plan.provenance.observed(options.mask, options.method_options)
-            return _Scaled(plan, None, None)
+            return Scaled(plan, None, None, given)
         names = dict.fromkeys((*observed.inputs, *required))
         statistics = observed.statistics.only(names)
         choice = choose(job.plan, statistics, job.methods, observed.runs, given)
-
-        def again(names: Sequence[str]) -> QuantizedGraph:
-            return assign(job.keeping(names), statistics, choice.method, given)
-
         plan, fed = choice.plan, observed.feeding
         provenance = plan.provenance.observed(options.mask, options.method_options)
         plan.provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
         plan = plan.with_notes(observed.notes)
-        return _Scaled(plan, statistics, find_loss(choice, again))
+        return Scaled(plan, statistics, choice, given)
 
     def _observe(
         self, graph: Graph, required: Sequence[str], data: DataSource | None
@@ -280,24 +334,6 @@ class Calibration:
             mask=self.options.mask,
             skip_bad=self.options.skip_bad,
         )
-
-    def _refined(self, plan: QuantizedGraph, data: DataSource | None) -> QuantizedGraph:
-        """Improve a plan with scales, if that is asked for."""
-        if not self.improvements.refinements:
-            return plan
-        if data is None or isinstance(data, Iterator):
-            raise UsageError(
-                f"--improve {self.improvements.refinements[0]} runs samples a second time",
-                remedy=AGAIN,
-            )
-        samples = replace(self._open(data, plan.graph), progress=self.options.progress)
-        return self.improvements.refine(plan, samples)
-
-
-class _Scaled(NamedTuple):
-    plan: QuantizedGraph
-    statistics: Statistics | None
-    loss: Loss | None
 
 
 class _Observed(NamedTuple):

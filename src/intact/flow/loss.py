@@ -82,11 +82,12 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
     Returns:
         None if no output has less than 15 dB.
     """
-    output = min(choice.decibels, key=lambda name: choice.decibels[name], default="")
-    if not output or choice.decibels[output] >= LEAST_DB:
+    decibels = choice.errors.decibels
+    output = min(decibels, key=lambda name: decibels[name], default="")
+    if not output or decibels[output] >= LEAST_DB:
         return None
     runs = choice.runs
-    found = Loss(output, choice.decibels[output], len(runs))
+    found = Loss(output, decibels[output], len(runs))
     groups = _by_noise(choice, runs.first(1), output)
     if not groups:
         return found

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -20,6 +20,7 @@ from intact.flow.calibration import (
     given_scales,
 )
 from intact.flow.first_run import run_once
+from intact.flow.improvement import chosen
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result, Results, check_output, save_several
 from intact.flow.shapes import shaped
@@ -36,7 +37,7 @@ from intact.flow.sources import (
 from intact.flow.torch_models import with_exported
 from intact.flow.values import refuse_nothing_to_do, values_of, with_values
 from intact.graph import Graph
-from intact.improve.improvements import Improvements
+from intact.improve.passes import requests_of
 from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.declare import Options, options_of
@@ -110,7 +111,7 @@ def results_for(
     if not options.in_place:
         described = _not_in_place(described)
     names = _distinct_names(described)
-    improvements = Improvements.of(options.improve)
+    requests_of(options.improve)  # a wrong name is refused before anything is read
     ready = _ready(options, described, refusals)
     if not ready:
         return {}
@@ -125,27 +126,25 @@ def results_for(
     model = with_values(source.model, options.input_value)
     models = shaped(model, options, options.input_shape, options.data, preprocess, formats)
     originals = _expanded(models.graphs, options.expand)
-    rewritten = {name: improvements.rewrite(graph) for name, graph in originals.items()}
-    first = id(models.graphs[0])
-    given = given_scales(options.scales, model, rewritten[first])
+    given = given_scales(options.scales, model, originals[id(models.graphs[0])])
     del source, model
     overrides = overrides_of(options)
     jobs = []
     described = [each for each, _, _ in ready]
-    graphs = _graphs(models.graphs, rewritten, described, options.expand)
-    for own, given_graph, (each, methods, deployment) in zip(
-        graphs, models.graphs, ready, strict=True
-    ):
+    graphs = _graphs(models.graphs, originals, described, options.expand)
+    readable = models.data is not None and not isinstance(models.data, Iterator)
+    for own, (each, methods, deployment) in zip(graphs, ready, strict=True):
         with refusals.of(each.name):
             keeping = _keeping(build_plan, own, each, overrides)
             plan = keeping(())
             if not options.allow_empty:
                 look = partial(values_of, graph=own, options=options, data=models.data)
                 refuse_nothing_to_do(plan, look)
-            notes = (*models.notes, *improvements.notes(originals[id(given_graph)]))
-            jobs.append(Job(plan.with_notes(notes), methods, deployment, keeping))
+            passes = chosen(plan, options.improve, options.preset, readable=readable)
+            plan = plan.with_notes((*models.notes, *passes.notes))
+            jobs.append(Job(plan, methods, deployment, keeping, passes.requests))
     compared = original_of(options.model, threads=options.threads)
-    calibration = Calibration(options, preprocess, improvements, compared)
+    calibration = Calibration(options, preprocess, compared)
     results = {
         result.plan.target.name: result
         for result in calibration.run(jobs, models.data, given, refusals)
@@ -182,7 +181,7 @@ def _expanded(graphs: Sequence[Graph], op_types: Sequence[str]) -> dict[int, Gra
 
 def _graphs(
     graphs: Sequence[Graph],
-    rewritten: Mapping[int, Graph],
+    expanded: Mapping[int, Graph],
     targets: Sequence[Target],
     apart: Sequence[str],
 ) -> list[Graph]:
@@ -190,12 +189,12 @@ def _graphs(
 
     Args:
         graphs: One for each target.
-        rewritten: What is planned on, by the identity of the graph.
+        expanded: What is planned on, by the identity of the graph.
         targets: The targets.
         apart: Operator types that the user expands.
     """
     found: dict[int, Graph] = {}
-    for name, graph in rewritten.items():
+    for name, graph in expanded.items():
         members = [index for index, each in enumerate(graphs) if id(each) == name]
         own = graphs_for(graph, [targets[index] for index in members], apart)
         found.update(zip(members, own, strict=True))
@@ -274,12 +273,13 @@ def _keeping(
 ) -> Keeping:
     """Return what makes a plan that keeps more nodes in float than the overrides do."""
 
-    def keeping(names: Sequence[str]) -> QuantizedGraph:
+    def keeping(names: Sequence[str], graph: Graph | None = None) -> QuantizedGraph:
+        own: Any = source if graph is None else graph
         if not names:
-            return build(source, target, overrides)
+            return build(own, target, overrides)
         base: Overrides = overrides or Overrides()
         more = msgspec.structs.replace(base, keep_float=(*base.keep_float, *names))
-        return build(source, target, more)
+        return build(own, target, more)
 
     return keeping
 

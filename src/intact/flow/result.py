@@ -22,6 +22,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import onnx_ir as ir
 
@@ -48,6 +49,9 @@ _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS})
 _PLAN_HEAD = b'"intact-plan"'
 
+if TYPE_CHECKING:
+    from intact.flow.improvement import Tried
+
 
 @dataclass
 class Result:
@@ -62,6 +66,8 @@ class Result:
         recipe: The options that made it, as TOML; empty where they are not known.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
+        improvements: What improvement passes did, with seconds, where this result was just made;
+            the plan keeps what they gained.
         trained: How training went, where this result was just trained. It is not stored either.
     """
 
@@ -72,6 +78,7 @@ class Result:
     folder: Path | None = None
     recipe: str = ""
     loss: Loss | None = None
+    improvements: tuple[Tried, ...] = ()
     trained: Trained | None = None
 
     def __post_init__(self) -> None:

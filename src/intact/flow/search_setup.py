@@ -27,7 +27,7 @@ from intact.formats.onnx_qdq.write import write_qdq
 from intact.formats.registry import expressible
 from intact.graph import Graph
 from intact.graph.passes.expand import expand as expand_operators
-from intact.improve.improvements import Improvements
+from intact.improve.passes import rewritten
 from intact.plan import Note, Overrides, build_plan
 from intact.plan.preparation import graphs_for
 from intact.recipe.options import SearchOptions
@@ -222,14 +222,8 @@ def float_graph(
     Raises:
         UsageError: An improvement follows after the scales.
     """
-    improvements = Improvements.of(improve)
-    if improvements.refinements:
-        raise UsageError(
-            f"--improve {improvements.refinements[0]} follows after the scales",
-            remedy="leave it out of the search",
-        )
-    rewritten = improvements.rewrite(expand_operators(graph, expand))
-    return graphs_for(rewritten, [target], expand)[0]
+    changed = rewritten(expand_operators(graph, expand), improve)
+    return graphs_for(changed, [target], expand)[0]
 
 
 def choices(

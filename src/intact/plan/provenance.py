@@ -12,6 +12,8 @@ from typing import Any
 
 import msgspec
 
+from intact.plan.gains import Improvement
+
 READ = "quantized model"
 COMPLETED = "quantized model, completed"
 
@@ -23,7 +25,8 @@ class Provenance(
 
     Attributes:
         formats: Names of the formats that were written, the best first.
-        improve: The passes over weights, in the order in which they were run.
+        improve: The improvement passes, in the order in which they were run.
+        improvements: What each of them did.
         input_shapes: What calibration saw of inputs with sizes of their own: the shapes of most
             samples, the smallest of equally many.
         io: Name of the ``Io`` of the written files: the types of their inputs and outputs.
@@ -49,6 +52,7 @@ class Provenance(
 
     formats: tuple[str, ...] = ()
     improve: tuple[str, ...] = ()
+    improvements: tuple[Improvement, ...] = ()
     input_shapes: dict[str, tuple[int, ...]] = {}
     io: str = ""
     mask: str = ""
@@ -105,9 +109,11 @@ class Provenance(
             self, no_batch=tuple(no_batch), states=dict(states), input_shapes=dict(input_shapes)
         )
 
-    def improved(self, names: Iterable[str]) -> Provenance:
-        """Add the passes over weights."""
-        return msgspec.structs.replace(self, improve=tuple(names))
+    def improved(self, found: Iterable[Improvement]) -> Provenance:
+        """Add what improvement passes did."""
+        stored = tuple(each.stored for each in found)
+        names = tuple(each.name for each in stored)
+        return msgspec.structs.replace(self, improve=names, improvements=stored)
 
     def searched(self, search: str) -> Provenance:
         """Add the search that found the plan."""

@@ -7,6 +7,7 @@ instead. Values that stand for names are read without regard to case.
 
 from __future__ import annotations
 
+import re
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -159,6 +160,27 @@ class Names(Kind[tuple[str, ...]]):
     def to_toml(self, value: Any) -> TomlValue:
         """Write a list."""
         return list(value)
+
+
+class Passes(Names):
+    """Improvement passes, ``NAME`` or ``NAME{key=value,...}``; one text may list several."""
+
+    def __init__(self) -> None:
+        super().__init__("passes", _lower_name, "NAME[{K=V,...}]")
+
+    def check(self, value: Any) -> tuple[str, ...]:
+        """Take an iterable of texts, but no single text; commas outside of braces part them."""
+        texts = super().check(value)
+        return tuple(part for text in texts for part in _APART.split(text) if part.strip())
+
+
+def _lower_name(text: str) -> str:
+    name, brace, options = text.partition("{")
+    return f"{name.lower()}{brace}{options}"
+
+
+_APART = re.compile(r",(?![^{}]*\})")
+"""Commas that are not within braces."""
 
 
 class NamesOrAll(Names):

@@ -39,7 +39,7 @@ from intact.recipe.kinds import (
     Flag,
     Given,
     Name,
-    Names,
+    Passes,
     Several,
     Text,
     target,
@@ -88,12 +88,19 @@ class QuantizationOptions(
         "that the model carries. Several may be given.",
         in_python="A ScaleTable will do too; an empty list is none.",
     )
+    preset: str | None = option(
+        Name("fast, balanced or best", ("fast", "balanced", "best")),
+        None,
+        "How much is done to lose less: fast calibrates, balanced also improves what the bits and "
+        "scales of the target make lose, best does all that helps and may take minutes; left out, "
+        "the target's.",
+    )
     improve: Sequence[str] = option(
-        Names("passes"),
+        Passes(),
         (),
-        "A pass that changes weights to lose less: equalize (across layers, before calibration); "
-        "rounding (all weights of a layer together, for few bits) or weight-scales (the scale of "
-        "the best cosine), after it. Several may be given.",
+        "Passes to run instead of the preset's, each NAME or NAME{key=value,...}: "
+        "equalize, weight-scales, rounding (see docs/accuracy.md). What does not help is rolled "
+        "back. Several may be given.",
     )
     in_place: bool = option(
         Flag(),
@@ -143,6 +150,12 @@ class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
         "Several may be given: the samples are run once, and the output folder gets a folder for "
         "each.",
         short="-t",
+    )
+    explain: bool = option(
+        Flag(),
+        False,
+        "Print what each improvement pass gained, layer by layer, and what it cost.",
+        recorded=False,
     )
 
 
@@ -280,7 +293,7 @@ class SearchOptions(
     )
     resume: bool = option(Flag(), False, "Continue the search of that log.", recorded=False)
     improve: Sequence[str] = option(
-        Names("passes"), (), "A pass that changes weights to lose less: equalize."
+        Passes(), (), "A pass that changes weights to lose less: equalize."
     )
     report: Callable[[Any], None] | None = option(
         PROGRESS, None, "Called after every trial.", flag="", recorded=False
@@ -301,7 +314,7 @@ class ReplayOptions(ImageStepOptions, ArrayStepOptions, GraphOptions, FormatOpti
     target: TargetSource | None = option(
         target(), None, "The hardware as in the search; left out, the one that the log names."
     )
-    improve: Sequence[str] = option(Names("passes"), (), "The passes as in the search.")
+    improve: Sequence[str] = option(Passes(), (), "The passes as in the search.")
 
 
 class SearchCommand(OutputOptions, RecipeOptions, SearchOptions):

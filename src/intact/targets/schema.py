@@ -6,7 +6,7 @@ It is a frozen value read from a TOML file. No other code names a target.
 from __future__ import annotations
 
 import enum
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import msgspec
 
@@ -77,6 +77,9 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
             another computation.
         own_scales: Each activation's own scale is kept in the plan too where another's is in
             effect, for tables that hold scales as they were before they were shared.
+        preset: What is done against losses unless the user says so: ``fast``, ``balanced`` or
+            ``best``. ``fast`` leaves the scales and weights to the methods, as for targets that
+            stand for what another tool writes.
     """
 
     method: str = "minmax"
@@ -86,6 +89,7 @@ class Calibration(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     alternatives: tuple[str, ...] = ()
     variants: dict[str, str] = {}
     own_scales: bool = False
+    preset: Literal["fast", "balanced", "best"] = "balanced"
 
 
 class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

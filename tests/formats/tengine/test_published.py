@@ -214,7 +214,10 @@ def test_kl(name: str, image: Floats) -> None:
 
 def test_eq() -> None:
     """Layer after layer, on what the earlier ones give with their new scales."""
-    found, values = tensors(quantized(improve=["weight-scales"])), published.constants(MODEL)
+    found, values = (
+        tensors(quantized(improve=["weight-scales{check=0}"])),
+        published.constants(MODEL),
+    )
     read = effective()
 
     def first(result: Floats) -> Floats:

@@ -42,7 +42,12 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
             made = api.quantize_for(targets=options.target, **arguments)
         else:
             made = api.quantize(target=options.target, **arguments)  # type: ignore[arg-type]
-    show.results(made, seconds=time.perf_counter() - start, as_json=options.as_json)
+    show.results(
+        made,
+        seconds=time.perf_counter() - start,
+        as_json=options.as_json,
+        explain=options.explain,
+    )
     if isinstance(made, Mapping) and made.refused:
         raise click.exceptions.Exit(1)
 

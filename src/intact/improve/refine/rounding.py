@@ -24,6 +24,7 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
+from intact.improve.gains import Report, unreported
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import Moments
 from intact.improve.refine.walk import Array, Stop, Walk
@@ -45,7 +46,12 @@ Scales = npt.NDArray[np.float32]
 
 
 def refine_rounding(
-    plan: QuantizedGraph, samples: Samples, *, most: int = MOST_SAMPLES, threads: int = 0
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    most: int = MOST_SAMPLES,
+    threads: int = 0,
+    report: Report = unreported,
 ) -> QuantizedGraph:
     """Round the weights of Conv, Gemm and MatMul by second moments of their inputs.
 
@@ -62,6 +68,7 @@ def refine_rounding(
         PlanError: An end has no scale yet.
         DataError: A sample does not fit the model.
     """
+    del report
     plan = plan.copy()
     walk = Walk(plan, samples, most=most, threads=threads)
     for stop in walk:

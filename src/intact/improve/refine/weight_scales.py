@@ -22,6 +22,7 @@ from intact.config import TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis, weight_slot
+from intact.improve.gains import Report, unreported
 from intact.improve.refine.walk import Array, Stop, Walk
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.metrics import ChannelErrorSums
@@ -38,7 +39,12 @@ _CHANNEL_AXES = {"Conv": 1, "ConvTranspose": 1, "Gemm": -1, "MatMul": -1}
 
 
 def refine_weight_scales(
-    plan: QuantizedGraph, samples: Samples, *, most: int = MOST_SAMPLES, threads: int = 0
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    most: int = MOST_SAMPLES,
+    threads: int = 0,
+    report: Report = unreported,
 ) -> QuantizedGraph:
     """Set the weight scales to those with the best cosine.
 
@@ -55,6 +61,7 @@ def refine_weight_scales(
         PlanError: An end has no scale yet.
         DataError: A sample does not fit the model.
     """
+    del report  # cosines of channels, not errors of blocks
     plan = plan.copy()
     walk = Walk(plan, samples, most=most, threads=threads)
     found = {layer.node: layer for layer in _layers(plan, walk)}

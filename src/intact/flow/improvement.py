@@ -1,0 +1,193 @@
+"""Improvement passes in the flow: which run, what each gains on the model's outputs, and at what
+cost in time. A pass after which the outputs are not better is rolled back.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from importlib.util import find_spec
+from typing import NamedTuple
+
+from intact.calibrate.choice import Choice, Errors, FloatRuns
+from intact.calibrate.statistics import Statistics
+from intact.data.progress import Progress, begin
+from intact.data.stream import Samples
+from intact.errors import UsageError
+from intact.graph import Graph
+from intact.improve.passes import PASSES, Request, Stage, requests_of
+from intact.improve.presets import Preset, Weakness, passes_of, weaknesses_of
+from intact.plan import Note, NoteKind, QuantizedGraph
+from intact.plan.gains import Gain, Improvement
+from intact.plan.given_scales import ScaleTable
+
+MOST_SAMPLES = 32
+"""Samples on which the outputs are compared before and after a pass."""
+
+
+class Tried(NamedTuple):
+    """What a pass did, and how long it took; seconds are not in the plan."""
+
+    improvement: Improvement
+    seconds: float
+
+
+class Scaled(NamedTuple):
+    """A plan with scales.
+
+    Attributes:
+        plan: The plan.
+        statistics: Of the graph's tensors; None where all scales were given.
+        choice: What was measured; None where there are no samples.
+        given: Scales that need no samples.
+        tried: The passes.
+    """
+
+    plan: QuantizedGraph
+    statistics: Statistics | None
+    choice: Choice | None
+    given: ScaleTable | None = None
+    tried: tuple[Tried, ...] = ()
+
+
+class Chosen(NamedTuple):
+    """The passes for a plan.
+
+    Attributes:
+        requests: In the order in which they run.
+        notes: What the user should know of that.
+    """
+
+    requests: tuple[Request, ...]
+    notes: tuple[Note, ...] = ()
+
+
+def chosen(
+    plan: QuantizedGraph, improve: Sequence[str], preset: str | None, *, readable: bool
+) -> Chosen:
+    """Choose the passes: those that are named, or else those of the preset.
+
+    Args:
+        plan: Without scales.
+        improve: The passes that the user names.
+        preset: The preset that the user names.
+        readable: Whether samples can be read several times.
+
+    Raises:
+        UsageError: A name is wrong, or samples cannot be read again for passes that were asked for.
+    """
+    if improve:
+        if preset is not None:
+            raise UsageError(f"--improve and --preset {preset}", remedy="leave one out")
+        return Chosen(requests_of(improve))
+    default = plan.target.calibration.preset
+    level = Preset(preset or default)
+    weaknesses = weaknesses_of(plan)
+    names = passes_of(level, weaknesses)
+    missing = [name for name in names if PASSES[name].needs and not _installed(PASSES[name].needs)]
+    names = tuple(name for name in names if name not in missing)
+    if preset is None and not readable:
+        return Chosen(())
+    notes = []
+    if preset is None and names:
+        notes.append(_said(level, names, weaknesses))
+    if missing:
+        notes.append(
+            Note(
+                NoteKind.CALIBRATION,
+                "",
+                f"preset {level} ran without {', '.join(missing)}: "
+                f"{PASSES[missing[0]].needs} is not installed",
+                remedy='pip install "intact[train]"',
+            )
+        )
+    return Chosen(requests_of(names), tuple(notes))
+
+
+def _said(level: Preset, names: Sequence[str], weaknesses: Sequence[Weakness]) -> Note:
+    """Say in one line what is done that nobody asked for."""
+    why = " and ".join(weaknesses)
+    message = f"preset {level}: {', '.join(names)}, because of {why}"
+    return Note(NoteKind.CALIBRATION, "", message, remedy="--preset fast leaves it out")
+
+
+def _installed(package: str) -> bool:
+    return find_spec(package) is not None
+
+
+Recalibrate = Callable[[Graph], Scaled]
+"""Calibrates a graph that a rewrite made, for the same target and samples."""
+
+
+@dataclass(frozen=True)
+class Improver:
+    """Runs passes one after another.
+
+    Attributes:
+        requests: The passes.
+        samples: Opens the samples anew.
+        recalibrate: For rewrites.
+        progress: Takes names of phases.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+    """
+
+    requests: Sequence[Request]
+    samples: Callable[[Graph], Samples]
+    recalibrate: Recalibrate
+    progress: Progress | None = None
+    threads: int = 0
+
+    def improved(self, scaled: Scaled, runs: FloatRuns) -> Scaled:
+        """Run the passes on a plan with scales.
+
+        Args:
+            scaled: With a choice.
+            runs: The samples that the outputs are compared on.
+        """
+        if scaled.choice is None or not self.requests:
+            return scaled
+        best = scaled._replace(choice=scaled.choice.on(runs.first(MOST_SAMPLES)))
+        tried = []
+        for request in self.requests:
+            start = time.perf_counter()
+            begin(self.progress, f"improving: {request.name}")
+            gains: list[Gain] = []
+            found = self._run(request, best, gains)
+            before, after = (_errors(each) for each in (best, found))
+            kept = found is not best and (not request.is_checked or _helps(before, after))
+            record = Improvement(str(request), before.mean, after.mean, kept, tuple(gains))
+            tried.append(Tried(record, time.perf_counter() - start))
+            best = found if kept else best
+        records = [each.improvement for each in tried]
+        plan = replace(best.plan, provenance=best.plan.provenance.improved(records))
+        return best._replace(plan=plan, tried=tuple(tried))
+
+    def _run(self, request: Request, best: Scaled, gains: list[Gain]) -> Scaled:
+        """Run one pass; what it was given is returned where it changed nothing."""
+        choice = best.choice
+        if choice is None:
+            return best
+        known = PASSES[request.name]
+        samples = self.samples(best.plan.graph)
+        run = known.load()
+        if known.stage is Stage.REWRITE:
+            graph = run(best.plan, samples, report=gains.append, **request.arguments)
+            if graph is best.plan.graph:
+                return best
+            again = self.recalibrate(graph)
+            if again.choice is None:
+                return best
+            return again._replace(choice=again.choice.on(choice.runs))
+        arguments = {"threads": self.threads, **request.arguments}
+        plan = run(best.plan, samples, report=gains.append, **arguments)
+        return best._replace(plan=plan, choice=choice.changed(plan))
+
+
+def _errors(scaled: Scaled) -> Errors:
+    return Errors({}) if scaled.choice is None else scaled.choice.errors
+
+
+def _helps(before: Errors, after: Errors) -> bool:
+    """Tell whether the outputs are better, and none loses."""
+    return after.mean > before.mean and not after.loses(before)

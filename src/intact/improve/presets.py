@@ -1,0 +1,96 @@
+"""Presets: which improvement passes run where nobody names them.
+
+Plain calibration is as good as float where weights have 8 bits and a scale a channel. What makes
+it lose is listed in `Weakness`; the table says what is done about each. A target's file may say
+which preset is its default (``[calibration] preset``): those that stand for another tool's bytes
+take ``fast``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from enum import StrEnum
+from types import MappingProxyType
+
+from intact.graph import output_channel_axis, weight_slot
+from intact.improve.passes import PASSES
+from intact.plan import QuantizedGraph, TensorEnd
+
+FEW_BITS = 6
+"""Up to so many bits rounding to nearest is felt."""
+
+
+class Weakness(StrEnum):
+    """What makes plain calibration lose."""
+
+    NONE = "nothing"
+    FEW_WEIGHT_BITS = f"weights of {FEW_BITS} bits or fewer"
+    FEW_ACTIVATION_BITS = f"activations of {FEW_BITS} bits or fewer"
+    ONE_SCALE = "one scale for all channels of a weight"
+    POWER_OF_TWO = "scales that are powers of two"
+
+
+class Preset(StrEnum):
+    """How much is done."""
+
+    FAST = "fast"
+    BALANCED = "balanced"
+    BEST = "best"
+
+
+PRESETS: Mapping[Preset, Mapping[Weakness, tuple[str, ...]]] = MappingProxyType(
+    {
+        Preset.FAST: {},
+        Preset.BALANCED: {
+            Weakness.FEW_WEIGHT_BITS: ("rounding",),
+            Weakness.FEW_ACTIVATION_BITS: ("rounding",),
+            Weakness.ONE_SCALE: ("rounding",),
+            Weakness.POWER_OF_TWO: ("rounding",),
+        },
+        Preset.BEST: {
+            Weakness.NONE: ("rounding",),
+            Weakness.FEW_WEIGHT_BITS: ("rounding",),
+            Weakness.FEW_ACTIVATION_BITS: ("rounding",),
+            Weakness.ONE_SCALE: ("equalize", "rounding"),
+            Weakness.POWER_OF_TWO: ("rounding",),
+        },
+    }
+)
+"""The passes by preset and weakness; where there are several weaknesses, those of all."""
+
+
+def passes_of(preset: Preset, weaknesses: Iterable[Weakness]) -> tuple[str, ...]:
+    """Return the passes of a preset, in the order in which they run."""
+    table = PRESETS[preset]
+    chosen = {name for each in weaknesses for name in table.get(each, ())}
+    chosen.update(table.get(Weakness.NONE, ()))
+    return tuple(name for name in PASSES if name in chosen)
+
+
+def weaknesses_of(plan: QuantizedGraph) -> tuple[Weakness, ...]:
+    """List what makes plain calibration of a plan lose, without `Weakness.NONE`."""
+    found = set(_weaknesses(plan))
+    return tuple(each for each in Weakness if each in found)
+
+
+def _weaknesses(plan: QuantizedGraph) -> Iterator[Weakness]:
+    for node in plan.graph.nodes:
+        slot = weight_slot(node)
+        value = None if slot is None else node.inputs[slot]
+        if slot is None or value is None or not plan.is_quantized(node):
+            continue
+        weight = plan.configs.get(TensorEnd.input(str(node.name), slot))
+        array = plan.graph.constant(value)
+        if weight is None or array is None or not array.size:
+            continue
+        if weight.bits <= FEW_BITS:
+            yield Weakness.FEW_WEIGHT_BITS
+        if weight.grid.power_of_two:
+            yield Weakness.POWER_OF_TWO
+        axis = output_channel_axis(node)
+        channels = 1 if axis is None else array.shape[axis]
+        if weight.granularity.axis is None and channels > 1:
+            yield Weakness.ONE_SCALE
+        data = plan.configs.get(TensorEnd.input(str(node.name), 0))
+        if data is not None and data.bits <= FEW_BITS:
+            yield Weakness.FEW_ACTIVATION_BITS

@@ -1,0 +1,72 @@
+"""What improvement passes did, and what that gained: measured, and kept in the plan."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, TypeVar
+
+import msgspec
+
+_DECIMALS = 1
+"""Of decibels in a plan: those of machines differ a little."""
+
+
+class Gain(msgspec.Struct, frozen=True):
+    """What a pass did to a layer or to a block of layers.
+
+    Attributes:
+        node: The node whose result was compared with the float model's: the last of the block.
+        before: Its signal to quantization noise, dB, on held-out samples.
+        after: The same with what the pass tried.
+        kept: Whether the pass kept it. What did not help is rolled back.
+    """
+
+    node: str
+    before: float
+    after: float
+    kept: bool
+
+    @property
+    def stored(self) -> Gain:
+        """As a plan keeps it."""
+        return _rounded(self)
+
+
+class Improvement(msgspec.Struct, frozen=True):
+    """What a pass did to a plan.
+
+    Attributes:
+        name: The pass, with the options that were given.
+        before: Signal to quantization noise of the model's outputs, dB, their mean.
+        after: The same with the pass.
+        kept: Whether it was kept. A pass after which an output loses is rolled back.
+        gains: Of the layers or blocks that it tried.
+    """
+
+    name: str
+    before: float
+    after: float
+    kept: bool
+    gains: tuple[Gain, ...] = ()
+
+    @property
+    def stored(self) -> Improvement:
+        """As a plan keeps it."""
+        gains = tuple(each.stored for each in self.gains)
+        return msgspec.structs.replace(_rounded(self), gains=gains)
+
+
+Report: TypeAlias = Callable[[Gain], None]
+"""Takes each gain as it is measured."""
+
+
+def unreported(gain: Gain) -> None:
+    """Ignore a gain."""
+
+
+_Measured = TypeVar("_Measured", Gain, Improvement)
+
+
+def _rounded(measured: _Measured) -> _Measured:
+    before, after = (round(each, _DECIMALS) for each in (measured.before, measured.after))
+    return msgspec.structs.replace(measured, before=before, after=after)
