@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from intact import api, demo
+from intact.config import QuantState
 from intact.engines.session import FloatModel
 from intact.errors import UsageError
 from intact.flow.result import Result
@@ -167,8 +168,8 @@ def test_what_does_not_help_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> N
     def worse(plan: QuantizedGraph, *_: object, **__: object) -> QuantizedGraph:
         found = plan.copy()
         for config in found.configs.values():
-            if config.params is not None and not config.grid.power_of_two:
-                config.set_params(config.params.scale * 4, config.params.zero_point)
+            if config.state is QuantState.ACTIVATED and not config.grid.power_of_two:
+                config.set_params(config.scale * 4, config.offset)
         return found
 
     monkeypatch.setattr("intact.improve.refine.rounding.refine_rounding", worse)
