@@ -169,7 +169,7 @@ def test_what_does_not_help_is_rolled_back(monkeypatch: pytest.MonkeyPatch) -> N
         found = plan.copy()
         for config in found.configs.values():
             if config.state is QuantState.ACTIVATED and not config.grid.power_of_two:
-                config.set_params(config.scale * 4, config.offset)
+                config.set_params(np.float32(4) * np.asarray(config.scale), config.offset)
         return found
 
     monkeypatch.setattr("intact.improve.refine.rounding.refine_rounding", worse)

@@ -1,0 +1,65 @@
+"""Quantize an ONNX model with NNCF: MODEL SAMPLES.npy OUTPUT BITS METHOD.
+
+Methods: ``fast`` (fast bias correction, its default), ``full`` (bias correction layer by layer) and
+``accuracy`` (layers go back to float until the answers agree with the float model's on 99 % of
+the samples: there are no labels). NNCF has 8 bits only.
+"""
+
+import sys
+
+import numpy as np
+import onnx
+import onnxruntime as ort
+
+# This file has the name of the package: its folder must not be searched for it.
+sys.path.pop(0)
+
+import nncf  # noqa: E402
+from nncf.quantization.advanced_parameters import (  # noqa: E402
+    AdvancedQuantizationParameters,
+    QuantizationParameters,
+)
+
+_ALLOWED_DISAGREEMENT = 0.01
+
+
+def main() -> None:
+    """Read, quantize, write."""
+    model_path, samples_path, output, bits, method = sys.argv[1:]
+    if bits not in ("W8A8", "tensor"):
+        sys.exit(f"NNCF has no {bits} for ONNX")
+    model, samples = onnx.load(model_path), np.load(samples_path)
+    name = model.graph.input[0].name
+    weights = QuantizationParameters(per_channel=False) if bits == "tensor" else None
+    advanced = AdvancedQuantizationParameters(weights_quantization_params=weights)
+    dataset = nncf.Dataset([sample[None] for sample in samples], lambda sample: {name: sample})
+    common = {"subset_size": len(samples), "fast_bias_correction": method != "full"}
+    if method != "accuracy":
+        made = nncf.quantize(model, dataset, advanced_parameters=advanced, **common)
+    else:
+        session = ort.InferenceSession(model_path)
+        answers = [int(session.run(None, {name: x[None]})[0].argmax()) for x in samples]
+        pairs = nncf.Dataset(list(zip(samples, answers, strict=True)), lambda pair: pair[0])
+
+        def agreement(tried, _):  # noqa: ANN001, ANN202 - of NNCF's own types
+            other = ort.InferenceSession(tried.SerializeToString())
+            right = [
+                float(int(other.run(None, {name: x[None]})[0].argmax()) == answer)
+                for x, answer in zip(samples, answers, strict=True)
+            ]
+            return float(np.mean(right)), right
+
+        made = nncf.quantize_with_accuracy_control(
+            model,
+            dataset,
+            pairs,
+            agreement,
+            max_drop=_ALLOWED_DISAGREEMENT,
+            advanced_quantization_parameters=advanced,
+            **common,
+        )
+    onnx.save(made, output)
+
+
+if __name__ == "__main__":
+    main()
