@@ -14,8 +14,8 @@ import onnxruntime as ort
 # This file has the name of the package: its folder must not be searched for it.
 sys.path.pop(0)
 
-import nncf  # noqa: E402
-from nncf.quantization.advanced_parameters import (  # noqa: E402
+import nncf
+from nncf.quantization.advanced_parameters import (
     AdvancedQuantizationParameters,
     QuantizationParameters,
 )
@@ -41,7 +41,7 @@ def main() -> None:
         answers = [int(session.run(None, {name: x[None]})[0].argmax()) for x in samples]
         pairs = nncf.Dataset(list(zip(samples, answers, strict=True)), lambda pair: pair[0])
 
-        def agreement(tried, _):  # noqa: ANN001, ANN202 - of NNCF's own types
+        def agreement(tried, _):
             other = ort.InferenceSession(tried.SerializeToString())
             right = [
                 float(int(other.run(None, {name: x[None]})[0].argmax()) == answer)
