@@ -207,3 +207,18 @@ def test_pairs_of_groups_saturate_as_the_kernels_of_the_processor_do(
     found = verify_openvino(plan, write_openvino(plan), [feeds], threads=1, instructions=limit)
     compared = {str(layer.end): layer for layer in found.layers}["groups.output[0]"]
     assert compared.mismatches <= 1
+
+
+def test_pairs_of_two_activations_saturate_beside_a_convolution() -> None:
+    """What both read has codes without a sign for the one, and with it for the other."""
+    b = ModelBuilder()
+    x = b.conv(b.input("x", ["batch", 16, 8, 8]), 16, 16, kernel=1)
+    pooled = b.node("MaxPool", x, kernel_shape=[1, 1])
+    b.output(b.node("MatMul", pooled, pooled, out="product"))
+    b.output(b.conv(x, 16, 4, kernel=1))
+    model = b.build()
+    plan = calibrated(model, "openvino")
+    feeds = {"x": 4 * random_inputs(model, batch=4, seed=1)["x"]}
+    found = verify_openvino(plan, write_openvino(plan), [feeds], threads=1, instructions="AVX2")
+    assert not found.float_nodes
+    assert found.outputs_sqnr_db["product"] > 100

@@ -7,7 +7,7 @@ import numpy as np
 from intact.engines.integer import IntegerEngine
 from intact.program import Program
 from intact.program.lower import lower
-from intact.program.operations import Convolution
+from intact.program.operations import BatchMatMul, Convolution
 from intact.program.passes.encodings import unsigned_inputs
 from tests.models import ModelBuilder, random_inputs
 from tests.plans import calibrated
@@ -70,6 +70,36 @@ def test_unsigned_keeps_real_numbers() -> None:
     runs = [IntegerEngine(program).run(feeds, ["image_quantized"]) for program in (first, second)]
     codes = [run.tensors["image_quantized"].astype(int) for run in runs]
     np.testing.assert_array_equal(codes[1], codes[0] + 128)
+
+
+def products(*, beside: bool) -> Program:
+    """A product of two activations, one of which a convolution may read as well."""
+    b = ModelBuilder()
+    x = b.node("Conv", b.input("image", ["batch", 4, 8, 8]), b.weight(4, 4, 1, 1), out="one")
+    x = b.node("MaxPool", x, kernel_shape=[1, 1], out="pooled")
+    for name in ("product", "again"):
+        b.output(b.node("MatMul", x, x, name=name, out=f"{name}_out"))
+    if beside:
+        b.output(b.node("Conv", x, b.weight(4, 4, 1, 1)))
+    return lower(calibrated(b.build(), "openvino-avx2"))
+
+
+def test_the_right_side_of_a_product_of_activations_keeps_its_sign() -> None:
+    program = products(beside=True)
+    assert not signs(program)["pooled"]
+    steps = [step for step in program.steps if isinstance(step.operation, BatchMatMul)]
+    sides = [[each.encoding for each in step.activations] for step in steps]
+    ends = [[each.quant_min for each in pair if each is not None] for pair in sides]
+    assert ends == [[0, -128], [0, -128]]
+    assert steps[0].inputs[1] is steps[1].inputs[1], "converted once"
+
+
+def test_pairs_saturate_alike_whoever_else_reads_a_side() -> None:
+    feeds = {"image": 4 * np.random.default_rng(4).normal(size=(3, 4, 8, 8)).astype(np.float32)}
+    alone, beside = (IntegerEngine(products(beside=each)) for each in (False, True))
+    expected, found = (engine.run(feeds).outputs for engine in (alone, beside))
+    assert alone.overflows["product"].overflows > 0
+    np.testing.assert_array_equal(found["product_out"], expected["product_out"])
 
 
 def test_nothing_changes_where_signs_do_not_matter() -> None:

@@ -11,6 +11,7 @@ from intact.graph.names import Names
 from intact.plan import QuantizedGraph
 from intact.program.operations import (
     MOVING,
+    BatchMatMul,
     Convolution,
     Pool,
     PoolKind,
@@ -19,7 +20,7 @@ from intact.program.operations import (
     ResizeMode,
 )
 from intact.program.program import Encoding, Program, Step, Tensor
-from intact.targets import OpRule, Target
+from intact.targets import Arithmetic, OpRule, Target
 
 _SHIFT = 128
 
@@ -78,7 +79,9 @@ def unsigned_inputs(program: Program) -> Program:
     """Return a program whose convolutions read unsigned codes, where their arithmetic says so.
 
     Codes and zero point become larger by the same number, so that every real number stays what it
-    is, and so does the rounding of whatever is made and read elsewhere.
+    is, and so does the rounding of whatever is made and read elsewhere. What stands in for the
+    weights of a product of two activations is converted back: those always have a sign, which
+    decides which pairs of products saturate.
 
     >>> unsigned_inputs(Program({}, {}, ())).steps
     ()
@@ -90,16 +93,42 @@ def unsigned_inputs(program: Program) -> Program:
     def held(tensor: Tensor) -> Tensor:
         return _unsigned(tensor) if tensor.name in moved else tensor
 
-    steps = tuple(
-        replace(
-            step,
-            inputs=tuple(None if each is None else held(each) for each in step.inputs),
-            outputs=tuple(held(each) for each in step.outputs),
-        )
-        for step in program.steps
-    )
-    outputs = {name: held(tensor) for name, tensor in program.outputs.items()}
-    return replace(program, outputs=outputs, steps=steps)
+    steps: list[Step] = []
+    again = _Signs(program)
+    for step in program.steps:
+        inputs = [None if each is None else held(each) for each in step.inputs]
+        right = step.inputs[1] if isinstance(step.operation, BatchMatMul) else None
+        if right is not None and right.name in moved:
+            inputs[1] = again.of(held(right), right, step.arithmetic, steps)
+        outputs = tuple(held(each) for each in step.outputs)
+        steps.append(replace(step, inputs=tuple(inputs), outputs=outputs))
+    results = {name: held(tensor) for name, tensor in program.outputs.items()}
+    return replace(program, outputs=results, steps=tuple(steps))
+
+
+class _Signs:
+    """Adds the steps that give unsigned codes their signs again, one for each tensor."""
+
+    def __init__(self, program: Program) -> None:
+        self._names = _names(program)
+        self._made: dict[str, Tensor] = {}
+
+    def of(
+        self, source: Tensor, wanted: Tensor, arithmetic: Arithmetic, steps: list[Step]
+    ) -> Tensor:
+        """Return a tensor with the codes that are wanted, made of ``source`` at most once."""
+        if source.name not in self._made:
+            name = self._names.fresh(f"{source.name}_signed")
+            made = replace(wanted, name=name, value="", end=None)
+            self._made[source.name] = made
+            converted = self._names.fresh(name)
+            steps.append(Step(converted, Requantize(), (source,), (made,), arithmetic))
+        return self._made[source.name]
+
+
+def _names(program: Program) -> Names:
+    """Return the names that a program's tensors and steps have."""
+    return Names([*(t.name for t in program.tensors()), *(s.name for s in program.steps)])
 
 
 def _moved(steps: Iterable[Step]) -> set[str]:
@@ -167,7 +196,7 @@ def with_prescribed_outputs(program: Program, plan: QuantizedGraph) -> Program:
         plan: What they were made of.
     """
     nodes = {str(node.name): node for node in plan.graph.nodes}
-    names = Names([*(t.name for t in program.tensors()), *(s.name for s in program.steps)])
+    names = _names(program)
     steps: list[Step] = []
     for step in program.steps:
         last = nodes.get(step.nodes[-1]) if step.nodes else None
