@@ -36,7 +36,7 @@ def sqnr_db(reference: FloatArray, actual: FloatArray) -> float:
     minus infinity if only the reference is all zero.
     """
     first, second = _pair(reference, actual)
-    return _decibels(float(np.sum(first**2)), float(np.sum((first - second) ** 2)))
+    return decibels(float(np.sum(first**2)), float(np.sum((first - second) ** 2)))
 
 
 def cosine(reference: FloatArray, actual: FloatArray) -> float:
@@ -83,7 +83,7 @@ class ErrorSums:
         """As :func:`sqnr_db` of the whole; NaN where that cannot be said."""
         if not self._comparable or not self._elements:
             return math.nan
-        return _decibels(self._reference, self._noise)
+        return decibels(self._reference, self._noise)
 
     @property
     def cosine(self) -> float:
@@ -200,7 +200,8 @@ def accuracy_difference(
     )
 
 
-def _decibels(signal: float, noise: float) -> float:
+def decibels(signal: float, noise: float) -> float:
+    """Return the ratio of two powers, dB: infinite without noise, minus infinity without signal."""
     if noise == 0.0:
         return math.inf
     return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf

@@ -7,7 +7,7 @@ the activations of the changed plan.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
@@ -59,12 +59,20 @@ class Walk:
         samples: The data; the first ``most`` samples are used. Their progress counts nodes.
         most: Maximum number of samples.
         threads: Threads inside one operator; 0 lets the runtime choose.
+        before: Called with each node before its quantized inputs are computed: it may change their
+            scales.
     """
 
     def __init__(
-        self, plan: QuantizedGraph, samples: Samples, *, most: int, threads: int = 0
+        self,
+        plan: QuantizedGraph,
+        samples: Samples,
+        *,
+        most: int,
+        threads: int = 0,
+        before: Callable[[ir.Node], None] | None = None,
     ) -> None:
-        self._plan, self._threads = plan, threads
+        self._plan, self._threads, self._before = plan, threads, before
         self.points = Points.of(plan)
         limit = most if samples.limit is None else min(most, samples.limit)
         limited = replace(samples, limit=limit, progress=None)
@@ -72,10 +80,15 @@ class Walk:
         size = limited.batch_size(min(_BATCH, limit))
         inputs = {str(value.name): value for value in plan.graph.inputs}
         whole = limited.fixed_batch is not None  # such a model cannot run fewer
-        self._in_float: list[Arrays] = [
-            {inputs[n]: array if whole else array[:count] for n, array in feeds.items()}
+        batches: list[tuple[Arrays, int]] = [
+            ({inputs[n]: array if whole else array[:count] for n, array in feeds.items()}, count)
             for feeds, count in limited.batches(size)
         ]
+        is_divided = len(batches) == 1 and not whole
+        self._in_float: list[Arrays] = (
+            _halves(*batches[0]) if is_divided else [values for values, _ in batches]
+        )
+        # As computed: quantized when it is read, with the scale that its end has by then.
         self._quantized: list[Arrays] = [dict(values) for values in self._in_float]
         self._readers = Counter(
             value for node in plan.graph.nodes for value in _read(node) if not is_constant(value)
@@ -87,8 +100,10 @@ class Walk:
         for done, node in enumerate(nodes):
             if self._progress is not None:
                 self._progress(done, len(nodes))
-            constants = self._constants(node)
-            run = self._runner(node, constants)
+            if self._before is not None:
+                self._before(node)
+            constants = self.constants(node)
+            run = self.runner((node,), constants)
             floats = {v: v.const_value.numpy() for v in constants if v.const_value is not None}
             in_float = [_chosen(node, values) | floats for values in self._in_float]
             quantized = [self._inputs(node, values) | constants for values in self._quantized]
@@ -96,18 +111,53 @@ class Walk:
             yield Stop(node, run, in_float, quantized, results)
             for values, arrays in zip(self._in_float, results, strict=True):
                 values.update(zip(_outputs(node), arrays, strict=True))
-            constants = self._constants(node)
+            constants = self.constants(node)
             for values, before in zip(self._quantized, quantized, strict=True):
                 for value, array in zip(_outputs(node), run(before | constants), strict=True):
-                    values[value] = self._at_output(value, array)
+                    values[value] = array
             self._forget(node)
 
-    def _runner(self, node: ir.Node, constants: Arrays) -> Run:
-        read = [value for value in _read(node) if not is_constant(value) or value in constants]
-        outputs = _outputs(node)
+    @property
+    def batches(self) -> int:
+        """Number of batches."""
+        return len(self._in_float)
+
+    def knows(self, value: ir.Value) -> bool:
+        """Tell whether a value has been computed and is still kept."""
+        return bool(self._in_float) and value in self._in_float[0]
+
+    def in_float(self, value: ir.Value) -> list[Array]:
+        """Return a known value in the float model, for each batch."""
+        return [values[value] for values in self._in_float]
+
+    def unquantized(self, value: ir.Value) -> list[Array]:
+        """Return a known value in the quantized model before it is quantized, for each batch."""
+        return [values[value] for values in self._quantized]
+
+    def quantized(self, node: ir.Node, slot: int) -> list[Array]:
+        """Return a known input of a node in the quantized model, for each batch."""
+        value = node.inputs[slot]
+        known = [] if value is None else [values[value] for values in self._quantized]
+        return [self._at_input(node, slot, array) for array in known]
+
+    def runner(self, nodes: Sequence[ir.Node], constants: Arrays) -> Run:
+        """Compile nodes; what is computed are the outputs of the last one.
+
+        Args:
+            nodes: In topological order.
+            constants: Those that are fed, by value.
+        """
+        inside = {value for node in nodes for value in node.outputs}
+        read = [
+            value
+            for value in dict.fromkeys(value for node in nodes for value in _read(node))
+            if value not in inside and (not is_constant(value) or value in constants)
+        ]
+        outputs = _outputs(nodes[-1])
         functions = tuple(self._plan.graph.model.functions.values())
-        operation = FloatNodes((node,), tuple(read), tuple(outputs), functions)
-        session = make_session(model_of_nodes(str(node.name), operation), threads=self._threads)
+        operation = FloatNodes(tuple(nodes), tuple(read), tuple(outputs), functions)
+        model = model_of_nodes(str(nodes[-1].name), operation)
+        session = make_session(model, threads=self._threads)
         names = [str(value.name) for value in outputs]
 
         def run(arrays: Arrays) -> list[Array]:
@@ -116,7 +166,7 @@ class Walk:
 
         return run
 
-    def _constants(self, node: ir.Node) -> Arrays:
+    def constants(self, node: ir.Node) -> Arrays:
         """Dequantize the quantized constants of a node."""
         found: Arrays = {}
         for slot, value in enumerate(node.inputs):
@@ -128,11 +178,19 @@ class Walk:
     def _inputs(self, node: ir.Node, values: Arrays) -> Arrays:
         """Collect a node's inputs in the quantized model."""
         found = _chosen(node, values)
+        for value in found:
+            found[value] = self._at_output(value, found[value])
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))
             if value is not None and point is not None and not point.is_constant:
-                found[value] = point.config.fake_quantize(values[value])
+                found[value] = point.config.fake_quantize(found[value])
         return found
+
+    def _at_input(self, node: ir.Node, slot: int, array: Array) -> Array:
+        value = node.inputs[slot]
+        array = array if value is None else self._at_output(value, array)
+        point = self.points.at_input.get((str(node.name), slot))
+        return array if point is None else point.config.fake_quantize(array)
 
     def _at_output(self, value: ir.Value, array: Array) -> Array:
         point = self.points.at_output.get(value)
@@ -144,6 +202,17 @@ class Walk:
             if self._readers[value] <= 0:
                 for values in (*self._in_float, *self._quantized):
                     values.pop(value, None)
+
+
+def _halves(values: Arrays, count: int) -> list[Arrays]:
+    """Split a batch in two, so that one half can decide about what follows from the other."""
+    if count < 2 or any(array.shape[:1] != (count,) for array in values.values()):
+        return [values]
+    half = count // 2
+    return [
+        {value: array[part] for value, array in values.items()}
+        for part in (slice(None, half), slice(half, None))
+    ]
 
 
 def _read(node: ir.Node) -> list[ir.Value]:
