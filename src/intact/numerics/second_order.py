@@ -48,6 +48,38 @@ class Levels:
         return np.asarray((codes - self.zero_point) * self.scale)
 
 
+@dataclass(frozen=True)
+class Turns:
+    """The order in which weights are rounded, and what each passes on.
+
+    Attributes:
+        order: The weights of each group, ``[groups, inputs]``.
+        upper: What they pass on, ``[groups, inputs, inputs]``, in that order: upper triangles.
+    """
+
+    order: npt.NDArray[np.intp]
+    upper: Doubles
+
+    @staticmethod
+    def of(moments: Doubles, damping: float) -> Turns:
+        """Derive them from second moments; the arguments are those of `round_in_turn`."""
+        order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
+        return Turns(order, _factor(_reordered(moments, order), damping))
+
+    def round(self, weight: Doubles, levels: Levels) -> Doubles:
+        """Round weights ``[groups, outputs, inputs]``."""
+        ordered = np.take_along_axis(weight, self.order[:, None, :], axis=2)
+        rounded = np.empty_like(ordered)
+        count = weight.shape[2]
+        for start in range(0, count, _BLOCK):
+            end = min(start + _BLOCK, count)
+            errors = _round_block(ordered, rounded, self.upper, levels, start, end)
+            ordered[:, :, end:] -= errors @ self.upper[:, start:end, end:]
+        result = np.empty_like(rounded)
+        np.put_along_axis(result, self.order[:, None, :], rounded, axis=2)
+        return result
+
+
 def round_in_turn(weight: Doubles, moments: Doubles, levels: Levels, damping: float) -> Doubles:
     """Round weights one after another, each passing its error on to those that follow.
 
@@ -62,18 +94,7 @@ def round_in_turn(weight: Doubles, moments: Doubles, levels: Levels, damping: fl
     Returns:
         Levels, of the shape of the weights. Inputs that are always zero are rounded to the nearest.
     """
-    order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
-    ordered = np.take_along_axis(weight, order[:, None, :], axis=2)
-    upper = _factor(_reordered(moments, order), damping)
-    rounded = np.empty_like(ordered)
-    count = weight.shape[2]
-    for start in range(0, count, _BLOCK):
-        end = min(start + _BLOCK, count)
-        errors = _round_block(ordered, rounded, upper, levels, start, end)
-        ordered[:, :, end:] -= errors @ upper[:, start:end, end:]
-    result = np.empty_like(rounded)
-    np.put_along_axis(result, order[:, None, :], rounded, axis=2)
-    return result
+    return Turns.of(moments, damping).round(weight, levels)
 
 
 def _round_block(

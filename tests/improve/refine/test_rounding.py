@@ -9,6 +9,7 @@ import numpy.typing as npt
 import onnx
 import pytest
 
+from intact.calibrate.scales.bias import rescale_bias
 from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.engines.session import FloatModel
@@ -16,6 +17,7 @@ from intact.engines.simulate import Simulator
 from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
+from intact.improve.gains import Gain
 from intact.improve.layers import Layer
 from intact.improve.refine.moments import Moments, multiplied
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
@@ -120,6 +122,61 @@ def test_what_is_written_computes_what_is_planned(target: str) -> None:
     assert lost(better, smooth(60, seed=7)) <= 1.05 * lost(plan, smooth(60, seed=7))
 
 
+@pytest.mark.parametrize("target", ["tflite", "integer-pow2"])
+@pytest.mark.parametrize("group", [1, 2, 4])
+def test_transposed_convolutions_lose_less(target: str, group: int) -> None:
+    b = ModelBuilder(seed=3)
+    x = b.input("image", ["batch", 3, 8, 8])
+    x = b.node("Relu", b.node("Conv", x, b.weight(4, 3, 3, 3), b.weight(4), name="wide"))
+    weights = (b.weight(4, 4 // group, 3, 3), b.weight(4))
+    b.node("ConvTranspose", x, *weights, name="up", group=group, strides=[2, 2], out="y")
+    b.output("y", ["batch", 4, 13, 13])
+    plan = plan_of(b.build(), target)
+    better, other = refined(plan), smooth(60, seed=7)
+    if plan.is_quantized(plan.graph.nodes[-1]):
+        assert TensorEnd.input("up", 1) in better.baked
+    assert lost(better, other) < lost(plan, other)
+
+
+def test_each_layer_reports_what_it_gained() -> None:
+    plan, gains = plan_of(net()), list[Gain]()
+    samples = open_samples(smooth(40, seed=1), plan.graph)
+    better = refine_rounding(plan, samples, threads=1, report=gains.append)
+    assert [gain.node for gain in gains] == list(LAYERS)
+    for gain in gains:
+        assert gain.kept == (gain.after > gain.before)
+        assert gain.kept == (TensorEnd.input(gain.node, 1) in better.baked)
+
+
+def test_what_layers_read_in_common_is_counted_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = ModelBuilder(seed=3)
+    x = b.input("x", ["batch", 16])
+    parts = [b.node("MatMul", x, b.weight(16, 8), name=name) for name in ("query", "key", "value")]
+    b.node("Concat", *parts, axis=1, out="y")
+    b.output("y", ["batch", 24])
+    random = np.random.default_rng(0)
+    mixed = random.normal(size=(400, 4)) @ random.normal(size=(4, 16))
+    feeds = {"x": (mixed + 0.1 * random.normal(size=(400, 16))).astype(np.float32)}
+    plan = calibrate(planned(b.build(), "onnxruntime", Overrides(weight_bits=4)), feeds)
+    counted, count = [], Moments.of
+    monkeypatch.setattr(Moments, "of", lambda *given: counted.append(1) or count(*given))
+    better = refined(plan, feeds)
+    assert len(counted) == 2  # one half and the other
+    assert len(better.baked) == 3
+
+
+def test_both_neighbours_of_a_power_of_two_are_tried() -> None:
+    """A scale of the plan that is twice or half of the best one is mended."""
+    plan = plan_of(net(), "integer-pow2")
+    best = config(refined(plan), "wide.input[1]").scale
+    assert best is not None
+    for factor in (0.5, 2.0):
+        other = plan.copy()
+        config(other, "wide.input[1]").set_params(best * np.float32(factor))
+        rescale_bias(other, other.graph.nodes[0])
+        assert config(refined(other), "wide.input[1]").scale == best
+
+
 def test_given_and_single_samples_change_nothing() -> None:
     plan = plan_of(net())
     config(plan, "wide.input[1]").observer = GIVEN
@@ -165,6 +222,25 @@ def test_windows_times_weights_are_the_convolution(name: str) -> None:
     b = ModelBuilder()
     x = b.input("image", [2, 4, 7, 6])
     b.node("Conv", x, b.weight(8, 4 // attributes.get("group", 1), 3, 2), out="y", **attributes)
+    b.output("y", ["n", "c", "h", "w"])
+    _assert_is_convolution(b.build(), (2, 4, 7, 6))
+
+
+TRANSPOSED: dict[str, dict[str, Any]] = {
+    "plain": {},
+    "strides": {"strides": [2, 3]},
+    "dilations": {"dilations": [2, 1], "strides": [2, 1]},
+    "pads": {"pads": [0, 1, 2, 1], "strides": [2, 2]},
+    "cut": {"pads": [3, 2, 3, 2]},
+    "groups": {"group": 2, "output_padding": [1, 0], "strides": [2, 2]},
+}
+
+
+@pytest.mark.parametrize("name", TRANSPOSED)
+def test_windows_times_weights_are_the_transposed_convolution(name: str) -> None:
+    b = ModelBuilder()
+    x = b.input("image", [2, 4, 7, 6])
+    b.node("ConvTranspose", x, b.weight(4, 3, 3, 2), out="y", **TRANSPOSED[name])
     b.output("y", ["n", "c", "h", "w"])
     _assert_is_convolution(b.build(), (2, 4, 7, 6))
 

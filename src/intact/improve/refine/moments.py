@@ -2,21 +2,66 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
+from numpy.lib.stride_tricks import sliding_window_view
 
 from intact.errors import Unsupported
 from intact.improve.layers import Doubles, Layer
+from intact.plan import QuantPoint
 from intact.program.lower.attributes import integers, window_pads
 
 Array: TypeAlias = npt.NDArray[Any]
 
-_MOST_ROWS = 4096
-"""Products with the weights that are counted of one batch; more of them say nothing new."""
+_ROWS_PER_INPUT = 32
+"""Products that are counted for each weight of an output: many more than weights to be found."""
+_FEWEST_ROWS = 16384
+"""As many are counted at least: they cost little where an output has few weights."""
+
+
+@dataclass
+class LastMoments:
+    """Moments of the input that was counted last: layers that read one tensor share them."""
+
+    _key: tuple[object, ...] = ()
+    _found: tuple[Moments, Moments] | None = None
+
+    def of(
+        self, layer: Layer, end: QuantPoint | None, pairs: Sequence[tuple[Array, Array]]
+    ) -> tuple[Moments, Moments]:
+        """Return moments of every other batch, and of those between.
+
+        Args:
+            layer: The layer.
+            end: Where its own input is quantized; None where the producer's result is.
+            pairs: Batches of its input, in float and quantized.
+
+        Raises:
+            Unsupported: The windows of the layer are not known.
+        """
+        node = layer.node
+        geometry = (
+            layer.is_dense or node.op_type,
+            layer.groups,
+            layer.inputs,
+            () if layer.is_dense else layer.weight.shape[2:],
+            *(() if layer.is_dense else (integers(node, name) for name in _GEOMETRY)),
+            node.attributes.get_string("auto_pad"),
+        )
+        key = (node.inputs[0], end, *geometry)
+        if self._found is None or key != self._key:
+            self._found = Moments.of(layer, pairs[::2]), Moments.of(layer, pairs[1::2])
+            self._key = key
+        return self._found
+
+
+_GEOMETRY = ("strides", "dilations", "pads", "output_padding", "output_shape")
 
 
 @dataclass
@@ -42,7 +87,7 @@ class Moments:
     zz: Doubles
 
     @staticmethod
-    def of(layer: Layer, batches: Iterable[tuple[Array, Array]]) -> Moments:
+    def of(layer: Layer, batches: Sequence[tuple[Array, Array]]) -> Moments:
         """Count batches of the layer's input, in float and quantized.
 
         Raises:
@@ -53,8 +98,9 @@ class Moments:
         sums, squares = ((groups, wide), 2), ((groups, wide, wide), 3)
         x_sum, z_sum, *rest = (np.zeros(shape) for shape, n in (sums, squares) for _ in range(n))
         found = Moments(0, x_sum, z_sum, *rest)
+        rows = max(_ROWS_PER_INPUT * wide, _FEWEST_ROWS) // max(len(batches), 1) + 1
         for in_float, quantized in batches:
-            x, z = (multiplied(layer, array) for array in (in_float, quantized))
+            x, z = (multiplied(layer, array, rows) for array in (in_float, quantized))
             found.count += x.shape[2]
             found.x += x.sum(axis=2, dtype=np.float64)
             found.z += z.sum(axis=2, dtype=np.float64)
@@ -88,43 +134,85 @@ class Moments:
         return xx, xz, zz
 
 
-def multiplied(layer: Layer, array: Array) -> npt.NDArray[np.float32]:
+def multiplied(layer: Layer, array: Array, rows: int | None = None) -> npt.NDArray[np.float32]:
     """Return what a layer multiplies its weights by.
 
     Args:
-        layer: A Conv, Gemm or MatMul.
+        layer: Its weights are constant.
         array: Its input, ``[samples, channels, *positions]`` or ``[..., channels]``.
+        rows: About how many products are wanted; None for all.
 
     Returns:
-        ``[groups, inputs * taps, products]``, in the order of `Layer.view`. Of many positions some
-        lines are left out, the same in every call.
+        ``[groups, inputs * taps, products]``, in the order of `Layer.view`. Which positions are
+        left out, if there are more than wanted, is the same in every call.
 
     Raises:
-        Unsupported: It is another operator, or pads are not known.
+        Unsupported: Pads are not known.
     """
     array = np.asarray(array, np.float32)
     if layer.is_dense:
-        rows = array.reshape(-1, array.shape[-1])
-        step = max(len(rows) // _MOST_ROWS, 1)
-        return np.ascontiguousarray(rows[::step].T)[None]
-    if layer.node.op_type != "Conv":
-        raise Unsupported(f"inputs of {layer.node.op_type} are not laid out")
-    kernel = layer.weight.shape[2:]
-    ones = (1,) * len(kernel)
-    strides = integers(layer.node, "strides") or ones
-    dilations = integers(layer.node, "dilations") or ones
-    pads = window_pads(layer.node, array.shape, kernel, strides, dilations)
-    padded = np.pad(array, ((0, 0), (0, 0), *pads))
-    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
-    axes = tuple(range(2, array.ndim))
-    windows = np.lib.stride_tricks.sliding_window_view(padded, reach, axes)
-    every = tuple(slice(None, None, step) for step in (*strides, *dilations))
-    windows = windows[(slice(None), slice(None), *every)]
-    rank = len(kernel)
+        lines = array.reshape(-1, array.shape[-1])
+        step = 1 if rows is None else max(len(lines) // rows, 1)
+        return np.ascontiguousarray(lines[step // 2 :: step].T)[None]
+    windows = _windows(layer, array)
+    rank = array.ndim - 2
     samples, channels, *positions = windows.shape[: 2 + rank]
-    step = max(samples * int(np.prod(positions)) // _MOST_ROWS, 1)
-    windows = windows[:, :, :: min(step, positions[0])]
+    steps = _steps(samples, positions, rows)
+    windows = windows[(slice(None), slice(None), *(slice(k // 2, None, k) for k in steps))]
     order = (1, *range(2 + rank, 2 + 2 * rank), 0, *range(2, 2 + rank))
     groups = layer.groups
-    inputs = channels // groups * int(np.prod(kernel))
+    inputs = channels // groups * int(np.prod(layer.weight.shape[2:]))
     return np.ascontiguousarray(windows.transpose(order)).reshape(groups, inputs, -1)
+
+
+def _steps(samples: int, positions: Sequence[int], rows: int | None) -> list[int]:
+    """Return the distance of the positions that are counted, along each axis."""
+    steps = [1] * len(positions)
+    if rows is None:
+        return steps
+    left = samples * math.prod(positions) / rows
+    for axis in range(len(positions)):
+        step = math.floor(left ** (1 / (len(positions) - axis)))
+        steps[axis] = max(min(step, positions[axis]), 1)
+        left /= steps[axis]
+    return steps
+
+
+def _windows(layer: Layer, array: Array) -> Array:
+    """Return a view of the windows of a convolution: ``[samples, channels, *positions, *taps]``.
+
+    A transposed convolution is one of the input with zeros between its values, whose taps are in
+    the opposite order.
+    """
+    node, kernel = layer.node, layer.weight.shape[2:]
+    ones = (1,) * len(kernel)
+    strides = integers(node, "strides") or ones
+    dilations = integers(node, "dilations") or ones
+    axes = tuple(range(2, array.ndim))
+    reach = tuple((k - 1) * d + 1 for k, d in zip(kernel, dilations, strict=True))
+    if node.op_type == "Conv":
+        pads = window_pads(node, array.shape, kernel, strides, dilations)
+        windows = sliding_window_view(np.pad(array, ((0, 0), (0, 0), *pads)), reach, axes)
+        every = tuple(slice(None, None, step) for step in (*strides, *dilations))
+        return windows[(slice(None), slice(None), *every)]
+    windows = sliding_window_view(_spread(node, array, reach, strides), reach, axes)
+    return windows[(..., *(slice(None, None, -step) for step in dilations))]
+
+
+def _spread(node: ir.Node, array: Array, reach: tuple[int, ...], strides: tuple[int, ...]) -> Array:
+    """Put zeros between and around the input of a transposed convolution."""
+    mode = node.attributes.get_string("auto_pad", "NOTSET") or "NOTSET"
+    if mode not in ("NOTSET", "VALID") or integers(node, "output_shape"):
+        raise Unsupported("the pads of a transposed convolution are not known")
+    sizes = ((n - 1) * step + 1 for n, step in zip(array.shape[2:], strides, strict=True))
+    spread = np.zeros((*array.shape[:2], *sizes), np.float32)
+    spread[(slice(None), slice(None), *(slice(None, None, step) for step in strides))] = array
+    pads = window_pads(node, array.shape, reach, strides, (1,) * len(reach))
+    added = integers(node, "output_padding") or (0,) * len(reach)
+    around = [
+        (r - 1 - before, r - 1 - behind + more)
+        for r, (before, behind), more in zip(reach, pads, added, strict=True)
+    ]
+    wide = np.pad(spread, ((0, 0), (0, 0), *((max(a, 0), max(b, 0)) for a, b in around)))
+    inner = (slice(max(-a, 0), min(b, 0) or None) for a, b in around)
+    return wide[(slice(None), slice(None), *inner)]

@@ -24,18 +24,20 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
-from intact.improve.gains import Report, unreported
+from intact.improve.gains import Gain, Report, unreported
 from intact.improve.layers import Doubles, Layer
-from intact.improve.refine.moments import Moments
+from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.walk import Array, Stop, Walk
 from intact.improve.refine.weight_scales import is_free, zoomed
-from intact.numerics.affine_params import QuantParams
-from intact.numerics.second_order import Levels, descend, round_in_turn, squared_error
+from intact.numerics.metrics import decibels
+from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.plan import QuantizedGraph, QuantPoint
 
 MOST_SAMPLES = 512
 ZOOMS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6)
 """Factors of the weight scales that are tried; the first keeps them."""
+POWERS = (1.0, 0.5, 0.25, 2.0)
+"""The same where scales are powers of two: of the best one both neighbours are tried."""
 DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
 """What is added to the diagonals of second moments, as shares of their mean."""
 OBSERVER = "second-order"
@@ -53,28 +55,30 @@ def refine_rounding(
     threads: int = 0,
     report: Report = unreported,
 ) -> QuantizedGraph:
-    """Round the weights of Conv, Gemm and MatMul by second moments of their inputs.
+    """Round the weights of Conv, ConvTranspose, Gemm and MatMul by second moments of their inputs.
 
     The plan then holds the integers of these weights, and of their biases where the target has
-    integer ones. Weights with given scales or codes, and logarithmic ones, are not changed.
+    integer ones. A bias that stays float cannot be changed by a plan: the weights are then rounded
+    so that the means of results are kept too. Weights with given scales or codes, and logarithmic
+    ones, are not changed.
 
     Args:
         plan: With scales; not changed.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples. Their activations are kept while needed, for both models.
         threads: Threads inside one operator; 0 lets the runtime choose.
+        report: Takes what each layer gained.
 
     Raises:
         PlanError: An end has no scale yet.
         DataError: A sample does not fit the model.
     """
-    del report
     plan = plan.copy()
-    walk = Walk(plan, samples, most=most, threads=threads)
+    walk, moments = Walk(plan, samples, most=most, threads=threads), LastMoments()
     for stop in walk:
         rounding = _Rounding.of(plan, walk, stop)
         if rounding is not None:
-            rounding.apply()
+            rounding.apply(moments, report)
     return plan
 
 
@@ -119,37 +123,41 @@ class _Rounding:
             plan, walk, layer, weight, bias if is_own and is_whole and is_added else None, stop
         )
 
-    def apply(self) -> None:
+    def apply(self, moments: LastMoments, report: Report) -> None:
         """Choose scale and integers, and write them into the plan if they are better."""
+        value = self.layer.node.inputs[_DATA]
+        stops = zip(self.stop.in_float, self.stop.quantized, strict=True)
+        pairs = [(a[value], b[value]) for a, b in stops if value is not None and value in a]
+        end = self.walk.points.at_input.get((str(self.layer.node.name), _DATA))
         try:
-            fit, held_out = self._moments()
+            fit, held_out = moments.of(self.layer, end, pairs)
         except Unsupported:
             return
         if not (fit.count and held_out.count and fit.is_finite() and held_out.is_finite()):
             return
-        config = self.weight.config
-        trial = _Trial.of(self.layer, config, fit, held_out, centred=self.bias is not None)
+        trial = _Trial.of(
+            self.layer, self.weight.config, fit, held_out, centred=self.bias is not None
+        )
         best = trial.best()
-        if best is None:
-            return
+        if np.isneginf(best.after):
+            return  # nothing could be tried
+        is_kept = best.is_better and self._keep(trial, best, fit + held_out)
+        report(Gain(str(self.layer.node.name), best.before, best.after, is_kept))
+
+    def _keep(self, trial: _Trial, best: _Found, seen: Moments) -> bool:
+        """Write what was found into the plan; tell whether that was possible."""
+        config = self.weight.config
         config.set_params(best.scale, config.offset)
         config.observer = OBSERVER
         rescale_bias(self.plan, self.layer.node)
         if not np.array_equal(np.asarray(config.scale), best.scale):
-            return  # raised for the bias: nearest at that scale
+            return False  # raised for the bias: nearest at that scale
         self._bake(self.weight, QuantState.BAKED, self.layer.stored(trial.unfolded(best.rounded)))
         if self.bias is not None and self.layer.bias is not None:
-            shift = trial.shift(best.rounded, fit + held_out).reshape(self.layer.bias.shape)
+            shift = trial.shift(best.rounded, seen).reshape(self.layer.bias.shape)
             bias = self.layer.bias.astype(np.float64) + shift
             self._bake(self.bias, QuantState.PASSIVE_BAKED, bias)
-
-    def _moments(self) -> tuple[Moments, Moments]:
-        value = self.layer.node.inputs[_DATA]
-        if value is None:
-            raise Unsupported("it has no input")
-        stops = zip(self.stop.in_float, self.stop.quantized, strict=True)
-        pairs = [(a[value], b[value]) for a, b in stops if value in a]
-        return Moments.of(self.layer, pairs[::2]), Moments.of(self.layer, pairs[1::2])
+        return True
 
     def _bake(self, point: QuantPoint, state: QuantState, values: Array) -> None:
         """Keep the integers of values in the plan."""
@@ -162,8 +170,24 @@ class _Rounding:
 
 
 class _Found(msgspec.Struct, frozen=True):
+    """What was tried for one layer.
+
+    Attributes:
+        scale: Of the weight.
+        rounded: Levels, ``[groups, outputs, inputs * taps]``.
+        before: Signal to noise of the layer's result on held-out samples by the plan, dB.
+        after: The same with these levels.
+    """
+
     scale: Scales
     rounded: Doubles
+    before: float = 0.0
+    after: float = 0.0
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it is better than rounding to nearest with the plan's scale."""
+        return self.after > self.before
 
 
 @dataclass(frozen=True)
@@ -193,54 +217,74 @@ class _Trial:
         means = (fit.means(centred=centred), held_out.means(centred=centred))
         return _Trial(layer, weight, config, *means)
 
-    def best(self) -> _Found | None:
+    def best(self) -> _Found:
         """Return the scale and the levels with the least error on held-out samples.
 
-        None where rounding to nearest with the plan's scale is as good.
+        Of those that were tried: they may be worse than rounding to nearest with the plan's scale.
         """
-        params = self.config.params
-        if params is None:
-            return None
-        least = self._held_out_error(self._levels(params.scale).nearest(self.weight))
-        found = None
+        wanted = self.held_out[0]
+        power = float(np.einsum("goi,goi->", self.weight @ wanted, self.weight))
+        own = self._nearest()
+        before = decibels(power, self._held_out_error(own.rounded))
+        best = msgspec.structs.replace(own, before=before, after=-np.inf)
         for damping in DAMPINGS:
             try:
-                tried = self._tried(damping, params)
+                tried = self._tried(damping)
             except np.linalg.LinAlgError:  # inputs that hardly vary leave rounding errors alone
                 continue
-            error = self._held_out_error(tried.rounded)
-            if error < least:
-                least, found = error, tried
-        return found
+            after = decibels(power, self._held_out_error(tried.rounded))
+            if after > best.after:
+                best = msgspec.structs.replace(tried, before=before, after=after)
+        return best
 
-    def _tried(self, damping: float, params: QuantParams) -> _Found:
+    def _nearest(self) -> _Found:
+        """Round to nearest with the plan's scale."""
+        scale = np.asarray(self.config.scale, np.float32)
+        return _Found(scale, self._levels(scale).nearest(self.weight))
+
+    def _tried(self, damping: float) -> _Found:
         """Choose scale and levels with one strength of damping.
 
         What is rounded is the weight that is best in real numbers on the quantized inputs.
         """
         _, cross, moments = self.fit
-        count = moments.shape[1]
+        groups, outputs, count = self.weight.shape
         mean = np.trace(moments, axis1=1, axis2=2)[:, None, None] / count
         ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(count)
         damped = moments + ridge
         wanted = self.weight @ (cross + ridge)
         solved = np.linalg.solve(damped, wanted.transpose(0, 2, 1))
         aim = np.asarray(solved.transpose(0, 2, 1), np.float64)
-        per_channel = params.scale.ndim > 0
-        scale, rounded = params.scale, self.weight
-        least = np.full(params.scale.shape, np.inf)
-        for zoom in ZOOMS:
-            tried = zoomed(self.config, params.scale, zoom)
-            found = round_in_turn(aim, damped, self._levels(tried), 0.0)
-            off = found - aim
-            errors = np.einsum("goi,goi->go", off @ damped, off)
-            own = errors.reshape(least.shape) if per_channel else errors.sum()
-            is_better = own < least
-            least, scale = np.where(is_better, own, least), np.where(is_better, tried, scale)
-            where = is_better.reshape(*errors.shape, 1) if per_channel else is_better
-            rounded = np.where(where, found, rounded)
+        own = np.asarray(self.config.scale, np.float32)
+        zooms = POWERS if self.config.grid.power_of_two else ZOOMS
+        scales = np.stack([zoomed(self.config, own, zoom) for zoom in zooms])
+        levels = [self._levels(scale) for scale in scales]
+        found = Turns.of(damped, 0.0).round(
+            np.tile(aim, (1, len(zooms), 1)), _beside(levels, outputs)
+        )
+        off = found - np.tile(aim, (1, len(zooms), 1))
+        errors = np.einsum("goi,goi->go", off @ damped, off).reshape(groups, len(zooms), outputs)
+        best = self._least(errors)
+        scale = np.take_along_axis(scales, self._by_scale(best)[None], axis=0)[0]
+        candidates = found.reshape(groups, len(zooms), outputs, count)
+        rounded = np.take_along_axis(candidates, best[:, None, :, None], axis=1)[:, 0]
         scale = np.asarray(scale, np.float32)
         return _Found(scale, descend(rounded, wanted, damped, self._levels(scale)))
+
+    def _least(self, errors: Doubles) -> npt.NDArray[np.intp]:
+        """Return which scale is best: ``[groups, outputs]`` of ``[groups, scales, outputs]``.
+
+        Where all outputs have one scale, their errors are added.
+        """
+        groups, _, outputs = errors.shape
+        if np.ndim(self.config.scale) == 0:
+            errors = errors.sum(axis=(0, 2), keepdims=True)
+        return np.broadcast_to(errors.argmin(axis=1), (groups, outputs))
+
+    def _by_scale(self, best: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
+        """Bring ``[groups, outputs]`` into the shape of the scale."""
+        shape = np.shape(self.config.scale)
+        return best.reshape(-1)[: int(np.prod(shape))].reshape(shape)
 
     def _levels(self, scale: Scales) -> Levels:
         config, params = self.config, self.config.params
@@ -264,3 +308,15 @@ class _Trial:
         attributes = self.layer.node.attributes
         factor = attributes.get_float("alpha", 1.0) / attributes.get_float("beta", 1.0)
         return np.asarray(lost * factor)
+
+
+def _beside(levels: list[Levels], outputs: int) -> Levels:
+    """Return the levels of weights that lie beside each other along the axis of outputs."""
+    first = levels[0]
+    scales, zeros = (
+        np.concatenate(
+            [np.broadcast_to(each, (each.shape[0], outputs, 1)) for each in arrays], axis=1
+        )
+        for arrays in ([each.scale for each in levels], [each.zero_point for each in levels])
+    )
+    return Levels(scales, zeros, first.low, first.high)
