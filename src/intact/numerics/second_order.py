@@ -44,7 +44,7 @@ class Levels:
     def nearest(self, weight: Doubles) -> Doubles:
         """Return the levels nearest to weights ``[..., outputs, any]``, ties to even."""
         codes = np.rint(weight / self.scale) + self.zero_point
-        codes = np.clip(codes, self.low, self.high)
+        codes = np.minimum(np.maximum(codes, self.low), self.high)  # np.clip takes thrice as long
         return np.asarray((codes - self.zero_point) * self.scale)
 
 

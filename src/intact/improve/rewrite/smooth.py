@@ -1,0 +1,328 @@
+"""Magnitude moved from channels of activations into the weights behind them.
+
+Where one channel of an activation is much larger than the others, a scale for all of them is too
+coarse for those. Divided by a factor for each channel, and the weights that read it multiplied by
+the same, the result stays and the range becomes even. The division costs nothing where constants in
+front take it: scale and bias of a LayerNormalization (also as Mul and Add), or weight and bias of a
+layer, directly or through one operand of a Mul.
+
+The factors of a channel are ``max|x|^alpha / max|w|^(1 - alpha)``. Several alphas are tried; the
+error of the results, with weights and activations rounded, decides: on one half of the samples
+which is best, on the other half whether it is kept.
+
+Source: [smoothquant], equation 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import onnx_ir as ir
+
+from intact.data.stream import Samples
+from intact.engines.session import FloatModel
+from intact.graph import Graph
+from intact.graph.batch_norm import recall, remember
+from intact.graph.passes.replace import replace_constant
+from intact.improve.gains import Gain, Report, unreported
+from intact.improve.layers import Doubles, Layer
+from intact.improve.refine.moments import multiplied
+from intact.numerics.affine import fake_quantize
+from intact.numerics.affine_params import params_from_range
+from intact.numerics.metrics import decibels
+
+Floats = npt.NDArray[np.float32]
+
+ALPHAS = (0.25, 0.4, 0.5, 0.6, 0.75)
+MOST_SAMPLES = 64
+_BATCH = 8
+_ROWS = 1024
+"""Products of a batch that errors are measured on."""
+_LARGEST = 2.0**10
+"""Factors are limited to this and its inverse."""
+
+
+@dataclass(frozen=True)
+class Widths:
+    """How errors are measured: as a target with such a grid would round.
+
+    Attributes:
+        weight_bits: Of symmetric codes.
+        activation_bits: Of asymmetric codes, one scale for the tensor.
+        per_channel: Whether each output channel of a weight has a scale.
+    """
+
+    weight_bits: int = 8
+    activation_bits: int = 8
+    per_channel: bool = True
+
+
+def smooth(
+    graph: Graph,
+    samples: Samples,
+    widths: Widths = Widths(),
+    *,
+    most: int = MOST_SAMPLES,
+    threads: int = 0,
+    report: Report = unreported,
+) -> Graph:
+    """Move magnitude from channels of activations into the weights that read them.
+
+    Shapes, names and order of the nodes do not change. Results differ only by float32 rounding.
+
+    Args:
+        graph: The graph; not changed.
+        samples: The data; with fewer than two nothing changes.
+        widths: Of the target.
+        most: Maximum number of samples.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+        report: Takes what each tensor gained.
+
+    Raises:
+        DataError: A sample does not fit the model.
+    """
+    twin = graph.clone()
+    pairs = list(_pairs(twin))
+    if not pairs:
+        return twin
+    halves = _observed(twin, [pair.value for pair in pairs], samples, most, threads)
+    if len(halves) < 2:
+        return twin
+    for pair in pairs:
+        # A pair in front may have changed weights of this one.
+        layers = [Layer.of(twin, layer.node) for layer in pair.readers]
+        seen = [batch[str(pair.value.name)] for batch in halves]
+        now = [layer for layer in layers if layer is not None]
+        if len(now) == len(layers) and all(np.isfinite(array).all() for array in seen):
+            _smooth_one(twin, replace(pair, readers=now), seen, widths, report)
+        twin = Graph(twin.model)
+    return twin
+
+
+@dataclass(frozen=True)
+class _Pair:
+    """A tensor between constants that can be divided and weights that can be multiplied.
+
+    Attributes:
+        value: The tensor.
+        channels: How many it has.
+        constants: Nodes and slots of the constants in front, ``[channels]`` each.
+        producer: The layer in front instead, if it is one.
+        readers: All that reads it.
+    """
+
+    value: ir.Value
+    channels: int
+    constants: tuple[tuple[ir.Node, int], ...]
+    producer: Layer | None
+    readers: Sequence[Layer]
+
+
+def _pairs(graph: Graph) -> Iterator[_Pair]:
+    for value in graph.values:
+        readers = [Layer.of(graph, node) for node, slot in graph.consumers(value) if slot == 0]
+        layers = [layer for layer in readers if layer is not None]
+        node = value.producer()
+        if not layers or len(layers) != len(graph.consumers(value)) or value.is_graph_output():
+            continue
+        sizes = {(layer.inputs, layer.is_dense) for layer in layers}
+        if node is None or len(sizes) > 1:
+            continue
+        (channels, is_dense) = sizes.pop()
+        constants = _constants(graph, node, channels) if is_dense else ()
+        producer = None if constants else _layer_in_front(graph, node, channels, is_dense)
+        if constants or producer is not None:
+            yield _Pair(value, channels, constants, producer, layers)
+
+
+def _constants(graph: Graph, node: ir.Node, channels: int) -> tuple[tuple[ir.Node, int], ...]:
+    """Find scale and bias of a normalization over the last axis; empty where there are none."""
+    if node.op_type == "LayerNormalization" and not node.domain:
+        slots = [(node, slot) for slot in (1, 2) if slot < len(node.inputs) and node.inputs[slot]]
+        is_last = node.attributes.get_int("axis", -1) == -1
+        fits = is_last and all(_is_own(graph, *each, channels) for each in slots)
+        return tuple(slots) if fits else ()
+    bias = _operand(graph, node, "Add", channels)
+    if bias is None:
+        scale = _operand(graph, node, "Mul", channels)
+        return () if scale is None else ((node, scale),)
+    before = node.inputs[1 - bias]
+    front = None if before is None else before.producer()
+    if before is None or front is None or not _is_own_result(graph, before):
+        return ()
+    scale = _operand(graph, front, "Mul", channels)
+    return () if scale is None else ((front, scale), (node, bias))
+
+
+def _operand(graph: Graph, node: ir.Node, kind: str, channels: int) -> int | None:
+    """Return which input of a Mul or Add is a constant for each channel."""
+    if node.domain or node.op_type != kind:
+        return None
+    return next((slot for slot in (0, 1) if _is_own(graph, node, slot, channels)), None)
+
+
+def _is_own_result(graph: Graph, value: ir.Value) -> bool:
+    """Tell whether exactly one node reads a value."""
+    return len(graph.consumers(value)) == 1 and not value.is_graph_output()
+
+
+def _is_own(graph: Graph, node: ir.Node, slot: int, channels: int) -> bool:
+    value = node.inputs[slot]
+    array = graph.constant(value)
+    return (
+        value is not None
+        and array is not None
+        and array.dtype == np.float32
+        and array.shape[-1:] == (channels,)
+        and array.size == channels
+        and len(value.uses()) == 1
+        and not value.is_graph_output()
+    )
+
+
+def _layer_in_front(graph: Graph, node: ir.Node, channels: int, is_dense: bool) -> Layer | None:
+    """Find the layer whose channels can be divided: directly, or as one operand of a Mul."""
+    layer = Layer.of(graph, node)
+    if layer is None and node.op_type == "Mul" and not node.domain:
+        for value in node.inputs:
+            front = None if value is None else value.producer()
+            if value is None or front is None or layer is not None:
+                continue
+            if _is_own_result(graph, value):
+                layer = Layer.of(graph, front)
+    fits = layer is not None and layer.outputs == channels and layer.is_dense == is_dense
+    return layer if fits else None
+
+
+def _observed(
+    graph: Graph, values: Sequence[ir.Value], samples: Samples, most: int, threads: int
+) -> list[dict[str, Floats]]:
+    """Run the model; return the values for each batch."""
+    names = list(dict.fromkeys(str(value.name) for value in values))
+    shown = graph.clone().model
+    by_name = {str(v.name): v for node in shown.graph for v in node.outputs}
+    shown.graph.outputs.extend(by_name[name] for name in names)
+    model = FloatModel(Graph(shown), threads=threads)
+    limit = most if samples.limit is None else min(most, samples.limit)
+    limited = replace(samples, limit=limit, progress=None)
+    count = limit if samples.count is None else min(limit, samples.count)
+    size = limited.batch_size(max(min(_BATCH, count // 2), 1))
+    found = []
+    for feeds, _ in limited.batches(size):
+        results = model.run(feeds)
+        found.append({name: np.asarray(results[name], np.float32) for name in names})
+    return found
+
+
+def _smooth_one(
+    graph: Graph, pair: _Pair, seen: Sequence[Floats], widths: Widths, report: Report
+) -> None:
+    """Try the alphas for one tensor, and divide it by the factors of the best one."""
+    axis = -1 if pair.readers[0].is_dense else 1
+    largest = np.max([_largest(array, axis) for array in seen[::2]], axis=0)
+    ones = [np.ones(layer.outputs) for layer in pair.readers]
+    reaches = [
+        layer.reach_of_inputs(np.ones(layer.inputs), out)
+        for layer, out in zip(pair.readers, ones, strict=True)
+    ]
+    factors = [np.ones(pair.channels)]
+    factors += [_factors(largest, np.max(reaches, axis=0), alpha) for alpha in ALPHAS]
+    noise = partial(_noise, pair, widths=widths, axis=axis)
+    errors = [noise(seen[::2], each) for each in factors]
+    best = int(np.argmin(errors))
+    if not best:
+        return
+    before, after = (noise(seen[1::2], factors[at]) for at in (0, best))
+    name = str(pair.readers[-1].node.name)
+    report(Gain(name, decibels(1.0, before), decibels(1.0, after), after < before))
+    if after < before:
+        _write(graph, pair, factors[best])
+
+
+def _largest(array: Floats, axis: int) -> Doubles:
+    others = tuple(k for k in range(array.ndim) if k != axis % array.ndim)
+    return np.asarray(np.abs(array).max(axis=others, initial=0.0), np.float64)
+
+
+def _factors(values: Doubles, weights: Doubles, alpha: float) -> Doubles:
+    """Return by what each channel is divided; 1 where there are no values or no weights."""
+    with np.errstate(divide="ignore", invalid="ignore"):
+        found = values**alpha / weights ** (1 - alpha)
+    is_used = (values > 0) & (weights > 0) & np.isfinite(found)
+    if not is_used.any():
+        return np.ones_like(values)
+    found = found / np.exp(np.log(found[is_used]).mean())  # the tensor as a whole keeps its size
+    return np.where(is_used, np.clip(found, 1 / _LARGEST, _LARGEST), 1.0)
+
+
+def _noise(
+    pair: _Pair, seen: Sequence[Floats], factors: Doubles, *, widths: Widths, axis: int
+) -> float:
+    """Return noise by signal of what the readers compute, summed over the readers."""
+    shape = [1] * seen[0].ndim
+    shape[axis] = -1
+    divided = [(array / factors.reshape(shape)).astype(np.float32) for array in seen]
+    ends = min(float(a.min()) for a in divided), max(float(a.max()) for a in divided)
+    codes = 0, 2**widths.activation_bits - 1
+    params = params_from_range(*ends, *codes, symmetric=False)
+    total = 0.0
+    for layer in pair.readers:
+        weight = layer.view(layer.weight)
+        scaled = layer.view(layer.scaled(factors, np.ones(layer.outputs)))
+        rounded = _rounded(scaled, widths)
+        signal = noise = 0.0
+        for array, own in zip(seen, divided, strict=True):
+            quantized = fake_quantize(own, *params, *codes)
+            wanted = _product(weight, multiplied(layer, array, _ROWS))
+            got = _product(rounded, multiplied(layer, quantized, _ROWS))
+            signal += float(np.square(wanted, dtype=np.float64).sum())
+            noise += float(np.square(got - wanted, dtype=np.float64).sum())
+        total += noise / signal if signal > 0 else 0.0
+    return total
+
+
+def _product(weight: Floats, array: Floats) -> Floats:
+    return np.asarray(weight.reshape(*weight.shape[:2], -1) @ array)
+
+
+def _rounded(weight: Floats, widths: Widths) -> Floats:
+    """Round ``[groups, outputs, inputs, taps]`` to nearest, symmetrically."""
+    most = 2 ** (widths.weight_bits - 1) - 1
+    axes = (2, 3) if widths.per_channel else None
+    reach = np.abs(weight).max(axis=axes, keepdims=True)
+    step = np.where(reach > 0, reach / most, 1.0)
+    return np.asarray(np.rint(weight / step) * step, np.float32)
+
+
+def _write(graph: Graph, pair: _Pair, factors: Doubles) -> None:
+    """Divide what is in front and multiply what is behind."""
+    put = partial(replace_constant, graph.model.graph)
+    for node, slot in pair.constants:
+        array = graph.constant(node.inputs[slot])
+        if array is not None:
+            divided = (array.astype(np.float64) / factors).astype(np.float32)
+            put(node, slot, divided, f"{node.name}_{slot}")
+    producer = pair.producer
+    if producer is not None:
+        _write_layer(put, producer, np.ones(producer.inputs), 1 / factors)
+    for layer in pair.readers:
+        _write_layer(put, layer, factors, np.ones(layer.outputs))
+
+
+def _write_layer(
+    put: Callable[[ir.Node, int, Floats, str], None], layer: Layer, into: Doubles, out: Doubles
+) -> None:
+    name = str(layer.node.name)
+    put(layer.node, 1, layer.scaled(into, out), f"{name}_weight")
+    bias = layer.scaled_bias(out)
+    if bias is not None and (out != 1).any():
+        put(layer.node, 2, bias, f"{name}_bias")
+    norm = recall(layer.node)
+    if norm is not None and norm.gamma.size == out.size:
+        gamma, beta = ((each * out).astype(np.float32) for each in (norm.gamma, norm.beta))
+        remember(layer.node, msgspec.structs.replace(norm, gamma=gamma, beta=beta))
