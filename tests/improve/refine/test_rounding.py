@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -158,8 +159,13 @@ def test_what_layers_read_in_common_is_counted_once(monkeypatch: pytest.MonkeyPa
     mixed = random.normal(size=(400, 4)) @ random.normal(size=(4, 16))
     feeds = {"x": (mixed + 0.1 * random.normal(size=(400, 16))).astype(np.float32)}
     plan = calibrate(planned(b.build(), "onnxruntime", Overrides(weight_bits=4)), feeds)
-    counted, count = [], Moments.of
-    monkeypatch.setattr(Moments, "of", lambda *given: counted.append(1) or count(*given))
+    counted, count = list[Layer](), Moments.of
+
+    def counting(layer: Layer, batches: Sequence[tuple[Any, Any]]) -> Moments:
+        counted.append(layer)
+        return count(layer, batches)
+
+    monkeypatch.setattr(Moments, "of", counting)
     better = refined(plan, feeds)
     assert len(counted) == 2  # one half and the other
     assert len(better.baked) == 3

@@ -196,7 +196,8 @@ def _windows(layer: Layer, array: Array) -> Array:
         every = tuple(slice(None, None, step) for step in (*strides, *dilations))
         return windows[(slice(None), slice(None), *every)]
     windows = sliding_window_view(_spread(node, array, reach, strides), reach, axes)
-    return windows[(..., *(slice(None, None, -step) for step in dilations))]
+    turned = tuple(slice(None, None, -step) for step in dilations)
+    return windows[(slice(None),) * array.ndim + turned]
 
 
 def _spread(node: ir.Node, array: Array, reach: tuple[int, ...], strides: tuple[int, ...]) -> Array:

@@ -277,13 +277,13 @@ class _Trial:
         Where all outputs have one scale, their errors are added.
         """
         groups, _, outputs = errors.shape
-        if np.ndim(self.config.scale) == 0:
+        if np.asarray(self.config.scale).ndim == 0:
             errors = errors.sum(axis=(0, 2), keepdims=True)
         return np.broadcast_to(errors.argmin(axis=1), (groups, outputs))
 
     def _by_scale(self, best: npt.NDArray[np.intp]) -> npt.NDArray[np.intp]:
         """Bring ``[groups, outputs]`` into the shape of the scale."""
-        shape = np.shape(self.config.scale)
+        shape = np.asarray(self.config.scale).shape
         return best.reshape(-1)[: int(np.prod(shape))].reshape(shape)
 
     def _levels(self, scale: Scales) -> Levels:

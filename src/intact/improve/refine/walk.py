@@ -178,8 +178,7 @@ class Walk:
     def _inputs(self, node: ir.Node, values: Arrays) -> Arrays:
         """Collect a node's inputs in the quantized model."""
         found = _chosen(node, values)
-        for value in found:
-            found[value] = self._at_output(value, found[value])
+        found = {value: self._at_output(value, array) for value, array in found.items()}
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))
             if value is not None and point is not None and not point.is_constant:
