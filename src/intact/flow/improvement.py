@@ -10,6 +10,8 @@ from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import NamedTuple
 
+import msgspec
+
 from intact.calibrate.choice import Choice, Errors, FloatRuns
 from intact.calibrate.statistics import Statistics
 from intact.data.progress import Progress, begin
@@ -31,6 +33,11 @@ class Tried(NamedTuple):
 
     improvement: Improvement
     seconds: float
+
+    @property
+    def rolled_back(self) -> Tried:
+        """The same for a pass that did not help."""
+        return self._replace(improvement=msgspec.structs.replace(self.improvement, kept=False))
 
 
 class Scaled(NamedTuple):
@@ -147,18 +154,24 @@ class Improver:
         """
         if scaled.choice is None or not self.requests:
             return scaled
-        best = scaled._replace(choice=scaled.choice.on(runs.first(MOST_SAMPLES)))
-        tried = []
-        for request in self.requests:
+        best = now = scaled._replace(choice=scaled.choice.on(runs.first(MOST_SAMPLES)))
+        tried: list[Tried] = []
+        open_since = 0
+        for number, request in enumerate(self.requests, 1):
             start = time.perf_counter()
             begin(self.progress, f"improving: {request.name}")
             gains: list[Gain] = []
-            found = self._run(request, best, gains)
-            before, after = (_errors(each) for each in (best, found))
-            kept = found is not best and (not request.is_checked or _helps(before, after))
-            record = Improvement(str(request), before.mean, after.mean, kept, tuple(gains))
+            found = self._run(request, now, gains)
+            before, after = _errors(now).mean, _errors(found).mean
+            record = Improvement(str(request), before, after, found is not now, tuple(gains))
             tried.append(Tried(record, time.perf_counter() - start))
-            best = found if kept else best
+            now = found
+            if request.is_checked and PASSES[request.name].prepares and number < len(self.requests):
+                continue
+            if request.is_checked and not _helps(_errors(best), _errors(now)):
+                tried[open_since:] = [each.rolled_back for each in tried[open_since:]]
+                now = best
+            best, open_since = now, len(tried)
         records = [each.improvement for each in tried]
         plan = replace(best.plan, provenance=best.plan.provenance.improved(records))
         return best._replace(plan=plan, tried=tuple(tried))

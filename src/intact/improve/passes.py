@@ -92,6 +92,8 @@ class Pass(msgspec.Struct, frozen=True):
             (see `intact.plan.gains`) and the options by name.
         meaning: One sentence for the help.
         options: What a user may give, by name.
+        prepares: Whether it may cost a little by itself and gain with the passes behind it: it is
+            judged together with the next one.
         needs: A package that an extra brings; "" for none.
         data_free: ``module:function`` of a rewrite that needs neither plan nor samples: from a
             float graph to another. The search uses it.
@@ -101,6 +103,7 @@ class Pass(msgspec.Struct, frozen=True):
     function: str
     meaning: str
     options: Mapping[str, Number | Word] = {}
+    prepares: bool = False
     needs: str = ""
     data_free: str = ""
 
@@ -120,6 +123,19 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             "intact.improve.rewrite.equalize:equalized",
             "Channels of consecutive layers get weights of like size",
             data_free="intact.improve.rewrite.equalize:equalize",
+        ),
+        "smooth": Pass(
+            Stage.REWRITE,
+            "intact.improve.rewrite.smooth:smoothed",
+            "Outlying channels of activations are moved into the weights that read them",
+            {"samples": _SAMPLES},
+        ),
+        "ranges": Pass(
+            Stage.REFINE,
+            "intact.improve.refine.ranges:refine_ranges",
+            "Ranges of activations are those with the least error of what is computed from them",
+            {"samples": _SAMPLES},
+            prepares=True,
         ),
         "weight-scales": Pass(
             Stage.REFINE,

@@ -43,16 +43,13 @@ PRESETS: Mapping[Preset, Mapping[Weakness, tuple[str, ...]]] = MappingProxyType(
         Preset.FAST: {},
         Preset.BALANCED: {
             Weakness.FEW_WEIGHT_BITS: ("rounding",),
-            Weakness.FEW_ACTIVATION_BITS: ("rounding",),
+            Weakness.FEW_ACTIVATION_BITS: ("smooth", "ranges", "rounding"),
             Weakness.ONE_SCALE: ("rounding",),
             Weakness.POWER_OF_TWO: ("rounding",),
         },
         Preset.BEST: {
-            Weakness.NONE: ("rounding",),
-            Weakness.FEW_WEIGHT_BITS: ("rounding",),
-            Weakness.FEW_ACTIVATION_BITS: ("rounding",),
-            Weakness.ONE_SCALE: ("equalize", "rounding"),
-            Weakness.POWER_OF_TWO: ("rounding",),
+            Weakness.NONE: ("smooth", "ranges", "rounding"),
+            Weakness.ONE_SCALE: ("equalize",),
         },
     }
 )
