@@ -124,7 +124,7 @@ def constants_of(
     """
     graph = plan.graph
     values = [value for value in graph.values if is_constant(value)]
-    arrays = {str(v.name): a for v in values if (a := _array(graph, v)) is not None}
+    arrays = {str(v.name): a for v in values if (a := numbers_of(graph, v)) is not None}
     learned = frozenset(str(v.name) for v in values if trainable(plan, v))
     arrays |= {name: array for name, array in instead.items() if name in learned}
     return Constants(arrays, learned, _copies(graph, arrays, learned))
@@ -146,6 +146,7 @@ def _copies(
     return found
 
 
-def _array(graph: Graph, value: ir.Value) -> np.ndarray | None:
+def numbers_of(graph: Graph, value: ir.Value) -> np.ndarray | None:
+    """Return a constant; None where it is computed, or holds no numbers."""
     array = graph.constant(value)
     return None if array is None or array.dtype.kind not in "fiub" else array

@@ -7,7 +7,7 @@ copies of a module on several devices.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -15,6 +15,7 @@ import onnx_ir as ir
 
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import bias_slot, data_slots, weight_slot
+from intact.graph.graph import values_read_inside
 from intact.improve.learn.operators import Apply, prepare
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd, quantization_points
 
@@ -64,7 +65,7 @@ class Compute:
     """Computes a node."""
 
     reads: tuple[str, ...]
-    """By slot; "" where there is nothing."""
+    """By slot; "" where there is nothing. Then what bodies of the node read from outside them."""
     writes: tuple[str, ...]
     node: str
     apply: Apply
@@ -110,14 +111,19 @@ class Program:
     outputs: tuple[str, ...]
 
 
-def compile_plan(plan: QuantizedGraph, normed: Iterable[str] = ()) -> Program:
+def compile_plan(
+    plan: QuantizedGraph,
+    normed: Iterable[str] = (),
+    rule: Callable[[ir.Node], Apply] = prepare,
+) -> Program:
     """Compile a plan.
 
     Args:
         plan: With scales.
         normed: Names of layers whose BatchNormalization is kept.
+        rule: Gives what computes a node.
     """
-    builder = _Builder(plan, frozenset(normed))
+    builder = _Builder(plan, frozenset(normed), rule)
     for node in plan.graph.nodes:
         builder.add(node)
     outputs = tuple(builder.current[str(value.name)] for value in plan.graph.outputs)
@@ -160,11 +166,14 @@ def followed(
 class _Builder:
     """Adds the instructions of nodes, each behind those of what it reads."""
 
-    def __init__(self, plan: QuantizedGraph, normed: frozenset[str]) -> None:
+    def __init__(
+        self, plan: QuantizedGraph, normed: frozenset[str], rule: Callable[[ir.Node], Apply]
+    ) -> None:
         self.instructions: list[Instruction] = []
         self.current: dict[str, str] = {str(v.name): str(v.name) for v in plan.graph.values}
         self._plan = plan
         self._normed = normed
+        self._rule = rule
         self._keys = {name: key for name, (key, _) in quantizer_keys(plan).items()}
         self._points: dict[str, list[QuantPoint]] = {}
         for point in quantization_points(plan):
@@ -186,7 +195,7 @@ class _Builder:
             self._fold(node, weight or 1, bias or 2)
         reads = self._reads(node)
         writes = tuple(str(value.name) if value.name else "" for value in node.outputs)
-        self.instructions.append(Compute(reads, writes, name, prepare(node)))
+        self.instructions.append(Compute(reads, writes, name, self._rule(node)))
         if late:
             own = str(node.inputs[bias or 2].name)  # type: ignore[union-attr]
             self._move(writes[0], f"{writes[0]}/normalized")
@@ -197,11 +206,14 @@ class _Builder:
                 self._quantize(value)
 
     def _reads(self, node: ir.Node) -> tuple[str, ...]:
+        """Name what a node reads: by slot, and then what its bodies read from outside them."""
         name = str(node.name)
-        return tuple(
+        own = tuple(
             "" if value is None else self._read.get((name, slot), self.current[str(value.name)])
             for slot, value in enumerate(node.inputs)
         )
+        inside = (value for value in values_read_inside(node) if value.graph is node.graph)
+        return own + tuple(self.current[str(value.name)] for value in inside)
 
     def _move(self, value: str, key: str) -> None:
         self.current[value] = key
@@ -241,7 +253,7 @@ class _Builder:
         names = [str(value.name) for value in values if value is not None]
         (data,) = (self._reads(node)[slot] for slot in data_slots(node))
         written = tuple(f"{each}/folded/{name}" for each in names)
-        rule = prepare(node)
+        rule = self._rule(node)
         self.instructions.append(Fold((data, *names), written, name, rule))
         for each, key in zip(names, written, strict=True):
             self._move(each, key)

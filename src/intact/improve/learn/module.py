@@ -40,7 +40,7 @@ from intact.improve.learn.instructions import (
 )
 from intact.improve.learn.operators import unsupported
 from intact.improve.learn.packed import PackedPlan
-from intact.improve.learn.quantizers import Learning, Quantizer, quantizer_of
+from intact.improve.learn.quantizers import Learning, Quantizer, bias_codes, quantizer_of
 from intact.improve.learn.rounded import without_integers
 from intact.improve.learn.segments import Values, run_in_segments
 from intact.plan import QuantizedGraph, TensorEnd, refuse_unready
@@ -60,9 +60,6 @@ class _Pass:
 
     codes: Mapping[TensorEnd, Tensor]
     statistics: Mapping[str, Statistics]
-
-
-_TINY = float(np.finfo(np.float32).tiny)
 
 
 class Origin(NamedTuple):
@@ -124,7 +121,7 @@ class QuantizedModule(nn.Module):
         self.segments = 1
         self.origin = Origin()
         self.constants = constants_of(plan, rounded)
-        self.quantizers = nn.ModuleDict(_quantizers(plan, self.learning))
+        self.quantizers = nn.ModuleDict(quantizers_of(plan, self.learning))
         self.norms = nn.ModuleDict()
         self._normed: dict[str, str] = {}
         if self.folding is not Folding.FOLDED:
@@ -401,8 +398,7 @@ class QuantizedModule(nn.Module):
         quantizer = self.quantizers[step.quantizer]
         if value is None or not isinstance(quantizer, Quantizer):
             raise TypeError(step.quantizer)
-        divided_in = _divided_in(step.bits) if step.is_constant else None
-        result = quantizer(value, divided_in)
+        result = quantizer(value, divided_in(step.bits) if step.is_constant else None)
         if self._observed is not None and quantizer.enabled:
             self._observed[step.end] = quantizer.codes(result.detach())
         exact = codes.get(step.end) if quantizer.enabled else None
@@ -416,11 +412,10 @@ class QuantizedModule(nn.Module):
             raise TypeError(step.end)
         if not (data.enabled and weight.enabled):
             return bias
-        with torch.no_grad():  # no gradient goes that way: to record it costs time
-            scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
-            codes = torch.round(bias.double() / scale).clamp(step.quant_min, step.quant_max)
+        codes, scale = bias_codes(bias, data, weight)
+        codes = codes.clamp(step.quant_min, step.quant_max)
         if self._observed is not None:
-            self._observed[step.end] = codes.detach().long()
+            self._observed[step.end] = codes.long()
         return straight_through(bias, codes * scale)
 
 
@@ -442,7 +437,7 @@ _NARROW = 16
 """Codes of more bits are divided in float64: float32 does not hold them."""
 
 
-def _divided_in(bits: int) -> torch.dtype:
+def divided_in(bits: int) -> torch.dtype:
     """Return the dtype in which constants are divided by their scale, as plans do."""
     return torch.float64 if bits > _NARROW else torch.float32
 
@@ -466,7 +461,7 @@ def _unfold(weight: Tensor, bias: Tensor, norm: BatchNorm, axis: int) -> None:
         bias.copy_((bias.double() - added) / factor)
 
 
-def _quantizers(plan: QuantizedGraph, learning: Learning) -> dict[str, Quantizer]:
+def quantizers_of(plan: QuantizedGraph, learning: Learning) -> dict[str, Quantizer]:
     """Make one quantizer for each scale of a plan."""
     from intact.calibrate.scales.roles import is_fixed, is_parameter
 

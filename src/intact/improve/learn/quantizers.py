@@ -172,6 +172,18 @@ class Quantizer(Float32Module):
                 if learned is not None:
                     learned.zero_()
 
+    def spread_numbers(self, value: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Return the scale, and the ends of the codes less the zero point, without gradients.
+
+        Args:
+            value: What they are shaped for.
+        """
+        with torch.no_grad():
+            scale, zero = self.scale(), self.zero_point()
+            numbers = scale, self.grid.quant_min - zero, self.grid.quant_max - zero
+            one, two, three = (self._spread(each.to(value.dtype), value) for each in numbers)
+            return one, two, three
+
     def params(self) -> QuantParams:
         """Return scale (float32) and zero point (int64) in effect as arrays."""
         with torch.no_grad():
@@ -256,6 +268,21 @@ def quantizer_of(config: TensorQuantConfig, learning: Learning, *, decimal6: boo
     if config.grid.exponential:
         return LogarithmicQuantizer(config)
     return Quantizer(config, learning, decimal6=decimal6)
+
+
+def bias_codes(bias: Tensor, data: Quantizer, weight: Quantizer) -> tuple[Tensor, Tensor]:
+    """Return the integers of a bias before they are clipped, and their scale, both float64.
+
+    No gradient goes that way: to record it costs time.
+
+    Args:
+        bias: ``[channels]``, or what broadcasts to it.
+        data: Of the layer's data.
+        weight: Of its weight.
+    """
+    with torch.no_grad():
+        scale = torch.clamp(weight.scale() * data.scale(), min=_TINY).double()
+        return torch.round(bias.detach().double() / scale), scale
 
 
 _FLOAT32_BYTES = 4

@@ -1,0 +1,268 @@
+"""Learning one block: the rounding of its weights, the scales of its activations, its biases."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from intact.improve.learn.blocks import Block
+from intact.improve.learn.instructions import Quantize, QuantizeBias
+from intact.improve.learn.segments import Values
+from intact.improve.learn.slices import QUANTIZED, Mode, Slices
+from intact.improve.learn.soft_rounding import SoftWeight, beta_at
+from intact.improve.learn.streams import Draws, Stream, on
+
+ROUNDING_RATE, SCALE_RATE, BIAS_RATE = 1e-2, 2e-3, 1e-2
+"""Learning rates of Adam: of V, of binary logarithms of scales, of biases in steps of the weight at
+a large input."""
+REGULARISER = 0.1
+"""Weight of the mean of all regularisers beside a loss that begins at about 1."""
+_WARM_UP = 0.2
+"""Share of the steps before roundings are drawn to whole levels."""
+_TINY = 1e-30
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How long a block learns.
+
+    Attributes:
+        steps: How often.
+        batch: Of how many samples.
+    """
+
+    steps: int
+    batch: int
+
+
+@dataclass(frozen=True)
+class Learned:
+    """What a block may have learned; nothing of it is in force yet.
+
+    Attributes:
+        weights: Numbers of weights, whole levels, by name.
+        biases: Numbers of biases by name.
+        ratios: Binary logarithms of scales over the plan's, by key of the quantizer.
+    """
+
+    weights: Mapping[str, Tensor]
+    biases: Mapping[str, Tensor]
+    ratios: Mapping[str, Tensor]
+
+    def without_scales(self) -> Learned:
+        """Return what it is with the plan's scales."""
+        return Learned(self.weights, self.biases, {})
+
+
+class BlockLearner:
+    """Learns a block.
+
+    Args:
+        slices: The plan; its quantizers learn in place.
+        block: The block.
+        scales: Keys of the quantizers of activations that may learn.
+        drop: Probability with which an element stays in float while learning.
+        random: Decides which.
+    """
+
+    def __init__(
+        self,
+        slices: Slices,
+        block: Block,
+        scales: frozenset[str],
+        drop: float,
+        random: torch.Generator,
+    ) -> None:
+        self._slices, self._block = slices, block
+        self._drop, self._random = drop, random
+        self._names: dict[str, str] = {}
+        self._soft: dict[str, SoftWeight] = {}
+        self._biases: dict[str, nn.Parameter] = {}
+        self._units: dict[str, Tensor] = {}
+        for step in slices.steps.needed(block.first, block.end):
+            if isinstance(step, Quantize) and step.end.node in block.layers and step.end.slot == 1:
+                self._names[step.writes[0]] = step.reads[0]
+                self._soft[step.writes[0]] = self._softened(step)
+            elif isinstance(step, QuantizeBias) and step.end.node in block.layers:
+                self._add_bias(step)
+        self._scales = {key: slices.quantizers[key] for key in sorted(scales)}
+
+    @property
+    def learns(self) -> bool:
+        """Whether there is anything to learn."""
+        return bool(self._soft or self._scales)
+
+    def run(
+        self, quantized: Stream, in_float: Stream, wanted: Stream, pace: Pace, free: frozenset[str]
+    ) -> Iterator[int]:
+        """Learn; yield the number of each step after it.
+
+        Args:
+            quantized: The block's inputs as the quantized model has them.
+            in_float: As the float model has them.
+            wanted: The float block's results.
+            pace: How long.
+            free: Keys of tensors whose first axis is that of samples.
+
+        Raises:
+            FloatingPointError: The loss is not finite.
+        """
+        draws = Draws((quantized, in_float, wanted), pace.batch, free, self._random)
+        unit = self._unit(draws)
+        groups = self._groups()
+        rates = [float(group["lr"]) for group in groups]
+        optimizer = torch.optim.Adam(groups)
+        for step, (given, floats, targets) in zip(range(pace.steps), draws, strict=False):
+            share = step / pace.steps
+            for group, rate in zip(optimizer.param_groups, rates, strict=True):
+                falls = group["name"] != "rounding"
+                group["lr"] = rate * (0.5 * (1 + math.cos(math.pi * share)) if falls else 1.0)
+            optimizer.zero_grad(set_to_none=True)
+            loss = self._loss(given, floats, targets) / unit + self._regulariser(share)
+            if not math.isfinite(float(loss.detach())):
+                raise FloatingPointError(self._block.node)
+            loss.backward()
+            optimizer.step()
+            yield step + 1
+
+    def learned(self) -> Learned:
+        """Return what was learned by now."""
+        weights = {self._names[key]: soft.hard() for key, soft in self._soft.items()}
+        biases = {n: p.detach().clone() for n, p in self._bias_values().items()}
+        ratios = {
+            key: each.ratio.detach().clone()
+            for key, each in self._scales.items()
+            if each.ratio is not None
+        }
+        return Learned(weights, biases, ratios)
+
+    # ---- parts -------------------------------------------------------------------------------
+
+    def _softened(self, step: Quantize) -> SoftWeight:
+        name, quantizer = step.reads[0], self._slices.quantizers[step.quantizer]
+        weight = self._slices.in_float[name]
+        scale, low, high = quantizer.spread_numbers(weight)
+        codes = torch.round(quantizer(self._slices.values[name]).double() / scale.double())
+        return SoftWeight(weight, scale, codes, low, high).to(self._slices.device)
+
+    def _add_bias(self, step: QuantizeBias) -> None:
+        name = step.reads[0]
+        if name not in self._slices.values or len(self._slices.readers(name)) != 1:
+            return
+        data, weight = (self._slices.quantizers[key] for key in (step.data, step.weight))
+        bias = self._slices.values[name]
+        reach = (data.grid.quant_max - data.grid.quant_min) / 4
+        unit = (weight.scale() * data.scale()).detach() * reach
+        if unit.numel() not in (1, bias.numel()):
+            return
+        self._units[name] = unit.to(bias.dtype).expand(bias.shape) if unit.ndim == 0 else unit
+        self._biases[name] = nn.Parameter(torch.zeros_like(bias))
+
+    def _bias_values(self) -> dict[str, Tensor]:
+        values = self._slices.values
+        return {n: values[n] + p * self._units[n] for n, p in self._biases.items()}
+
+    def _groups(self) -> list[dict[str, object]]:
+        roundings = [soft.v for soft in self._soft.values()]
+        ratios = [each.ratio for each in self._scales.values() if each.ratio is not None]
+        for ratio in ratios:
+            ratio.requires_grad_()
+        named = (
+            ("rounding", roundings, ROUNDING_RATE),
+            ("scales", ratios, SCALE_RATE),
+            ("biases", list(self._biases.values()), BIAS_RATE),
+        )
+        return [{"name": n, "params": params, "lr": rate} for n, params, rate in named if params]
+
+    def _loss(self, given: Values, floats: Values, targets: Values) -> Tensor:
+        mode = Mode(
+            softened={key: soft() for key, soft in self._soft.items()},
+            biases=self._bias_values(),
+            mix=self._mixed if self._drop else None,
+        )
+        inputs, wanted = on(self._slices, given), on(self._slices, targets)
+        if self._drop:
+            there = on(self._slices, floats)
+            inputs = {k: self._mixed(t, there[k]) for k, t in inputs.items()}
+        found = self._slices.run(self._block, inputs, mode)
+        return distance(found, wanted)
+
+    def _unit(self, draws: Draws) -> float:
+        """Return the loss by the weights alone with what the plan has, on one batch."""
+        _, floats, targets = next(iter(draws))
+        with torch.no_grad():
+            mode = Mode(activations=False)
+            found = self._slices.run(self._block, on(self._slices, floats), mode)
+            by_weights = float(distance(found, on(self._slices, targets)))
+        return max(by_weights, _TINY)
+
+    def _regulariser(self, share: float) -> Tensor | float:
+        if share < _WARM_UP or not self._soft:
+            return 0.0
+        beta = beta_at((share - _WARM_UP) / (1 - _WARM_UP))
+        count = sum(soft.v.numel() for soft in self._soft.values())
+        parts = [soft.regulariser(beta) for soft in self._soft.values()]
+        return REGULARISER * torch.stack(parts).sum() / count
+
+    def _mixed(self, quantized: Tensor, in_float: Tensor) -> Tensor:
+        """Keep elements in float at random (QDrop)."""
+        if not quantized.is_floating_point():
+            return quantized
+        return torch.where(self._dropped(quantized), in_float, quantized)
+
+    def _dropped(self, like: Tensor) -> Tensor:
+        """Draw where elements stay in float: from eight numbers of 8 bits each drawn at once."""
+        words = -(-like.numel() // 8)
+        drawn = torch.empty(words, dtype=torch.int64).random_(-(2**63), None, generator=self._random)
+        bytes_ = drawn.view(torch.uint8)[: like.numel()].reshape(like.shape)
+        return (bytes_ < round(256 * self._drop)).to(like.device)
+
+
+def distance(found: Values, wanted: Values) -> Tensor:
+    """Return the sum over all results of the mean squared error over the mean square."""
+    parts = []
+    for key, target in wanted.items():
+        if target.is_floating_point() and target.numel():
+            power = target.square().mean().clamp_min(_TINY)
+            parts.append((found[key] - target).square().mean() / power)
+    return torch.stack(parts).sum() if parts else torch.zeros(())
+
+
+def decibels(slices: Slices, block: Block, inputs: Stream, wanted: Stream) -> float:
+    """Return the signal to quantization noise of a block's results, over all of them, dB."""
+    noise: dict[str, float] = {}
+    power: dict[str, float] = {}
+    with torch.no_grad():
+        for unit, targets in zip(inputs.units, wanted.units, strict=True):
+            found = slices.run(block, on(slices, unit), QUANTIZED)
+            for key, target in targets.items():
+                if target.is_floating_point():
+                    there = target.double()
+                    off = found[key].cpu().double() - there
+                    noise[key] = noise.get(key, 0.0) + float(off.square().sum())
+                    power[key] = power.get(key, 0.0) + float(there.square().sum())
+    ratios = [noise[key] / max(power[key], _TINY) for key in noise]
+    mean = sum(ratios) / len(ratios) if ratios else 0.0
+    return math.inf if mean == 0 else -10 * math.log10(mean)
+
+
+def scales_of(slices: Slices, block: Block) -> frozenset[str]:
+    """Return the quantizers of activations that lie in a block alone and can learn."""
+    count: dict[str, int] = {}
+    for step in (*slices.steps.steps, *slices.steps.constants):
+        if isinstance(step, Quantize):
+            count[step.quantizer] = count.get(step.quantizer, 0) + 1
+    inside = [s for s in slices.steps.steps[block.first : block.end] if isinstance(s, Quantize)]
+    mine = [step.quantizer for step in inside]
+    return frozenset(
+        key
+        for key in mine
+        if mine.count(key) == count[key]
+        and slices.quantizers[key].ratio is not None
+        and key not in slices.given
+    )
+

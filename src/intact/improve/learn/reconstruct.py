@@ -1,0 +1,494 @@
+"""Block-wise reconstruction: a quantized network learns the float one's results block by block.
+
+Blocks are learned in their order, each on the inputs that the quantized blocks before it give. What
+is learned is the rounding of weights, the scales of activations and biases in integers; the float
+weights stay, and the plan holds the integers.
+
+Half of the samples decides what is learned, the other half whether it is kept: a block whose
+results are no better on samples that it did not learn from stays as it was.
+
+Sources: blocks, Li et al. 2021, "BRECQ"; the rounding, `intact.improve.learn.soft_rounding`; the
+scales, `intact.improve.learn.fake_quantize` (LSQ); elements that stay in float while learning, Wei
+et al. 2022, "QDrop".
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+import torch
+
+from intact.calibrate.scales.bias import rescale_bias
+from intact.config import QuantState
+from intact.data.stream import Samples
+from intact.errors import UsageError
+from intact.graph import bias_slot, data_slots, weight_slot
+from intact.improve.gains import Gain, Report, unreported
+from intact.improve.learn.block_learning import (
+    BlockLearner,
+    Learned,
+    Pace,
+    decibels,
+    scales_of,
+)
+from intact.improve.learn.blocks import Block, blocks
+from intact.improve.learn.checkpoints import damaged, read_checkpoint, write_checkpoint
+from intact.improve.learn.instructions import quantizer_keys
+from intact.improve.learn.rounded import without_integers
+from intact.improve.learn.slices import FLOAT, QUANTIZED, Profile, Slices
+from intact.improve.learn.streams import Source, Stream, on
+from intact.improve.learn.teachers import named_device
+from intact.improve.learn.training import with_threads
+from intact.improve.refine.weight_scales import is_free
+from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan.plan_file import plan_to_json
+from intact.program.lower.chains import Points
+
+OBSERVER = "reconstruction"
+"""What chose the scale, as the plan calls it."""
+_FEWEST_STEPS, _FEWEST_SAMPLES = 100, 8
+_PASSES = 3
+"""A step costs a forward pass and about two more backward."""
+_WEIGHT = 1
+
+
+@dataclass(frozen=True)
+class Reconstruction:
+    """How blocks are learned.
+
+    Attributes:
+        steps: Steps of each block, if there is time.
+        batch: Samples of a step.
+        work: Multiply-adds of all steps together at most; blocks that cost more than others get
+            smaller batches and fewer steps. Counted, not measured: results do not depend on time.
+        most: Samples that are read at most.
+        drop: Probability with which a quantized element stays in float while learning.
+        scales: Whether scales of activations are learned.
+        layers: Layers of blocks that are joined of smaller ones.
+        largest: Layers of a block between articulation points; one of more is cut at its layers.
+        seed: Decides batches and what stays in float.
+        device: ``cpu``, ``cuda`` or ``auto``.
+        threads: Of torch on the CPU. Results depend on it, and therefore not on the machine's.
+        folder: Where the state is kept, to go on from after an interruption; None for nowhere.
+    """
+
+    steps: int = 2000
+    batch: int = 32
+    work: float = 2e13
+    most: int = 512
+    drop: float = 0.5
+    scales: bool = True
+    layers: int = 4
+    largest: int = 8
+    seed: int = 0
+    device: str = "cpu"
+    threads: int = 2
+    folder: Path | None = None
+
+    def __post_init__(self) -> None:
+        """Refuse what cannot be meant.
+
+        Raises:
+            UsageError: A number is out of its range.
+        """
+        for name in ("steps", "batch", "work", "layers", "largest", "threads"):
+            if getattr(self, name) < 1:
+                raise UsageError(f"{name}={getattr(self, name)}", remedy=f"give {name}=1 or more")
+        if not 0 <= self.drop < 1:
+            raise UsageError(f"drop={self.drop:g}", remedy="give drop=0 to less than 1")
+
+
+def adaround(
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    options: Reconstruction = Reconstruction(),  # noqa: B008  (frozen)
+    report: Report = unreported,
+) -> QuantizedGraph:
+    """Learn the rounding of weights a layer at a time: `reconstruct` with layers for blocks."""
+    chosen = replace(options, layers=1, largest=1, drop=0.0, scales=False)
+    return reconstruct(plan, samples, options=chosen, report=report)
+
+
+def reconstruct(
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    options: Reconstruction = Reconstruction(),  # noqa: B008  (frozen)
+    report: Report = unreported,
+) -> QuantizedGraph:
+    """Learn the rounding of weights and the scales of activations, block by block.
+
+    The plan then holds the integers of the weights that were learned, and of their biases where the
+    target has integer ones. Given and fixed scales stay, and those that several blocks share, and
+    weights that several nodes read. Plans of quantized models that were read are not changed.
+
+    Args:
+        plan: With scales; not changed.
+        samples: The data; fewer than two samples change nothing. Their progress counts steps.
+        options: How.
+        report: Takes what each block gained.
+
+    Raises:
+        PlanError: An end has no scale yet.
+        DataError: A sample does not fit the model, or the state in the folder is damaged.
+        UsageError: The state in the folder is of other options, data or another plan; or there is
+            no such device.
+    """
+    if plan.provenance.source:
+        return plan
+    source = Source.of(samples, options.most, options.batch)
+    if not source.fit.units or not source.held_out.units:
+        return plan
+    with with_threads(options.threads):
+        return _Reconstructing(plan, samples, source, options, report).run()
+
+
+@dataclass(frozen=True)
+class _Work:
+    """What is to be done.
+
+    Attributes:
+        blocks: In order.
+        paces: How long each learns.
+        by_sample: Keys of tensors whose first axis is that of samples.
+    """
+
+    blocks: tuple[Block, ...]
+    paces: tuple[Pace, ...]
+    by_sample: frozenset[str]
+
+    @staticmethod
+    def of(slices: Slices, stream: Stream, layers: frozenset[str], options: Reconstruction) -> _Work:
+        first = stream.units[0]
+        count = max(len(next(iter(first.values()))), 1)
+        whole = slices.profile(on(slices, first))
+        found = blocks(slices.steps, whole.sizes, layers, options.layers, options.largest)
+        costs = [sum(whole.costs[each.first : each.end]) / count for each in found]
+        is_learned = [bool(each.layers or scales_of(slices, each)) for each in found]
+        batch = options.batch if stream.is_free else count
+        work = options.work if stream.is_free else math.inf
+        paces = _paces(
+            [cost if learned else 0.0 for cost, learned in zip(costs, is_learned, strict=True)],
+            replace(options, batch=batch, work=work),
+        )
+        return _Work(found, paces, _by_sample(slices, whole, stream))
+
+
+class _Reconstructing:
+    """The reconstruction of one plan."""
+
+    def __init__(
+        self,
+        plan: QuantizedGraph,
+        samples: Samples,
+        source: Source,
+        options: Reconstruction,
+        report: Report,
+    ) -> None:
+        self._plan, self._options, self._report = plan, options, report
+        self._progress = samples.progress
+        free, rounded = without_integers(plan)
+        self._slices = Slices(free, rounded, named_device(options.device))
+        self._work = _Work.of(self._slices, source.fit, _layers(free), options)
+        self._source = source
+        self._kept: dict[int, Learned] = {}
+        self._gains: list[Gain] = []
+        self._notes: list[Note] = []
+        self._done = 0
+
+    def run(self) -> QuantizedGraph:
+        """Learn all blocks that are not done yet."""
+        resumed = self._resume()
+        floats = quantized = self._source.fit
+        floats_held = quantized_held = self._source.held_out
+        for index, block in enumerate(self._work.blocks):
+            wanted = floats.advanced(self._slices, block, FLOAT)
+            wanted_held = floats_held.advanced(self._slices, block, FLOAT)
+            if index < resumed:
+                self._restore(index)
+            else:
+                fit = quantized, floats, _results(wanted, block)
+                self._learn(index, fit, (quantized_held, _results(wanted_held, block)))
+                self._save(index)
+            quantized = quantized.advanced(self._slices, block, QUANTIZED)
+            quantized_held = quantized_held.advanced(self._slices, block, QUANTIZED)
+            floats, floats_held = wanted, wanted_held
+            for stream in (floats, floats_held, quantized, quantized_held):
+                stream.forget(block)
+            self._tell(index)
+        return self._result()
+
+    # ---- a block -----------------------------------------------------------------------------
+
+    def _learn(
+        self, index: int, fit: tuple[Stream, Stream, Stream], held_out: tuple[Stream, Stream]
+    ) -> None:
+        """Learn a block, and keep what is better on held-out samples."""
+        block, slices = self._work.blocks[index], self._slices
+        scales = scales_of(slices, block) if self._options.scales else frozenset()
+        seed = np.random.SeedSequence((self._options.seed, index)).generate_state(1)
+        random = torch.Generator().manual_seed(int(seed[0]))
+        learner = BlockLearner(slices, block, scales, self._options.drop, random)
+        before = decibels(slices, block, *held_out)
+        if not learner.learns or before == math.inf or math.isnan(before):
+            return
+        pace = self._work.paces[index]
+        try:
+            for done in learner.run(*fit, pace, self._work.by_sample):
+                self._tell(index, done)
+        except FloatingPointError:
+            self._set({}, scales)
+            self._notes.append(_not_finite(block))
+            self._gain(Gain(block.node, before, math.nan, kept=False))
+            return
+        found = learner.learned()
+        tried = [found, found.without_scales()] if found.ratios else [found]
+        after, best = -math.inf, tried[0]
+        for each in tried:
+            reached = self._tried(block, each, scales, held_out)
+            if reached > after:
+                after, best = reached, each
+        is_kept = after > before
+        self._gain(Gain(block.node, before, after, kept=is_kept))
+        if is_kept:
+            self._kept[index] = best
+            self._put(best, scales)
+
+    def _tried(
+        self,
+        block: Block,
+        learned: Learned,
+        scales: frozenset[str],
+        held_out: tuple[Stream, Stream],
+    ) -> float:
+        """Return what a block reaches on held-out samples, dB; it stays as it was."""
+        slices, values = self._slices, dict(self._slices.values)
+        self._put(learned, scales)
+        reached = decibels(slices, block, *held_out)
+        if slices.overflows(block) or math.isnan(reached):
+            reached = -math.inf
+        slices.values = values
+        self._set({}, scales)
+        return reached
+
+    def _put(self, learned: Learned, scales: frozenset[str]) -> None:
+        self._slices.values = {**self._slices.values, **learned.weights, **learned.biases}
+        self._set(learned.ratios, scales)
+
+    def _set(self, ratios: Any, scales: frozenset[str]) -> None:
+        """Set scales of activations to what was learned, or where nothing was to the plan's."""
+        for key in scales:
+            quantizer = self._slices.quantizers[key].requires_grad_(requires_grad=False)
+            if quantizer.ratio is not None:
+                with torch.no_grad():
+                    quantizer.ratio.zero_()
+                    if key in ratios:
+                        quantizer.ratio.copy_(ratios[key])
+
+    def _gain(self, gain: Gain) -> None:
+        self._gains.append(gain)
+        self._report(gain)
+
+    def _tell(self, index: int, steps: int | None = None) -> None:
+        if self._progress is not None:
+            paces = self._work.paces
+            done = sum(pace.steps for pace in paces[:index])
+            now = paces[index].steps if steps is None else steps
+            self._progress(done + now, sum(pace.steps for pace in paces))
+
+    # ---- the state on disk -------------------------------------------------------------------
+
+    @property
+    def _path(self) -> Path | None:
+        folder = self._options.folder
+        return None if folder is None else folder / "reconstruction.pt"
+
+    def _identity(self) -> dict[str, Any]:
+        options = {k: v for k, v in asdict(self._options).items() if k != "folder"}
+        plan = hashlib.blake2b(plan_to_json(self._plan), digest_size=16)
+        for end in sorted(self._plan.baked):
+            plan.update(str(end).encode() + self._plan.baked[end].tobytes())
+        digest = self._source.digest
+        return {
+            "plan": [self._plan.graph.hash, plan.hexdigest()],
+            "data": digest,
+            "options": options,
+        }
+
+    def _save(self, index: int) -> None:
+        if self._path is None:
+            return
+        self._path.parent.mkdir(parents=True, exist_ok=True)
+        kept = {
+            str(number): {part: dict(getattr(each, part)) for part in _PARTS}
+            for number, each in self._kept.items()
+        }
+        write_checkpoint(
+            self._path,
+            {
+                "of": self._identity(),
+                "blocks": index + 1,
+                "kept": kept,
+                "gains": msgspec.to_builtins(
+                    [(g.node, float(g.before), float(g.after), g.kept) for g in self._gains]
+                ),
+                "notes": [note.node for note in self._notes],
+            },
+        )
+
+    def _resume(self) -> int:
+        """Return how many blocks are done; what they learned is read."""
+        kept = None if self._path is None else read_checkpoint(self._path)
+        if kept is None or self._path is None:
+            return 0
+        if kept["of"] != self._identity():
+            raise UsageError(
+                f"{self._path}: is of a reconstruction with other options, data or another plan",
+                remedy="give the same, or remove the file",
+            )
+        try:
+            self._kept = {
+                int(number): Learned(*(each[part] for part in _PARTS))
+                for number, each in kept["kept"].items()
+            }
+            by_node = {block.node: block for block in self._work.blocks}
+            self._notes = [_not_finite(by_node[node]) for node in kept["notes"]]
+            for node, before, after, is_kept in kept["gains"]:
+                self._gain(Gain(node, before, after, is_kept))
+            return int(kept["blocks"])
+        except (KeyError, TypeError, ValueError) as error:
+            raise damaged(self._path, "it does not fit the model") from error
+
+    def _restore(self, index: int) -> None:
+        learned = self._kept.get(index)
+        if learned is not None:
+            device = self._slices.device
+            parts = ({k: t.to(device) for k, t in getattr(learned, p).items()} for p in _PARTS)
+            self._put(Learned(*parts), frozenset(learned.ratios))
+
+    # ---- the result --------------------------------------------------------------------------
+
+    def _result(self) -> QuantizedGraph:
+        """Return the plan with what was kept."""
+        if not self._kept:
+            return self._plan.with_notes(tuple(self._notes)) if self._notes else self._plan
+        plan = self._slices.plan.copy()
+        moved = {key for each in self._kept.values() for key in each.ratios}
+        roots = set()
+        for key, point in quantizer_keys(self._slices.plan).values():
+            if key in moved:
+                root = plan.configs[point.end].dominator
+                params = self._slices.quantizers[key].params()
+                root.set_params(params.scale, params.zero_point)
+                root.observer = OBSERVER
+                roots.add(id(root))
+        for node in plan.graph.nodes:
+            slots = [*data_slots(node)]
+            if any(id(plan.input_config(node, slot).dominator) in roots for slot in slots):
+                rescale_bias(plan, node)
+        self._bake(plan)
+        return plan.with_notes(tuple(self._notes))
+
+    def _bake(self, plan: QuantizedGraph) -> None:
+        """Put integers into the plan: those that were there, and those that were learned."""
+        learned = {
+            name for each in self._kept.values() for name in (*each.weights, *each.biases)
+        }
+        for node in plan.graph.nodes:
+            for slot in (weight_slot(node), bias_slot(node)):
+                if slot is None or node.inputs[slot] is None:
+                    continue
+                end, name = TensorEnd.input(str(node.name), slot), str(node.inputs[slot].name)
+                config = plan.configs[end]
+                if name not in learned and end not in self._plan.baked:
+                    continue
+                is_bias = config.state is QuantState.PASSIVE
+                codes = self._plan.baked.get(end)
+                if codes is None or name in learned or is_bias:
+                    codes = config.quantize(self._slices.values[name].cpu().double().numpy())
+                config.transition(QuantState.PASSIVE_BAKED if is_bias else QuantState.BAKED)
+                plan.baked[end] = codes
+
+
+_PARTS = ("weights", "biases", "ratios")
+
+
+def _results(stream: Stream, block: Block) -> Stream:
+    """Return what a block gives of a stream that it has gone through."""
+    units = [{key: unit[key] for key in block.writes} for unit in stream.units]
+    return replace(stream, units=units)
+
+
+def _layers(plan: QuantizedGraph) -> frozenset[str]:
+    """Return the nodes whose weights can be rounded up or down, for themselves alone."""
+    points = Points.of(plan)
+    found = set()
+    for node in plan.graph.nodes:
+        point = points.at_input.get((str(node.name), _WEIGHT))
+        value = None if point is None else plan.graph.constant(point.value)
+        if point is None or value is None or not is_free(plan, node, _WEIGHT, point):
+            continue
+        if len(plan.graph.consumers(point.value)) == 1 and np.isfinite(value).all():
+            found.add(str(node.name))
+    return frozenset(found)
+
+
+def _paces(costs: Sequence[float], options: Reconstruction) -> tuple[Pace, ...]:
+    """Divide the work: all blocks get their steps, or the dear ones the same share each.
+
+    Args:
+        costs: Multiply-adds of each block for a sample; 0 where nothing is learned.
+        options: Steps, batch and work.
+    """
+    each = options.steps * options.batch * _PASSES
+    full = sorted(each * cost for cost in costs if cost)
+    share, left = math.inf, options.work
+    for index, work in enumerate(full):
+        rest = len(full) - index
+        if work * rest > left:
+            share = left / rest
+            break
+        left -= work
+    paces = []
+    for cost in costs:
+        if not cost:
+            paces.append(Pace(0, options.batch))
+            continue
+        ratio = min(1.0, share / (each * cost))
+        batch = min(options.batch, max(_FEWEST_SAMPLES, round(options.batch * ratio)))
+        steps = math.ceil(ratio * options.steps * options.batch / batch)
+        paces.append(Pace(min(max(steps, _FEWEST_STEPS), options.steps), batch))
+    return tuple(paces)
+
+
+def _by_sample(slices: Slices, whole: Profile, stream: Stream) -> frozenset[str]:
+    """Find the tensors whose first axis is that of samples, and no other is."""
+    first = stream.units[0]
+    count = len(next(iter(first.values())))
+    if not stream.is_free or count < _TOLD_APART:
+        return frozenset()
+    fewer = slices.profile(on(slices, {name: t[:-1] for name, t in first.items()}))
+    return frozenset(
+        key
+        for key, shape in whole.shapes.items()
+        if shape[:1] == (count,) and fewer.shapes[key] == (count - 1, *shape[1:])
+    )
+
+
+_TOLD_APART = 2
+
+
+def _not_finite(block: Block) -> Note:
+    return Note(
+        NoteKind.CALIBRATION,
+        block.node,
+        "learning its block gave numbers that are not finite: the block stays as it was",
+    )

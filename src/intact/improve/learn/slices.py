@@ -1,0 +1,235 @@
+"""Running parts of a plan, in float or quantized, with weights that are being learned."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from intact.graph import is_constant, output_channel_axis
+from intact.improve.learn.blocks import Block, Steps
+from intact.improve.learn.constants import numbers_of
+from intact.improve.learn.fake_quantize import straight_through
+from intact.improve.learn.instructions import (
+    Compute,
+    Instruction,
+    Quantize,
+    QuantizeBias,
+    compile_plan,
+    quantizer_keys,
+)
+from intact.improve.learn.module import divided_in, quantizers_of
+from intact.improve.learn.outside import rule_for
+from intact.improve.learn.quantizers import Learning, Quantizer, bias_codes
+from intact.improve.learn.segments import Values
+from intact.plan import QuantizedGraph
+from intact.plan.given_scales import GIVEN
+
+Mix: TypeAlias = Callable[[Tensor, Tensor], Tensor]
+"""Makes of the quantized and the float tensor what a learning block goes on with."""
+
+
+@dataclass(frozen=True)
+class Mode:
+    """How a part of a plan is run.
+
+    Attributes:
+        weights: Whether constants are quantized.
+        activations: Whether activations are.
+        softened: Weights that are being learned, by the key that their quantizer writes.
+        biases: Biases likewise, by name.
+        mix: What quantizers of activations do while a block learns; None for quantizing.
+    """
+
+    weights: bool = True
+    activations: bool = True
+    softened: Mapping[str, Tensor] = field(default_factory=dict)
+    biases: Mapping[str, Tensor] = field(default_factory=dict)
+    mix: Mix | None = None
+
+
+FLOAT = Mode(weights=False, activations=False)
+QUANTIZED = Mode()
+
+
+@dataclass(frozen=True)
+class Profile:
+    """What a plan computes for some samples.
+
+    Attributes:
+        shapes: Of each tensor, by key.
+        floats: Which of them hold floats.
+        costs: Of each step, in multiply-adds.
+    """
+
+    shapes: Mapping[str, tuple[int, ...]]
+    floats: frozenset[str]
+    costs: tuple[int, ...]
+
+    @property
+    def sizes(self) -> dict[str, int]:
+        """The elements of each tensor of floats, by key."""
+        return {key: math.prod(self.shapes[key]) for key in self.floats}
+
+
+class Slices:
+    """A plan in parts.
+
+    Args:
+        plan: With scales and without integers of its own, see `without_integers`.
+        rounded: What the integers that it had stand for, by the name of the constant.
+        device: Where it is computed.
+
+    Attributes:
+        plan: The plan.
+        steps: Its instructions.
+        in_float: The constants of the float model by name.
+        values: Those that the quantized model has: quantized they are its integers.
+        quantizers: By key.
+        given: The keys of those whose scale a user gave.
+    """
+
+    def __init__(
+        self, plan: QuantizedGraph, rounded: Mapping[str, np.ndarray], device: torch.device
+    ) -> None:
+        self.plan, self.device = plan, device
+        graph = plan.graph
+        arrays = {
+            str(value.name): array
+            for value in graph.values
+            if is_constant(value) and (array := numbers_of(graph, value)) is not None
+        }
+        self.in_float = {n: torch.from_numpy(np.array(a)).to(device) for n, a in arrays.items()}
+        self.values = self.in_float | {
+            n: torch.from_numpy(np.array(a, np.float32).reshape(arrays[n].shape)).to(device)
+            for n, a in rounded.items()
+            if n in arrays
+        }
+        names = [str(value.name) for value in graph.values if is_constant(value)]
+        self.steps = Steps.of(compile_plan(plan, rule=rule_for(graph)), names)
+        self.quantizers: dict[str, Quantizer] = {
+            key: each.to(device).requires_grad_(requires_grad=False)
+            for key, each in quantizers_of(plan, Learning.LSQ).items()
+        }
+
+        self.given = {
+            key
+            for key, point in quantizer_keys(plan).values()
+            if point.config.dominator.observer == GIVEN
+        }
+
+    def readers(self, name: str) -> list[Instruction]:
+        """Return the instructions that read a constant."""
+        every = (*self.steps.constants, *self.steps.steps)
+        return [step for step in every if name in step.reads]
+
+    def run(self, block: Block, values: Values, mode: Mode) -> Values:
+        """Run a block.
+
+        Args:
+            block: The block.
+            values: What it reads by key; not changed.
+            mode: How.
+
+        Returns:
+            What it and later blocks read and what it gives, by key.
+        """
+        held = dict(values)
+        own = self.values if mode.weights else self.in_float
+        held |= {key: own[key] for key in self._read_constants(block) if key in own}
+        held |= mode.biases
+        for each in self.steps.needed(block.first, block.end):
+            self._step(each, held, mode)
+        for each in self.steps.steps[block.first : block.end]:
+            self._step(each, held, mode)
+        return {key: held[key] for key in {*block.keeps, *block.writes}}
+
+    def _read_constants(self, block: Block) -> Collection[str]:
+        inside = self.steps.steps[block.first : block.end]
+        read = [*self.steps.needed(block.first, block.end), *inside]
+        return {key for step in read for key in step.reads if key}
+
+    def _step(self, step: Instruction, held: Values, mode: Mode) -> None:
+        operands = [held[key] if key else None for key in step.reads]
+        value = operands[0] if operands else None
+        if isinstance(step, Compute):
+            result = step.apply(*operands)
+            results = result if isinstance(result, tuple) else (result,)
+        elif value is None:
+            raise TypeError(step)
+        elif isinstance(step, QuantizeBias):
+            results = (self._bias(step, value) if mode.weights else value,)
+        elif isinstance(step, Quantize):
+            results = (self._quantized(step, value, mode),)
+        else:
+            raise TypeError(step)
+        held.update(zip(step.writes, results, strict=False))
+
+    def _quantized(self, step: Quantize, value: Tensor, mode: Mode) -> Tensor:
+        if step.is_constant:
+            if step.writes[0] in mode.softened:
+                return mode.softened[step.writes[0]]
+            quantizer = self.quantizers[step.quantizer]
+            return quantizer(value, divided_in(step.bits)) if mode.weights else value
+        if not mode.activations:
+            return value
+        quantized: Tensor = self.quantizers[step.quantizer](value)
+        return quantized if mode.mix is None else mode.mix(quantized, value)
+
+    def _bias(self, step: QuantizeBias, bias: Tensor) -> Tensor:
+        codes, scale = bias_codes(bias, self.quantizers[step.data], self.quantizers[step.weight])
+        codes = codes.clamp(step.quant_min, step.quant_max)
+        return straight_through(bias, codes * scale)
+
+    def overflows(self, block: Block) -> bool:
+        """Tell whether a bias of a block does not fit the target's integers."""
+        for step in self.steps.needed(block.first, block.end):
+            if isinstance(step, QuantizeBias) and step.reads[0] in self.values:
+                data, weight = self.quantizers[step.data], self.quantizers[step.weight]
+                codes, _ = bias_codes(self.values[step.reads[0]], data, weight)
+                if bool(((codes < step.quant_min) | (codes > step.quant_max)).any()):
+                    return True
+        return False
+
+    def profile(self, values: Values) -> Profile:
+        """Run all steps on some samples in float, to know sizes.
+
+        Args:
+            values: The inputs by name.
+        """
+        held = {**self.in_float, **values}
+        shapes = {n: tuple(t.shape) for n, t in values.items()}
+        floats = {n for n, t in values.items() if t.is_floating_point()}
+        costs = []
+        with torch.no_grad():
+            for each in self.steps.constants:
+                self._step(each, held, FLOAT)
+            for each in self.steps.steps:
+                self._step(each, held, FLOAT)
+                made = {key: held[key] for key in each.writes if key}
+                shapes |= {k: tuple(t.shape) for k, t in made.items()}
+                floats |= {k for k, t in made.items() if t.is_floating_point()}
+                costs.append(self._cost(each, held, sum(t.numel() for t in made.values())))
+        return Profile(shapes, frozenset(floats), tuple(costs))
+
+    def _cost(self, step: Instruction, held: Values, results: int) -> int:
+        """Count multiply-adds: of layers by their weights, of others some for each result."""
+        cost = _ANY * results
+        if isinstance(step, Compute) and len(step.reads) > 1 and step.reads[1]:
+            weight = held[step.reads[1]]
+            node = self.plan.graph.node(step.node)
+            axis = output_channel_axis(node)
+            if axis is not None and weight.ndim > 1:
+                cost += results * (weight.numel() // max(weight.shape[axis], 1))
+            elif node.op_type == "MatMul":
+                cost += results * int(weight.shape[-2] if weight.ndim > 1 else weight.shape[0])
+        return cost
+
+
+_ANY = 20
+"""Multiply-adds that take about as long as passing one number through an operation of its own."""
