@@ -13,7 +13,7 @@ from intact.improve.learn.blocks import Block
 from intact.improve.learn.instructions import Quantize, QuantizeBias
 from intact.improve.learn.segments import Values
 from intact.improve.learn.slices import QUANTIZED, Mode, Slices
-from intact.improve.learn.soft_rounding import SoftWeight, beta_at
+from intact.improve.learn.soft_rounding import KNOWN, SoftWeight, beta_at
 from intact.improve.learn.streams import Draws, Stream, on
 
 ROUNDING_RATE, SCALE_RATE, BIAS_RATE = 1e-2, 2e-3, 1e-2
@@ -147,7 +147,8 @@ class BlockLearner:
         weight = self._slices.in_float[name]
         scale, low, high = quantizer.spread_numbers(weight)
         codes = torch.round(quantizer(self._slices.values[name]).double() / scale.double())
-        return SoftWeight(weight, scale, codes, low, high).to(self._slices.device)
+        known = KNOWN if name in self._slices.rounded else 0.0
+        return SoftWeight(weight, scale, codes, low, high, known).to(self._slices.device)
 
     def _add_bias(self, step: QuantizeBias) -> None:
         name = step.reads[0]
@@ -217,7 +218,9 @@ class BlockLearner:
     def _dropped(self, like: Tensor) -> Tensor:
         """Draw where elements stay in float: from eight numbers of 8 bits each drawn at once."""
         words = -(-like.numel() // 8)
-        drawn = torch.empty(words, dtype=torch.int64).random_(-(2**63), None, generator=self._random)
+        drawn = torch.empty(words, dtype=torch.int64).random_(
+            -(2**63), None, generator=self._random
+        )
         bytes_ = drawn.view(torch.uint8)[: like.numel()].reshape(like.shape)
         return (bytes_ < round(256 * self._drop)).to(like.device)
 
@@ -265,4 +268,3 @@ def scales_of(slices: Slices, block: Block) -> frozenset[str]:
         and slices.quantizers[key].ratio is not None
         and key not in slices.given
     )
-

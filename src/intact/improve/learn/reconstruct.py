@@ -79,7 +79,7 @@ class Reconstruction:
         folder: Where the state is kept, to go on from after an interruption; None for nowhere.
     """
 
-    steps: int = 2000
+    steps: int = 1200
     batch: int = 32
     work: float = 2e13
     most: int = 512
@@ -166,7 +166,9 @@ class _Work:
     by_sample: frozenset[str]
 
     @staticmethod
-    def of(slices: Slices, stream: Stream, layers: frozenset[str], options: Reconstruction) -> _Work:
+    def of(
+        slices: Slices, stream: Stream, layers: frozenset[str], options: Reconstruction
+    ) -> _Work:
         first = stream.units[0]
         count = max(len(next(iter(first.values()))), 1)
         whole = slices.profile(on(slices, first))
@@ -399,9 +401,7 @@ class _Reconstructing:
 
     def _bake(self, plan: QuantizedGraph) -> None:
         """Put integers into the plan: those that were there, and those that were learned."""
-        learned = {
-            name for each in self._kept.values() for name in (*each.weights, *each.biases)
-        }
+        learned = {name for each in self._kept.values() for name in (*each.weights, *each.biases)}
         for node in plan.graph.nodes:
             for slot in (weight_slot(node), bias_slot(node)):
                 if slot is None or node.inputs[slot] is None:

@@ -90,6 +90,7 @@ class Slices:
         steps: Its instructions.
         in_float: The constants of the float model by name.
         values: Those that the quantized model has: quantized they are its integers.
+        rounded: Names of constants of which the plan had integers.
         quantizers: By key.
         given: The keys of those whose scale a user gave.
     """
@@ -105,6 +106,7 @@ class Slices:
             if is_constant(value) and (array := numbers_of(graph, value)) is not None
         }
         self.in_float = {n: torch.from_numpy(np.array(a)).to(device) for n, a in arrays.items()}
+        self.rounded = frozenset(rounded)
         self.values = self.in_float | {
             n: torch.from_numpy(np.array(a, np.float32).reshape(arrays[n].shape)).to(device)
             for n, a in rounded.items()

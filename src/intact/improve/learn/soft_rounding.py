@@ -16,7 +16,11 @@ from torch import Tensor, nn
 _STRETCHED_LOW, _STRETCHED_HIGH = -0.1, 1.1
 """The sigmoid is stretched to these ends, so that it reaches 0 and 1."""
 _MARGIN = 1e-3
-PULL = 0.0
+"""How far from whole levels a weight begins at least: at the ends h has no gradient."""
+KNOWN = 0.5
+"""How far from the float weight towards the plan's level a weight begins that a pass has rounded by
+more than its own value: what that pass knew of other weights is not lost, and nothing is settled.
+"""
 _FIRST_BETA, _LAST_BETA = 20.0, 2.0
 
 
@@ -49,6 +53,7 @@ class SoftWeight(nn.Module):
         codes: The integers that the plan has, less the zero point, as floats.
         low: Smallest code less the zero point; broadcasts like the scale.
         high: Largest code less the zero point.
+        known: How far they begin towards the plan's level, 0 to less than 1.
 
     Attributes:
         v: Learned, of the weight's shape.
@@ -60,7 +65,13 @@ class SoftWeight(nn.Module):
     high: Tensor
 
     def __init__(
-        self, weight: Tensor, scale: Tensor, codes: Tensor, low: Tensor, high: Tensor
+        self,
+        weight: Tensor,
+        scale: Tensor,
+        codes: Tensor,
+        low: Tensor,
+        high: Tensor,
+        known: float = 0.0,
     ) -> None:
         super().__init__()
         aim = weight.double() / scale.double()
@@ -68,7 +79,7 @@ class SoftWeight(nn.Module):
         for name, tensor in (("base", base), ("scale", scale), ("low", low), ("high", high)):
             self.register_buffer(name, tensor.to(weight.dtype))
         share = torch.clamp(aim - base, _MARGIN, 1 - _MARGIN)
-        share = share + PULL * (codes.double() - base - share)
+        share = share + known * (codes.double() - base - share)
         self.v = nn.Parameter(inverse(share).to(weight.dtype))
 
     def forward(self) -> Tensor:
