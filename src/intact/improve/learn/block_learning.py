@@ -16,7 +16,7 @@ from intact.improve.learn.slices import QUANTIZED, Mode, Slices
 from intact.improve.learn.soft_rounding import KNOWN, SoftWeight, beta_at
 from intact.improve.learn.streams import Draws, Stream, on
 
-ROUNDING_RATE, SCALE_RATE, BIAS_RATE = 1e-2, 2e-3, 1e-2
+ROUNDING_RATE, SCALE_RATE, BIAS_RATE = 3e-2, 2e-3, 1e-2
 """Learning rates of Adam: of V, of binary logarithms of scales, of biases in steps of the weight at
 a large input."""
 REGULARISER = 0.1
@@ -53,9 +53,11 @@ class Learned:
     biases: Mapping[str, Tensor]
     ratios: Mapping[str, Tensor]
 
-    def without_scales(self) -> Learned:
-        """Return what it is with the plan's scales."""
-        return Learned(self.weights, self.biases, {})
+    def candidates(self, best: Learned) -> list[Learned]:
+        """Return what may be kept: all of it, or with the scales of what is best so far."""
+        if not self.weights or not self.ratios:
+            return [self]
+        return [self, Learned(self.weights, self.biases, best.ratios)]
 
 
 class BlockLearner:
@@ -67,6 +69,7 @@ class BlockLearner:
         scales: Keys of the quantizers of activations that may learn.
         drop: Probability with which an element stays in float while learning.
         random: Decides which.
+        rounds: Whether roundings are learned.
     """
 
     def __init__(
@@ -76,6 +79,8 @@ class BlockLearner:
         scales: frozenset[str],
         drop: float,
         random: torch.Generator,
+        *,
+        rounds: bool = True,
     ) -> None:
         self._slices, self._block = slices, block
         self._drop, self._random = drop, random
@@ -84,17 +89,14 @@ class BlockLearner:
         self._biases: dict[str, nn.Parameter] = {}
         self._units: dict[str, Tensor] = {}
         for step in slices.steps.needed(block.first, block.end):
-            if isinstance(step, Quantize) and step.end.node in block.layers and step.end.slot == 1:
+            if not isinstance(step, Quantize | QuantizeBias) or step.end.node not in block.layers:
+                continue
+            if isinstance(step, Quantize) and step.end.slot == 1 and rounds:
                 self._names[step.writes[0]] = step.reads[0]
                 self._soft[step.writes[0]] = self._softened(step)
-            elif isinstance(step, QuantizeBias) and step.end.node in block.layers:
+            elif isinstance(step, QuantizeBias):
                 self._add_bias(step)
         self._scales = {key: slices.quantizers[key] for key in sorted(scales)}
-
-    @property
-    def learns(self) -> bool:
-        """Whether there is anything to learn."""
-        return bool(self._soft or self._scales)
 
     def run(
         self, quantized: Stream, in_float: Stream, wanted: Stream, pace: Pace, free: frozenset[str]
@@ -111,9 +113,11 @@ class BlockLearner:
         Raises:
             FloatingPointError: The loss is not finite.
         """
+        groups = self._groups()
+        if not groups:
+            return
         draws = Draws((quantized, in_float, wanted), pace.batch, free, self._random)
         unit = self._unit(draws)
-        groups = self._groups()
         rates = [float(group["lr"]) for group in groups]
         optimizer = torch.optim.Adam(groups)
         for step, (given, floats, targets) in zip(range(pace.steps), draws, strict=False):

@@ -29,7 +29,7 @@ from intact.calibrate.scales.bias import rescale_bias
 from intact.config import QuantState
 from intact.data.stream import Samples
 from intact.errors import UsageError
-from intact.graph import bias_slot, data_slots, weight_slot
+from intact.graph import data_slots
 from intact.improve.gains import Gain, Report, unreported
 from intact.improve.learn.block_learning import (
     BlockLearner,
@@ -42,6 +42,7 @@ from intact.improve.learn.blocks import Block, blocks
 from intact.improve.learn.checkpoints import damaged, read_checkpoint, write_checkpoint
 from intact.improve.learn.instructions import quantizer_keys
 from intact.improve.learn.rounded import without_integers
+from intact.improve.learn.segments import Values
 from intact.improve.learn.slices import FLOAT, QUANTIZED, Profile, Slices
 from intact.improve.learn.streams import Source, Stream, on
 from intact.improve.learn.teachers import named_device
@@ -109,7 +110,7 @@ def adaround(
     plan: QuantizedGraph,
     samples: Samples,
     *,
-    options: Reconstruction = Reconstruction(),  # noqa: B008  (frozen)
+    options: Reconstruction = Reconstruction(),
     report: Report = unreported,
 ) -> QuantizedGraph:
     """Learn the rounding of weights a layer at a time: `reconstruct` with layers for blocks."""
@@ -121,7 +122,7 @@ def reconstruct(
     plan: QuantizedGraph,
     samples: Samples,
     *,
-    options: Reconstruction = Reconstruction(),  # noqa: B008  (frozen)
+    options: Reconstruction = Reconstruction(),
     report: Report = unreported,
 ) -> QuantizedGraph:
     """Learn the rounding of weights and the scales of activations, block by block.
@@ -238,31 +239,35 @@ class _Reconstructing:
         scales = scales_of(slices, block) if self._options.scales else frozenset()
         seed = np.random.SeedSequence((self._options.seed, index)).generate_state(1)
         random = torch.Generator().manual_seed(int(seed[0]))
-        learner = BlockLearner(slices, block, scales, self._options.drop, random)
         before = decibels(slices, block, *held_out)
-        if not learner.learns or before == math.inf or math.isnan(before):
+        if not (block.layers or scales) or before == math.inf or math.isnan(before):
             return
-        pace = self._work.paces[index]
+        begun, after, highest = dict(slices.values), before, -math.inf
+        best, done = Learned({}, {}, {}), 0
         try:
-            for done in learner.run(*fit, pace, self._work.by_sample):
-                self._tell(index, done)
+            for rounds, steps in _stages(self._work.paces[index].steps, block, scales):
+                learner = BlockLearner(
+                    slices, block, scales, self._options.drop, random, rounds=rounds
+                )
+                pace = replace(self._work.paces[index], steps=steps)
+                for step in learner.run(*fit, pace, self._work.by_sample):
+                    self._tell(index, done + step)
+                done += steps
+                for each in learner.learned().candidates(best):
+                    reached = self._tried(block, each, scales, held_out, begun)
+                    highest = max(highest, reached)
+                    if reached > after:
+                        after, best = reached, each
+                self._put(best, scales, begun)
         except FloatingPointError:
-            self._set({}, scales)
+            self._put(Learned({}, {}, {}), scales, begun)
             self._notes.append(_not_finite(block))
             self._gain(Gain(block.node, before, math.nan, kept=False))
             return
-        found = learner.learned()
-        tried = [found, found.without_scales()] if found.ratios else [found]
-        after, best = -math.inf, tried[0]
-        for each in tried:
-            reached = self._tried(block, each, scales, held_out)
-            if reached > after:
-                after, best = reached, each
         is_kept = after > before
-        self._gain(Gain(block.node, before, after, kept=is_kept))
+        self._gain(Gain(block.node, before, highest, kept=is_kept))
         if is_kept:
             self._kept[index] = best
-            self._put(best, scales)
 
     def _tried(
         self,
@@ -270,19 +275,17 @@ class _Reconstructing:
         learned: Learned,
         scales: frozenset[str],
         held_out: tuple[Stream, Stream],
+        begun: Values,
     ) -> float:
-        """Return what a block reaches on held-out samples, dB; it stays as it was."""
-        slices, values = self._slices, dict(self._slices.values)
-        self._put(learned, scales)
-        reached = decibels(slices, block, *held_out)
-        if slices.overflows(block) or math.isnan(reached):
-            reached = -math.inf
-        slices.values = values
-        self._set({}, scales)
-        return reached
+        """Return what a block reaches on held-out samples, dB, with what it may have learned."""
+        self._put(learned, scales, begun)
+        reached = decibels(self._slices, block, *held_out)
+        is_out = self._slices.overflows(block) or math.isnan(reached)
+        return -math.inf if is_out else reached
 
-    def _put(self, learned: Learned, scales: frozenset[str]) -> None:
-        self._slices.values = {**self._slices.values, **learned.weights, **learned.biases}
+    def _put(self, learned: Learned, scales: frozenset[str], begun: Values) -> None:
+        """Let what was learned be in force, beside the constants that there were."""
+        self._slices.values = {**begun, **learned.weights, **learned.biases}
         self._set(learned.ratios, scales)
 
     def _set(self, ratios: Any, scales: frozenset[str]) -> None:
@@ -374,7 +377,7 @@ class _Reconstructing:
         if learned is not None:
             device = self._slices.device
             parts = ({k: t.to(device) for k, t in getattr(learned, p).items()} for p in _PARTS)
-            self._put(Learned(*parts), frozenset(learned.ratios))
+            self._put(Learned(*parts), frozenset(learned.ratios), self._slices.values)
 
     # ---- the result --------------------------------------------------------------------------
 
@@ -403,11 +406,12 @@ class _Reconstructing:
         """Put integers into the plan: those that were there, and those that were learned."""
         learned = {name for each in self._kept.values() for name in (*each.weights, *each.biases)}
         for node in plan.graph.nodes:
-            for slot in (weight_slot(node), bias_slot(node)):
-                if slot is None or node.inputs[slot] is None:
+            for slot, value in enumerate(node.inputs):
+                end = TensorEnd.input(str(node.name), slot)
+                name = "" if value is None else str(value.name)
+                config = plan.configs.get(end)
+                if config is None or not name:
                     continue
-                end, name = TensorEnd.input(str(node.name), slot), str(node.inputs[slot].name)
-                config = plan.configs[end]
                 if name not in learned and end not in self._plan.baked:
                     continue
                 is_bias = config.state is QuantState.PASSIVE
@@ -419,6 +423,18 @@ class _Reconstructing:
 
 
 _PARTS = ("weights", "biases", "ratios")
+
+
+def _stages(steps: int, block: Block, scales: frozenset[str]) -> list[tuple[bool, int]]:
+    """Return whether roundings are learned in each stage, and for how many steps.
+
+    Scales of activations are few and settle soon: they come first, with the plan's integers, so
+    that what they gain does not hang on the rounding.
+    """
+    if not (block.layers and scales):
+        return [(bool(block.layers), steps)]
+    first = steps // 4
+    return [(False, first), (True, steps - first)]
 
 
 def _results(stream: Stream, block: Block) -> Stream:
