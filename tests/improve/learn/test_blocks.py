@@ -120,7 +120,8 @@ def test_blocks_in_float_give_the_outputs(most: int) -> None:
 
     slices = sliced(every_layer())
     image = torch.randn(3, *FORM, generator=torch.Generator().manual_seed(1))
-    held, given = {"image": image}, {}
+    held = {"image": image}
+    given: dict[str, torch.Tensor] = {}
     with torch.no_grad():
         for block in cut_of(slices, most, 2 * most - 1):
             assert set(held) >= block.reads

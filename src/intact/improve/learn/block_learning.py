@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -152,7 +153,9 @@ class BlockLearner:
         scale, low, high = quantizer.spread_numbers(weight)
         codes = torch.round(quantizer(self._slices.values[name]).double() / scale.double())
         known = KNOWN if name in self._slices.rounded else 0.0
-        return SoftWeight(weight, scale, codes, low, high, known).to(self._slices.device)
+        soft = SoftWeight(weight, scale, codes, low, high, known)
+        soft.to(self._slices.device)
+        return soft
 
     def _add_bias(self, step: QuantizeBias) -> None:
         name = step.reads[0]
@@ -171,7 +174,7 @@ class BlockLearner:
         values = self._slices.values
         return {n: values[n] + p * self._units[n] for n, p in self._biases.items()}
 
-    def _groups(self) -> list[dict[str, object]]:
+    def _groups(self) -> list[dict[str, Any]]:
         roundings = [soft.v for soft in self._soft.values()]
         ratios = [each.ratio for each in self._scales.values() if each.ratio is not None]
         for ratio in ratios:
