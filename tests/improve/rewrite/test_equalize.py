@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from intact.graph import Graph, normalize
-from intact.improve.rewrite.equalize import Links, equalize, notes
+from intact.improve.rewrite.equalize import equalize, notes
+from intact.improve.rewrite.ties import Ties
 from tests.improve.rewrite.networks import (
     ENDS,
     KEEPS,
@@ -78,12 +79,12 @@ THREE = (("first", (1, 2, 3)), ("depth", (1, 2, 3)), ("last", (0, 2, 3)))
 @pytest.mark.parametrize("last", ["Gemm", "MatMul"])
 def test_a_mobilenet(last: str) -> None:
     before, after = assert_same(mobile(last=last))
-    links = Links.of(before)
+    links = Ties.of(before)
     assert [len(chain) for chain in links.chains()] == [3, 3, 3, 2]
     assert before.hash != after.hash
 
     def spread(graph: Graph) -> float:
-        found = [layer for layer in Links.of(graph).layers.values() if not layer.is_dense]
+        found = [layer for layer in Ties.of(graph).layers.values() if not layer.is_dense]
         ratios = []
         for layer in found:
             reach = layer.reach_of_outputs(np.ones(layer.inputs), np.ones(layer.outputs))

@@ -27,7 +27,7 @@ from intact.graph import bias_slot, output_channel_axis
 from intact.improve.gains import Gain, Report, unreported
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import LastMoments, Moments
-from intact.improve.refine.walk import Array, Stop, Walk
+from intact.improve.refine.walk import Stop, Walk, bake
 from intact.improve.refine.weight_scales import is_free, zoomed
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
@@ -152,21 +152,14 @@ class _Rounding:
         rescale_bias(self.plan, self.layer.node)
         if not np.array_equal(np.asarray(config.scale), best.scale):
             return False  # raised for the bias: nearest at that scale
-        self._bake(self.weight, QuantState.BAKED, self.layer.stored(trial.unfolded(best.rounded)))
+        points = self.walk.points
+        weight = self.layer.stored(trial.unfolded(best.rounded))
+        bake(self.plan, points, self.weight, QuantState.BAKED, weight)
         if self.bias is not None and self.layer.bias is not None:
             shift = trial.shift(best.rounded, seen).reshape(self.layer.bias.shape)
             bias = self.layer.bias.astype(np.float64) + shift
-            self._bake(self.bias, QuantState.PASSIVE_BAKED, bias)
+            bake(self.plan, points, self.bias, QuantState.PASSIVE_BAKED, bias)
         return True
-
-    def _bake(self, point: QuantPoint, state: QuantState, values: Array) -> None:
-        """Keep the integers of values in the plan."""
-        codes = point.config.quantize(values.astype(np.float64))
-        point.config.transition(state)
-        self.plan.baked[point.end] = codes
-        baked = msgspec.structs.replace(point, baked=codes)
-        for node, slot in point.readers:
-            self.walk.points.at_input[str(node.name), slot] = baked
 
 
 class _Found(msgspec.Struct, frozen=True):

@@ -11,16 +11,18 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import msgspec
 import numpy as np
 import numpy.typing as npt
 import onnx_ir as ir
 
+from intact.config import QuantState
 from intact.data.stream import Samples
 from intact.engines.integer.islands import model_of_nodes
 from intact.engines.session import make_session, run_session
 from intact.graph import is_constant
 from intact.graph.graph import values_read_inside
-from intact.plan import QuantizedGraph
+from intact.plan import QuantizedGraph, QuantPoint
 from intact.program.lower.chains import Points
 from intact.program.operations import FloatNodes
 
@@ -212,6 +214,18 @@ def _halves(values: Arrays, count: int) -> list[Arrays]:
         {value: array[part] for value, array in values.items()}
         for part in (slice(None, half), slice(half, None))
     ]
+
+
+def bake(
+    plan: QuantizedGraph, points: Points, point: QuantPoint, state: QuantState, values: Array
+) -> None:
+    """Keep the integers of a constant in a plan, and in its points for the nodes to come."""
+    codes = point.config.quantize(values.astype(np.float64))
+    point.config.transition(state)
+    plan.baked[point.end] = codes
+    baked = msgspec.structs.replace(point, baked=codes)
+    for node, slot in point.readers:
+        points.at_input[str(node.name), slot] = baked
 
 
 def _read(node: ir.Node) -> list[ir.Value]:

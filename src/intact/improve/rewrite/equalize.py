@@ -1,23 +1,27 @@
-"""Cross-layer equalization of weights, without data.
+"""Cross-layer equalization of weights.
 
 If a channel has large weights in one layer and small ones in the next, a positive factor moves
-magnitude from one to the other; the result of both together does not change. If all operators
-between them commute with positive factors, the factor of each channel makes its largest weight
-equal in all layers: the geometric mean of two layers, of three with a depthwise layer between, and
-so on.
+magnitude from one to the other; the result of both together does not change. Which channels have to
+share a factor, `intact.improve.rewrite.ties` finds. Factors are chosen such that a channel takes the
+same share of the range of the layers that write it as of the layers that read it; those of layers
+that share some are repeated until nothing moves. Between two layers this is equation 11 of [dfq].
 
-No channel's bias may exceed the largest of its layer. The source has no such limit and absorbs
-large biases afterwards, using BatchNormalization. Without the limit, a channel with almost no
-weights would get a constant that is larger by orders of magnitude than all other values.
+Weights with a scale of their own for each output channel need no such balance. There the range of
+the activation takes the place of the layer that writes it.
 
-Source: Nagel et al. 2019, "Data-Free Quantization Through Weight Equalization and Bias
-Correction", equation 11; Tengine's DFQ (``tools/quantize/algorithm/quant_dfq.cpp``) for three.
+An upper bound (Relu6) does not scale. But where activations were seen, or a BatchNormalization is
+remembered, channels that the bound does not reach are scaled, as far as they stay below it; so the
+Clip remains one. The others stay as they are. The same knowledge keeps the range of each activation
+from growing. Without it, no channel's bias may exceed the largest of its layer: the source has no
+such limit, but then a channel with almost no weights would get a constant that is larger by orders
+of magnitude than all other values.
+
+Source: [dfq], section 4.1; Tengine's DFQ (``tools/quantize/algorithm/quant_dfq.cpp``).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import msgspec
 import numpy as np
@@ -27,148 +31,48 @@ from intact.data.stream import Samples
 from intact.graph import BatchNorm, Graph
 from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
+from intact.improve.channels import Channels, Tensor, remembered_channels
 from intact.improve.gains import Report, unreported
 from intact.improve.layers import Doubles, Layer
+from intact.improve.rewrite.ties import Ids, Tied, Ties
 from intact.plan import QuantizedGraph
 
-_ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
-
-"""Element-wise operators with ``f(c * x) = c * f(x)`` for every positive c, for input 0."""
-
-_POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
-
-"""Pools with the same property for each channel."""
-
-_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
-
-
-@dataclass(frozen=True)
-class Links:
-    """Pairs of consecutive layers.
-
-    Attributes:
-        layers: Layers by node, in topological order.
-        behind: The next layer of each layer, if it is the only reader.
-        stopped: Names of Clip nodes (Relu6) that end a search: an upper bound does not scale.
-    """
-
-    layers: Mapping[ir.Node, Layer]
-    behind: Mapping[ir.Node, Layer]
-    stopped: tuple[str, ...]
-
-    @staticmethod
-    def of(graph: Graph) -> Links:
-        """Find the pairs of a graph."""
-        found = ((node, Layer.of(graph, node)) for node in graph.nodes)
-        layers = {node: layer for node, layer in found if layer is not None}
-        behind: dict[ir.Node, Layer] = {}
-        stopped: dict[str, None] = {}
-        for node, layer in layers.items():
-            last = _search(graph, layer, layers)
-            if isinstance(last, Layer):
-                behind[node] = last
-            elif last is not None:
-                stopped[last] = None
-        return Links(layers, behind, tuple(stopped))
-
-    def chains(self) -> Iterator[tuple[Layer, ...]]:
-        """Yield layers that are equalized together: two, with any depthwise ones between them."""
-        inside = {layer.node for layer in self.behind.values() if layer.is_depthwise}
-        for node, first in self.layers.items():
-            if node not in self.behind or (node in inside and first.is_depthwise):
-                continue
-            chain = [first, self.behind[node]]
-            while chain[-1].is_depthwise and chain[-1].node in self.behind:
-                chain.append(self.behind[chain[-1].node])
-            yield tuple(chain)
-
-
-def _search(graph: Graph, layer: Layer, layers: Mapping[ir.Node, Layer]) -> Layer | str | None:
-    """Find the next layer, or the name of a Clip that ends the search, or None."""
-    value, is_flat = layer.node.outputs[0], layer.is_dense
-    while True:
-        readers = graph.consumers(value)
-        if len(readers) != 1 or value.is_graph_output():
-            return None
-        node, slot = readers[0]
-        if slot != 0 or node.domain:
-            return None
-        if node in layers:
-            reader = layers[node]
-            fits = reader.is_dense == is_flat and reader.inputs == layer.outputs
-            return reader if fits else None
-        if node.op_type == "Clip" and not _is_relu(graph, node):
-            return str(node.name)
-        if node.op_type in _RESHAPES and _drops_ones(value, node.outputs[0], layer.outputs):
-            is_flat = True
-        elif not _keeps_factors(node, is_flat=is_flat):
-            return None
-        value = node.outputs[0]
-
-
-def _keeps_factors(node: ir.Node, *, is_flat: bool) -> bool:
-    if len([output for output in node.outputs if output.name]) != 1:
-        return False
-    if node.op_type == "Clip":
-        return True  # a Relu
-    return node.op_type in _ELEMENTWISE or (node.op_type in _POOLS and not is_flat)
-
-
-def _is_relu(graph: Graph, node: ir.Node) -> bool:
-    """Tell whether a Clip has only a lower bound, of 0."""
-    bounds = [graph.constant(value) for value in node.inputs[1:3]]
-    if any(v is not None and b is None for v, b in zip(node.inputs[1:3], bounds, strict=True)):
-        return False
-    low = bounds[0] if bounds else None
-    high = bounds[1] if len(bounds) > 1 else None
-    has_no_top = high is None or bool(np.isposinf(high).all())
-    return has_no_top and low is not None and not low.any()
-
-
-def _drops_ones(before: ir.Value, after: ir.Value, channels: int) -> bool:
-    """Tell whether ``[N, channels, 1, 1 ...]`` becomes ``[N, channels]``."""
-    if before.shape is None or after.shape is None or len(after.shape) != 2:
-        return False
-    _, *sizes = before.shape
-    return sizes[:1] == [channels] == [after.shape[1]] and all(size == 1 for size in sizes[1:])
-
-
-_SWEEPS = 20
-
-"""Maximum number of sweeps. Chains that share a layer affect each other, so they are repeated."""
-
+_SWEEPS = 30
+"""Maximum number of sweeps. Layers that share factors affect each other, so they are repeated."""
 _STILL = 1e-3
-
-"""Sweeps end when the logarithms of all factors are below this."""
-
+"""Sweeps end when no logarithm of a factor moves further."""
 _LARGEST = 2.0**16
-
 """Factors are limited to this and its inverse."""
+_UNCUT = 1e-4
+"""What a bound may take from a channel's power for it to count as unbounded: less than the noise of
+8 bits."""
+
+_TINY = np.finfo(np.float32).tiny
 
 
-def equalize(graph: Graph) -> Graph:
+def equalize(
+    graph: Graph,
+    seen: Mapping[str, Channels] | None = None,
+    strengths: Mapping[int, float] | None = None,
+    *,
+    per_channel: bool = False,
+) -> Graph:
     """Equalize the weights of consecutive layers.
 
     This applies to convolutions (also grouped and transposed), Gemm and MatMul with constant
-    weights, through Relu, LeakyRelu, PRelu, pools, and Flatten of single pixels. A Clip with an
-    upper bound (Relu6) ends a chain. Shapes, names and order of the nodes do not change; a scaled
-    weight or bias keeps its name. Results differ only by float32 rounding.
+    weights, through Relu, LeakyRelu, PRelu, pools, Flatten of single pixels, Add, Concat and
+    products with a gate. Shapes, names and order of the nodes do not change; a scaled weight or
+    bias keeps its name. Results differ only by float32 rounding, as long as values lie in the
+    ranges that are given.
 
     Args:
         graph: The graph; not changed.
+        seen: The channels of `tensors_of`, by name; None takes those of BatchNormalizations.
+        strengths: By number of a block of `Ties`: 1 equalizes it, 0 does not, and what lies between
+            takes a root of the factors; None equalizes all.
+        per_channel: Weights have one scale for each output channel.
     """
-    model = graph.clone().model
-    twin = Graph(model)
-    links = Links.of(twin)
-    scales = _Scales(links)
-    chains = list(links.chains())
-    for _ in range(_SWEEPS):
-        moved = max((scales.equalize(chain) for chain in chains), default=0.0)
-        if moved < _STILL:
-            break
-    for layer in links.layers.values():
-        scales.write(model.graph, layer)
-    return Graph(model)
+    return Equalization(graph, seen, per_channel=per_channel).graph(strengths)
 
 
 def equalized(plan: QuantizedGraph, samples: Samples, *, report: Report = unreported) -> Graph:
@@ -177,65 +81,197 @@ def equalized(plan: QuantizedGraph, samples: Samples, *, report: Report = unrepo
     return equalize(plan.graph)
 
 
+class Equalization:
+    """The factors that equalize a graph, chosen once and written as often as is needed.
+
+    Args:
+        graph: As for `equalize`.
+        seen: As for `equalize`.
+        per_channel: As for `equalize`.
+
+    Attributes:
+        ties: Which factors there are, by the nodes and tensors of the graph.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        seen: Mapping[str, Channels] | None = None,
+        *,
+        per_channel: bool = False,
+    ) -> None:
+        self._graph, self.ties = graph, Ties.of(graph)
+        known = remembered_channels(graph, tensors_of(self.ties)) if seen is None else seen
+        factors = _Factors(self.ties, known, per_channel=per_channel)
+        factors.balance()
+        self._logarithms = factors.logarithms
+
+    def moves(self, block: int) -> bool:
+        """Tell whether factors of a block are far enough from 1 to matter."""
+        return bool((np.abs(self._logarithms[self.ties.blocks == block]) > _STILL).any())
+
+    def graph(self, strengths: Mapping[int, float] | None = None) -> Graph:
+        """Write the factors into a copy of the graph; see `equalize`."""
+        logarithms = self._logarithms
+        if strengths is not None:
+            shares = [strengths.get(int(block), 0.0) for block in self.ties.blocks]
+            logarithms = logarithms * np.array(shares)
+        copy = self._graph.clone()
+        for layer in self.ties.layers:
+            node = layer.node
+            into, out = (
+                _exp(logarithms, ids) for ids in (self.ties.into[node], self.ties.out[node])
+            )
+            _write(copy.model.graph, copy.node(str(node.name)), layer, 1 / into, out)
+        return Graph(copy.model)
+
+
+def _exp(logarithms: Doubles, ids: Ids) -> Doubles:
+    """Return the factors of some channels; those without a number are 1."""
+    return np.where(ids >= 0, np.exp(logarithms[ids]), 1.0)
+
+
+def tensors_of(ties: Ties) -> list[Tensor]:
+    """List the tensors whose channels `equalize` likes to know."""
+    return [
+        Tensor(str(each.value.name), -1 if each.is_last else 1, each.bounds)
+        for each in ties.tensors
+        if each.is_made and (each.ids >= 0).any()
+    ]
+
+
 def notes(graph: Graph) -> tuple[str, ...]:
-    """List parts of a graph that `equalize` cannot change."""
-    links = Links.of(graph)
+    """List parts of a graph that `equalize` cannot change without having seen activations."""
+    ties = Ties.of(graph)
     lines = []
-    if not links.behind:
+    if not (ties.blocks >= 0).any():
         lines.append("no two layers follow each other so that their channels could be equalized")
-    if links.stopped:
+    known = remembered_channels(graph, tensors_of(ties))
+    clips = [each for each in ties.tensors if _is_bounded(each) and (each.ids >= 0).any()]
+    stopped = [each.value for each in clips if str(each.value.name) not in known]
+    if stopped:
+        (node, _), *_ = graph.consumers(stopped[0])
         lines.append(
-            f"{len(links.stopped)} Clip node(s), such as Relu6, end a chain of layers: an upper "
-            f"bound does not scale (first: {links.stopped[0]})"
+            f"{len(stopped)} Clip node(s), such as Relu6, end a chain of layers: an upper "
+            f"bound does not scale (first: {node.name})"
         )
     return tuple(lines)
 
 
-class _Scales:
-    """The factors of input and output channels of each layer, until they are written."""
+def _is_bounded(tied: Tied) -> bool:
+    return bool(np.isfinite(tied.bounds).any())
 
-    def __init__(self, links: Links) -> None:
-        self._into = {node: np.ones(layer.inputs) for node, layer in links.layers.items()}
-        self._out = {node: np.ones(layer.outputs) for node, layer in links.layers.items()}
-        self._most = {node: _largest_factors(layer) for node, layer in links.layers.items()}
 
-    def equalize(self, chain: tuple[Layer, ...]) -> float:
-        """Equalize the channels of a chain; return the largest logarithm of a factor."""
-        first, *rest = chain
-        reaches = [first.reach_of_outputs(*self._of(first))]
-        reaches += [layer.reach_of_inputs(*self._of(layer)) for layer in rest]
-        with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
-            logarithms = np.log(np.stack(reaches))
-            moves = logarithms.mean(axis=0) - logarithms
-            moves[:, ~np.isfinite(logarithms).all(axis=0)] = 0.0
-        moved = 0.0
-        total = np.zeros(first.outputs)
-        for layer, behind, move in zip(chain, rest, moves, strict=False):
-            limits = -np.log(_LARGEST), np.log(self._most[layer.node])
-            wanted = np.log(self._out[layer.node]) + total + move
-            total = np.clip(wanted, *limits) - np.log(self._out[layer.node])
-            moved = max(moved, float(np.abs(total).max(initial=0.0)))
-            factor = np.exp(total)
-            self._out[layer.node] = self._out[layer.node] * factor
-            self._into[behind.node] = self._into[behind.node] / factor
+class _Factors:
+    """The factors of channels, as logarithms by number; those of number -1 are 1."""
+
+    def __init__(self, ties: Ties, seen: Mapping[str, Channels], *, per_channel: bool) -> None:
+        self._ties, self._per_channel = ties, per_channel
+        count = len(ties.blocks)
+        self.logarithms = np.zeros(count)
+        self._most = np.full(count, np.log(_LARGEST))
+        self._free = ties.blocks >= 0
+        self._reaches = {
+            layer.node: np.abs(layer.view(layer.weight)).max(axis=3) for layer in ties.layers
+        }
+        self._ranges: list[tuple[Ids, Doubles]] = []
+        for tied in ties.tensors:
+            if tied.is_made:
+                self._limit(tied, seen.get(str(tied.value.name)))
+        for layer in ties.layers:
+            if str(layer.node.outputs[0].name) not in seen:
+                self._limit_to(ties.out[layer.node], np.log(_largest_factors(layer)))
+        self._most = np.maximum(self._most, 0.0)
+
+    def balance(self) -> None:
+        """Choose the factors."""
+        for _ in range(_SWEEPS):
+            moved = self._sweep()
+            if moved < _STILL:
+                break
+
+    def _limit(self, tied: Tied, seen: Channels | None) -> None:
+        if seen is None:
+            if _is_bounded(tied):
+                self._hold(tied.ids)
+            return
+        reach = seen.high if tied.is_rectified else np.maximum(seen.high, -seen.low)
+        reach = np.maximum(reach, 0.0)
+        below, above = tied.bounds
+        is_cut = seen.cut > _UNCUT
+        self._hold(tied.ids[is_cut])
+        with np.errstate(divide="ignore", invalid="ignore"):
+            room = reach.max(initial=0.0) / reach
+            room = np.where(seen.high > 0, np.minimum(room, above / seen.high), room)
+            room = np.where(seen.low < 0, np.minimum(room, below / seen.low), room)
+            room = np.where(np.isnan(room), _LARGEST, np.minimum(room, _LARGEST))
+        self._limit_to(tied.ids, np.log(room))
+        self._ranges.append((tied.ids, reach))
+
+    def _limit_to(self, ids: Ids, most: Doubles) -> None:
+        own = ids >= 0
+        np.minimum.at(self._most, ids[own], most[own])
+
+    def _hold(self, ids: Ids) -> None:
+        self._free[ids[ids >= 0]] = False
+
+    def _sweep(self) -> float:
+        """Move each factor to where its channel takes equal shares; return the furthest move."""
+        count = len(self.logarithms)
+        wrote, read = _Means(count), _Means(count)
+        for layer in self._ties.layers:
+            node, reach = layer.node, self._reaches[layer.node]
+            into, out = self._ties.into[node], self._ties.out[node]
+            groups = reach.shape[0]
+            scaled = reach / _exp(self.logarithms, into).astype(np.float32).reshape(groups, 1, -1)
+            scaled *= _exp(self.logarithms, out).astype(np.float32).reshape(groups, -1, 1)
+            if not self._per_channel:
+                wrote.add(out, scaled.max(axis=2).reshape(-1))
+            elif not layer.is_depthwise:
+                scaled = scaled / np.maximum(scaled.max(axis=2, keepdims=True), _TINY)
+            if not (self._per_channel and layer.is_depthwise):
+                read.add(into, scaled.max(axis=1).reshape(-1))
+        if self._per_channel:
+            for ids, reach in self._ranges:
+                wrote.add(ids, reach * _exp(self.logarithms, ids))
+        moves = (read.means() - wrote.means()) / 2
+        moves[~np.isfinite(moves) | ~self._free] = 0.0
+        after = np.clip(self.logarithms + moves, -np.log(_LARGEST), self._most)
+        moved = float(np.abs(after - self.logarithms).max(initial=0.0))
+        self.logarithms = after
         return moved
 
-    def write(self, graph: ir.Graph, layer: Layer) -> None:
-        """Multiply the constants of a layer by its factors."""
-        into, out = self._of(layer)
-        if (into == 1.0).all() and (out == 1.0).all():
-            return
-        node = layer.node
-        replace_constant(graph, node, 1, layer.scaled(into, out), f"{node.name}_weight")
-        bias = layer.scaled_bias(out)
-        if bias is not None:
-            replace_constant(graph, node, 2, bias, f"{node.name}_bias")
-        norm = recall(node)
-        if norm is not None and norm.gamma.size == out.size:
-            remember(node, _scaled(norm, out))
 
-    def _of(self, layer: Layer) -> tuple[Doubles, Doubles]:
-        return self._into[layer.node], self._out[layer.node]
+class _Means:
+    """Means of logarithms of shares, by number."""
+
+    def __init__(self, count: int) -> None:
+        self._sums, self._counts = np.zeros(count), np.zeros(count)
+
+    def add(self, ids: Ids, reach: Doubles) -> None:
+        """Add what channels have of the largest; what has nothing does not count."""
+        own = (ids >= 0) & (reach > 0)
+        shares = np.log(reach[own] / reach.max(initial=0.0))
+        np.add.at(self._sums, ids[own], shares)
+        np.add.at(self._counts, ids[own], 1)
+
+    def means(self) -> Doubles:
+        """Return the means; NaN where there are none."""
+        with np.errstate(invalid="ignore"):
+            return self._sums / self._counts
+
+
+def _write(graph: ir.Graph, node: ir.Node, layer: Layer, into: Doubles, out: Doubles) -> None:
+    """Multiply the constants of a layer by its factors."""
+    if (into == 1.0).all() and (out == 1.0).all():
+        return
+    replace_constant(graph, node, 1, layer.scaled(into, out), f"{node.name}_weight")
+    bias = layer.scaled_bias(out)
+    if bias is not None:
+        replace_constant(graph, node, 2, bias, f"{node.name}_bias")
+    norm = recall(node)
+    if norm is not None and norm.gamma.size == out.size:
+        remember(node, _scaled(norm, out))
 
 
 def _largest_factors(layer: Layer) -> Doubles:

@@ -1,0 +1,128 @@
+"""Mean and variance of activations, from the BatchNormalizations that were folded into layers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import onnx_ir as ir
+
+from intact.graph import Graph
+from intact.improve.layers import Doubles
+from intact.numerics.clipped_normal import clipped_moments
+
+Moments = tuple[Doubles, Doubles]
+"""Mean and variance of each channel, ``[channels]``."""
+
+
+def expected_moments(graph: Graph) -> Mapping[ir.Value, Moments]:
+    """Return what is known of tensors.
+
+    A layer's result is normal, with mean ``beta`` and deviation ``|gamma|``. Operators behind it
+    take their input as normal, and the operands of sums as independent.
+
+    Source: [dfq], section 4.2.1.
+    """
+    found: dict[ir.Value, Moments] = {}
+    for node in graph.nodes:
+        norm = graph.batch_norms.get(str(node.name))
+        if norm is not None:
+            gamma = norm.gamma.astype(np.float64)
+            found[node.outputs[0]] = norm.beta.astype(np.float64), gamma**2
+            continue
+        rule = _RULES.get(node.op_type) if node.domain == "" else None
+        moments = None if rule is None else rule(graph, node, found)
+        if moments is not None:
+            found[node.outputs[0]] = moments
+    return found
+
+
+Found = Mapping[ir.Value, Moments]
+
+
+def _first(node: ir.Node, found: Found) -> Moments | None:
+    value = node.inputs[0]
+    return None if value is None else found.get(value)
+
+
+def _same(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    return _first(node, found)
+
+
+def _rectified(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known = _first(node, found)
+    return None if known is None else clipped_moments(*known, 0.0)
+
+
+def _clipped(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known = _first(node, found)
+    bounds = [-np.inf, np.inf]
+    for slot, value in enumerate(node.inputs[1:3]):
+        array = graph.constant(value)
+        if value is not None and (array is None or array.size != 1):
+            return None
+        if array is not None:
+            bounds[slot] = float(array.reshape(()))
+    return None if known is None else clipped_moments(*known, *bounds)
+
+
+def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known = _first(node, found)
+    slope: Doubles | float = node.attributes.get_float("alpha", 0.01)
+    if node.op_type == "PRelu":
+        array = graph.constant(node.inputs[1])
+        if array is None or known is None or array.size not in (1, known[0].size):
+            return None
+        slope = array.astype(np.float64).reshape(-1)
+    if known is None:
+        return None
+    mean, variance = known
+    above, spread = clipped_moments(mean, variance, 0.0)
+    first = above + slope * (mean - above)
+    squares = spread + above**2
+    second = squares + slope**2 * (variance + mean**2 - squares)
+    return first, np.maximum(second - first**2, 0.0)
+
+
+def _averaged(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known = _first(node, found)
+    return None if known is None else (known[0], np.zeros_like(known[1]))
+
+
+def _flattened(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    known, shape = _first(node, found), node.outputs[0].shape
+    is_plain = known is not None and shape is not None and tuple(shape)[1:] == (known[0].size,)
+    return known if is_plain else None
+
+
+def _added(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    parts = [found.get(value) for value in node.inputs if value is not None]
+    known = [each for each in parts if each is not None]
+    if len(known) != len(parts) or len({each[0].size for each in known}) != 1:
+        return None
+    return np.sum([mean for mean, _ in known], axis=0), np.sum([v for _, v in known], axis=0)
+
+
+def _joined(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+    parts = [found.get(value) for value in node.inputs if value is not None]
+    known = [each for each in parts if each is not None]
+    if len(known) != len(parts) or node.attributes.get_int("axis", 0) != 1:
+        return None
+    return np.concatenate([mean for mean, _ in known]), np.concatenate([v for _, v in known])
+
+
+_RULES: Mapping[str, Callable[[Graph, ir.Node, Found], Moments | None]] = {
+    "Identity": _same,
+    "Relu": _rectified,
+    "Clip": _clipped,
+    "LeakyRelu": _leaky,
+    "PRelu": _leaky,
+    "AveragePool": _averaged,
+    "GlobalAveragePool": _averaged,
+    "Flatten": _flattened,
+    "Reshape": _flattened,
+    "Squeeze": _flattened,
+    "Add": _added,
+    "Sum": _added,
+    "Concat": _joined,
+}
