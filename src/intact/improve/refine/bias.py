@@ -157,8 +157,8 @@ class _Differences:
         axis = -1 if layer.is_dense else 1
         found = _Differences(0, *(np.zeros(layer.outputs) for _ in range(3)))
         pairs = list(zip(stop.results, stop.quantized, strict=True))
-        for (wanted, *_), arrays in pairs[start::2]:
-            (actual, *_) = stop.run(arrays)
+        for results, arrays in pairs[start::2]:
+            wanted, actual = results[0], stop.run(arrays)[0]
             rows = np.moveaxis(wanted, axis, 0).reshape(layer.outputs, -1).astype(np.float64)
             others = np.moveaxis(actual, axis, 0).reshape(layer.outputs, -1)
             difference = rows - others

@@ -45,11 +45,11 @@ def _first(node: ir.Node, found: Found) -> Moments | None:
     return None if value is None else found.get(value)
 
 
-def _same(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _same(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     return _first(node, found)
 
 
-def _rectified(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _rectified(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     known = _first(node, found)
     return None if known is None else clipped_moments(*known, 0.0)
 
@@ -84,18 +84,18 @@ def _leaky(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
     return first, np.maximum(second - first**2, 0.0)
 
 
-def _averaged(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _averaged(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     known = _first(node, found)
     return None if known is None else (known[0], np.zeros_like(known[1]))
 
 
-def _flattened(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _flattened(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     known, shape = _first(node, found), node.outputs[0].shape
     is_plain = known is not None and shape is not None and tuple(shape)[1:] == (known[0].size,)
     return known if is_plain else None
 
 
-def _added(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _added(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     parts = [found.get(value) for value in node.inputs if value is not None]
     known = [each for each in parts if each is not None]
     if len(known) != len(parts) or len({each[0].size for each in known}) != 1:
@@ -103,7 +103,7 @@ def _added(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
     return np.sum([mean for mean, _ in known], axis=0), np.sum([v for _, v in known], axis=0)
 
 
-def _joined(graph: Graph, node: ir.Node, found: Found) -> Moments | None:
+def _joined(_: Graph, node: ir.Node, found: Found) -> Moments | None:
     parts = [found.get(value) for value in node.inputs if value is not None]
     known = [each for each in parts if each is not None]
     if len(known) != len(parts) or node.attributes.get_int("axis", 0) != 1:

@@ -138,24 +138,19 @@ class _Tracing:
             return False
         if kind in _SUMS:
             return {"Concat": self._concat, "Mul": self._multiply}.get(kind, self._sum)(node)
-        known = self.ids.get(value)
-        if known is None:
+        if value not in self.ids:
             return False
-        _, channels, is_last = known
         for other in node.inputs[1:]:
             self._hold(other)
         if kind == "Clip":
             return self._clip(node, value)
-        if kind in _RESHAPES:
-            if not drops_ones(value, node.outputs[0], channels):
-                return False
-            is_last = True
-        elif kind in _SPATIAL:
-            if is_last or not _keeps_channels(self.graph, node, channels):
-                return False
-        elif kind not in _ELEMENTWISE:
+        _, channels, is_last = self.ids[value]
+        is_reshape = kind in _RESHAPES and drops_ones(value, node.outputs[0], channels)
+        is_spatial = kind in _SPATIAL and not is_last
+        is_spatial = is_spatial and _keeps_channels(self.graph, node, channels)
+        if not (is_reshape or is_spatial or kind in _ELEMENTWISE):
             return False
-        self._number(node.outputs[0], channels, is_last=is_last)
+        self._number(node.outputs[0], channels, is_last=is_last or is_reshape)
         self._tie(value, node.outputs[0])
         return True
 
