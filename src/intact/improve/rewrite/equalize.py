@@ -4,7 +4,8 @@ If a channel has large weights in one layer and small ones in the next, a positi
 magnitude from one to the other; the result of both together does not change. Which channels have
 to share a factor, `intact.improve.rewrite.ties` finds. Factors are chosen such that a channel takes
 the same share of the range of the layers that write it as of the layers that read it; those of
-layers that share some are repeated until nothing moves. Between two layers this is equation 11 of [dfq].
+layers that share some are repeated until nothing moves. Between two layers this is equation 11 of
+[dfq].
 
 Weights with a scale of their own for each output channel need no such balance. There the range of
 the activation takes the place of the layer that writes it.
