@@ -124,7 +124,8 @@ class _Bias:
             return None
         is_own = point.config.state is QuantState.PASSIVE and point.end not in plan.baked
         is_whole = layer.bias.size == layer.outputs and len(point.readers) == 1
-        if not (is_own and is_whole and node.attributes.get_float("beta", 1.0)):
+        is_added = node.attributes.get_float("beta", 1.0) != 0
+        if not (is_own and is_whole and is_added):
             return None
         return _Bias(layer, layer.bias.astype(np.float64), point)
 

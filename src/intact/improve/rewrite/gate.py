@@ -10,6 +10,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +20,7 @@ import onnx_ir as ir
 from intact.calibrate.assign import Method, assign, required_tensors
 from intact.calibrate.choice import Choice, FloatRuns
 from intact.calibrate.collect import collect
+from intact.data.batching import Batch
 from intact.data.sources import open_samples
 from intact.engines.integer.islands import model_of_nodes
 from intact.engines.session import make_session, run_session
@@ -50,7 +53,7 @@ def better(before: Choice, after: Choice) -> bool:
         before: The choice of scales for the plan of the graph as it was.
         after: That of the rewritten graph, on the same samples.
     """
-    return _gains(before.decibels, after.decibels)
+    return _gains(before.errors.decibels, after.errors.decibels)
 
 
 def _gains(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
@@ -99,7 +102,7 @@ class Gate:
         for each in graphs:
             plan = self._plan(_Part.of(each, nodes).graph(), fit)
             simulator = Simulator(plan, threads=1)
-            (errors,) = runs.errors(lambda feeds, s=simulator: s.run(feeds)[0])
+            (errors,) = runs.errors(partial(_simulated, simulator))
             found.append(errors.mean if errors.decibels else np.nan)
         return found
 
@@ -206,6 +209,10 @@ class _Part:
             shape = sizes.get(str(value.name))
             value.shape = None if shape is None else shape.copy()
         return Graph(model)
+
+
+def _simulated(simulator: Simulator, feeds: Batch) -> Mapping[str, npt.NDArray[Any]]:
+    return simulator.run(feeds)[0]
 
 
 def _count(feeds: Mapping[str, Array]) -> int:

@@ -115,8 +115,8 @@ class _Tracing:
         if layer is not None:
             self._add_layer(layer)
         elif not (node.domain == "" and self._passes(node)):
-            for value in node.inputs:
-                self._hold(value)
+            for read in node.inputs:
+                self._hold(read)
 
     def _add_layer(self, layer: Layer) -> None:
         node, value = layer.node, layer.node.inputs[0]
@@ -268,10 +268,10 @@ class _Tracing:
             blocks[ids[ids >= 0]] = first[self.ids[value][0]]
         into = {}
         for node, layer in self.layers.items():
-            ids = ids_of.get(node.inputs[0]) if node.inputs[0] is not None else None
-            into[node] = (
-                np.full(layer.inputs, -1) if ids is None or ids.size != layer.inputs else ids
-            )
+            value = node.inputs[0]
+            known = None if value is None else ids_of.get(value)
+            fits = known is not None and known.size == layer.inputs
+            into[node] = known if known is not None and fits else np.full(layer.inputs, -1)
         out = {node: ids_of[node.outputs[0]] for node in self.layers}
         blocks = _between_layers(blocks, list(into.values()), list(out.values()))
         tensors = [self._tied(value, ids) for value, ids in ids_of.items()]
