@@ -268,8 +268,8 @@ class _Tracing:
             blocks[ids[ids >= 0]] = first[self.ids[value][0]]
         into = {}
         for node, layer in self.layers.items():
-            value = node.inputs[0]
-            known = None if value is None else ids_of.get(value)
+            data = node.inputs[0]
+            known = None if data is None else ids_of.get(data)
             fits = known is not None and known.size == layer.inputs
             into[node] = known if known is not None and fits else np.full(layer.inputs, -1)
         out = {node: ids_of[node.outputs[0]] for node in self.layers}
