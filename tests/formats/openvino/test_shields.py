@@ -147,6 +147,45 @@ def test_reduced_rows_keep_their_places(
     assert kept(model) == 1
 
 
+BY_CHANNEL: dict[str, Callable[[ModelBuilder, str], str]] = {
+    "Add": lambda b, y: b.node("Add", y, b.weight(4, 1)),
+    "Mul": lambda b, y: b.node("Mul", y, b.weight(4, 1)),
+    "PRelu": lambda b, y: b.node("PRelu", y, b.weight(4, 1)),
+    "Mul behind": lambda b, y: b.node(
+        "Mul", b.node("Add", y, b.constant(np.float32(2))), b.weight(4, 1)
+    ),
+    "BatchNormalization": lambda b, y: b.node(
+        "BatchNormalization",
+        y,
+        *(b.constant(b.random.uniform(0.5, 2, 4).astype(np.float32)) for _ in range(4)),
+    ),
+}
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("reduction", ["keepdims", "GlobalAveragePool"])
+@pytest.mark.parametrize("behind", BY_CHANNEL)
+def test_reduced_rows_keep_their_places_without_a_convolution(
+    reduction: str, behind: str, tmp_path: Path
+) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    reduced = ROWS[reduction](b, b.input("rows", ["batch", 4, 8]))
+    model, expected = written(b, [BY_CHANNEL[behind](b, reduced)])
+    assert_agrees(b, model, expected, tmp_path)
+    assert kept(model) == 1
+
+
+def test_reduced_rows_that_are_scaled_all_alike_need_nothing() -> None:
+    b = ModelBuilder()
+    x = b.input("rows", ["batch", 4, 8])
+    mean = b.node("ReduceMean", x, axes=[2], keepdims=1)
+    scaled = b.node("Mul", mean, b.constant(np.float32(2)))
+    centred = b.node("Mul", b.node("Sub", x, mean), b.weight(4, 1))
+    model, _ = written(b, [scaled, centred])
+    assert kept(model) == 0
+
+
 def test_rows_with_a_bias_or_a_quantizer_need_nothing() -> None:
     b = ModelBuilder()
     x = b.input("rows", ["batch", 4, 8])
