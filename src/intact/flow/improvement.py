@@ -184,15 +184,15 @@ class Improver:
         known = PASSES[request.name]
         samples = self.samples(best.plan.graph)
         run = known.load()
+        arguments = {"threads": self.threads, **request.arguments}
         if known.stage is Stage.REWRITE:
-            graph = run(best.plan, samples, report=gains.append, **request.arguments)
+            graph = run(best.plan, samples, report=gains.append, **arguments)
             if graph is best.plan.graph:
                 return best
             again = self.recalibrate(graph)
             if again.choice is None:
                 return best
             return again._replace(choice=again.choice.on(choice.runs))
-        arguments = {"threads": self.threads, **request.arguments}
         plan = run(best.plan, samples, report=gains.append, **arguments)
         return best._replace(plan=plan, choice=choice.changed(plan))
 

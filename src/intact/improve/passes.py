@@ -115,14 +115,29 @@ class Pass(msgspec.Struct, frozen=True):
 _CHECK = Number("0 keeps what it did even if the outputs are not better", "", least=0)
 """Of every pass."""
 _SAMPLES = Number("the most samples that are run", "most")
+_LEARNING: Mapping[str, Number | Word] = {
+    "samples": _SAMPLES,
+    "steps": Number("steps for each block", "steps"),
+    "seed": Number("of what is drawn at random", "seed", least=0),
+    "device": Word("cpu, cuda or auto", "device"),
+    "folder": Word("where finished blocks are kept, to go on from", "folder"),
+}
+"""Of passes that learn."""
 
 PASSES: Mapping[str, Pass] = MappingProxyType(
     {
         "equalize": Pass(
             Stage.REWRITE,
-            "intact.improve.rewrite.equalize:equalized",
-            "Channels of consecutive layers get weights of like size",
+            "intact.improve.rewrite.gate:equalized",
+            "Channels of consecutive layers get weights of like size (DFQ)",
+            {"samples": _SAMPLES},
             data_free="intact.improve.rewrite.equalize:equalize",
+        ),
+        "absorb": Pass(
+            Stage.REWRITE,
+            "intact.improve.rewrite.gate:absorbed",
+            "Large biases are moved behind the activation, into the next layer (DFQ)",
+            {"samples": _SAMPLES},
         ),
         "smooth": Pass(
             Stage.REWRITE,
@@ -148,6 +163,26 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             "intact.improve.refine.rounding:refine_rounding",
             "Weights of a layer are rounded together, with scales and bias (GPTQ)",
             {"samples": _SAMPLES},
+        ),
+        "bias": Pass(
+            Stage.REFINE,
+            "intact.improve.refine.bias:refine_bias",
+            "Biases make good what quantizing shifts in the mean of each channel (DFQ)",
+            {"samples": _SAMPLES},
+        ),
+        "adaround": Pass(
+            Stage.REFINE,
+            "intact.improve.learn.passes:by_layers",
+            "Rounding is learned layer by layer (AdaRound)",
+            _LEARNING,
+            needs="torch",
+        ),
+        "reconstruct": Pass(
+            Stage.REFINE,
+            "intact.improve.learn.passes:by_blocks",
+            "Rounding and scales are learned block by block (BRECQ, QDrop)",
+            _LEARNING,
+            needs="torch",
         ),
     }
 )

@@ -15,7 +15,8 @@ from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph, normalize
 from intact.improve.gains import Gain
-from intact.improve.rewrite.smooth import Widths, smooth
+from intact.improve.rewrite.smooth import smooth
+from intact.improve.rewrite.widths import Widths
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, build_plan
 from intact.targets import load_target

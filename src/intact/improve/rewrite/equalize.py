@@ -28,15 +28,12 @@ import msgspec
 import numpy as np
 import onnx_ir as ir
 
-from intact.data.stream import Samples
 from intact.graph import BatchNorm, Graph
 from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
 from intact.improve.channels import Channels, Tensor, remembered_channels
-from intact.improve.gains import Report, unreported
 from intact.improve.layers import Doubles, Layer
 from intact.improve.rewrite.ties import Ids, Tied, Ties
-from intact.plan import QuantizedGraph
 
 _SWEEPS = 30
 """Maximum number of sweeps. Layers that share factors affect each other, so they are repeated."""
@@ -74,12 +71,6 @@ def equalize(
         per_channel: Weights have one scale for each output channel.
     """
     return Equalization(graph, seen, per_channel=per_channel).graph(strengths)
-
-
-def equalized(plan: QuantizedGraph, samples: Samples, *, report: Report = unreported) -> Graph:
-    """Equalize the graph of a plan; neither scales nor samples are looked at."""
-    del samples, report
-    return equalize(plan.graph)
 
 
 class Equalization:

@@ -9,7 +9,7 @@ What does not gain is left out.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -18,10 +18,11 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.calibrate.assign import Method, assign, required_tensors
-from intact.calibrate.choice import Choice, FloatRuns
+from intact.calibrate.choice import FloatRuns
 from intact.calibrate.collect import collect
 from intact.data.batching import Batch
 from intact.data.sources import open_samples
+from intact.data.stream import Samples
 from intact.engines.integer.islands import model_of_nodes
 from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
@@ -29,11 +30,13 @@ from intact.errors import IntactError
 from intact.graph import Graph, is_constant
 from intact.graph.graph import values_read_inside
 from intact.graph.passes.library import remove_unused
-from intact.improve.channels import Channels
+from intact.improve.channels import Channels, observe_channels
 from intact.improve.gains import Gain, Report, unreported
 from intact.improve.rewrite.absorb import absorb, absorptions
-from intact.improve.rewrite.equalize import Equalization
-from intact.plan import QuantizedGraph
+from intact.improve.rewrite.equalize import Equalization, tensors_of
+from intact.improve.rewrite.ties import Ties
+from intact.improve.rewrite.widths import Widths
+from intact.plan import Overrides, QuantizedGraph, build_plan
 from intact.program.operations import FloatNodes
 
 Array = npt.NDArray[np.float32]
@@ -42,25 +45,10 @@ Planned = Callable[[Graph], QuantizedGraph]
 
 GAIN_DB = 0.2
 """What a rewrite must gain, dB: less is chance."""
+MOST_SAMPLES = 32
+_BATCH = 8
 STRENGTHS = (1.0, 0.5)
 """How far a block is equalized: wholly, or by the root of the factors."""
-
-
-def better(before: Choice, after: Choice) -> bool:
-    """Tell whether the plan of a rewritten model loses less than that of the model as it was.
-
-    Args:
-        before: The choice of scales for the plan of the graph as it was.
-        after: That of the rewritten graph, on the same samples.
-    """
-    return _gains(before.errors.decibels, after.errors.decibels)
-
-
-def _gains(before: Mapping[str, float], after: Mapping[str, float]) -> bool:
-    """Tell whether outputs gain in the mean; one that cannot be compared any more is a loss."""
-    if not before or before.keys() - after.keys():
-        return False
-    return sum(after[name] - before[name] for name in before) / len(before) > GAIN_DB
 
 
 @dataclass(frozen=True)
@@ -80,6 +68,20 @@ class Gate:
     method: Method
     feeds: Sequence[Mapping[str, Array]]
     threads: int = 0
+
+    @staticmethod
+    def of(plan: QuantizedGraph, samples: Samples, most: int, threads: int) -> Gate:
+        """Measure as a plan quantizes, on the first samples."""
+        widths = Widths.of(plan)
+        bits = Overrides(weight_bits=widths.weight_bits, activation_bits=widths.activation_bits)
+        planned = partial(build_plan, target=plan.target, overrides=bits)
+        limit = most if samples.limit is None else min(most, samples.limit)
+        limited = replace(samples, limit=limit, progress=None)
+        feeds = [
+            feed if limited.fixed_batch is not None else _first(feed, count)
+            for feed, count in limited.batches(limited.batch_size(_BATCH))
+        ]
+        return Gate(plan.graph, planned, Method.of(plan.target), feeds, threads)
 
     def decibels(self, nodes: Collection[str], *graphs: Graph) -> list[float]:
         """Return what a block computes in each graph, dB, against the float block as it was.
@@ -128,6 +130,54 @@ class Gate:
             made = dict(zip(wanted, arrays, strict=True))
             found.append({name: made[name] if name in made else feeds[name] for name in names})
         return found
+
+
+def equalized(
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    most: int = MOST_SAMPLES,
+    threads: int = 0,
+    report: Report = unreported,
+) -> Graph:
+    """Equalize the blocks of a plan's graph that lose less so.
+
+    Args:
+        plan: Of the graph, which is not changed.
+        samples: The data; with one batch nothing changes.
+        most: Maximum number of samples that blocks are measured on.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+        report: Takes the gain of each block.
+    """
+    seen = observe_channels(plan.graph, samples, tensors_of(Ties.of(plan.graph)), threads=threads)
+    gate = Gate.of(plan, samples, most, threads)
+    per_channel = Widths.of(plan).per_channel
+    return equalize_measured(gate, seen, per_channel=per_channel, report=report)
+
+
+def absorbed(
+    plan: QuantizedGraph,
+    samples: Samples,
+    *,
+    most: int = MOST_SAMPLES,
+    threads: int = 0,
+    report: Report = unreported,
+) -> Graph:
+    """Absorb the high biases of those layers of a plan's graph that lose less so.
+
+    Args:
+        plan: Of the graph, which is not changed.
+        samples: The data; with one batch nothing changes.
+        most: Maximum number of samples that layers are measured on.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+        report: Takes the gain of each layer.
+    """
+    graph = plan.graph
+    tensors = [each.tensor for each in absorptions(graph)]
+    if not tensors:
+        return graph
+    seen = observe_channels(graph, samples, tensors, threads=threads)
+    return absorb_measured(Gate.of(plan, samples, most, threads), seen, report=report)
 
 
 def equalize_measured(
@@ -209,6 +259,10 @@ class _Part:
             shape = sizes.get(str(value.name))
             value.shape = None if shape is None else shape.copy()
         return Graph(model)
+
+
+def _first(feeds: Batch, count: int) -> Batch:
+    return {name: array[:count] for name, array in feeds.items()}
 
 
 def _simulated(simulator: Simulator, feeds: Batch) -> Mapping[str, npt.NDArray[Any]]:

@@ -26,16 +26,17 @@ import onnx_ir as ir
 
 from intact.data.stream import Samples
 from intact.engines.session import FloatModel
-from intact.graph import Graph, weight_slot
+from intact.graph import Graph
 from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
 from intact.improve.gains import Gain, Report, unreported
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import multiplied
+from intact.improve.rewrite.widths import Widths
 from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
-from intact.plan import QuantizedGraph, TensorEnd
+from intact.plan import QuantizedGraph
 
 Floats = npt.NDArray[np.float32]
 
@@ -48,54 +49,23 @@ _LARGEST = 2.0**10
 """Factors are limited to this and its inverse."""
 
 
-@dataclass(frozen=True)
-class Widths:
-    """How errors are measured: as a target with such a grid would round.
-
-    Attributes:
-        weight_bits: Of symmetric codes.
-        activation_bits: Of asymmetric codes, one scale for the tensor.
-        per_channel: Whether each output channel of a weight has a scale.
-    """
-
-    weight_bits: int = 8
-    activation_bits: int = 8
-    per_channel: bool = True
-
-    @staticmethod
-    def of(plan: QuantizedGraph) -> Widths:
-        """Return the fewest bits of a plan's weights and activations."""
-        weights, activations = [], []
-        for node in plan.graph.nodes:
-            slot = weight_slot(node)
-            if slot is None or not plan.is_quantized(node):
-                continue
-            ends = (TensorEnd.input(str(node.name), each) for each in (slot, 0))
-            weight, data = (plan.configs.get(end) for end in ends)
-            weights += [] if weight is None else [weight]
-            activations += [] if data is None else [data]
-        return Widths(
-            min((each.bits for each in weights), default=8),
-            min((each.bits for each in activations), default=8),
-            any(each.granularity.axis is not None for each in weights),
-        )
-
-
 def smoothed(
     plan: QuantizedGraph,
     samples: Samples,
     *,
     most: int = MOST_SAMPLES,
+    threads: int = 0,
     report: Report = unreported,
 ) -> Graph:
     """Smooth the graph of a plan, with its widths; see `smooth`."""
-    return smooth(plan.graph, samples, Widths.of(plan), most=most, report=report)
+    widths = Widths.of(plan)
+    return smooth(plan.graph, samples, widths, most=most, threads=threads, report=report)
 
 
 def smooth(
     graph: Graph,
     samples: Samples,
-    widths: Widths = Widths(),
+    widths: Widths,
     *,
     most: int = MOST_SAMPLES,
     threads: int = 0,
