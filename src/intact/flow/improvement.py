@@ -11,6 +11,7 @@ from importlib.util import find_spec
 from typing import NamedTuple
 
 import msgspec
+from threadpoolctl import threadpool_limits
 
 from intact.calibrate.choice import Choice, Errors, FloatRuns
 from intact.calibrate.statistics import Statistics
@@ -161,7 +162,9 @@ class Improver:
             start = time.perf_counter()
             begin(self.progress, f"improving: {request.name}")
             gains: list[Gain] = []
-            found = self._run(request, now, gains)
+            # Threads of NumPy's own would change the order of sums, and wait for each other.
+            with threadpool_limits(1, "blas"):
+                found = self._run(request, now, gains)
             before, after = _errors(now).mean, _errors(found).mean
             record = Improvement(str(request), before, after, found is not now, tuple(gains))
             tried.append(Tried(record, time.perf_counter() - start))

@@ -17,6 +17,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from intact.numerics.second_order_kernel import descend_columns, round_columns
+
 Doubles = npt.NDArray[np.float64]
 
 _BLOCK = 64
@@ -47,6 +49,14 @@ class Levels:
         codes = np.minimum(np.maximum(codes, self.low), self.high)  # np.clip takes thrice as long
         return np.asarray((codes - self.zero_point) * self.scale)
 
+    def of_rows(self, groups: int, outputs: int) -> tuple[Doubles, Doubles, float, float]:
+        """Return scales and zero points, ``[groups, outputs]``, and the bounds of the codes."""
+        scale, zero = (
+            np.ascontiguousarray(np.broadcast_to(each, (groups, outputs, 1))[:, :, 0], np.float64)
+            for each in (self.scale, self.zero_point)
+        )
+        return scale, zero, float(self.low), float(self.high)
+
 
 @dataclass(frozen=True)
 class Turns:
@@ -70,10 +80,11 @@ class Turns:
         """Round weights ``[groups, outputs, inputs]``."""
         ordered = np.take_along_axis(weight, self.order[:, None, :], axis=2)
         rounded = np.empty_like(ordered)
-        count = weight.shape[2]
+        count, of_rows = weight.shape[2], levels.of_rows(*weight.shape[:2])
         for start in range(0, count, _BLOCK):
             end = min(start + _BLOCK, count)
-            errors = _round_block(ordered, rounded, self.upper, levels, start, end)
+            errors = np.empty((*weight.shape[:2], end - start))
+            round_columns(ordered, rounded, errors, self.upper, *of_rows, start, end)
             ordered[:, :, end:] -= errors @ self.upper[:, start:end, end:]
         result = np.empty_like(rounded)
         np.put_along_axis(result, self.order[:, None, :], rounded, axis=2)
@@ -95,21 +106,6 @@ def round_in_turn(weight: Doubles, moments: Doubles, levels: Levels, damping: fl
         Levels, of the shape of the weights. Inputs that are always zero are rounded to the nearest.
     """
     return Turns.of(moments, damping).round(weight, levels)
-
-
-def _round_block(
-    weight: Doubles, rounded: Doubles, upper: Doubles, levels: Levels, start: int, end: int
-) -> Doubles:
-    """Round some columns, in place; return what each passes on, ``[groups, outputs, columns]``."""
-    errors = np.empty((*weight.shape[:2], end - start))
-    for column in range(start, end):
-        now = weight[:, :, column : column + 1]
-        near = levels.nearest(now)
-        rounded[:, :, column : column + 1] = near
-        error = (now - near) / upper[:, column, column][:, None, None]
-        weight[:, :, column + 1 : end] -= error * upper[:, None, column, column + 1 : end]
-        errors[:, :, column - start] = error[:, :, 0]
-    return errors
 
 
 def _reordered(moments: Doubles, order: npt.NDArray[np.intp]) -> Doubles:
@@ -148,25 +144,19 @@ def descend(rounded: Doubles, wanted: Doubles, moments: Doubles, levels: Levels)
     Returns:
         Levels, of the shape of the weights.
     """
-    found = rounded.copy()
+    found = np.array(rounded, np.float64, order="C")
+    moments = np.ascontiguousarray(moments)
     rest = wanted - found @ moments
+    of_rows = levels.of_rows(*found.shape[:2])
     for _ in range(_SWEEPS):
-        moved = False
+        moved = 0
         for start in range(0, found.shape[2], _BLOCK):
             end = min(start + _BLOCK, found.shape[2])
             block, before = rest[:, :, start:end].copy(), found[:, :, start:end].copy()
-            for column in range(start, end):
-                now = found[:, :, column : column + 1]
-                size = moments[:, column, column][:, None, None]
-                best = levels.nearest(now + block[:, :, column - start, None] / size)
-                step = best - now
-                if step.any():
-                    found[:, :, column : column + 1] = best
-                    block -= step * moments[:, None, column, start:end]
-            change = found[:, :, start:end] - before
-            if change.any():
-                moved = True
-                rest -= change @ moments[:, start:end]
+            here = descend_columns(found, block, moments, *of_rows, start, end)
+            if here:
+                moved += here
+                rest -= (found[:, :, start:end] - before) @ moments[:, start:end]
         if not moved:
             break
     return found

@@ -13,6 +13,9 @@ Source: `intact.numerics.second_order`. The bias: [dfq], section 4.2, with means
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
@@ -40,6 +43,8 @@ POWERS = (1.0, 0.5, 0.25, 2.0)
 """The same where scales are powers of two: of the best one both neighbours are tried."""
 DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
 """What is added to the diagonals of second moments, as shares of their mean."""
+_MANY = 1 << 24
+"""Weights that are rounded at once at most, each 8 bytes several times over."""
 OBSERVER = "second-order"
 """What chose the scale, as the plan calls it."""
 _DATA, _WEIGHT = 0, 1
@@ -220,15 +225,21 @@ class _Trial:
         own = self._nearest()
         before = decibels(power, self._held_out_error(own.rounded))
         best = msgspec.structs.replace(own, before=before, after=-np.inf)
-        for damping in DAMPINGS:
-            try:
-                tried = self._tried(damping)
-            except np.linalg.LinAlgError:  # inputs that hardly vary leave rounding errors alone
-                continue
+        for tried in self._all_tried():
             after = decibels(power, self._held_out_error(tried.rounded))
             if after > best.after:
                 best = msgspec.structs.replace(tried, before=before, after=after)
         return best
+
+    def _all_tried(self) -> Iterator[_Found]:
+        """Try each strength of damping, side by side; those that cannot be are left out."""
+        workers = 1 if self.weight.size * len(ZOOMS) > _MANY else len(DAMPINGS)
+        with ThreadPoolExecutor(workers) as pool:
+            jobs = [pool.submit(self._tried, damping) for damping in DAMPINGS]
+        for job in jobs:
+            # inputs that hardly vary leave rounding errors alone
+            with contextlib.suppress(np.linalg.LinAlgError):
+                yield job.result()
 
     def _nearest(self) -> _Found:
         """Round to nearest with the plan's scale."""
