@@ -11,6 +11,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from enum import StrEnum
 from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from intact.graph import output_channel_axis, weight_slot
 from intact.improve.passes import PASSES
@@ -18,6 +22,8 @@ from intact.plan import QuantizedGraph, TensorEnd
 
 FEW_BITS = 6
 """Up to so many bits rounding to nearest is felt."""
+_LOST_BITS = 1.0
+"""What half of a weight's channels lose of their bits by a scale for all, to be felt."""
 
 
 class Weakness(StrEnum):
@@ -26,7 +32,7 @@ class Weakness(StrEnum):
     NONE = "nothing"
     FEW_WEIGHT_BITS = f"weights of {FEW_BITS} bits or fewer"
     FEW_ACTIVATION_BITS = f"activations of {FEW_BITS} bits or fewer"
-    ONE_SCALE = "one scale for all channels of a weight"
+    ONE_SCALE = "one scale for channels of unlike size"
     POWER_OF_TWO = "scales that are powers of two"
 
 
@@ -84,10 +90,18 @@ def _weaknesses(plan: QuantizedGraph) -> Iterator[Weakness]:
             yield Weakness.FEW_WEIGHT_BITS
         if weight.grid.power_of_two:
             yield Weakness.POWER_OF_TWO
-        axis = output_channel_axis(node)
-        channels = 1 if axis is None else array.shape[axis]
-        if weight.granularity.axis is None and channels > 1:
+        if weight.granularity.axis is None and _are_unlike(array, output_channel_axis(node)):
             yield Weakness.ONE_SCALE
         data = plan.configs.get(TensorEnd.input(str(node.name), 0))
         if data is not None and data.bits <= FEW_BITS:
             yield Weakness.FEW_ACTIVATION_BITS
+
+
+def _are_unlike(weight: npt.NDArray[Any], axis: int | None) -> bool:
+    """Tell whether one scale is too coarse for half of the channels."""
+    if axis is None or weight.shape[axis] < 2:
+        return False
+    magnitudes = np.abs(np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1))
+    reach = magnitudes.max(axis=1)
+    middle = float(np.median(reach[reach > 0])) if reach.any() else 0.0
+    return middle > 0 and bool(np.log2(reach.max() / middle) >= _LOST_BITS)

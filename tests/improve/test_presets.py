@@ -1,0 +1,96 @@
+"""Which passes run where nobody names them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from intact import api, demo
+from intact.flow.improvement import chosen
+from intact.graph import normalize
+from intact.improve.passes import PASSES, Stage, requests_of
+from intact.improve.presets import PRESETS, Preset, Weakness, passes_of, weaknesses_of
+from intact.plan import Overrides, build_plan
+from intact.targets import load_target
+from tests.improve.rewrite.networks import conv
+from tests.models import ModelBuilder
+from tests.plans import own_target
+
+ONE_SCALE = """
+[[op]]
+ops = ["Conv"]
+inputs = ["uint8", "int8"]
+outputs = ["uint8"]
+weight = { granularity = "per_tensor" }
+"""
+
+
+def test_every_pass_of_a_preset_exists_and_can_be_imported() -> None:
+    for table in PRESETS.values():
+        for names in table.values():
+            assert requests_of(names)
+    for name, each in PASSES.items():
+        if not each.needs:
+            assert callable(each.load()), name
+
+
+def test_passes_run_in_the_order_of_the_table() -> None:
+    stages = [each.stage for each in PASSES.values()]
+    assert stages == sorted(stages, key=[Stage.REWRITE, Stage.REFINE].index)
+    both = passes_of(Preset.BALANCED, [Weakness.FEW_ACTIVATION_BITS, Weakness.ONE_SCALE])
+    assert both == ("smooth", "ranges", "rounding")
+
+
+@pytest.mark.parametrize(
+    ("overrides", "target", "found"),
+    [
+        (None, "onnxruntime", ()),
+        (Overrides(weight_bits=7), "onnxruntime", ()),
+        (Overrides(weight_bits=4), "onnxruntime", (Weakness.FEW_WEIGHT_BITS,)),
+        (Overrides(activation_bits=4), "onnxruntime", (Weakness.FEW_ACTIVATION_BITS,)),
+        (None, "tengine", ()),
+    ],
+)
+def test_what_makes_a_plan_lose(
+    overrides: Overrides | None, target: str, found: tuple[Weakness, ...]
+) -> None:
+    graph = api.quantize(
+        demo.model_path(), demo.calibration_path(), samples=2, preset="fast"
+    ).plan.graph
+    assert weaknesses_of(build_plan(graph, load_target(target), overrides)) == found
+
+
+@pytest.mark.parametrize(("spread", "felt"), [(1.0, False), (8.0, True)])
+def test_one_scale_is_felt_where_channels_are_unlike(
+    tmp_path: Path, spread: float, felt: bool
+) -> None:
+    b = ModelBuilder(seed=1)
+    b.output(conv(b, b.input("image", ["batch", 4, 8, 8]), 4, 6, "only", bias=0))
+    model = b.build()
+    for each in model.graph.initializer:
+        if list(each.dims) == [6, 4, 3, 3]:
+            weight = np.full((6, 4, 3, 3), 0.1, np.float32)
+            weight[0] *= spread
+            each.ClearField("raw_data")
+            each.ClearField("float_data")
+            each.float_data.extend(weight.reshape(-1).tolist())
+    plan = build_plan(normalize(model), own_target(tmp_path, ONE_SCALE))
+    assert (Weakness.ONE_SCALE in weaknesses_of(plan)) is felt
+
+
+def test_targets_that_stand_for_another_tool_only_calibrate() -> None:
+    for name in ("tengine-tool", "openvino-mqbench"):
+        assert load_target(name).calibration.preset == "fast"
+
+
+def test_a_preset_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(PRESETS[Preset.BEST], Weakness.NONE, ("rounding", "reconstruct"))
+    monkeypatch.setattr("intact.flow.improvement.find_spec", lambda _: None)
+    plan = api.quantize(demo.model_path(), demo.calibration_path(), samples=2).plan
+    found = chosen(plan, (), "best", readable=True)
+    assert [each.name for each in found.requests] == ["rounding"]
+    (note,) = found.notes
+    assert "best ran without reconstruct: torch is not installed" in note.message
+    assert "intact[train]" in note.remedy
