@@ -80,7 +80,8 @@ def test_agreement_sqnr_and_cosine_compare_the_outputs_of_both_models(
 ) -> None:
     feeds = {"image": digits_test.image}
     coarse = Overrides(weight_bits=3, activation_bits=3)
-    result = intact.quantize(digits_model, {"image": digits_calib.image}, overrides=coarse)
+    data = {"image": digits_calib.image}
+    result = intact.quantize(digits_model, data, overrides=coarse, preset="fast")
     found = intact.evaluate(result, feeds)
     want = run_model(onnx.load(digits_model), feeds)["logits"].astype(np.float64)
     have = QdqRuntime(result.exported.model).run(feeds)[0]["logits"].astype(np.float64)

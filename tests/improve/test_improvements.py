@@ -39,7 +39,7 @@ def quantized(*names: str, **options: object) -> Result:
         ("rounding{samples=0}", "samples is '0'; give a whole number of at least 1"),
         ("rounding{samples=x}", "samples is 'x'"),
         ("rounding{samples", "known:|did you mean"),
-        ("equalize{samples=3}", "no option 'samples'; known: check"),
+        ("bias{x=3}", "no option 'x'; known: check, samples"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, error: str) -> None:

@@ -36,7 +36,6 @@ from intact.formats.base.format import Exported, WrittenFiles
 from intact.formats.onnx_qdq.write import QdqModel
 from intact.formats.registry import FORMATS, ONNX_QDQ, described, exported_in
 from intact.graph import Graph, save_model
-from intact.improve.trained import Trained
 from intact.plan import QuantizedGraph, load_plan, save_plan
 from intact.plan.plan_file import WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
@@ -51,6 +50,7 @@ _PLAN_HEAD = b'"intact-plan"'
 
 if TYPE_CHECKING:
     from intact.flow.improvement import Tried
+    from intact.improve.trained import Trained
 
 
 @dataclass
