@@ -105,3 +105,20 @@ def test_a_zero_point_that_nodes_share_is_no_weight() -> None:
         x = b.node("Relu", x)
     b.output(x)
     assert not shares_weights(ir.from_proto(b.build()))
+
+
+def test_a_zero_point_that_weights_share_is_copied(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("intact.engines.exact_sums.saturates_pairs", lambda: True)
+    b = PairBuilder()
+    zero, scale = b.constant(np.array(0, np.int8)), b.constant(np.float32(1.0))
+    x = b.input("x", ["n", 4])
+    for number in (80, -90):  # the runtime leaves those within 64 alone
+        x = b.node("DequantizeLinear", b.node("QuantizeLinear", x, scale, zero), scale, zero)
+        constant = b.node("DequantizeLinear", b.constant(np.array(number, np.int8)), scale, zero)
+        x = b.node("Add", x, constant)
+    b.output(x)
+    model = ir.from_proto(b.build())
+    assert shares_weights(model)
+    options = ort.SessionOptions()
+    codes = np.array([[-20, -1, 0, 3]], np.float32)
+    np.testing.assert_array_equal(run(exact_sums(model, options), options, codes), codes - 10)

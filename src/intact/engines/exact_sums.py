@@ -25,6 +25,7 @@ SATURATES = "this processor saturates pairs of 8-bit products at 16 bits"
 
 _LENGTH = 8
 _QUANTIZED = 0
+_ZERO_POINT = 2
 
 
 @cache
@@ -57,8 +58,9 @@ def exact_sums(model: ir.Model, options: ort.SessionOptions) -> ir.Model:
         options: Of the session; they are not touched where sums are exact anyway.
 
     Returns:
-        The model to open: with the option the runtime refuses weights that nodes share, because
-        it adds the uint8 weight that it makes of one twice. They are copied.
+        The model to open: with the option the runtime refuses weights that nodes share, and zero
+        points that weights share, because it adds the uint8 constant that it makes of one twice.
+        They are copied.
     """
     if not saturates_pairs():
         return model
@@ -67,12 +69,19 @@ def exact_sums(model: ir.Model, options: ort.SessionOptions) -> ir.Model:
 
 
 def shares_weights(model: ir.Model) -> bool:
-    """Tell whether ONNX Runtime refuses a model with the option, because nodes share weights."""
+    """Tell whether ONNX Runtime refuses a model with the option.
+
+    It does where nodes share a weight, and where weights share a zero point.
+    """
     return any(len(_readers(value)) > 1 for value in model.graph.initializers.values())
 
 
 def _without_shared_weights(model: ir.Model) -> ir.Model:
-    """Give each node int8 weights of its own; return the model itself where they are so."""
+    """Give each node int8 weights of its own, and each weight a zero point of its own.
+
+    Returns:
+        A copy; the model itself where nothing is shared.
+    """
     if not shares_weights(model):
         return model
     editor = Editor(model)
@@ -83,16 +92,27 @@ def _without_shared_weights(model: ir.Model) -> ir.Model:
 
 
 def _readers(value: ir.Value) -> list[tuple[ir.Node, int]]:
-    """Return the nodes and slots that read an int8 constant, or what dequantizes it."""
+    """Return the nodes and slots that read an int8 constant, or what dequantizes it.
+
+    Those of a zero point are the nodes that dequantize constants with it: the runtime changes no
+    zero point of activations.
+    """
     if value.dtype is not ir.DataType.INT8:
         return []
     found: list[tuple[ir.Node, int]] = []
     for node, slot in value.uses():
         if node.op_type == "DequantizeLinear" and slot == _QUANTIZED:
             found += list(node.outputs[0].uses())
+        elif node.op_type == "DequantizeLinear" and _dequantizes_constant(node):
+            found.append((node, _ZERO_POINT))
         elif node.op_type not in ("QuantizeLinear", "DequantizeLinear"):  # no zero point
             found.append((node, slot))
     return found
+
+
+def _dequantizes_constant(node: ir.Node) -> bool:
+    codes = node.inputs[_QUANTIZED]
+    return codes is not None and codes.const_value is not None
 
 
 def _copy(editor: Editor, weight: ir.Value, read: ir.Value | None) -> ir.Value:

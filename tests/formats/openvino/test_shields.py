@@ -295,6 +295,51 @@ def test_factors_that_no_quantizer_reads_need_nothing() -> None:
     assert kept(model) == 0
 
 
+SPREAD: dict[str, tuple[tuple[int, ...], tuple[int, ...]]] = {
+    "one tap": ((1, 1), (2, 2)),
+    "two taps": ((2, 2), (3, 3)),
+    "along one axis": ((1, 3), (2, 1)),
+    "rows": ((1,), (2,)),
+}
+
+
+def upsampled(
+    b: ModelBuilder,
+    kernel: tuple[int, ...],
+    strides: tuple[int, ...],
+    group: int = 1,
+    channels: int = 4,
+) -> str:
+    """A transposed convolution whose result is quantized, through a Relu."""
+    x = b.input("image", ["batch", 4, 6, 5][: 2 + len(kernel)])
+    weight, bias = b.weight(4, channels // group, *kernel), b.weight(channels)
+    y = b.node("ConvTranspose", x, weight, bias, strides=list(strides), group=group)
+    last = b.weight(2, channels, *(1 for _ in kernel))
+    return b.node("Conv", b.node("Relu", y), last, b.weight(2))
+
+
+@pytest.mark.runtime_fact("openvino")
+@pytest.mark.parametrize("spread", SPREAD)
+def test_places_without_a_tap_get_their_own_bias(spread: str, tmp_path: Path) -> None:
+    pytest.importorskip("openvino")
+    b = ModelBuilder()
+    model, expected = written(b, [upsampled(b, *SPREAD[spread])])
+    assert_agrees(b, model, expected, tmp_path)
+    assert kept(model) == 1
+
+
+@pytest.mark.parametrize(
+    ("kernel", "strides", "group", "channels"),
+    [((2, 2), (2, 2), 1, 4), ((1, 1), (2, 2), 4, 4), ((1, 1), (2, 2), 1, 1)],
+)
+def test_other_transposed_convolutions_need_nothing(
+    kernel: tuple[int, ...], strides: tuple[int, ...], group: int, channels: int
+) -> None:
+    b = ModelBuilder()
+    model, _ = written(b, [upsampled(b, kernel, strides, group, channels)])
+    assert kept(model) == 0
+
+
 WINDOWS: dict[str, Callable[[ModelBuilder, str], str]] = {
     "MaxPool": lambda b, y: b.node("MaxPool", y, kernel_shape=[2, 2], strides=[2, 2]),
     "MaxPool of the same size": lambda b, y: b.node(

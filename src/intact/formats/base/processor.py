@@ -47,7 +47,7 @@ def saturation(
         target: What it was quantized for.
     """
     other = quantize_for_saturating_pairs(target)
-    refused = "ONNX Runtime refuses the option for weights that nodes share"
+    refused = "ONNX Runtime refuses the option for weights and zero points that nodes share"
     return ProcessorFinding(
         cause=SATURATES,
         compared=f"with {EXACT}",
