@@ -311,7 +311,7 @@ def upsampled(
     channels: int = 4,
 ) -> str:
     """A transposed convolution whose result is quantized, through a Relu."""
-    x = b.input("image", ["batch", 4, 6, 5][: 2 + len(kernel)])
+    x = b.input("image", ["batch", 4, *(6, 5)[: len(kernel)]])
     weight, bias = b.weight(4, channels // group, *kernel), b.weight(channels)
     y = b.node("ConvTranspose", x, weight, bias, strides=list(strides), group=group)
     last = b.weight(2, channels, *(1 for _ in kernel))
