@@ -119,3 +119,12 @@ def test_an_output_of_another_shape_is_not_compared() -> None:
     assert dict(other.decibels) == {"y": 20.0}
     assert not other.is_unsure(other)
     assert other.loses(Errors({"boxes": same, "y": same}))
+
+
+def test_what_a_completed_model_loses_is_said(tmp_path: Path) -> None:
+    """A plan that was read is made again from what was read, not from its graph."""
+    data = {"image": images()}
+    api.quantize(peaks(), data, method="average", output=tmp_path / "out", threads=1)
+    read = api.read_quantized(tmp_path / "out" / "model.int8.onnx", data=data, threads=1)
+    assert read.loss is not None
+    assert read.loss.decibels < 15

@@ -240,7 +240,8 @@ class Calibration:
         statistics, choice = scaled.statistics, scaled.choice
         if choice is None or statistics is None:
             return None
-        graph, method, given = choice.plan.graph, choice.method, scaled.given
+        method, given = choice.method, scaled.given
+        graph = None if choice.plan.graph is job.plan.graph else choice.plan.graph
 
         def again(names: Sequence[str]) -> QuantizedGraph:
             return assign(job.keeping(names, graph), statistics, method, given)

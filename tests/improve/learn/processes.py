@@ -36,6 +36,7 @@ def main(rank: int, folder: Path) -> None:
             torch.save(grads, folder / f"grads{rank}.pt")
         optimizer.step()
     torch.save(module.state_dict(), folder / f"state{rank}.pt")
+    distributed.barrier()  # who is first would take the store away from under the other
     distributed.destroy_process_group()
 
 
