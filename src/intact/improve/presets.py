@@ -101,7 +101,8 @@ def _are_unlike(weight: npt.NDArray[Any], axis: int | None) -> bool:
     """Tell whether one scale is too coarse for half of the channels."""
     if axis is None or weight.shape[axis] < 2:
         return False
-    magnitudes = np.abs(np.moveaxis(weight, axis, 0).reshape(weight.shape[axis], -1))
-    reach = magnitudes.max(axis=1)
+    others = tuple(each for each in range(weight.ndim) if each != axis)
+    # without a copy of the weight
+    reach = np.maximum(weight.max(axis=others), -weight.min(axis=others))
     middle = float(np.median(reach[reach > 0])) if reach.any() else 0.0
     return middle > 0 and bool(np.log2(reach.max() / middle) >= _LOST_BITS)
