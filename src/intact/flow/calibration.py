@@ -194,7 +194,10 @@ class Calibration:
                         made = self._improved(job, made, observed, data)
                         if made.plan.graph is not graph:
                             compared = self._compared(made.plan.graph, sample)
+                        loss = self._loss(job, made)
+                        made = made._replace(choice=None)  # its sessions have copies of weights
                         results[index] = self._written(job, made, sample, compared)
+                        results[index].loss = loss
         return [results[index] for index in sorted(results)]
 
     def _refuse_data(self, data: DataSource | None, *, needed: bool) -> None:
@@ -231,7 +234,6 @@ class Calibration:
             scaled.plan, scaled.statistics, self.preprocess, compared.notes
         )
         result.improvements = scaled.tried
-        result.loss = self._loss(job, scaled)
         run_once(result, sample, compared.outputs, threads=self.options.threads)
         return result
 

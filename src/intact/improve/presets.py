@@ -25,6 +25,9 @@ FEW_BITS = 6
 _LOST_BITS = 1.0
 """What half of a weight's channels lose of their bits by a scale for all, to be felt."""
 
+_LARGE = 1 << 22
+"""Elements of weights that are not looked at: that would read them all into memory."""
+
 
 class Weakness(StrEnum):
     """What makes plain calibration lose."""
@@ -99,7 +102,7 @@ def _weaknesses(plan: QuantizedGraph) -> Iterator[Weakness]:
 
 def _are_unlike(weight: npt.NDArray[Any], axis: int | None) -> bool:
     """Tell whether one scale is too coarse for half of the channels."""
-    if axis is None or weight.shape[axis] < 2:
+    if axis is None or weight.shape[axis] < 2 or weight.size > _LARGE:
         return False
     others = tuple(each for each in range(weight.ndim) if each != axis)
     # without a copy of the weight
