@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +14,8 @@ from intact.graph import normalize
 from intact.improve.passes import PASSES, Stage, requests_of
 from intact.improve.presets import PRESETS, Preset, Weakness, passes_of, weaknesses_of
 from intact.plan import Overrides, build_plan
+from intact.recipe.declare import options_of
+from intact.recipe.options import QuantizeOptions
 from intact.targets import load_target
 from tests.improve.rewrite.networks import conv
 from tests.models import ModelBuilder
@@ -94,3 +97,11 @@ def test_a_preset_says_what_it_leaves_out(monkeypatch: pytest.MonkeyPatch) -> No
     (note,) = found.notes
     assert "best ran without reconstruct: torch is not installed" in note.message
     assert "intact[train]" in note.remedy
+
+
+def test_the_help_and_the_documents_name_every_pass() -> None:
+    help_text = options_of(QuantizeOptions)["improve"].help
+    page = (Path(__file__).parents[2] / "docs" / "accuracy.md").read_text(encoding="utf-8")
+    for name in PASSES:
+        assert re.search(rf"\b{name}\b", help_text), name
+        assert f"| `{name}` |" in page, name

@@ -99,8 +99,8 @@ class QuantizationOptions(
         Passes(),
         (),
         "Passes to run instead of the preset's, each NAME or NAME{key=value,...}: "
-        "equalize, weight-scales, rounding (see docs/accuracy.md). What does not help is rolled "
-        "back. Several may be given.",
+        "equalize, absorb, smooth, ranges, weight-scales, rounding, bias, adaround, reconstruct "
+        "(see docs/accuracy.md). What does not help is rolled back. Several may be given.",
     )
     in_place: bool = option(
         Flag(),

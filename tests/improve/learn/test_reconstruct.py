@@ -20,7 +20,6 @@ from intact.engines.simulate import Simulator
 from intact.errors import UsageError
 from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
-from intact.improve.gains import Gain
 from intact.improve.learn import block_learning
 from intact.improve.learn.reconstruct import (
     OBSERVER,
@@ -31,6 +30,7 @@ from intact.improve.learn.reconstruct import (
 )
 from intact.improve.refine.rounding import refine_rounding
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.plan.gains import Gain
 from intact.plan.given_scales import GIVEN
 from intact.plan.plan_file import plan_to_json
 from tests.improve.refine.test_rounding import net, smooth

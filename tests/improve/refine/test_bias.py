@@ -9,9 +9,9 @@ from intact.config import QuantState
 from intact.data.sources import open_samples
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
-from intact.improve.gains import Gain
 from intact.improve.refine.bias import correct_expected_bias, refine_bias
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.plan.gains import Gain
 from tests.models import ModelBuilder
 from tests.plans import Arrays, calibrate, planned
 

@@ -15,11 +15,11 @@ from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
-from intact.improve.gains import Gain
 from intact.improve.refine.ranges import OBSERVER, refine_ranges
 from intact.improve.refine.rounding import refine_rounding
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.plan.gains import Gain
 from intact.plan.given_scales import GIVEN
 from tests.models import ModelBuilder
 from tests.plans import calibrate, config, planned

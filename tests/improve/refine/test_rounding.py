@@ -18,11 +18,11 @@ from intact.engines.simulate import Simulator
 from intact.formats.base.format import Deployed, Io
 from intact.formats.registry import FORMATS
 from intact.graph import normalize
-from intact.improve.gains import Gain
 from intact.improve.layers import Layer
 from intact.improve.refine.moments import Moments, multiplied
 from intact.improve.refine.rounding import OBSERVER, refine_rounding
 from intact.plan import Overrides, QuantizedGraph, TensorEnd
+from intact.plan.gains import Gain
 from intact.plan.given_scales import GIVEN
 from tests.models import ModelBuilder, run_model
 from tests.plans import calibrate, config, planned

@@ -10,11 +10,11 @@ import onnx
 
 from intact.calibrate.method import Method
 from intact.graph import Graph, normalize
-from intact.improve.gains import Gain
 from intact.improve.rewrite.equalize import tensors_of
 from intact.improve.rewrite.gate import Gate, absorb_measured, equalize_measured
 from intact.improve.rewrite.ties import Ties
 from intact.plan import build_plan
+from intact.plan.gains import Gain
 from tests.improve.rewrite.networks import conv
 from tests.improve.rewrite.test_bounded import ranges, seen_by, shifted
 from tests.models import ModelBuilder, random_inputs

@@ -14,11 +14,11 @@ from intact.data.sources import open_samples
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.graph import Graph, normalize
-from intact.improve.gains import Gain
 from intact.improve.rewrite.smooth import smooth
 from intact.improve.rewrite.widths import Widths
 from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, build_plan
+from intact.plan.gains import Gain
 from intact.targets import load_target
 from tests.models import ModelBuilder
 from tests.plans import calibrate

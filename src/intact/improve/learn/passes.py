@@ -6,9 +6,9 @@ from pathlib import Path
 from typing import Any
 
 from intact.data.stream import Samples
-from intact.improve.gains import Report, unreported
 from intact.improve.learn.reconstruct import Reconstruction, adaround, reconstruct
 from intact.plan import QuantizedGraph
+from intact.plan.gains import Report, unreported
 
 
 def by_blocks(

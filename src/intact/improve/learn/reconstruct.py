@@ -30,7 +30,6 @@ from intact.config import QuantState
 from intact.data.stream import Samples
 from intact.errors import UsageError
 from intact.graph import data_slots
-from intact.improve.gains import Gain, Report, unreported
 from intact.improve.learn.block_learning import (
     BlockLearner,
     Learned,
@@ -49,6 +48,7 @@ from intact.improve.learn.teachers import named_device
 from intact.improve.learn.training import with_threads
 from intact.improve.refine.weight_scales import is_free
 from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+from intact.plan.gains import Gain, Report, unreported
 from intact.plan.plan_file import plan_to_json
 from intact.program.lower.chains import Points
 

@@ -21,11 +21,11 @@ import onnx_ir as ir
 from intact.config import QuantState
 from intact.data.stream import Samples
 from intact.graph import bias_slot
-from intact.improve.gains import Gain, Report, unreported
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.expected import expected_moments
 from intact.improve.refine.walk import Stop, Walk, bake
 from intact.plan import QuantizedGraph, QuantPoint
+from intact.plan.gains import Gain, Report, unreported
 from intact.program.lower.chains import Points
 
 MOST_SAMPLES = 512

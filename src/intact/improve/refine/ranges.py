@@ -24,12 +24,12 @@ from intact.calibrate.scales.roles import is_fixed, is_parameter
 from intact.config import QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.graph import IMPLICIT_SLOT, bias_slot
-from intact.improve.gains import Gain, Report, unreported
 from intact.improve.refine.block import Block
 from intact.improve.refine.walk import Array, Walk
 from intact.numerics.affine_params import PowerOfTwo, QuantParams, range_from_params
 from intact.numerics.metrics import decibels
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.gains import Gain, Report, unreported
 from intact.plan.given_scales import GIVEN
 
 MOST_SAMPLES = 128

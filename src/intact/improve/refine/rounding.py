@@ -27,7 +27,6 @@ from intact.config import QuantState, TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis
-from intact.improve.gains import Gain, Report, unreported
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import LastMoments, Moments
 from intact.improve.refine.walk import Stop, Walk, bake
@@ -35,6 +34,7 @@ from intact.improve.refine.weight_scales import is_free, zoomed
 from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.plan import QuantizedGraph, QuantPoint
+from intact.plan.gains import Gain, Report, unreported
 
 MOST_SAMPLES = 512
 ZOOMS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6)

@@ -22,11 +22,11 @@ from intact.config import TensorQuantConfig
 from intact.data.stream import Samples
 from intact.errors import Unsupported
 from intact.graph import bias_slot, output_channel_axis, weight_slot
-from intact.improve.gains import Report, unreported
 from intact.improve.refine.walk import Array, Stop, Walk
 from intact.numerics.affine_params import QuantParams
 from intact.numerics.metrics import ChannelErrorSums
 from intact.plan import QuantizedGraph, QuantPoint, TensorEnd
+from intact.plan.gains import Report, unreported
 from intact.plan.given_scales import GIVEN
 from intact.program.lower.attributes import bounds_of, joined
 from intact.program.lower.chains import chains

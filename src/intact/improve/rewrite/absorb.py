@@ -26,12 +26,10 @@ from intact.graph.ops import output_channel_axis
 from intact.graph.passes.replace import replace_constant
 from intact.improve.channels import Channels, Tensor
 from intact.improve.layers import Doubles, Layer
-from intact.improve.rewrite.ties import clip_bounds, drops_ones
+from intact.improve.rewrite.ties import POOLS, RESHAPES, clip_bounds, drops_ones
 
 DEVIATIONS = 3.0
 """Below the mean by so many, [dfq]: a normal value is there with 0.1 percent."""
-_POOLS = frozenset({"MaxPool", "GlobalMaxPool", "AveragePool", "GlobalAveragePool"})
-_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
 @dataclass(frozen=True)
@@ -186,9 +184,9 @@ def _passes(node: ir.Node, value: ir.Value, channels: int) -> bool:
     """Tell whether a shift of the input is a shift of the result."""
     if len([output for output in node.outputs if output.name]) != 1:
         return False
-    if node.op_type in _RESHAPES:
+    if node.op_type in RESHAPES:
         return drops_ones(value, node.outputs[0], channels)
-    return node.op_type in _POOLS and (node.op_type.endswith("MaxPool") or not _pads(node))
+    return node.op_type in POOLS and (node.op_type.endswith("MaxPool") or not _pads(node))
 
 
 def _takes(reader: Layer, layer: Layer, value: ir.Value) -> bool:

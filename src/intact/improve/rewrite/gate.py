@@ -31,12 +31,12 @@ from intact.graph import Graph, is_constant
 from intact.graph.graph import values_read_inside
 from intact.graph.passes.library import remove_unused
 from intact.improve.channels import Channels, observe_channels
-from intact.improve.gains import Gain, Report, unreported
 from intact.improve.rewrite.absorb import absorb, absorptions
 from intact.improve.rewrite.equalize import Equalization, tensors_of
 from intact.improve.rewrite.ties import Ties
 from intact.improve.rewrite.widths import Widths
 from intact.plan import Overrides, QuantizedGraph, build_plan
+from intact.plan.gains import Gain, Report, unreported
 from intact.program.operations import FloatNodes
 
 Array = npt.NDArray[np.float32]

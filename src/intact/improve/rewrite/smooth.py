@@ -29,7 +29,6 @@ from intact.engines.session import FloatModel
 from intact.graph import Graph
 from intact.graph.batch_norm import recall, remember
 from intact.graph.passes.replace import replace_constant
-from intact.improve.gains import Gain, Report, unreported
 from intact.improve.layers import Doubles, Layer
 from intact.improve.refine.moments import multiplied
 from intact.improve.rewrite.widths import Widths
@@ -37,6 +36,7 @@ from intact.numerics.affine import fake_quantize
 from intact.numerics.affine_params import params_from_range
 from intact.numerics.metrics import decibels
 from intact.plan import QuantizedGraph
+from intact.plan.gains import Gain, Report, unreported
 
 Floats = npt.NDArray[np.float32]
 

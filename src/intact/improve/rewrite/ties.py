@@ -23,12 +23,11 @@ Ids = npt.NDArray[np.int64]
 
 _ELEMENTWISE = frozenset({"Relu", "LeakyRelu", "PRelu", "Identity", "Dropout", "Abs"})
 """Operators with ``f(c * x) = c * f(x)`` for every positive c, for input 0."""
-_SPATIAL = frozenset(
-    {"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool", "Pad", "Resize"}
-)
+POOLS = frozenset({"MaxPool", "AveragePool", "GlobalMaxPool", "GlobalAveragePool"})
+_SPATIAL = POOLS | {"Pad", "Resize"}
 """The same for each channel, of tensors whose channels are axis 1."""
 _SUMS = frozenset({"Add", "Sum", "Concat", "Mul"})
-_RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
+RESHAPES = frozenset({"Flatten", "Reshape", "Squeeze"})
 
 
 @dataclass(frozen=True)
@@ -145,7 +144,7 @@ class _Tracing:
         if kind == "Clip":
             return self._clip(node, value)
         _, channels, is_last = self.ids[value]
-        is_reshape = kind in _RESHAPES and drops_ones(value, node.outputs[0], channels)
+        is_reshape = kind in RESHAPES and drops_ones(value, node.outputs[0], channels)
         is_spatial = kind in _SPATIAL and not is_last
         is_spatial = is_spatial and _keeps_channels(self.graph, node, channels)
         if not (is_reshape or is_spatial or kind in _ELEMENTWISE):
