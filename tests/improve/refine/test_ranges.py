@@ -87,6 +87,19 @@ def test_less_is_lost_on_other_samples() -> None:
     assert all(gain.after > gain.before for gain in gains if gain.kept)
 
 
+def test_ranges_do_not_depend_on_how_weights_are_rounded() -> None:
+    found = []
+    for bits in (2, 8):
+        plan = planned(net(), "onnxruntime", Overrides(activation_bits=4, weight_bits=bits))
+        better = refined(calibrate(plan, tailed(60, seed=1)))
+        ranges = {
+            end: each for end, each in scales(better).items() if "trunk" in end or "input[0]" in end
+        }
+        assert ranges != {end: scales(plan_of())[end] for end in ranges}
+        found.append(ranges)
+    assert found[0] == found[1]
+
+
 def test_the_same_samples_give_the_same_scales() -> None:
     plan = plan_of()
     assert scales(refined(plan)) == scales(refined(plan))

@@ -3,8 +3,9 @@
 A narrower range has finer steps and clips more. Which of both costs more is not seen in the tensor
 itself: a rare large value may be what the next layer looks for, or what it hardly weighs. So a few
 ranges are tried for each tensor, and what counts is the error of the results of its readers, up to
-where these are quantized in turn, with quantized weights and with the other inputs as the
-quantized model gives them. Tensors are taken in the order in which they are read.
+where these are quantized in turn. The activations before it are quantized, weights are not: how
+they are rounded may change after this, and a range that suits badly rounded weights suits no others.
+Tensors are taken in the order in which they are read.
 
 Half of the samples decides what is tried, the other half whether it is kept.
 """
@@ -68,7 +69,7 @@ def refine_ranges(
     """
     plan = plan.copy()
     search = _Search(plan, report)
-    walk = Walk(plan, samples, most=most, threads=threads, before=search.decide)
+    walk = Walk(plan, samples, most=most, threads=threads, before=search.decide, constants=False)
     search.begin(walk)
     if walk.batches > 1:
         for _ in walk:

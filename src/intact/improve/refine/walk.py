@@ -63,6 +63,7 @@ class Walk:
         threads: Threads inside one operator; 0 lets the runtime choose.
         before: Called with each node before its quantized inputs are computed: it may change their
             scales.
+        constants: Whether constants are quantized; else the quantized model has those in float.
     """
 
     def __init__(
@@ -73,8 +74,10 @@ class Walk:
         most: int,
         threads: int = 0,
         before: Callable[[ir.Node], None] | None = None,
+        constants: bool = True,
     ) -> None:
         self._plan, self._threads, self._before = plan, threads, before
+        self._quantizes_constants = constants
         self.points = Points.of(plan)
         limit = most if samples.limit is None else min(most, samples.limit)
         limited = replace(samples, limit=limit, progress=None)
@@ -169,12 +172,15 @@ class Walk:
         return run
 
     def constants(self, node: ir.Node) -> Arrays:
-        """Dequantize the quantized constants of a node."""
+        """Return the quantized constants of a node: dequantized, or in float where they stay so."""
         found: Arrays = {}
         for slot, value in enumerate(node.inputs):
             point = self.points.at_input.get((str(node.name), slot))
             if value is not None and point is not None and point.is_constant:
-                found[value] = point.config.dequantize(point.constant_codes())
+                if self._quantizes_constants or value.const_value is None:
+                    found[value] = point.config.dequantize(point.constant_codes())
+                else:
+                    found[value] = value.const_value.numpy()
         return found
 
     def _inputs(self, node: ir.Node, values: Arrays) -> Arrays:
