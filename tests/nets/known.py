@@ -10,7 +10,7 @@ _RARE = {"tensorrt": 0.02, "tvm": 0.2, "integer-pow2": 1.0, "vta": 1.0}
 for other hardware: it adds float biases, and rounds ties to even. Where scales are powers of two
 every second sum is a tie, or with a constant each."""
 
-_FEW_VALUES = {"Hardmax", "Sign"}
+_FEW_VALUES = {"Ceil", "Floor", "Hardmax", "Round", "Sign"}
 """Functions of which the results are few numbers: a tie there is one in many places."""
 _CANCELLING = {"Div", "Sub"}
 """Functions that give one number where both operands are the same tensor."""
