@@ -6,13 +6,17 @@ import re
 from pathlib import Path
 
 import numpy as np
+import onnx
 import pytest
 
 from intact import api, demo
+from intact.engines.session import FloatModel
+from intact.engines.simulate import Simulator
 from intact.flow.improvement import chosen
 from intact.graph import normalize
 from intact.improve.passes import PASSES, Stage, requests_of
 from intact.improve.presets import PRESETS, Preset, Weakness, passes_of, weaknesses_of
+from intact.numerics.metrics import sqnr_db
 from intact.plan import Overrides, build_plan
 from intact.recipe.declare import options_of
 from intact.recipe.options import QuantizeOptions
@@ -105,3 +109,48 @@ def test_the_help_and_the_documents_name_every_pass() -> None:
     for name in PASSES:
         assert re.search(rf"\b{name}\b", help_text), name
         assert f"| `{name}` |" in page, name
+
+
+def poor() -> onnx.ModelProto:
+    """A net with channels of every kind that gives a pass nothing to go by."""
+    b = ModelBuilder(seed=5)
+    x = b.input("image", ["batch", 3, 6, 6])
+    weight = np.random.default_rng(5).normal(size=(8, 3, 3, 3)).astype(np.float32)
+    bias = np.zeros(8, np.float32)
+    weight[0] = 0  # dead
+    weight[1], bias[1] = 0, 0.7  # constant
+    bias[2] = -1e3  # never active
+    weight[4] = weight[3]  # twice the same: second moments are singular
+    weight[5] *= 1e-38  # denormal
+    weight[6] *= 1e6
+    x = b.node("Conv", x, b.constant(weight), b.constant(bias), name="first", pads=[1, 1, 1, 1])
+    x = b.node("Relu", x)
+    x = b.node("Conv", x, b.weight(8, 1, 3, 3), b.weight(8), name="depthwise", group=8)
+    x = b.node("Conv", b.node("Relu", x), b.weight(4, 8, 1, 1), b.weight(4), name="second")
+    x = b.node("Flatten", b.node("GlobalAveragePool", x))
+    b.node("Gemm", x, b.weight(5, 4), b.weight(5), name="dense", transB=1, out="y")
+    b.output("y", ["batch", 5])
+    return b.build()
+
+
+@pytest.mark.parametrize("count", [1, 2, 7])
+@pytest.mark.parametrize(("target", "bits"), [("onnxruntime", 4), ("integer-pow2", 8)])
+@pytest.mark.parametrize("preset", ["balanced", "best"])
+def test_poor_channels_and_few_samples_do_no_harm(
+    count: int, target: str, bits: int, preset: str
+) -> None:
+    random = np.random.default_rng(count)
+    feeds = {"image": random.normal(size=(count, 3, 6, 6)).astype(np.float32)}
+    feeds["image"][:, 2] = 0
+    results = [
+        api.quantize(
+            poor(), feeds, target=target, weight_bits=bits, activation_bits=bits, preset=name
+        )
+        for name in ("fast", preset)
+    ]
+    wanted = FloatModel(results[0].plan.graph, threads=1).run(feeds)["y"]
+    plain, better = (
+        sqnr_db(wanted, Simulator(each.plan, threads=1).run(feeds)[0]["y"]) for each in results
+    )
+    assert np.isfinite(better)
+    assert better >= plain
