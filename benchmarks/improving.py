@@ -27,11 +27,13 @@ from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 import onnxruntime as ort
 from PIL import Image
 
 import intact
 from intact.data.preprocess import Preprocess
+from intact.engines.exact_sums import exact_sums
 from intact.numerics.metrics import accuracy_difference
 from zoo import CALIBRATION, MODELS, NORMALIZED, TEST, ZOO, ZooModel
 
@@ -115,15 +117,14 @@ def _pictures(part: str, model: ZooModel) -> Images:
     return Images(ready, np.asarray(labels, np.int64))
 
 
-def right(model: Path | bytes, images: Images, batch: int = 50) -> npt.NDArray[np.bool_]:
+def right(path: Path, images: Images, batch: int = 50) -> npt.NDArray[np.bool_]:
     """Run a model in ONNX Runtime; tell for each image whether its answer is right.
 
     Sums of two products do not saturate, also on processors without 8-bit dot products.
     """
-    given = model if isinstance(model, bytes) else str(model)
     options = ort.SessionOptions()
-    options.add_session_config_entry("session.x64quantprecision", "1")
-    session = ort.InferenceSession(given, options, providers=["CPUExecutionProvider"])
+    ready = ir.to_proto(exact_sums(ir.load(path), options)).SerializeToString()
+    session = ort.InferenceSession(ready, options, providers=["CPUExecutionProvider"])
     (name,) = (each.name for each in session.get_inputs())
     found = []
     for start in range(0, len(images.labels), batch):

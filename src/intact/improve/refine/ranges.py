@@ -4,7 +4,7 @@ A narrower range has finer steps and clips more. Which of both costs more is not
 itself: a rare large value may be what the next layer looks for, or what it hardly weighs. So a few
 ranges are tried for each tensor, and what counts is the error of the results of its readers, up to
 where these are quantized in turn. The activations before it are quantized, weights are not: how
-they are rounded may change after this, and a range that suits badly rounded weights suits no others.
+they are rounded may change after this, and what suits badly rounded weights suits no others.
 Tensors are taken in the order in which they are read.
 
 Half of the samples decides what is tried, the other half whether it is kept.

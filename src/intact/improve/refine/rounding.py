@@ -37,14 +37,15 @@ from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
 
 MOST_SAMPLES = 512
-ZOOMS = (1.0, 0.95, 0.9, 0.85, 0.8, 0.7, 0.6)
-"""Factors of the weight scales that are tried; the first keeps them."""
+ZOOMS = tuple(1 - step / 40 for step in range(21))
+"""Factors of the weight scales that are tried; the first keeps them. They lie close: where an
+output has few weights, its error jumps from one scale to the next."""
 POWERS = (1.0, 0.5, 0.25, 2.0)
 """The same where scales are powers of two: of the best one both neighbours are tried."""
 DAMPINGS = (1e-3, 1e-2, 1e-1, 1.0)
 """What is added to the diagonals of second moments, as shares of their mean."""
 _MANY = 1 << 24
-"""Weights that are rounded at once at most, each 8 bytes several times over."""
+"""Weights that are rounded at once if there are several trials, each 8 bytes several times over."""
 OBSERVER = "second-order"
 """What chose the scale, as the plan calls it."""
 _DATA, _WEIGHT = 0, 1
@@ -252,7 +253,7 @@ class _Trial:
         What is rounded is the weight that is best in real numbers on the quantized inputs.
         """
         _, cross, moments = self.fit
-        groups, outputs, count = self.weight.shape
+        count = self.weight.shape[2]
         mean = np.trace(moments, axis1=1, axis2=2)[:, None, None] / count
         ridge = np.where(mean > 0, damping * mean, 1.0) * np.eye(count)
         damped = moments + ridge
@@ -262,18 +263,31 @@ class _Trial:
         own = np.asarray(self.config.scale, np.float32)
         zooms = POWERS if self.config.grid.power_of_two else ZOOMS
         scales = np.stack([zoomed(self.config, own, zoom) for zoom in zooms])
-        levels = [self._levels(scale) for scale in scales]
-        found = Turns.of(damped, 0.0).round(
-            np.tile(aim, (1, len(zooms), 1)), _beside(levels, outputs)
-        )
-        off = found - np.tile(aim, (1, len(zooms), 1))
-        errors = np.einsum("goi,goi->go", off @ damped, off).reshape(groups, len(zooms), outputs)
-        best = self._least(errors)
+        turns = Turns.of(damped, 0.0)
+        some = max(_MANY // max(self.weight.size, 1), 1)
+        parts = (scales[at : at + some] for at in range(0, len(scales), some))
+        errors = [self._errors(turns, aim, damped, part) for part in parts]
+        best = self._least(np.concatenate(errors, axis=1))
         scale = np.take_along_axis(scales, self._by_scale(best)[None], axis=0)[0]
-        candidates = found.reshape(groups, len(zooms), outputs, count)
-        rounded = np.take_along_axis(candidates, best[:, None, :, None], axis=1)[:, 0]
         scale = np.asarray(scale, np.float32)
-        return _Found(scale, descend(rounded, wanted, damped, self._levels(scale)))
+        levels = self._levels(scale)
+        return _Found(scale, descend(turns.round(aim, levels), wanted, damped, levels))
+
+    def _errors(self, turns: Turns, aim: Doubles, damped: Doubles, scales: Scales) -> Doubles:
+        """Return the error of each output with each of some scales: ``[groups, scales, outputs]``.
+
+        Args:
+            turns: Of the damped moments.
+            aim: The weight to be rounded.
+            damped: The damped moments.
+            scales: One for each trial, along the first axis.
+        """
+        groups, outputs, _ = self.weight.shape
+        levels = _beside([self._levels(scale) for scale in scales], outputs)
+        wide = np.tile(aim, (1, len(scales), 1))
+        off = turns.round(wide, levels) - wide
+        errors = np.einsum("goi,goi->go", off @ damped, off)
+        return np.asarray(errors.reshape(groups, len(scales), outputs))
 
     def _least(self, errors: Doubles) -> npt.NDArray[np.intp]:
         """Return which scale is best: ``[groups, outputs]`` of ``[groups, scales, outputs]``.
