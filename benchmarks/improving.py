@@ -9,7 +9,8 @@ CIFAR images or 200 of ImageNet calibrate, without labels; the settings are the 
 model; the 5,000 or 300 test images are looked at once. Other tools run in environments of their
 own, each by its script in ``benchmarks/peers``, and give a QDQ model that is run in the same way.
 
-``--repvgg FILE`` adds a re-parameterised net that ``benchmarks/repvgg.py`` trains.
+``--repvgg FILE`` adds a re-parameterised net that ``benchmarks/repvgg.py`` trains. ``--images 32``
+calibrates on as many.
 """
 
 from __future__ import annotations
@@ -139,7 +140,9 @@ def float_right(model: ZooModel, path: Path) -> npt.NDArray[np.bool_]:
     return right(path, images_of(model)[1])
 
 
-def by_intact(model: ZooModel, path: Path, bits: str, method: str, folder: Path) -> Path:
+def by_intact(
+    model: ZooModel, path: Path, bits: str, method: str, folder: Path, images: int | None
+) -> Path:
     """Quantize with a preset, or with passes joined by ``+``; return the deployed model."""
     options = dict(WIDTHS[bits])
     target = options.get("target", "onnxruntime")
@@ -151,9 +154,9 @@ def by_intact(model: ZooModel, path: Path, bits: str, method: str, folder: Path)
         options["preset"] = method
     else:
         options["improve"] = method.split("+")
-    calibration = images_of(model)[0]
+    calibration = images_of(model)[0].arrays[:images]
     result = intact.quantize(
-        path, {"image": calibration.arrays}, output=folder / "out", formats=["onnx_qdq"], **options
+        path, {"image": calibration}, output=folder / "out", formats=["onnx_qdq"], **options
     )
     for each in result.improvements:
         record = each.improvement
@@ -166,14 +169,22 @@ def by_intact(model: ZooModel, path: Path, bits: str, method: str, folder: Path)
     return folder / "out" / result.deployed_file
 
 
-def by_peer(python: str, name: str, path: Path, bits: str, model: ZooModel, folder: Path) -> Path:
+def by_peer(
+    python: str,
+    name: str,
+    path: Path,
+    bits: str,
+    model: ZooModel,
+    folder: Path,
+    images: int | None,
+) -> Path:
     """Quantize with another tool in its environment; return the QDQ model that it wrote.
 
     Raises:
         RuntimeError: It failed; the last line that it printed.
     """
     samples = folder / "calibration.npy"
-    np.save(samples, images_of(model)[0].arrays)
+    np.save(samples, images_of(model)[0].arrays[:images])
     written = folder / "peer.onnx"
     tool, _, method = name.partition(":")
     arguments = [str(PEERS / f"{tool}.py"), str(path), str(samples), str(written), bits, method]
@@ -186,7 +197,14 @@ def by_peer(python: str, name: str, path: Path, bits: str, model: ZooModel, fold
     return written
 
 
-def measure(model: ZooModel, path: Path, bits: str, method: str, peers: Mapping[str, str]) -> Cell:
+def measure(
+    model: ZooModel,
+    path: Path,
+    bits: str,
+    method: str,
+    peers: Mapping[str, str],
+    images: int | None,
+) -> Cell:
     """Make one model and run it."""
     tool = method.partition(":")[0]
     with tempfile.TemporaryDirectory() as name:
@@ -195,9 +213,9 @@ def measure(model: ZooModel, path: Path, bits: str, method: str, peers: Mapping[
         start = time.perf_counter()
         try:
             if tool in peers:
-                made = by_peer(peers[tool], method, path, bits, model, folder)
+                made = by_peer(peers[tool], method, path, bits, model, folder, images)
             else:
-                made = by_intact(model, path, bits, method, folder)
+                made = by_intact(model, path, bits, method, folder, images)
         except (RuntimeError, intact.IntactError) as error:
             return Cell(model.name, bits, method, 0, 0, 0, 0, 0, str(error))
         seconds = time.perf_counter() - start
@@ -234,6 +252,7 @@ def main() -> None:
     parser.add_argument("--presets", default="fast,balanced,best")
     parser.add_argument("--peers", default="", help="TOOL[:METHOD]=PYTHON,...")
     parser.add_argument("--repvgg", type=Path)
+    parser.add_argument("--images", type=int, help="how many calibrate, if fewer")
     parser.add_argument("--json", type=Path, help="where the cells are written, too")
     given = parser.parse_args()
     listed = [part.rsplit("=", 1) for part in given.peers.split(",") if part]
@@ -243,7 +262,7 @@ def main() -> None:
     for model, path in chosen([each for each in given.models.split(",") if each], given.repvgg):
         for bits in given.bits.split(","):
             for method in methods:
-                cells.append(measure(model, path, bits, method, peers))
+                cells.append(measure(model, path, bits, method, peers, given.images))
                 print(cells[-1], flush=True)
                 if given.json is not None:
                     given.json.write_text(json.dumps([asdict(each) for each in cells], indent=1))
