@@ -21,6 +21,7 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 import numpy.typing as npt
+import onnx_ir as ir
 
 from intact.calibrate.scales.bias import rescale_bias
 from intact.config import QuantState, TensorQuantConfig
@@ -35,6 +36,7 @@ from intact.numerics.metrics import decibels
 from intact.numerics.second_order import Levels, Turns, descend, squared_error
 from intact.plan import QuantizedGraph, QuantPoint
 from intact.plan.gains import Gain, Report, unreported
+from intact.program.lower.chains import Points
 
 MOST_SAMPLES = 512
 ZOOMS = tuple(1 - step / 40 for step in range(21))
@@ -82,38 +84,58 @@ def refine_rounding(
     plan = plan.copy()
     walk, moments = Walk(plan, samples, most=most, threads=threads), LastMoments()
     for stop in walk:
-        rounding = _Rounding.of(plan, walk, stop)
-        if rounding is not None:
-            rounding.apply(moments, report)
+        site = RoundingSite.of(plan, walk.points, stop.node)
+        found = None if site is None else site.rounded(*site.moments(walk.points, stop, moments))
+        if site is None or found is None:
+            continue
+        is_kept = found.is_better and _keep(plan, walk.points, site, found)
+        report(Gain(str(stop.node.name), found.before, found.after, is_kept))
     return plan
 
 
-@dataclass(frozen=True)
-class _Rounding:
-    """The rounding of one layer.
+class Rounded(msgspec.Struct, frozen=True):
+    """How the weight of a layer is rounded.
 
     Attributes:
-        plan: Changed by it.
-        walk: Goes on with what was changed.
+        scale: Of the weight, ``[]`` or ``[channels]``.
+        weight: The numbers that its integers stand for, shaped as it is stored.
+        shift: What its bias moves by, shaped like it, so that the means of results stay; None
+            where the bias is not changed.
+        before: Signal to noise of the layer's result on held-out samples by the plan, dB.
+        after: The same with this weight.
+    """
+
+    scale: Scales
+    weight: Doubles
+    shift: Doubles | None
+    before: float
+    after: float
+
+    @property
+    def is_better(self) -> bool:
+        """Whether it is better than rounding to nearest with the plan's scale."""
+        return self.after > self.before
+
+
+@dataclass(frozen=True)
+class RoundingSite:
+    """A layer whose weight may be rounded.
+
+    Attributes:
         layer: The layer.
         weight: Where its weight is quantized.
         bias: Where its bias is, if that is in integers and may be changed.
-        stop: Its inputs.
     """
 
-    plan: QuantizedGraph
-    walk: Walk
     layer: Layer
     weight: QuantPoint
     bias: QuantPoint | None
-    stop: Stop
 
     @staticmethod
-    def of(plan: QuantizedGraph, walk: Walk, stop: Stop) -> _Rounding | None:
-        """Return the rounding of a node; None where its weight is not to be changed."""
-        node = stop.node
+    def of(plan: QuantizedGraph, points: Points, node: ir.Node) -> RoundingSite | None:
+        """Return the site of a node; None where its weight is not to be changed."""
         name = str(node.name)
-        weight = walk.points.at_input.get((name, _WEIGHT))
+        weight = points.at_input.get((name, _WEIGHT))
         if weight is None or not is_free(plan, node, _WEIGHT, weight):
             return None
         layer = Layer.of(plan.graph, node)
@@ -121,51 +143,70 @@ class _Rounding:
         if layer is None or axis not in (None, output_channel_axis(node)):
             return None
         slot = bias_slot(node)
-        bias = None if slot is None else walk.points.at_input.get((name, slot))
+        bias = None if slot is None else points.at_input.get((name, slot))
         is_own = bias is not None and bias.config.state is QuantState.PASSIVE
         is_whole = layer.bias is not None and layer.bias.size == layer.outputs
         is_added = node.attributes.get_float("beta", 1.0) != 0
-        return _Rounding(
-            plan, walk, layer, weight, bias if is_own and is_whole and is_added else None, stop
-        )
+        return RoundingSite(layer, weight, bias if is_own and is_whole and is_added else None)
 
-    def apply(self, moments: LastMoments, report: Report) -> None:
-        """Choose scale and integers, and write them into the plan if they are better."""
+    def moments(
+        self, points: Points, stop: Stop, last: LastMoments
+    ) -> tuple[Moments | None, Moments | None]:
+        """Count its inputs: of the samples that it is fitted on, and of the others.
+
+        Args:
+            points: Of the plan that the walk runs.
+            stop: The walk at its node.
+            last: What was counted last.
+
+        Returns:
+            Twice None where the windows of the layer are not known.
+        """
         value = self.layer.node.inputs[_DATA]
-        stops = zip(self.stop.in_float, self.stop.quantized, strict=True)
+        stops = zip(stop.in_float, stop.quantized, strict=True)
         pairs = [(a[value], b[value]) for a, b in stops if value is not None and value in a]
-        end = self.walk.points.at_input.get((str(self.layer.node.name), _DATA))
+        end = points.at_input.get((str(self.layer.node.name), _DATA))
         try:
-            fit, held_out = moments.of(self.layer, end, pairs)
+            return last.of(self.layer, end, pairs)
         except Unsupported:
-            return
+            return None, None
+
+    def rounded(self, fit: Moments | None, held_out: Moments | None) -> Rounded | None:
+        """Choose scale and integers; None where nothing could be tried.
+
+        Args:
+            fit: Of the samples that decide what is tried.
+            held_out: Of those that decide what is best.
+        """
+        if fit is None or held_out is None:
+            return None
         if not (fit.count and held_out.count and fit.is_finite() and held_out.is_finite()):
-            return
-        trial = _Trial.of(
-            self.layer, self.weight.config, fit, held_out, centred=self.bias is not None
-        )
+            return None
+        is_centred = self.bias is not None
+        trial = _Trial.of(self.layer, self.weight.config, fit, held_out, centred=is_centred)
         best = trial.best()
         if np.isneginf(best.after):
-            return  # nothing could be tried
-        is_kept = best.is_better and self._keep(trial, best, fit + held_out)
-        report(Gain(str(self.layer.node.name), best.before, best.after, is_kept))
-
-    def _keep(self, trial: _Trial, best: _Found, seen: Moments) -> bool:
-        """Write what was found into the plan; tell whether that was possible."""
-        config = self.weight.config
-        config.set_params(best.scale, config.offset)
-        config.observer = OBSERVER
-        rescale_bias(self.plan, self.layer.node)
-        if not np.array_equal(np.asarray(config.scale), best.scale):
-            return False  # raised for the bias: nearest at that scale
-        points = self.walk.points
+            return None
         weight = self.layer.stored(trial.unfolded(best.rounded))
-        bake(self.plan, points, self.weight, QuantState.BAKED, weight)
-        if self.bias is not None and self.layer.bias is not None:
-            shift = trial.shift(best.rounded, seen).reshape(self.layer.bias.shape)
-            bias = self.layer.bias.astype(np.float64) + shift
-            bake(self.plan, points, self.bias, QuantState.PASSIVE_BAKED, bias)
-        return True
+        shift = None
+        if is_centred and self.layer.bias is not None:
+            shift = trial.shift(best.rounded, fit + held_out).reshape(self.layer.bias.shape)
+        return Rounded(best.scale, weight, shift, best.before, best.after)
+
+
+def _keep(plan: QuantizedGraph, points: Points, site: RoundingSite, found: Rounded) -> bool:
+    """Write what was found into the plan; tell whether that was possible."""
+    config = site.weight.config
+    config.set_params(found.scale, config.offset)
+    config.observer = OBSERVER
+    rescale_bias(plan, site.layer.node)
+    if not np.array_equal(np.asarray(config.scale), found.scale):
+        return False  # raised for the bias: nearest at that scale
+    bake(plan, points, site.weight, QuantState.BAKED, found.weight)
+    if site.bias is not None and site.layer.bias is not None and found.shift is not None:
+        bias = site.layer.bias.astype(np.float64) + found.shift
+        bake(plan, points, site.bias, QuantState.PASSIVE_BAKED, bias)
+    return True
 
 
 class _Found(msgspec.Struct, frozen=True):
@@ -182,11 +223,6 @@ class _Found(msgspec.Struct, frozen=True):
     rounded: Doubles
     before: float = 0.0
     after: float = 0.0
-
-    @property
-    def is_better(self) -> bool:
-        """Whether it is better than rounding to nearest with the plan's scale."""
-        return self.after > self.before
 
 
 @dataclass(frozen=True)
