@@ -255,7 +255,9 @@ def search_quantize_strategy(
         IntactError: As of `intact.search_strategy`.
     """
     target = _target(hardware)
-    found = search_strategy(graph, dataset, target=target, **{"sampler": "greedy", **options})
+    found = search_strategy(
+        graph, dataset, target=target, **{"sampler": "greedy", "preset": "fast", **options}
+    )
     return found.strategy, found.score
 
 

@@ -49,6 +49,7 @@ from intact.search.logs.log import Log, LogSettings, TrialRecorder, choose, read
 from intact.search.loop import Search, SearchProgress, warning_lines
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
+from intact.search.roundings import Roundings, beside
 from intact.search.samplers import make_sampler
 from intact.search.space import Candidate, Space
 from intact.search.strategy import Strategy
@@ -152,6 +153,8 @@ def search(options: SearchOptions) -> FoundStrategy:
     )
     setup = Setup.of(space, method, options, deployment, preprocess)
     course = _Course(options, budget, path, models.shapes)
+    course.affordable(setup)
+    setup = setup.rounded(options, path)
     found = course.run(setup, scored)
     result = setup.result(found.best.candidate, course.told(found), options.mask)
     result.recipe = recipe_of("search", options, result, target=target_named(target))
@@ -169,7 +172,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         setup.cost,
         course.path,
         found.was_stopped,
-        tuple(course.remarks(found, setup.space)),
+        tuple(course.remarks(found, setup)),
     )
 
 
@@ -196,7 +199,8 @@ def replay(options: ReplayOptions) -> Result:
         raise SearchError(
             f"{log}: trial {options.trial} has no strategy", remedy="choose another trial"
         )
-    plan = entry.strategy.plan(graph, described)
+    roundings = Roundings.load(beside(Path(log))) if entry.strategy.rounded else None
+    plan = entry.strategy.plan(graph, described, roundings=roundings)
     found_by = f"trial {entry.search.trial} of {Path(log).name}"
     plan.provenance = plan.provenance.searched(found_by)
     sample = draw_sample(plan, None)
@@ -272,6 +276,7 @@ class _Course:
             threads=threads,
             cache_bytes=_CACHE_BYTES // workers,
             session_bytes=_SESSION_BYTES // workers,
+            roundings=setup.rounding.roundings,
         )
         pool = make_pool(
             trial_data,
@@ -284,6 +289,8 @@ class _Course:
             goal = self._goal(trial_data.objective, pool.float_score, setup)
             settings = self._settings(trial_data, goal)
             with _written(self.path, settings, resume=self.options.resume) as log:
+                if log is not None and setup.rounding.roundings.found:
+                    setup.rounding.roundings.save(beside(log.path))
                 if log is not None:  # what was timed then holds: the search goes on as it began
                     cost.known.update({each.candidate: each.cost for each in log.trials})
                 search = Search(
@@ -302,9 +309,11 @@ class _Course:
                 best, pool.float_score, search.progress, trial_data.objective, was_stopped, doubts
             )
 
-    def remarks(self, found: _Found, space: Space) -> Iterator[str]:
+    def remarks(self, found: _Found, setup: Setup) -> Iterator[str]:
         """Yield what may surprise."""
-        base = _trial_of(found.progress, space.default)
+        base = _trial_of(found.progress, setup.space.default)
+        if setup.rounding.remark:
+            yield setup.rounding.remark
         yield from found.doubts
         yield from warning_lines(
             found.progress, found.best, base, found.objective.kind, self.options.max_drop
@@ -322,6 +331,14 @@ class _Course:
             float_score, base_cost, max_drop=options.max_drop, max_cost=options.max_cost, **limits
         )
 
+    def affordable(self, setup: Setup) -> None:
+        """Refuse a limit of the cost that no candidate holds, before weights are rounded.
+
+        Raises:
+            UsageError: There is none so cheap.
+        """
+        self.limits(0.0, setup.cost.of(setup.space.default), least_cost=_least_cost(setup.cost))
+
     def told(self, found: _Found) -> str:
         """Return what the plan says of where it comes from."""
         score = found.objective.shown(found.best.score)
@@ -336,7 +353,7 @@ class _Course:
             float_score,
             cost.of(setup.space.default),
             min_score=None if least is None else objective.shown(least),
-            least_cost=0.0 if cost.measure is not None else cost.lowest(),
+            least_cost=_least_cost(cost),
             highest_score=math.inf if objective.row.rows is None else objective.row.highest,
         )
 
@@ -353,8 +370,14 @@ class _Course:
             method=repr(trial_data.method),
             options=objective_options(trial_data.objective)
             | shape_options(self.shapes)
-            | value_options(self.options.input_value),
+            | value_options(self.options.input_value)
+            | ({"rounding": rounded} if (rounded := trial_data.roundings.hash) else {}),
         )
+
+
+def _least_cost(cost: CostModel) -> float:
+    """Return what no candidate undercuts."""
+    return 0.0 if cost.measure is not None else cost.lowest()
 
 
 def _trial_of(progress: SearchProgress, candidate: Candidate) -> Trial | None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,6 +20,7 @@ from intact.flow.calibration import Deployment
 from intact.flow.latency import latencies
 from intact.flow.result import Result, check_output
 from intact.flow.samples import open_fed
+from intact.flow.search_rounding import Rounding, is_rounded, rounding_of
 from intact.flow.sources import QuantizedSource, open_source, original_of
 from intact.flow.values import Values, refuse_nothing_to_do, with_values
 from intact.formats.onnx_qdq.run import QdqRuntime
@@ -91,6 +92,7 @@ class Setup:
         shapes: Those of most samples, where the model leaves them open.
         threads: In all; 0 takes all cores.
         notes: Of the comparison of the graph with the given model.
+        rounding: Of weights with few bits.
     """
 
     space: Space
@@ -104,6 +106,7 @@ class Setup:
     shapes: Mapping[str, tuple[int, ...]]
     threads: int
     notes: tuple[Note, ...] = ()
+    rounding: Rounding = field(default_factory=Rounding)
 
     @staticmethod
     def of(
@@ -174,6 +177,27 @@ class Setup:
             compared.notes,
         )
 
+    def rounded(self, options: SearchOptions, log: Path | None) -> Setup:
+        """Round weights of few bits, if the preset says so.
+
+        Args:
+            options: As a call gave them.
+            log: Where trials are written.
+        """
+        if not is_rounded(self.space.plan.target, options.preset):
+            return self
+        found = rounding_of(
+            self.planner,
+            self.space,
+            self.samples,
+            log=log if options.resume else None,
+            threads=self.threads,
+            progress=options.progress,
+        )
+        known = found.roundings
+        planner = Planner(self.planner.space, self.statistics, self.method, known)
+        return replace(self, planner=planner, rounding=found)
+
     def result(self, candidate: Candidate, found_by: str, mask: str | None) -> Result:
         """Realize a candidate: as `intact.quantize` would have, given its widths.
 
@@ -186,7 +210,7 @@ class Setup:
         structure = build_plan(plan.graph, plan.target, self.space.requests(candidate))
         needed = dict.fromkeys((*self.samples.specs, *required_tensors(structure)))
         known = self.statistics.only(needed)
-        found = assign(structure, known, self.method)
+        found = self.rounding.roundings.apply(assign(structure, known, self.method))
         fed = self.samples.feeding
         found.provenance = (
             found.provenance.searched(found_by)

@@ -272,6 +272,12 @@ class SearchOptions(
         "nsga2.",
     )
     seed: int = option(Whole(least=0), 0, "Seed of samplers that draw at random.")
+    preset: str | None = option(
+        Name("fast, balanced or best", ("fast", "balanced", "best")),
+        None,
+        "Whether weights of 6 bits or fewer get refined rounding, once for each layer and width "
+        "before the first trial: fast leaves it out; left out, the target's.",
+    )
     widths: Sequence[int] | None = option(
         Numbers("widths, for instance 4,8", "N[,N...]", whole=True),
         None,

@@ -38,6 +38,7 @@ from intact.plan.build import structured
 from intact.plan.schemes import config_from_scheme
 from intact.plan.signs import signs_of
 from intact.plan.widths import Missing, missing_operator, operator_notes, width_notes
+from intact.search.roundings import Roundings
 from intact.search.space import FLOAT, Candidate, Space
 from intact.search.strategy import WIDEST_CODES, Strategy, Threshold, has_integers
 from intact.search.strategy import threshold_of as threshold_of_scale
@@ -341,17 +342,25 @@ class Planner:
         space: All candidates.
         statistics: Of the tensors that `required` lists.
         method: The threshold methods.
+        roundings: Weights that are rounded already; None rounds all to nearest.
 
     Raises:
         CalibrationError: The statistics belong to another model.
     """
 
-    def __init__(self, space: Space, statistics: Statistics, method: Method) -> None:
+    def __init__(
+        self,
+        space: Space,
+        statistics: Statistics,
+        method: Method,
+        roundings: Roundings | None = None,
+    ) -> None:
         if statistics.model_hash != space.plan.graph.hash:
             raise CalibrationError(
                 "the statistics belong to another model", remedy="collect them again"
             )
         self.space = space
+        self._roundings = roundings or Roundings()
         self._statistics = statistics
         self._method = method
         self._memo = Memo()
@@ -369,7 +378,8 @@ class Planner:
         """Make the calibrated plan of a candidate; it shares nothing with other plans.
 
         It equals ``assign(build_plan(graph, target, space.requests(candidate)), ...)`` in every
-        config, decision and note, and in its provenance.
+        config, decision and note, and in its provenance; `Roundings.apply` to that where there are
+        rounded weights: these differ in scale, integers and bias.
 
         Raises:
             UsageError: The candidate does not belong to the space.
@@ -384,11 +394,13 @@ class Planner:
         plan = structure.moved(self._grids, widths)
         plan.notes = (*self._general, *self._width_notes(structure, widths), *plan.notes)
         points = structure.points_of(plan)
-        return assign_own(plan, points, self._statistics, self._method, None, self._memo)
+        found = assign_own(plan, points, self._statistics, self._method, None, self._memo)
+        return self._roundings.apply(found)
 
     def strategy(self, plan: QuantizedGraph) -> Strategy:
         """Extract the strategy of a candidate's plan, with the thresholds that the methods gave."""
-        return Strategy.of(plan, dict(self._thresholds(plan)))
+        scaled = self._roundings.without(plan)
+        return Strategy.of(scaled, dict(self._thresholds(scaled)), self._roundings.named(plan))
 
     def _thresholds(self, plan: QuantizedGraph) -> Iterator[tuple[str, Threshold]]:
         """Yield what the methods gave for each tensor that is quantized somewhere."""

@@ -2,7 +2,8 @@
 
 Source: [tvm], "Log Format". A plan with scales converts to a strategy, and the strategy to the same
 plan again, bit for bit and without data: from its scales, or where it has none from its thresholds
-(see `threshold_of` for the formula).
+(see `threshold_of` for the formula). Weights that were not rounded to nearest are named, and lie in
+a file beside the log.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from intact.numerics.affine_params import QuantParams
 from intact.plan import Direction, Overrides, QuantizedGraph, TensorEnd, build_plan
 from intact.plan.given_scales import GIVEN
 from intact.plan.topology import decide, kept_float_entry
+from intact.search.roundings import Roundings
 from intact.targets import Target
 
 Threshold: TypeAlias = float | list[float]
@@ -153,6 +155,8 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
         zero_points: By the end that owns a scale, where codes are unsigned or asymmetric. Their
             sign bit is 0 and the threshold is the width of the range. Elsewhere the sign bit is 1.
         methods: The threshold methods.
+        rounded: The weights that are rounded otherwise than to nearest: the hash of each by its end
+            (`intact.search.roundings`).
     """
 
     model_hash: str
@@ -162,14 +166,20 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     scales: dict[str, Threshold] = {}
     zero_points: dict[str, Code | list[Code]] = {}
     methods: Methods = Methods()
+    rounded: dict[str, str] = {}
 
     @staticmethod
-    def of(plan: QuantizedGraph, thresholds: Mapping[str, Threshold] | None = None) -> Strategy:
+    def of(
+        plan: QuantizedGraph,
+        thresholds: Mapping[str, Threshold] | None = None,
+        rounded: Mapping[str, str] | None = None,
+    ) -> Strategy:
         """Extract the strategy of a plan.
 
         Args:
             plan: With scales, made from a float model.
             thresholds: What the methods gave (`Planner.thresholds`); None for those of the scales.
+            rounded: The rounded weights that are put into the plan (`Roundings.named`).
 
         Raises:
             PlanError: An end has no scale, or the plan holds integers of an imported quantized
@@ -206,10 +216,15 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             methods=Methods(
                 plan.provenance.method or GIVEN, plan.provenance.weight_method or GIVEN
             ),
+            rounded=dict(rounded or {}),
         )
 
     def plan(
-        self, graph: Graph, target: Target, overrides: Overrides | None = None
+        self,
+        graph: Graph,
+        target: Target,
+        overrides: Overrides | None = None,
+        roundings: Roundings | None = None,
     ) -> QuantizedGraph:
         """Make the plan of the strategy; no data are needed.
 
@@ -220,9 +235,11 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             graph: The normalized model.
             target: The hardware.
             overrides: The user's other overrides.
+            roundings: Those that it names, of the file beside the log.
 
         Raises:
-            PlanError: The strategy belongs to another model, or does not fit the target.
+            PlanError: The strategy belongs to another model, or does not fit the target, or a
+                rounded weight that it names is missing.
         """
         if self.model_hash != graph.hash:
             raise PlanError(
@@ -241,7 +258,7 @@ class Strategy(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
                 config.observer = self.methods.weights if is_weight else self.methods.activations
         methods = self.methods
         plan.provenance = plan.provenance.calibrated(methods.activations, methods.weights)
-        return plan
+        return (roundings or Roundings()).restore(plan, self.rounded)
 
     def _requests(self, graph: Graph, target: Target, overrides: Overrides) -> Overrides:
         """Convert the strategy to overrides of the target."""

@@ -19,11 +19,12 @@ from intact.search.logs.settings import Count, LogSettings
 from intact.search.strategy import Strategy
 from intact.search.trial import Executor, Measured, State, Trial
 
-LOG_VERSION = 2
+LOG_VERSION = 3
 
-READ_VERSIONS = (1, LOG_VERSION)
+READ_VERSIONS = (1, 2, LOG_VERSION)
 
-"""Version 1 has no ``scales``: its thresholds are those of the places that own a scale."""
+"""Version 1 has no ``scales``: its thresholds are those of the places that own a scale. Versions 1
+and 2 have no ``rounded``: all weights are rounded to nearest."""
 
 Choice: TypeAlias = Annotated[int, msgspec.Meta(ge=2, le=32)]
 

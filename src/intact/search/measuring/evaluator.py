@@ -209,7 +209,9 @@ class Evaluator:
 
     def __init__(self, trial_data: TrialData, *, threads: int = 0) -> None:
         self.data = trial_data
-        self.planner = Planner(trial_data.space, trial_data.statistics, trial_data.method)
+        self.planner = Planner(
+            trial_data.space, trial_data.statistics, trial_data.method, trial_data.roundings
+        )
         budgets = {"cache_bytes": trial_data.cache_bytes, "session_bytes": trial_data.session_bytes}
         given = {name: size for name, size in budgets.items() if size is not None}
         self._simulator = PiecewiseSimulator(trial_data.space.plan.graph, **given)

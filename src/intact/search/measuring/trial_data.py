@@ -30,6 +30,7 @@ from intact.search.measuring.objective import (
     has_classes,
 )
 from intact.search.measuring.stopping import ERROR
+from intact.search.roundings import Roundings
 from intact.search.space import Space
 
 
@@ -203,6 +204,7 @@ class TrialData:
         error: Probability of stopping a trial wrongly; 0 stops only where the result is certain.
         cache_bytes: Limit of the executor's cache of activations; None for its default.
         session_bytes: Limit of its compiled pieces; None for its default.
+        roundings: Weights that are rounded already.
     """
 
     space: Space
@@ -215,6 +217,7 @@ class TrialData:
     error: float = ERROR
     cache_bytes: int | None = None
     session_bytes: int | None = None
+    roundings: Roundings = field(default_factory=Roundings)
 
     @property
     def samples(self) -> int:
@@ -261,6 +264,7 @@ class TrialData:
         error: float = ERROR,
         cache_bytes: int | None = None,
         session_bytes: int | None = None,
+        roundings: Roundings | None = None,
     ) -> TrialData:
         """Read the samples, shuffle them, and run the float model over them once.
 
@@ -277,6 +281,7 @@ class TrialData:
             error: See the class.
             cache_bytes: See the class.
             session_bytes: See the class.
+            roundings: See the class.
 
         Raises:
             DataError: The samples do not fit the model, exceed ``max_bytes``, have labels that are
@@ -318,6 +323,7 @@ class TrialData:
             error,
             cache_bytes,
             session_bytes,
+            roundings or Roundings(),
         )
 
     def save(self, folder: Path) -> None:

@@ -2,7 +2,8 @@
 
 Nothing is pickled. ``model.onnx`` is the normalized model and ``statistics.npz`` the statistics.
 The samples and float outputs of all chunks are concatenated in ``NUMBER.npy`` files, which are
-memory-mapped when read. ``trial_data.json`` holds the rest.
+memory-mapped when read, as are weights that are rounded already, in ``rounding.npz``.
+``trial_data.json`` holds the rest.
 """
 
 from __future__ import annotations
@@ -27,12 +28,14 @@ from intact.graph.files.regular import read_file
 from intact.plan import Overrides, TensorEnd, build_plan
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import Chunk, TrialData
+from intact.search.roundings import Roundings
 from intact.search.space import Group, GroupKind, Space
 from intact.targets import target_from_json, target_to_json
 
-VERSION = 1
+VERSION = 2
 
 _MODEL, _STATISTICS, _REST = "model.onnx", "statistics.npz", "trial_data.json"
+_ROUNDINGS = "rounding.npz"
 
 
 class _Group(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,6 +120,7 @@ def save_trial_data(trial_data: TrialData, folder: Path) -> None:
     space, write = trial_data.space, _Writer(folder)
     trial_data.space.plan.graph.save(folder / _MODEL)
     (folder / _STATISTICS).write_bytes(trial_data.statistics.to_bytes())
+    trial_data.roundings.save(folder / _ROUNDINGS)
     overrides = space.overrides
     chunks = trial_data.chunks
     labels = [chunk.labels for chunk in chunks if chunk.labels is not None]
@@ -206,6 +210,7 @@ def _decoded(document: _Document, folder: Path) -> TrialData:
         document.error,
         document.cache_bytes,
         document.session_bytes,
+        Roundings.load(folder / _ROUNDINGS),
     )
 
 

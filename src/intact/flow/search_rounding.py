@@ -1,0 +1,156 @@
+"""Weights of few bits in a search: rounded by second moments before the first trial.
+
+Each weight is rounded once for each of its widths that are few, on the inputs that its layer gets
+where everything has the widest integers: what the layers before it lose in a candidate is not made
+good. All trials then share these integers. Where a search is resumed they are read from the file
+beside its log.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+import numpy as np
+from threadpoolctl import threadpool_limits
+
+from intact.data.progress import Progress, begin
+from intact.data.stream import Samples
+from intact.errors import ConfigError
+from intact.improve.presets import FEW_BITS, Preset, Weakness, passes_of
+from intact.improve.refine.moments import LastMoments
+from intact.improve.refine.rounding import MOST_SAMPLES, OBSERVER, Rounded, RoundingSite
+from intact.improve.refine.walk import Stop, Walk
+from intact.plan import QuantizedGraph
+from intact.program.lower.chains import Points
+from intact.search.plans import Planner
+from intact.search.roundings import Place, RoundedWeight, Roundings, beside
+from intact.search.space import FLOAT, Candidate, GroupKind, Space
+from intact.targets import Target
+
+
+@dataclass(frozen=True)
+class Rounding:
+    """The rounding of a search, done.
+
+    Attributes:
+        roundings: The weights that it is better for.
+        tried: At how many layers and widths it was tried.
+        seconds: How long that took.
+        was_read: They are those of the search that is resumed.
+    """
+
+    roundings: Roundings = field(default_factory=Roundings)
+    tried: int = 0
+    seconds: float = 0.0
+    was_read: bool = False
+
+    @property
+    def remark(self) -> str:
+        """What the user should know of it; "" for nothing."""
+        found = len(self.roundings.found)
+        if self.was_read:
+            return f"refined rounding of {found} weight(s) is that of the search before"
+        if not self.tried:
+            return ""
+        return (
+            f"weights of {FEW_BITS} bits or fewer have refined rounding: it is better at {found} "
+            f"of {self.tried} layers and widths, and took {self.seconds:.1f} s; --preset fast "
+            "leaves it out"
+        )
+
+
+def is_rounded(target: Target, preset: str | None) -> bool:
+    """Tell whether a preset rounds weights of few bits: that which is named, else the target's."""
+    level = Preset(preset or target.calibration.preset)
+    return "rounding" in passes_of(level, [Weakness.FEW_WEIGHT_BITS])
+
+
+def rounding_of(
+    planner: Planner,
+    space: Space,
+    samples: Samples,
+    *,
+    log: Path | None = None,
+    threads: int = 0,
+    progress: Progress | None = None,
+) -> Rounding:
+    """Round the weights of a search at their few widths.
+
+    Args:
+        planner: Without rounded weights.
+        space: The choices that are left; a part of the planner's.
+        samples: What the float model was observed on.
+        log: Of the search that is resumed; None for a new one.
+        threads: Threads inside one operator; 0 lets the runtime choose.
+        progress: Takes nodes done.
+    """
+    uniform = dict(_uniform(space))
+    if not uniform:
+        return Rounding()
+    if log is not None and beside(log).is_file():
+        return Rounding(Roundings.load(beside(log)), was_read=True)
+    begin(progress, "rounding weights")
+    start = time.perf_counter()
+    plans = {bits: planner.plan(candidate) for bits, candidate in uniform.items()}
+    widest = planner.plan(space.default)
+    # Threads of NumPy's own would change the order of sums.
+    with threadpool_limits(1, "blas"):
+        walk = Walk(widest, replace(samples, progress=progress), most=MOST_SAMPLES, threads=threads)
+        tried = dict(_tried(walk, plans))
+    found = {place: each for place, each in tried.items() if each is not None}
+    return Rounding(Roundings(found, OBSERVER), len(tried), time.perf_counter() - start)
+
+
+def _uniform(space: Space) -> Iterator[tuple[int, Candidate]]:
+    """Yield each of the few widths, with a candidate in which all weights that can have it do."""
+    weights = [group for group in space.groups if group.kind is GroupKind.WEIGHT]
+    few = {bits for group in weights for bits in group.choices if bits <= FEW_BITS}
+    for bits in sorted(few - {FLOAT}, reverse=True):
+        yield (
+            bits,
+            tuple(
+                bits if group.kind is GroupKind.WEIGHT and bits in group.choices else group.default
+                for group in space.groups
+            ),
+        )
+
+
+def _tried(
+    walk: Walk, plans: Mapping[int, QuantizedGraph]
+) -> Iterator[tuple[Place, RoundedWeight | None]]:
+    """Yield each weight at each of its few widths; None where rounding to nearest is better.
+
+    Moments of a layer's input are counted once for all its widths, and then dropped.
+    """
+    points, last = {bits: Points.of(plan) for bits, plan in plans.items()}, LastMoments()
+    for stop in walk:
+        for bits, plan in plans.items():
+            site = RoundingSite.of(plan, points[bits], stop.node)
+            if site is None or site.weight.config.bits != bits:
+                continue
+            found = _found(site, walk, stop, last)
+            yield Place(site.weight.end, bits), found
+
+
+def _found(site: RoundingSite, walk: Walk, stop: Stop, last: LastMoments) -> RoundedWeight | None:
+    found = site.rounded(*site.moments(walk.points, stop, last))
+    if found is None or not found.is_better:
+        return None
+    return _as_integers(site, found)
+
+
+def _as_integers(site: RoundingSite, found: Rounded) -> RoundedWeight | None:
+    config = site.weight.config
+    try:
+        config.set_params(found.scale, config.offset)
+    except ConfigError:  # not a scale of this grid
+        return None
+    codes = config.quantize(found.weight)
+    scale = np.asarray(config.scale, np.float32)
+    for array in (codes, scale, found.shift):
+        if array is not None:
+            array.setflags(write=False)
+    return RoundedWeight(scale, codes, found.shift)

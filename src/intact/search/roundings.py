@@ -1,0 +1,284 @@
+"""Weights of few bits that were rounded beforehand: once for each layer and width.
+
+All candidates share them, also in workers. They lie in a file beside the log: a logged strategy
+names those that it has.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.calibrate.scales.bias import rescale_bias
+from intact.config import QuantState, TensorQuantConfig
+from intact.data.archive import read_npz
+from intact.errors import DataError, IntactError, OutputError, PlanError
+from intact.graph import bias_slot
+from intact.plan import Note, NoteKind, QuantizedGraph, TensorEnd
+
+Array: TypeAlias = npt.NDArray[Any]
+
+SUFFIX = ".rounding.npz"
+"""Of the file beside a log."""
+_LIST = "list"
+
+
+@dataclass(frozen=True)
+class RoundedWeight:
+    """How a weight is rounded at one width.
+
+    Attributes:
+        scale: float32, ``[]`` or ``[channels]``.
+        codes: Integers, shaped as the weight is stored.
+        shift: float64, what the bias moves by, shaped like it; None leaves it as it is.
+    """
+
+    scale: Array
+    codes: Array
+    shift: Array | None = None
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of its numbers, in hexadecimal."""
+        digest = hashlib.sha256()
+        for array in self.arrays.values():
+            little = np.ascontiguousarray(array, array.dtype.newbyteorder("<"))
+            digest.update(json.dumps([little.dtype.str, array.shape]).encode())
+            digest.update(little.tobytes())
+        return digest.hexdigest()
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """Its arrays by name."""
+        shift = {} if self.shift is None else {"shift": self.shift}
+        return {"scale": self.scale, "codes": self.codes, **shift}
+
+
+class Place(NamedTuple):
+    """A weight at one width.
+
+    Attributes:
+        end: Where a layer reads it.
+        bits: The width.
+    """
+
+    end: TensorEnd
+    bits: int
+
+
+class Roundings:
+    """The rounded weights of a search.
+
+    Args:
+        found: By layer and width.
+        observer: What chose their scales, as plans call it.
+    """
+
+    def __init__(
+        self, found: Mapping[Place, RoundedWeight] | None = None, observer: str = ""
+    ) -> None:
+        self.found = dict(found or {})
+        self.observer = observer
+        self._ends = tuple(dict.fromkeys(place.end for place in self.found))
+
+    @cached_property
+    def hash(self) -> str:
+        """SHA-256 of all of them, in hexadecimal; "" where there are none."""
+        if not self.found:
+            return ""
+        rows = [[str(end), bits, each.hash] for (end, bits), each in self.found.items()]
+        return hashlib.sha256(json.dumps([self.observer, rows]).encode()).hexdigest()
+
+    def apply(self, plan: QuantizedGraph) -> QuantizedGraph:
+        """Put the integers of weights that are here into a plan with scales that is nobody else's.
+
+        A weight whose scale would have to be larger for its bias stays rounded to nearest.
+        """
+        for end in self._ends:
+            config = plan.configs.get(end)
+            known = None if config is None else self.found.get(Place(end, config.bits))
+            if config is not None and known is not None and not _misfit(plan, end, known):
+                self._put(plan, end, config, known)
+        return self._noted(plan)
+
+    def restore(self, plan: QuantizedGraph, names: Mapping[str, str]) -> QuantizedGraph:
+        """Put the integers that a strategy names into its plan, which has their scales.
+
+        Args:
+            plan: Nobody else's.
+            names: The hash of each, by the end.
+
+        Raises:
+            PlanError: They are not here, or do not fit.
+        """
+        for name, expected in names.items():
+            end = TensorEnd.parse(name)
+            config = plan.configs.get(end)
+            known = None if config is None else self.found.get(Place(end, config.bits))
+            if config is None or known is None or known.hash != expected:
+                raise PlanError(
+                    f"the rounded weight that the strategy has at {name!r} is not given",
+                    remedy=f"put the search's file *{SUFFIX} beside its log again",
+                )
+            reason = _misfit(plan, end, known)
+            if reason or not np.array_equal(np.asarray(config.scale), known.scale):
+                raise PlanError(
+                    f"the strategy's rounded weight at {name!r}: {reason or 'another scale'}",
+                    remedy="give the target and the options that were searched with",
+                )
+            self._bake(plan, end, config, known)
+        return self._noted(plan)
+
+    def without(self, plan: QuantizedGraph) -> QuantizedGraph:
+        """Copy a plan without the integers that `apply` put into it: it quantizes the floats."""
+        found = plan.copy()
+        for end in filter(plan.baked.__contains__, self._ends):
+            config = plan.configs[end]
+            owners = [end]
+            if self.found[Place(end, config.bits)].shift is not None:
+                owners.append(_bias(plan, end)[0])
+            for each in owners:
+                found.configs[each] = plan.configs[each].unbaked()
+                del found.baked[each]
+        return found
+
+    def named(self, plan: QuantizedGraph) -> dict[str, str]:
+        """Return the hashes of those that a plan has, by the end."""
+        places = (Place(end, plan.configs[end].bits) for end in self._ends if end in plan.baked)
+        return {str(place.end): self.found[place].hash for place in places}
+
+    def _put(
+        self, plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig, known: RoundedWeight
+    ) -> None:
+        node, before, observer = plan.graph.node(end.node), config.params, config.observer
+        config.set_params(known.scale, config.offset)
+        config.observer = self.observer
+        rescale_bias(plan, node)
+        if np.array_equal(np.asarray(config.scale), known.scale):
+            self._bake(plan, end, config, known)
+        elif before is not None:
+            config.set_params(*before)
+            config.observer = observer
+            rescale_bias(plan, node)
+
+    def _bake(
+        self, plan: QuantizedGraph, end: TensorEnd, config: TensorQuantConfig, known: RoundedWeight
+    ) -> None:
+        config.observer = self.observer
+        config.transition(QuantState.BAKED)
+        plan.baked[end] = known.codes
+        if known.shift is not None:
+            bias_end, bias_config, bias = _bias(plan, end)
+            values = bias.astype(np.float64) + known.shift
+            plan.baked[bias_end] = bias_config.quantize(values)
+            bias_config.transition(QuantState.PASSIVE_BAKED)
+
+    def _noted(self, plan: QuantizedGraph) -> QuantizedGraph:
+        count = sum(end in plan.baked for end in self._ends)
+        if not count:
+            return plan
+        message = f"the weights of {count} layer(s) are rounded by second moments of their inputs"
+        return plan.with_notes((Note(NoteKind.CALIBRATION, "", message),))
+
+    # ---- files -------------------------------------------------------------------------------
+
+    def save(self, path: Path) -> None:
+        """Write the file; it is there whole, or not at all.
+
+        Raises:
+            OutputError: It cannot be written.
+        """
+        arrays: dict[str, Array] = {}
+        rows = []
+        for number, ((end, bits), each) in enumerate(self.found.items()):
+            rows.append([str(end), bits])
+            arrays |= {f"{number}.{name}": array for name, array in each.arrays.items()}
+        listed = json.dumps({"observer": self.observer, "places": rows}).encode()
+        buffer = io.BytesIO()
+        np.savez(buffer, allow_pickle=False, **{_LIST: np.frombuffer(listed, np.uint8)}, **arrays)
+        partial = path.with_name(f"{path.name}.{os.getpid()}.part")
+        try:
+            partial.write_bytes(buffer.getbuffer())
+            partial.replace(path)
+        except OSError as error:
+            partial.unlink(missing_ok=True)
+            raise OutputError(
+                f"cannot write {path}: {error.strerror or error}",
+                remedy="give a log on a disk with room",
+            ) from error
+
+    @staticmethod
+    def load(path: Path) -> Roundings:
+        """Read a file that ``save`` wrote; its arrays are mapped into memory.
+
+        Raises:
+            DataError: It is missing or damaged.
+        """
+        try:
+            arrays = read_npz(path)
+            document = json.loads(arrays[_LIST].tobytes())
+            return Roundings(dict(_read(document["places"], arrays)), str(document["observer"]))
+        except IntactError:
+            raise
+        except Exception as error:  # of zipfile, json and numpy, a dozen unrelated classes
+            reason = str(error) or type(error).__name__
+            raise DataError(
+                f"{path}: cannot be read as rounded weights ({reason})",
+                remedy="search again, with a new log",
+            ) from error
+
+
+def beside(log: Path) -> Path:
+    """Return where the rounded weights of a log are."""
+    return log.with_suffix(SUFFIX)
+
+
+def _read(rows: Any, arrays: Mapping[str, Array]) -> Iterator[tuple[Place, RoundedWeight]]:
+    for number, (end, bits) in enumerate(rows):
+        scale, codes = arrays[f"{number}.scale"], arrays[f"{number}.codes"]
+        shift = arrays.get(f"{number}.shift")
+        if scale.dtype != np.float32 or codes.dtype.kind not in "iu" or codes.dtype.itemsize > 4:
+            raise ValueError(f"{scale.dtype} and {codes.dtype} at {end}")
+        if shift is not None and shift.dtype != np.float64:
+            raise ValueError(f"{shift.dtype} at {end}")
+        yield Place(TensorEnd.parse(end), int(bits)), RoundedWeight(scale, codes, shift)
+
+
+def _misfit(plan: QuantizedGraph, end: TensorEnd, known: RoundedWeight) -> str:
+    """Say why a weight cannot be put into a plan; "" where it can."""
+    config, graph = plan.configs[end], plan.graph
+    weight = graph.constant(graph.node(end.node).inputs[end.slot])
+    if config.state is not QuantState.ACTIVATED or len(config.group()) > 1:
+        return "it is not quantized by itself"
+    shapes = () if weight is None else (weight.shape, np.shape(config.scale))
+    if shapes != (known.codes.shape, known.scale.shape) or not known.codes.size:
+        return "another shape"
+    if known.codes.min() < config.quant_min or known.codes.max() > config.quant_max:
+        return "integers out of range"
+    return "" if known.shift is None else _misfit_of_bias(plan, end, known.shift)
+
+
+def _misfit_of_bias(plan: QuantizedGraph, end: TensorEnd, shift: Array) -> str:
+    slot = bias_slot(plan.graph.node(end.node))
+    owner = None if slot is None else plan.configs.get(TensorEnd.input(end.node, slot))
+    if owner is None or owner.state is not QuantState.PASSIVE:
+        return "its bias has no integers of its own"
+    return "" if _bias(plan, end)[2].shape == shift.shape else "a bias of another shape"
+
+
+def _bias(plan: QuantizedGraph, end: TensorEnd) -> tuple[TensorEnd, TensorQuantConfig, Array]:
+    """Return end, config and numbers of the bias of a layer that has one."""
+    node = plan.graph.node(end.node)
+    bias = TensorEnd.input(end.node, bias_slot(node) or 0)
+    array = plan.graph.constant(node.inputs[bias.slot])
+    return bias, plan.configs[bias], np.zeros(0) if array is None else array
