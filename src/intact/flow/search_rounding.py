@@ -22,7 +22,7 @@ from intact.errors import ConfigError
 from intact.improve.presets import FEW_BITS, Preset, Weakness, passes_of
 from intact.improve.refine.moments import LastMoments
 from intact.improve.refine.rounding import MOST_SAMPLES, OBSERVER, Rounded, RoundingSite
-from intact.improve.refine.walk import Stop, Walk
+from intact.improve.refine.walk import Array, Stop, Walk
 from intact.plan import QuantizedGraph
 from intact.program.lower.chains import Points
 from intact.search.plans import Planner
@@ -148,7 +148,8 @@ def _as_integers(site: RoundingSite, found: Rounded) -> RoundedWeight | None:
         config.set_params(found.scale, config.offset)
     except ConfigError:  # not a scale of this grid
         return None
-    codes = config.quantize(found.weight)
+    weight: Array = found.weight
+    codes = config.quantize(weight)
     scale = np.asarray(config.scale, np.float32)
     for array in (codes, scale, found.shift):
         if array is not None:

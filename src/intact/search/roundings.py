@@ -179,7 +179,7 @@ class Roundings:
         plan.baked[end] = known.codes
         if known.shift is not None:
             bias_end, bias_config, bias = _bias(plan, end)
-            values = bias.astype(np.float64) + known.shift
+            values: Array = bias.astype(np.float64) + known.shift
             plan.baked[bias_end] = bias_config.quantize(values)
             bias_config.transition(QuantState.PASSIVE_BAKED)
 
@@ -230,6 +230,11 @@ class Roundings:
             return Roundings(dict(_read(document["places"], arrays)), str(document["observer"]))
         except IntactError:
             raise
+        except FileNotFoundError as error:
+            raise DataError(
+                f"{path} is missing: the rounded weights of the log beside it",
+                remedy="put it there again",
+            ) from error
         except Exception as error:  # of zipfile, json and numpy, a dozen unrelated classes
             reason = str(error) or type(error).__name__
             raise DataError(
@@ -260,7 +265,8 @@ def _misfit(plan: QuantizedGraph, end: TensorEnd, known: RoundedWeight) -> str:
     weight = graph.constant(graph.node(end.node).inputs[end.slot])
     if config.state is not QuantState.ACTIVATED or len(config.group()) > 1:
         return "it is not quantized by itself"
-    shapes = () if weight is None else (weight.shape, np.shape(config.scale))
+    scale = config.scale
+    shapes = () if weight is None or scale is None else (weight.shape, scale.shape)
     if shapes != (known.codes.shape, known.scale.shape) or not known.codes.size:
         return "another shape"
     if known.codes.min() < config.quant_min or known.codes.max() > config.quant_max:

@@ -74,7 +74,7 @@ class TestWriting:
         document = json.loads(written(path, trial(0)))
         VALIDATOR.validate(document)
         for place, odd in (
-            (("version",), 3),
+            (("version",), 4),
             (("strategy", "bits", "odd"), 8),
             (("strategy", "topology", "node_conds", "a"), 1),
             (("strategy", "thresholds", "a.input[0]"), -1),

@@ -51,9 +51,9 @@ class TestHostile:
             ('"samples": 64', '"samples": -1'),
             ('"samples": 64', '"samples": ' + "9" * 5000),
             ('"seed": 3', '"seed": 1e400'),
-            ('"version": 2', '"version": 3'),
-            ('"version": 2', '"version": 0'),
-            ('"version": 2', '"version": "1"'),
+            ('"version": 3', '"version": 4'),
+            ('"version": 3', '"version": 0'),
+            ('"version": 3', '"version": "1"'),
             ('"state": "complete"', '"state": "__class__"'),
             ('"trial": 0', '"trial": 0.5'),
             ('"candidate": [', '"candidate": [1000000000000, '),
@@ -185,7 +185,7 @@ class TestVersion1:
         with Log.resume(path, settings()) as log:
             assert log.trials == [trial(0)]
             log.append(trial(1), STRATEGY)
-        assert [entry.version for entry in read_log(path)] == [1, 2]
+        assert [entry.version for entry in read_log(path)] == [1, 3]
 
 
 class TestDocument:
