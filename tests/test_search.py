@@ -96,7 +96,7 @@ class TestGoals:
             for trial in best.standing.trials
             if trial.cost <= 0.8 * widest and trial.counts(SAMPLES)
         ]
-        assert best.best.score == pytest.approx(max(scores))
+        assert best.best.score == pytest.approx(max(scores), rel=1e-3)  # by the integers
 
     def test_the_highest_score_without_a_limit(self) -> None:
         best = found(images(), objective="sqnr", sampler="random")
@@ -327,7 +327,7 @@ class TestObjectives:
                 budget="2",
             )
         with pytest.raises(
-            SearchError, match="an option is lower_is_better yes, metric mistakes there"
+            SearchError, match="an option is lower_is_better yes, metric mistakes, rounding [0-9a-f]+ there"
         ):
             found(figure="wrong", log=tmp_path / "log", resume=True, **options)
 

@@ -371,7 +371,7 @@ class _Course:
             options=objective_options(trial_data.objective)
             | shape_options(self.shapes)
             | value_options(self.options.input_value)
-            | ({"rounding": rounded} if (rounded := trial_data.roundings.hash) else {}),
+            | ({"rounding": rounded[:12]} if (rounded := trial_data.roundings.hash) else {}),
         )
 
 
