@@ -327,7 +327,8 @@ class TestObjectives:
                 budget="2",
             )
         with pytest.raises(
-            SearchError, match="an option is lower_is_better yes, metric mistakes, rounding [0-9a-f]+ there"
+            SearchError,
+            match=r"an option is lower_is_better yes, metric mistakes, rounding [0-9a-f]+ there",
         ):
             found(figure="wrong", log=tmp_path / "log", resume=True, **options)
 
