@@ -242,7 +242,7 @@ class TestSearch:
         assert any("refined rounding" in remark for remark in best.remarks)
         again = api.replay_strategy(net(), log, output=tmp_path / "again")
         assert same(best.result.plan, again.plan)
-        models = [tmp_path / each / "model.onnx" for each in ("out", "again")]
+        models = [tmp_path / each / "model.int8.onnx" for each in ("out", "again")]
         assert models[0].read_bytes() == models[1].read_bytes()
         beside(log).unlink()
         with pytest.raises(DataError, match="missing"):
