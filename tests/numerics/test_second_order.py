@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from intact.numerics.second_order import Doubles, Levels, descend, round_in_turn, squared_error
+from intact.numerics.second_order import (
+    Doubles,
+    Levels,
+    Turns,
+    descend,
+    round_in_turn,
+    squared_error,
+)
 
 CODES = np.arange(-2, 3)
 
@@ -49,6 +56,15 @@ def test_it_lies_between_the_best_and_the_nearest(seed: int) -> None:
     best = least_error(weight, moments, levels)
     assert best * (1 - 1e-9) <= error(weight, found, moments) <= error(weight, turned, moments)
     assert error(weight, found, moments) < best + 0.5 * (nearest - best)
+
+
+@given(st.integers(0, 1 << 30), st.integers(1, 70))
+def test_what_is_passed_on_is_the_error(seed: int, inputs: int) -> None:
+    weight, moments, levels = case(seed, inputs)
+    moments = moments + 1e-3 * np.trace(moments[0]) * np.eye(inputs)
+    rounded, errors = Turns.of(moments, 0.0).round(weight, levels)
+    expected = squared_error(weight, rounded, moments, moments, moments)
+    np.testing.assert_allclose(errors, expected, rtol=1e-8)
 
 
 @given(st.integers(0, 1 << 30), st.integers(1, 70))

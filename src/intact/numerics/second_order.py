@@ -76,19 +76,26 @@ class Turns:
         order = np.argsort(-np.diagonal(moments, axis1=1, axis2=2), axis=1, kind="stable")
         return Turns(order, _factor(_reordered(moments, order), damping))
 
-    def round(self, weight: Doubles, levels: Levels) -> Doubles:
-        """Round weights ``[groups, outputs, inputs]``."""
+    def round(self, weight: Doubles, levels: Levels) -> tuple[Doubles, Doubles]:
+        """Round weights ``[groups, outputs, inputs]``.
+
+        Returns:
+            Levels, of that shape, and ``d H d`` of each output for what they differ by,
+            ``[groups, outputs]``: the sum of the squares of what is passed on.
+        """
         ordered = np.take_along_axis(weight, self.order[:, None, :], axis=2)
         rounded = np.empty_like(ordered)
         count, of_rows = weight.shape[2], levels.of_rows(*weight.shape[:2])
+        squares = np.zeros(weight.shape[:2])
         for start in range(0, count, _BLOCK):
             end = min(start + _BLOCK, count)
             errors = np.empty((*weight.shape[:2], end - start))
             round_columns(ordered, rounded, errors, self.upper, *of_rows, start, end)
             ordered[:, :, end:] -= errors @ self.upper[:, start:end, end:]
+            squares += np.einsum("goi,goi->go", errors, errors)
         result = np.empty_like(rounded)
         np.put_along_axis(result, self.order[:, None, :], rounded, axis=2)
-        return result
+        return result, squares
 
 
 def round_in_turn(weight: Doubles, moments: Doubles, levels: Levels, damping: float) -> Doubles:
@@ -105,7 +112,7 @@ def round_in_turn(weight: Doubles, moments: Doubles, levels: Levels, damping: fl
     Returns:
         Levels, of the shape of the weights. Inputs that are always zero are rounded to the nearest.
     """
-    return Turns.of(moments, damping).round(weight, levels)
+    return Turns.of(moments, damping).round(weight, levels)[0]
 
 
 def _reordered(moments: Doubles, order: npt.NDArray[np.intp]) -> Doubles:

@@ -302,28 +302,25 @@ class _Trial:
         turns = Turns.of(damped, 0.0)
         some = max(_MANY // max(self.weight.size, 1), 1)
         parts = (scales[at : at + some] for at in range(0, len(scales), some))
-        errors = [self._errors(turns, aim, damped, part) for part in parts]
+        errors = [self._errors(turns, aim, part) for part in parts]
         best = self._least(np.concatenate(errors, axis=1))
         scale = np.take_along_axis(scales, self._by_scale(best)[None], axis=0)[0]
         scale = np.asarray(scale, np.float32)
         levels = self._levels(scale)
-        return _Found(scale, descend(turns.round(aim, levels), wanted, damped, levels))
+        return _Found(scale, descend(turns.round(aim, levels)[0], wanted, damped, levels))
 
-    def _errors(self, turns: Turns, aim: Doubles, damped: Doubles, scales: Scales) -> Doubles:
+    def _errors(self, turns: Turns, aim: Doubles, scales: Scales) -> Doubles:
         """Return the error of each output with each of some scales: ``[groups, scales, outputs]``.
 
         Args:
-            turns: Of the damped moments.
+            turns: In which the weight is rounded.
             aim: The weight to be rounded.
-            damped: The damped moments.
             scales: One for each trial, along the first axis.
         """
         groups, outputs, _ = self.weight.shape
         levels = _beside([self._levels(scale) for scale in scales], outputs)
-        wide = np.tile(aim, (1, len(scales), 1))
-        off = turns.round(wide, levels) - wide
-        errors = np.einsum("goi,goi->go", off @ damped, off)
-        return np.asarray(errors.reshape(groups, len(scales), outputs))
+        _, errors = turns.round(np.tile(aim, (1, len(scales), 1)), levels)
+        return errors.reshape(groups, len(scales), outputs)
 
     def _least(self, errors: Doubles) -> npt.NDArray[np.intp]:
         """Return which scale is best: ``[groups, outputs]`` of ``[groups, scales, outputs]``.
