@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 import numpy as np
+import onnx_ir as ir
 import torch
 from torch import Tensor
 
@@ -216,21 +217,35 @@ class Slices:
                 made = {key: held[key] for key in each.writes if key}
                 shapes |= {k: tuple(t.shape) for k, t in made.items()}
                 floats |= {k for k, t in made.items() if t.is_floating_point()}
-                costs.append(self._cost(each, held, sum(t.numel() for t in made.values())))
+                results = sum(t.numel() for t in made.values())
+                costs.append(self._cost(each, held, results))
         return Profile(shapes, frozenset(floats), tuple(costs))
 
     def _cost(self, step: Instruction, held: Values, results: int) -> int:
-        """Count multiply-adds: of layers by their weights, of others some for each result."""
-        cost = _ANY * results
-        if isinstance(step, Compute) and len(step.reads) > 1 and step.reads[1]:
-            weight = held[step.reads[1]]
-            node = self.plan.graph.node(step.node)
-            axis = output_channel_axis(node)
-            if axis is not None and weight.ndim > 1:
-                cost += results * (weight.numel() // max(weight.shape[axis], 1))
-            elif node.op_type == "MatMul":
-                cost += results * int(weight.shape[-2] if weight.ndim > 1 else weight.shape[0])
-        return cost
+        if not isinstance(step, Compute):
+            return _ANY * results
+        second = step.reads[1] if len(step.reads) > 1 else ""
+        return multiply_adds(
+            self.plan.graph.node(step.node), held[second] if second else None, results
+        )
+
+
+def multiply_adds(node: ir.Node, weight: Tensor | None, results: int) -> int:
+    """Count multiply-adds of a node: of a layer by its weight, of others some for each result.
+
+    Args:
+        node: The node.
+        weight: Its second operand; None if it has none.
+        results: Elements of its results.
+    """
+    cost = _ANY * results
+    if weight is not None:
+        axis = output_channel_axis(node)
+        if axis is not None and weight.ndim > 1:
+            cost += results * (weight.numel() // max(weight.shape[axis], 1))
+        elif node.op_type == "MatMul":
+            cost += results * int(weight.shape[-2] if weight.ndim > 1 else weight.shape[0])
+    return cost
 
 
 _ANY = 20
