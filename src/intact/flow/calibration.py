@@ -132,11 +132,14 @@ class Calibration:
         preprocess: What is done to samples first.
         original: The model as it was given, to compare the graphs with; None for one that is
             quantized already.
+        drawn: How many samples were drawn, which come as the model takes them; 0 for those of a
+            user.
     """
 
     options: CalibrationOptions
     preprocess: Preprocess
     original: Original | None = None
+    drawn: int = 0
 
     def run(
         self,
@@ -157,7 +160,7 @@ class Calibration:
         """
         refusals = refusals or Refusals(collects=False)
         needs = [required_tensors(job.plan, given) for job in jobs]
-        self._refuse_data(data, needed=given is None and any(needs))
+        self._refuse_data(jobs, data, needed=given is None and any(needs))
         groups: dict[int, list[int]] = {}
         for index, job in enumerate(jobs):
             groups.setdefault(id(job.plan.graph), []).append(index)
@@ -200,15 +203,20 @@ class Calibration:
                         results[index].loss = loss
         return [results[index] for index in sorted(results)]
 
-    def _refuse_data(self, data: DataSource | None, *, needed: bool) -> None:
+    def _refuse_data(
+        self, jobs: Sequence[Job], data: DataSource | None, *, needed: bool
+    ) -> None:
         """Refuse no data where it is needed, and data that the steps are not for."""
         if data is None and needed:
+            can_draw = jobs[0].plan.graph.batch_norms and not jobs[0].plan.provenance.source
+            other = ", or try --data-free" if can_draw else ""
             raise UsageError(
                 "there is nothing to calibrate on",
-                remedy="give samples with --data, or every scale with --scales",
+                remedy=f"give samples with --data, or every scale with --scales{other}",
             )
         if (
             self.preprocess.image.given
+            and not self.drawn
             and data is not None
             and not has_image_steps(data, self.options.transform)
         ):
@@ -296,7 +304,8 @@ class Calibration:
         choice = choose(job.plan, statistics, job.methods, observed.runs, given)
         plan, fed = choice.plan, observed.feeding
         provenance = plan.provenance.observed(options.mask, options.method_options)
-        plan.provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
+        provenance = provenance.fed(fed.no_batch, fed.states, observed.shapes)
+        plan.provenance = provenance.drawn_from(self.drawn)
         plan = plan.with_notes(observed.notes)
         return Scaled(plan, statistics, choice, given)
 
@@ -332,7 +341,7 @@ class Calibration:
             data,
             graph,
             self.options,
-            preprocess=self.preprocess,
+            preprocess=Preprocess() if self.drawn else self.preprocess,
             limit=self.options.samples,
             mask=self.options.mask,
             skip_bad=self.options.skip_bad,

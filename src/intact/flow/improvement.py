@@ -19,7 +19,7 @@ from intact.data.progress import Progress, begin
 from intact.data.stream import Samples
 from intact.errors import UsageError
 from intact.graph import Graph
-from intact.improve.passes import PASSES, Request, Stage, requests_of
+from intact.improve.passes import EXPECTED_BIAS, PASSES, Request, Stage, requests_of
 from intact.improve.presets import Preset, Weakness, passes_of, weaknesses_of
 from intact.plan import Note, NoteKind, QuantizedGraph
 from intact.plan.gains import Gain, Improvement
@@ -72,7 +72,12 @@ class Chosen(NamedTuple):
 
 
 def chosen(
-    plan: QuantizedGraph, improve: Sequence[str], preset: str | None, *, readable: bool
+    plan: QuantizedGraph,
+    improve: Sequence[str],
+    preset: str | None,
+    *,
+    readable: bool,
+    drawn: bool = False,
 ) -> Chosen:
     """Choose the passes: those that are named, or else those of the preset.
 
@@ -81,6 +86,7 @@ def chosen(
         improve: The passes that the user names.
         preset: The preset that the user names.
         readable: Whether samples can be read several times.
+        drawn: Whether they are drawn from BatchNormalizations, which tell means better than they.
 
     Raises:
         UsageError: A name is wrong, or samples cannot be read again for passes that were asked for.
@@ -95,6 +101,8 @@ def chosen(
     names = passes_of(level, weaknesses)
     missing = [name for name in names if PASSES[name].needs and not _installed(PASSES[name].needs)]
     names = tuple(name for name in names if name not in missing)
+    if drawn and not names and level is not Preset.FAST:
+        return Chosen(requests_of([EXPECTED_BIAS]))
     if preset is None and not readable:
         return Chosen(())
     notes = []

@@ -19,6 +19,7 @@ from intact.flow.calibration import (
     Keeping,
     given_scales,
 )
+from intact.flow.data_free import drawn_data, refuse_options_of_data
 from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
 from intact.flow.refusals import Refusals
@@ -112,6 +113,8 @@ def results_for(
         described = _not_in_place(described)
     names = _distinct_names(described)
     requests_of(options.improve)  # a wrong name is refused before anything is read
+    if options.data_free:
+        refuse_options_of_data(options)
     ready = _ready(options, described, refusals)
     if not ready:
         return {}
@@ -124,7 +127,9 @@ def results_for(
     preprocess = preprocess_of(options) or Preprocess()
     formats = [deployment.formats for _, _, deployment in ready]
     model = with_values(source.model, options.input_value)
-    models = shaped(model, options, options.input_shape, options.data, preprocess, formats)
+    drawn = drawn_data(model, options) if options.data_free else None
+    data, steps = (options.data, preprocess) if drawn is None else (drawn.data, Preprocess())
+    models = shaped(model, options, options.input_shape, data, steps, formats)
     originals = _expanded(models.graphs, options.expand)
     given = given_scales(options.scales, model, originals[id(models.graphs[0])])
     del source, model
@@ -140,11 +145,19 @@ def results_for(
             if not options.allow_empty:
                 look = partial(values_of, graph=own, options=options, data=models.data)
                 refuse_nothing_to_do(plan, look)
-            passes = chosen(plan, options.improve, options.preset, readable=readable)
-            plan = plan.with_notes((*models.notes, *passes.notes))
+            passes = chosen(
+                plan,
+                options.improve,
+                options.preset,
+                readable=readable,
+                drawn=drawn is not None,
+            )
+            notes = () if drawn is None else drawn.notes
+            plan = plan.with_notes((*notes, *models.notes, *passes.notes))
             jobs.append(Job(plan, methods, deployment, keeping, passes.requests))
     compared = original_of(options.model, threads=options.threads)
-    calibration = Calibration(options, preprocess, compared)
+    count = 0 if drawn is None else drawn.count
+    calibration = Calibration(options, preprocess, compared, drawn=count)
     results = {
         result.plan.target.name: result
         for result in calibration.run(jobs, models.data, given, refusals)

@@ -112,6 +112,8 @@ class Pass(msgspec.Struct, frozen=True):
         return _imported(self.function)
 
 
+EXPECTED_BIAS = "expected-bias"
+"""The pass for models without data."""
 _CHECK = Number("0 keeps what it did even if the outputs are not better", "", least=0)
 """Of every pass."""
 _SAMPLES = Number("the most samples that are run", "most")
@@ -169,6 +171,12 @@ PASSES: Mapping[str, Pass] = MappingProxyType(
             "intact.improve.refine.bias:refine_bias",
             "Biases make good what quantizing shifts in the mean of each channel (DFQ)",
             {"samples": _SAMPLES},
+        ),
+        EXPECTED_BIAS: Pass(
+            Stage.REFINE,
+            "intact.improve.refine.bias:correct_expected_bias",
+            "Biases make good what rounding weights shifts, by the means that BatchNormalizations "
+            "remember (DFQ)",
         ),
         "adaround": Pass(
             Stage.REFINE,

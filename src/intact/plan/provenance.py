@@ -24,6 +24,7 @@ class Provenance(
     """Where a plan comes from. Fields that do not apply are empty.
 
     Attributes:
+        drawn: Number of samples that were drawn from BatchNormalizations, in the place of data.
         formats: Names of the formats that were written, the best first.
         improve: The improvement passes, in the order in which they were run.
         improvements: What each of them did.
@@ -50,6 +51,7 @@ class Provenance(
         weight_method: Threshold method of weights.
     """
 
+    drawn: int = 0
     formats: tuple[str, ...] = ()
     improve: tuple[str, ...] = ()
     improvements: tuple[Improvement, ...] = ()
@@ -97,6 +99,10 @@ class Provenance(
         """Add the mask and the method's options."""
         options = dict(sorted((method_options or {}).items()))
         return msgspec.structs.replace(self, mask=mask or "", method_options=options)
+
+    def drawn_from(self, samples: int) -> Provenance:
+        """Add how many samples were drawn, if they were."""
+        return msgspec.structs.replace(self, drawn=samples)
 
     def fed(
         self,

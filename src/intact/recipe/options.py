@@ -73,6 +73,12 @@ class QuantizationOptions(
         in_python=ARRAYS,
     )
     _: KW_ONLY
+    data_free: bool = option(
+        Flag(),
+        False,
+        "Calibrate without data, on images that are drawn from the model's BatchNormalizations "
+        "(see docs/accuracy.md); better with torch.",
+    )
     scales: ScaleSource | Sequence[ScaleSource] | None = option(
         Several(
             Given(
@@ -99,8 +105,8 @@ class QuantizationOptions(
         Passes(),
         (),
         "Passes to run instead of the preset's, each NAME or NAME{key=value,...}: "
-        "equalize, absorb, smooth, ranges, weight-scales, rounding, bias, adaround, reconstruct "
-        "(see docs/accuracy.md). What does not help is rolled back. Several may be given.",
+        "equalize, absorb, smooth, ranges, weight-scales, rounding, bias, expected-bias, adaround, "
+        "reconstruct (see docs/accuracy.md). What does not help is rolled back. Several may be given.",
     )
     in_place: bool = option(
         Flag(),

@@ -74,12 +74,22 @@ def refine_bias(
     return plan
 
 
-def correct_expected_bias(plan: QuantizedGraph) -> QuantizedGraph:
+def correct_expected_bias(
+    plan: QuantizedGraph,
+    samples: Samples | None = None,
+    *,
+    threads: int = 0,
+    report: Report = unreported,
+) -> QuantizedGraph:
     """Correct integer biases by what folded BatchNormalizations say of the layers' inputs.
 
     Args:
         plan: With scales; not changed.
+        samples: Not read: the arguments are those of every pass.
+        threads: Not used.
+        report: Not called: nothing is measured here.
     """
+    del samples, threads, report
     plan = plan.copy()
     points, known = Points.of(plan), expected_moments(plan.graph)
     for node in plan.graph.nodes:
