@@ -66,11 +66,14 @@ def matched_noise(
     wanted, deviation = first.wanted
     left, right = slope / deviation[:, None], (wanted - means[0]) / deviation
     mean = np.linalg.lstsq(left, right, rcond=_LEAST_SINGULAR)[0]
+    offset = mean.reshape(along).astype(np.float32)
+    flat = np.broadcast_to(offset, (first.least, *sizes[1:]))
+    at_borders = first.moments(np.ascontiguousarray(flat))[1]  # where zeros are padded
     with np.errstate(all="ignore"):
-        ratio = deviation / np.sqrt(first.moments(noise)[1])
+        ratio = np.sqrt((deviation**2 - at_borders) / first.moments(noise)[1])
     usable = ratio[np.isfinite(ratio) & (ratio > 0)]
     scale = float(np.exp(np.median(np.log(usable)))) if usable.size else 1.0
-    return noise, mean.reshape(along).astype(np.float32), scale
+    return noise, offset, scale
 
 
 def channel_axis(sizes: tuple[int, ...]) -> int:

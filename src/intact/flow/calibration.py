@@ -203,9 +203,7 @@ class Calibration:
                         results[index].loss = loss
         return [results[index] for index in sorted(results)]
 
-    def _refuse_data(
-        self, jobs: Sequence[Job], data: DataSource | None, *, needed: bool
-    ) -> None:
+    def _refuse_data(self, jobs: Sequence[Job], data: DataSource | None, *, needed: bool) -> None:
         """Refuse no data where it is needed, and data that the steps are not for."""
         if data is None and needed:
             can_draw = jobs[0].plan.graph.batch_norms and not jobs[0].plan.provenance.source

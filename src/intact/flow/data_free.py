@@ -83,8 +83,8 @@ def drawn_data(model: ir.Model, options: QuantizationOptions) -> DrawnData:
         found = drawn(graph, known, start, chunk, progress=options.progress)
         images = found.images
         message = (
-            f"calibrated on {count} images drawn in {found.steps} steps: means and deviations of "
-            f"{layers} are off by {found.after:.2g} deviations, those of noise by {found.before:.2g}"
+            f"calibrated on {count} images drawn in {found.steps} steps: what {layers} remember is "
+            f"off by {found.after:.2g} deviations ({found.before:.2g} with noise)"
         )
         note = _note(message, _GIVE_DATA if found.after > _FAR else "")
     if not np.isfinite(images).all():

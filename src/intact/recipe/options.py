@@ -106,7 +106,8 @@ class QuantizationOptions(
         (),
         "Passes to run instead of the preset's, each NAME or NAME{key=value,...}: "
         "equalize, absorb, smooth, ranges, weight-scales, rounding, bias, expected-bias, adaround, "
-        "reconstruct (see docs/accuracy.md). What does not help is rolled back. Several may be given.",
+        "reconstruct (see docs/accuracy.md). What does not help is rolled back. Several may be "
+        "given.",
     )
     in_place: bool = option(
         Flag(),

@@ -157,7 +157,9 @@ class _Network:
         losses = []
         for name, parts in found.items():
             known = self._known[name]
-            means, variances = (torch.stack(each)[:, known.live] for each in zip(*parts, strict=True))
+            means, variances = (
+                torch.stack(each)[:, known.live] for each in zip(*parts, strict=True)
+            )
             mean = means.mean(0)  # chunks are of one size
             variance = variances.mean(0) + (means - mean).square().mean(0)
             spread = (variance + _EPSILON).sqrt() / known.deviation
