@@ -33,7 +33,7 @@ def without_torch(monkeypatch: pytest.MonkeyPatch) -> None:
 def photos(count: int = 64, seed: int = 9) -> Images:
     """Draw what the net was trained on: numbers of 0 to 255, smooth."""
     found = smooth_noise((count, 3, 12, 12), seed) * DEVIATION + MEAN.reshape(3, 1, 1)
-    return found.astype(np.float32)
+    return np.asarray(found, np.float32)
 
 
 def trained(batch: int | str = "batch", size: int | str = 12, *, dead: bool = False) -> Any:

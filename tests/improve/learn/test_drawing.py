@@ -47,7 +47,7 @@ def test_every_kind_of_layer_and_what_is_not_finite_keep_the_start() -> None:
     graph = normalize(normed())
     found = draw(graph, Drawing(steps=5))
     assert found.after <= found.before
-    known: dict = {
+    known = {
         value: Remembered(each.mean, each.deviation * np.nan, each.live)
         for value, each in remembered(graph).items()
     }

@@ -115,7 +115,7 @@ def drawn(
                 best, least = learned.detach().clone(), float(loss.detach())
             if not bool(torch.isfinite(loss)) or not loss.requires_grad:
                 break  # what was best until here is what there is
-            loss.backward()  # type: ignore[no-untyped-call]
+            loss.backward()
             optimizer.step()
             if progress is not None:
                 progress(step + 1, steps)
