@@ -22,10 +22,10 @@ if TYPE_CHECKING:
     from intact.recipe.options import QuantizationOptions
 
 MOST_SAMPLES = 32
-"""Images that are drawn; more win nothing at 8 bits."""
+"""Images that are drawn."""
 _USUAL = 224
 """Rows and columns of an example."""
-_GIVE_DATA = "give samples with --data; 32 do"
+_GIVE_DATA = "give samples with --data"
 _FAR = 0.5
 """Deviations by which statistics may be off before the user should be told to look."""
 

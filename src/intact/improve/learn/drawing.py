@@ -45,8 +45,7 @@ class Drawing:
         rate: Learning rate at the start, in deviations of the input; it falls as a cosine.
         work: Multiply-adds of all steps at most. Counted, not measured: results do not depend on
             time.
-        threads: Of torch. Results depend on it, and therefore not on the machine's. Layers this
-            small win little by a second one, and lose much where other work is done beside.
+        threads: Of torch. Results depend on it, and therefore not on the machine's.
     """
 
     steps: int = 80
