@@ -19,7 +19,6 @@ from intact.flow.calibration import (
     Keeping,
     given_scales,
 )
-from intact.flow.data_free import drawn_data, refuse_options_of_data
 from intact.flow.first_run import run_once
 from intact.flow.improvement import chosen
 from intact.flow.refusals import Refusals
@@ -114,6 +113,8 @@ def results_for(
     names = _distinct_names(described)
     requests_of(options.improve)  # a wrong name is refused before anything is read
     if options.data_free:
+        from intact.flow.data_free import refuse_options_of_data
+
         refuse_options_of_data(options)
     ready = _ready(options, described, refusals)
     if not ready:
@@ -127,7 +128,11 @@ def results_for(
     preprocess = preprocess_of(options) or Preprocess()
     formats = [deployment.formats for _, _, deployment in ready]
     model = with_values(source.model, options.input_value)
-    drawn = drawn_data(model, options) if options.data_free else None
+    drawn = None
+    if options.data_free:
+        from intact.flow.data_free import drawn_data
+
+        drawn = drawn_data(model, options)
     data, steps = (options.data, preprocess) if drawn is None else (drawn.data, Preprocess())
     models = shaped(model, options, options.input_shape, data, steps, formats)
     originals = _expanded(models.graphs, options.expand)
