@@ -77,6 +77,11 @@ def _product(b: ModelBuilder, x: str) -> str:
     return b.node("MatMul", x, b.input("other", ["batch", *SHAPE]))
 
 
+def _product_around_zero(b: ModelBuilder, x: str) -> str:
+    """The right factor has zero point 0."""
+    return b.node("MatMul", x, b.node("Tanh", b.input("other", ["batch", *SHAPE])))
+
+
 def _rsqrt(b: ModelBuilder, x: str) -> str:
     positive = b.node("Add", b.node("Relu", x), b.scalar(0.5))
     return b.node("Reciprocal", b.node("Sqrt", positive))
@@ -124,6 +129,8 @@ CASES: dict[str, Make] = {
     "fully_connected": _dense,
     "fully_connected_matmul": _matmul,
     "batch_matmul": _product,
+    "batch_matmul_around_zero": _product_around_zero,
+    "batch_matmul_constant": lambda b, x: b.node("MatMul", x, b.weight(6, 8, 9)),
     "add": _with_other("Add"),
     "add_channels": _with_channels("Add"),
     "add_clipped": _fused("Add"),

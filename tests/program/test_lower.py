@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from functools import cache
 
+import msgspec
 import numpy as np
 import onnx
 import pytest
@@ -18,6 +19,7 @@ from intact.plan import Overrides, QuantizedGraph
 from intact.program import Program
 from intact.program.lower import lower, translated
 from intact.program.operations import (
+    BatchMatMul,
     Binary,
     Bounds,
     Concat,
@@ -37,6 +39,7 @@ from intact.program.operations import (
     Unary,
 )
 from intact.program.passes.layout import IoLayout
+from intact.targets import load_target
 from tests.gallery.catalogue import GALLERY
 from tests.models import (
     MODELS,
@@ -62,6 +65,22 @@ def plans() -> Plans:
         return calibrate(planned(described.model, target), dict(described.source(16, 1)))
 
     return make
+
+
+@pytest.mark.parametrize("unsigned", [False, True])
+@pytest.mark.parametrize(("high", "how"), [(1.27, "float32"), (1.0, "fixed_point_double")])
+def test_arithmetic_may_depend_on_a_zero_point(high: float, how: str, unsigned: bool) -> None:
+    """Codes from -1.28 to 1.27 have zero point 0, or 128 without a sign."""
+    target = load_target("tflite-xnnpack")
+    if unsigned:
+        target = msgspec.structs.replace(target, activation=target.activation.unsigned())
+    b = ModelBuilder()
+    left, right = (b.input(name, ["batch", 3, 4, 4]) for name in ("left", "right"))
+    b.output(b.node("MatMul", left, right))
+    ends = np.linspace(-1.28, high, 48, dtype=np.float32).reshape(1, 3, 4, 4)
+    plan = calibrate(planned(b.build(), target), {"left": ends - 1, "right": ends})
+    (product,) = (s for s in lower(plan).steps if isinstance(s.operation, BatchMatMul))
+    assert product.arithmetic.requantize == how
 
 
 def types(program: Program) -> Counter[type]:

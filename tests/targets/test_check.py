@@ -169,6 +169,7 @@ def test_zero_point_rule_of_float_activations(tmp_path: Path) -> None:
         (OP + "weight = { bits = 9 }", "[[op]] for Conv, weight bits is 9, but dtype is int8"),
         (OP + "activation = { granularity = 'per_channel' }", "Conv, activation granularity is"),
         (OP + "weight = { dtype = 'float32', bits = 8 }", "has keys for integers, but dtype is fl"),
+        (OP + "when = { right_zero_point = 0 }", "when has right_zero_point, but there are no"),
         (OP + "max_consumers = 1", "max_consumers has no effect without an in-place tie"),
         (OP + "quantize_inputs = [0, -1]", "quantize_inputs lists -1; count slots from 0"),
         (OP + "quantize_inputs = 'residual'", "quantize_inputs is 'residual'"),

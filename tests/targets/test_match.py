@@ -140,6 +140,15 @@ def test_constant_input() -> None:
     assert holds(conv(), constant_input=False)  # a weight is no data input
 
 
+def test_right_zero_point_holds_where_it_is_known() -> None:
+    product, centred = node("MatMul", value("a", X), value("b", X)), Condition(right_zero_point=0)
+    assert matches(centred, product, 0)
+    assert not matches(centred, product, 1)
+    assert not matches(centred, product)
+    assert matches(Condition(), product, 1)
+    assert not matches(Condition(right_zero_point=0, ranks=(2,)), product, 0)
+
+
 @pytest.mark.parametrize(("count", "output"), [(0, True), (1, False), (2, False), (2, True)])
 def test_consumers_count_readers_and_graph_outputs(count: int, output: bool) -> None:
     made = node("Relu", value("x", X), consumers=count, output=output)

@@ -61,10 +61,10 @@ def test_products_with_constants(kind: str, exponent: int, target: str) -> None:
     products.test_accumulators_next_to_ties(kind, exponent, described)
 
 
-@pytest.mark.parametrize("target", ["tflite", "tflite-micro"])
+@each_target
 @pytest.mark.parametrize("seed", range(3))
 def test_products_of_activations(seed: int, target: str) -> None:
-    own = arithmetic(target, "MatMul")
+    own = load_target(target).arithmetic.for_op("MatMul", lambda when: when.right_zero_point == 0)
     products.test_products_of_activations_next_to_ties(
         seed, products.Runtime(RUNTIMES[target], own, own, own)
     )

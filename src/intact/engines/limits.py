@@ -68,7 +68,7 @@ def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
         plan: A plan with scales.
     """
     for node in _products(plan):
-        arithmetic = plan.target.arithmetic_of(node)
+        arithmetic = plan.arithmetic_of(node)
         if arithmetic.accumulator_overflow is not Overflow.WRAP:
             continue
         limit = 1 << (arithmetic.accumulator_bits - 1)
@@ -81,7 +81,7 @@ def wrapping_sums(plan: QuantizedGraph) -> Iterator[WrappingSums]:
 def pairs_may_saturate(plan: QuantizedGraph) -> bool:
     """Tell whether the sum of two products may exceed the target's pair width, by the ranges."""
     for node in _products(plan):
-        arithmetic = plan.target.arithmetic_of(node)
+        arithmetic = plan.arithmetic_of(node)
         if arithmetic.accumulator_overflow is not Overflow.PAIR_SATURATE:
             continue
         reaches = [_reach(plan.input_config(node, slot)) for slot in _FACTORS]
@@ -276,7 +276,7 @@ def largest_sums(plan: QuantizedGraph) -> Iterator[tuple[str, int]]:
 
 
 def _foreign_fields(plan: QuantizedGraph, node: ir.Node) -> Iterator[str]:
-    arithmetic = plan.target.arithmetic_of(node)
+    arithmetic = plan.arithmetic_of(node)
     rule = plan.target.rule_for(node)
     if arithmetic.requantize is not Requantize.FLOAT32:
         yield f"requantize = {arithmetic.requantize}"

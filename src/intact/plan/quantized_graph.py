@@ -16,7 +16,7 @@ from intact.config import MEANING, QuantState, StateMeaning, TensorQuantConfig, 
 from intact.errors import PlanError
 from intact.graph import IMPLICIT_SLOT, Graph
 from intact.plan.provenance import Provenance
-from intact.targets import Target
+from intact.targets import Arithmetic, Target
 
 
 class Direction(StrEnum):
@@ -172,6 +172,11 @@ class QuantizedGraph:
             if slot != IMPLICIT_SLOT:  # a value that a body reads from outside it
                 yield node, slot, self.input_config(node, slot)
 
+    def arithmetic_of(self, node: ir.Node) -> Arithmetic:
+        """Return the target's arithmetic of a node, with what depends on the plan's zero points."""
+        right = self.configs.get(TensorEnd.input(str(node.name), 1))
+        return self.target.arithmetic_of(node, None if right is None else _zero_point(right))
+
     def copy(self) -> QuantizedGraph:
         """Copy the plan; configs that share a scale here share one in the copy."""
         return replace(
@@ -184,6 +189,15 @@ class QuantizedGraph:
     def with_notes(self, notes: tuple[Note, ...]) -> QuantizedGraph:
         """Return this plan with more notes."""
         return replace(self, notes=self.notes + notes)
+
+
+def _zero_point(config: TensorQuantConfig) -> int | None:
+    """Return the zero point as codes with a sign have it; None if unknown or not one alone."""
+    params = config.params
+    found = np.unique([] if params is None else params.zero_point)
+    if found.size != 1:
+        return None
+    return int(found[0]) - (1 << (config.bits - 1) if config.quant_min >= 0 else 0)
 
 
 def quantizes(config: TensorQuantConfig) -> bool:

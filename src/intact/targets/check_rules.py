@@ -216,6 +216,12 @@ def nearest_operator(name: str) -> str:
 def _check_rule(rule: OpRule, target: Target, file: str) -> None:
     where = rule_label(rule.ops)
     check_ops(rule.ops, file, where)
+    if rule.when is not None and rule.when.right_zero_point is not None:
+        raise TargetError(
+            f"{file}: {where}: when has right_zero_point, but there are no zero points yet when "
+            "rules are chosen",
+            remedy="remove it; it is for [[arithmetic.overrides]]",
+        )
     if not rule.quantize:
         _check_float_rule(rule, target, file, where)
         return

@@ -67,14 +67,20 @@ _DEFAULT_ALONG_EVERY_AXIS = {"strides": 1, "dilations": 1, "pads": 0, "output_pa
 """List attributes whose default is given only in the text of the operator schemas."""
 
 
-def matches(condition: Condition, node: ir.Node) -> bool:
+def matches(condition: Condition, node: ir.Node, right_zero_point: int | None = None) -> bool:
     """Tell whether all given fields of the condition hold for the node.
 
     An unknown property (a shape without rank, a computed kernel) never matches, so that the more
     general rule before applies.
+
+    Args:
+        condition: The fields.
+        node: The node.
+        right_zero_point: As a `Condition` counts it; None while it is unknown.
     """
     return (
-        _attributes_match(condition, node)
+        condition.right_zero_point in (None, right_zero_point)
+        and _attributes_match(condition, node)
         and _shapes_match(condition, node)
         and _surroundings_match(condition, node)
     )

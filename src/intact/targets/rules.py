@@ -66,6 +66,9 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
         max_consumers: Maximum number of readers of output 0; a graph output counts as one.
         power_of_two_window: Whether a mean averages 2, 4, 8 ... elements, so that a shift divides.
         opset_min: Lowest opset of the model.
+        right_zero_point: Zero point of the second operand; that of unsigned codes is counted from
+            the middle of their type, as that of the same codes with a sign. Only for arithmetic:
+            rules are chosen before there are scales.
     """
 
     attributes: dict[str, AttributeValue] = {}
@@ -77,6 +80,7 @@ class Condition(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     max_consumers: int | None = None
     power_of_two_window: bool | None = None
     opset_min: int | None = None
+    right_zero_point: int | None = None
 
 
 class FixedOutput(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

@@ -197,11 +197,18 @@ class Target(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
         """Return the arithmetic of an operator type for which no condition holds."""
         return self.arithmetic.for_op(op_type, lambda _: False)
 
-    def arithmetic_of(self, node: ir.Node) -> Arithmetic:
-        """Return the arithmetic of one node."""
+    def arithmetic_of(self, node: ir.Node, right_zero_point: int | None = None) -> Arithmetic:
+        """Return the arithmetic of one node.
+
+        Args:
+            node: The node.
+            right_zero_point: As a `Condition` counts it; None while it is unknown.
+        """
         from intact.targets.match import matches
 
-        return self.arithmetic.for_op(node.op_type, lambda when: matches(when, node))
+        return self.arithmetic.for_op(
+            node.op_type, lambda when: matches(when, node, right_zero_point)
+        )
 
     def cost_of(self, op_type: str, dtype: DType, rule: OpRule | None = None) -> float:
         """Return the relative cost of an operator in a data type; 1.0 by default."""

@@ -163,8 +163,8 @@ class ProgramBuilder:
         outputs: Sequence[Tensor],
     ) -> None:
         """Add a step; its arithmetic is that of the first node, or of a conversion."""
-        target = self.plan.target
-        arithmetic = target.arithmetic_of(nodes[0]) if nodes else target.arithmetic_for(_CONVERSION)
+        plan, target = self.plan, self.plan.target
+        arithmetic = plan.arithmetic_of(nodes[0]) if nodes else target.arithmetic_for(_CONVERSION)
         name = str(nodes[0].name) if nodes else outputs[0].name
         self.steps.append(
             Step(

@@ -168,7 +168,7 @@ def _check_real_addends(
     """Check that the target scales sums once, in float32, where real numbers are added to them."""
     bias, residual = (*inputs, None)[2], inputs[RESIDUAL_SLOT:]
     is_real = bias is not None and bias.encoding is None
-    how = _other_scaling(builder.plan.target.arithmetic_of(node))
+    how = _other_scaling(builder.plan.arithmetic_of(node))
     if how and (is_real or residual):
         what = "its bias is float" if is_real else "a tensor is added to its sums"
         raise Unsupported(f"{what}, and the target scales sums {how}")

@@ -139,7 +139,7 @@ def clamp(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> None:
     own = bounds_of(chain[0])
     bounds = joined(fused_bounds(chain), Bounds() if own is None else own)
     data, wanted = builder.read(chain[0], 0), builder.wanted(chain[-1].outputs[0])
-    is_integer = builder.plan.target.arithmetic_of(chain[0]).requantize not in _FLOATS
+    is_integer = builder.plan.arithmetic_of(chain[0]).requantize not in _FLOATS
     if is_integer and bounds.low != 0 and data.encoding is not None and wanted is not None:
         data = builder.in_encoding(data, wanted)
     finish(builder, chain, Function(Unary.CLAMP, bounds=bounds), (data,))
