@@ -1,0 +1,1 @@
+"""From an error to its cause, and from the cause to a command that mends it."""

@@ -1,0 +1,84 @@
+"""What a diagnosis says: findings, each with cause, evidence, remedy and gain."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+CAUSES: Mapping[str, str] = {
+    "preprocessing": "the samples are not prepared as the model wants them",
+    "calibration_samples": "the calibration samples are too few, or unlike the others",
+    "clipping": "values lie outside the range of the codes",
+    "rounding": "the steps of the codes are too wide for what the layer computes",
+    "outlier_channel": "one channel is much larger than the others that share its scale",
+    "heavy_tail": "a few values are much larger than all others",
+    "unlike_ranges": "tensors of unlike size share a scale",
+    "per_tensor_weights": "channels of unlike size share the scale of a weight",
+    "dead_channel": "a channel is constant, or smaller than half a step",
+    "batch_norm_scale": "a BatchNormalization multiplies some channels by a huge factor",
+    "bias_overflow": "a bias does not fit its integers",
+    "accumulator_overflow": "sums of products do not fit the accumulator",
+    "pair_saturation": "sums of two products saturate in 16 bits on this instruction set",
+    "power_of_two": "scales that are powers of two are wider than needed",
+    "attention_mask": "a mask of huge negative numbers takes the whole range",
+    "float_fallback": "the runtime computes a layer in float",
+    "slower_than_float": "the quantized model takes longer than the float model",
+}
+"""The causes, by name, each with what it means."""
+
+
+class Remedy(msgspec.Struct, frozen=True):
+    """What may mend a cause: options that differ from those that made the result.
+
+    Attributes:
+        options: Values by the name of the option of `quantize`; None takes the default.
+        text: What is to be done where no option mends it; "" otherwise.
+    """
+
+    options: Mapping[str, Any] = msgspec.field(default_factory=dict)
+    text: str = ""
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """One thing that is wrong.
+
+    Attributes:
+        cause: A key of `CAUSES`.
+        evidence: What was measured, in one line with its figures.
+        severity: The part of the loss that it explains, from 0 to 1; above 1 where the float model
+            itself is wrong.
+        node: Where; "" if it concerns the whole model.
+        tensor: The tensor; "" if it concerns none.
+        remedies: What may mend it, the most promising first.
+        remedy: The command that mends it, or what to do where no command does.
+        gain: What the remedy regained when it was tried; None if it was not tried.
+        unit: Of the gain: ``"dB"`` of the outputs' signal to noise, ``"points"`` of accuracy or of
+            agreement, or ``"times"`` as fast.
+    """
+
+    cause: str
+    evidence: str
+    severity: float
+    node: str = ""
+    tensor: str = ""
+    remedies: tuple[Remedy, ...] = ()
+    remedy: str = ""
+    gain: float | None = None
+    unit: str = "dB"
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values; numbers that are not finite become None."""
+        gain = self.gain if self.gain is not None and math.isfinite(self.gain) else None
+        return {
+            "cause": self.cause,
+            "node": self.node,
+            "tensor": self.tensor,
+            "evidence": self.evidence,
+            "severity": self.severity if math.isfinite(self.severity) else None,
+            "remedy": self.remedy,
+            "gain": gain,
+            "unit": self.unit,
+        }
