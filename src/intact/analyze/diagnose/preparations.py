@@ -1,0 +1,243 @@
+"""Other ways to prepare the same data: what a user may have meant, as maps of the model's input.
+
+All are affine for each channel, with the channels perhaps in the other order, or in another layout.
+They start from the data before the given steps, which are undone: data in a file may be pixels,
+pixels in another range, or pixels that were normalized before. Only what gives pixels of 0 to 255
+can be undone so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intact.data.preprocess import NORMALIZATIONS, Preprocess, preprocess_with
+
+Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+
+_COLOURS = 3
+_BRIGHTEST = 255.0
+_SLACK = 0.5
+"""By how much undone pixels may lie outside 0 to 255: half a pixel's step, for rounding."""
+_DARKEST = 2.0
+"""Undone pixels that are no larger were in a smaller unit."""
+
+
+class Steps(msgspec.Struct, frozen=True, eq=False):
+    """``(values - mean) * scale``, with the values' channels in the other order if ``swaps``.
+
+    Attributes:
+        mean: ``[channels]``, or ``[1]`` for all.
+        scale: The same.
+        swaps: Whether the channels are reversed first.
+        rearranges: Whether the values of a sample are read in the other layout first.
+    """
+
+    mean: Doubles
+    scale: Doubles
+    swaps: bool = False
+    rearranges: bool = False
+
+    @staticmethod
+    def of(preprocess: Preprocess) -> Steps:
+        """Make the steps of a preprocessing, in the order of channels that the data has."""
+        return Steps(_row(preprocess.mean, 0.0), _row(preprocess.scale, 1.0))
+
+    def after(self, first: Steps) -> Steps:
+        """Join these steps with those before them."""
+        mean, scale = (each[::-1] if self.swaps else each for each in (first.mean, first.scale))
+        return Steps(
+            mean + self.mean / scale,
+            scale * self.scale,
+            self.swaps != first.swaps,
+            self.rearranges != first.rearranges,
+        )
+
+    @property
+    def inverse(self) -> Steps:
+        """What undoes mean and scale."""
+        return Steps(-self.mean * self.scale, 1 / self.scale)
+
+    def apply(self, values: npt.NDArray[Any], axis: int) -> Floats:
+        """Map an array whose channels are along ``axis``."""
+        wide = values.astype(np.float64)
+        if self.rearranges:
+            wide = rearranged(wide, axis)
+        if self.swaps:
+            wide = np.flip(wide, axis)
+        shape = (-1, *(1,) * (values.ndim - 1 - axis))
+        return ((wide - self.mean.reshape(shape)) * self.scale.reshape(shape)).astype(np.float32)
+
+    def equals(self, other: Steps) -> bool:
+        """Tell whether both do the same, but for rounding."""
+        same = self.swaps == other.swaps and self.rearranges == other.rearranges
+        pairs = (self.mean, other.mean), (self.scale, other.scale)
+        return same and all(np.allclose(one, two, rtol=1e-4, atol=1e-6) for one, two in pairs)
+
+
+class Preparation(msgspec.Struct, frozen=True, eq=False):
+    """A way to prepare the data.
+
+    Attributes:
+        name: For the evidence: ``--normalize imagenet``.
+        steps: From the data before the given steps to the model's input.
+        options: Of `quantize`; without the order of channels.
+    """
+
+    name: str
+    steps: Steps
+    options: Mapping[str, Any]
+
+
+def rearranged(values: Doubles, axis: int) -> Doubles:
+    """Read the numbers of each sample in the other layout, ``[H, W, C]`` for ``[C, H, W]``."""
+    count, *sizes = values.shape
+    if axis == 1:
+        channels, *rest = sizes
+        return np.moveaxis(values.reshape(count, *rest, channels), -1, 1)
+    *rest, channels = sizes
+    return np.moveaxis(values.reshape(count, channels, *rest), 1, -1)
+
+
+def channel_axis(shape: tuple[int | None, ...]) -> int | None:
+    """Return the axis of an image's channels; None of what is no image."""
+    if len(shape) != 4:
+        return None
+    return next((axis for axis in (1, 3) if shape[axis] in (1, _COLOURS)), None)
+
+
+def preparations(data: Floats, axis: int, given: Preprocess) -> list[Preparation]:
+    """List other ways to prepare some images than the given one.
+
+    Args:
+        data: Images before the given steps.
+        axis: Of their channels.
+        given: The steps that they were given.
+    """
+    current = Steps.of(given)
+    found: list[Preparation] = []
+    seen = [current]
+    for each in _all(data, axis, current):
+        if not np.isfinite([*each.steps.mean, *each.steps.scale]).all():
+            continue
+        if not any(each.steps.equals(other) for other in seen):
+            seen.append(each.steps)
+            found.append(each)
+    return found
+
+
+def _all(data: Floats, axis: int, given: Steps) -> Iterator[Preparation]:
+    colours = data.shape[axis] == _COLOURS
+    yield _made(given, "", rearranges=True)
+    if colours:
+        yield _made(given, "", swaps=True)
+    for undo in _undone(data):
+        pixels = undo.apply(data, axis)
+        for name, steps in _wanted(pixels, axis, given):
+            if not colours and max(steps.mean.size, steps.scale.size) > 1:
+                continue
+            is_plain = undo.mean.size == 1 and undo.mean[0] == 0 and undo.scale[0] == 1
+            joined = steps.after(undo)
+            yield _made(joined, name if is_plain else "")
+            if colours:
+                yield _made(joined, name if is_plain else "", swaps=True)
+
+
+def _undone(data: Floats) -> list[Steps]:
+    """Return what may bring data back to pixels; those first that use most of the range.
+
+    At most two: a normalized image may also be taken for a pale one in another range.
+    """
+    flat = data.reshape(-1)
+    low, high = float(flat.min()), float(flat.max())
+    found: list[tuple[float, Steps]] = []
+    for steps in _normalizations().values():
+        undo = steps.inverse
+        ends = np.array([(low - undo.mean) * undo.scale, (high - undo.mean) * undo.scale])
+        inside = ends.min() >= -_SLACK and ends.max() <= _BRIGHTEST + _SLACK
+        if inside and ends.max() > _DARKEST:
+            found.append((float(np.ptp(ends)), undo))
+    return [undo for _, undo in sorted(found, key=lambda each: -each[0])[:2]]
+
+
+def _normalizations() -> dict[str, Steps]:
+    """Return the named ways to bring pixels of 0 to 255 to a model, with "" for pixels."""
+    named = {
+        name: Steps.of(preprocess_with(Preprocess(), {"normalize": name}))
+        for name in NORMALIZATIONS
+    }
+    return {"": Steps(np.zeros(1), np.ones(1)), **named}
+
+
+def _wanted(pixels: Floats, axis: int, given: Steps) -> Iterator[tuple[str, Steps]]:
+    """Yield what pixels may be wanted as, with names where they have one.
+
+    Beside the named ones: the given steps on pixels, their scale for a deviation, on pixels of 0
+    to 1; and the pixels' own mean and deviation, to which many models of small images are trained.
+    """
+    for name, steps in _normalizations().items():
+        swaps = NORMALIZATIONS.get(name, {}).get("order", "rgb") != "rgb"
+        yield name, Steps(steps.mean, steps.scale, swaps)
+    yield "", given
+    yield "", Steps(given.mean, 1 / given.scale)
+    small = Steps(np.zeros(1), np.full(1, 1 / _BRIGHTEST))
+    yield "", given.after(small)
+    yield "", Steps(given.mean, 1 / given.scale).after(small)
+    axes = tuple(each for each in range(pixels.ndim) if each != axis)
+    deviation = pixels.std(axis=axes, dtype=np.float64)
+    if deviation.all():
+        yield "", Steps(pixels.mean(axis=axes, dtype=np.float64), 1 / deviation)
+
+
+def _made(
+    steps: Steps, name: str, *, swaps: bool = False, rearranges: bool = False
+) -> Preparation:
+    """Make a preparation; swapping and rearranging come before what the steps do."""
+    rounded = Steps(_short(steps.mean), _short(steps.scale), steps.swaps ^ swaps, rearranges)
+    is_named = bool(name) and not swaps
+    if is_named:
+        options: dict[str, Any] = {"normalize": name, "mean": None, "std": None, "scale": None}
+    else:
+        options = {
+            "normalize": None,
+            "mean": _numbers(rounded.mean),
+            "std": None,
+            "scale": _numbers(rounded.scale),
+        }
+    said = f"--normalize {name}" if is_named else _said(rounded)
+    return Preparation(said, rounded, options)
+
+
+def _said(steps: Steps) -> str:
+    parts = []
+    if steps.mean.any():
+        parts.append("--mean " + ",".join(map(_text, steps.mean)))
+    if (steps.scale != 1).any():
+        deviations = 1 / steps.scale
+        is_std = (abs(deviations) >= 1).all()
+        numbers = deviations if is_std else steps.scale
+        parts.append(("--std " if is_std else "--scale ") + ",".join(map(_text, numbers)))
+    return " and ".join(parts) if parts else "no mean and no scale"
+
+
+def _text(number: float) -> str:
+    return f"{number:.4g}"
+
+
+def _short(numbers: Doubles) -> Doubles:
+    """Round to six digits, as options are written; one number where all are the same."""
+    rounded = np.array([float(f"{number:.6g}") for number in numbers]) + 0.0
+    return rounded[:1] if (rounded == rounded[0]).all() else rounded
+
+
+def _numbers(row: Doubles) -> tuple[float, ...]:
+    return tuple(row.tolist())
+
+
+def _row(numbers: tuple[float, ...], default: float) -> Doubles:
+    return np.array(numbers or (default,), np.float64)
