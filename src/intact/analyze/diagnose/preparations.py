@@ -8,7 +8,7 @@ can be undone so.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from typing import Any
 
 import msgspec
@@ -80,18 +80,43 @@ class Steps(msgspec.Struct, frozen=True, eq=False):
         return same and all(np.allclose(one, two, rtol=1e-4, atol=1e-6) for one, two in pairs)
 
 
+_NOTHING = Steps(np.zeros(1), np.ones(1))
+
+
 class Preparation(msgspec.Struct, frozen=True, eq=False):
     """A way to prepare the data.
 
     Attributes:
-        name: For the evidence: ``--normalize imagenet``.
         steps: From the data before the given steps to the model's input.
-        options: Of `quantize`; without the order of channels.
+        normalization: Its name in `NORMALIZATIONS`; "" if it has none.
     """
 
-    name: str
     steps: Steps
-    options: Mapping[str, Any]
+    normalization: str = ""
+
+    @property
+    def name(self) -> str:
+        """What it is called in evidence: ``--normalize imagenet``."""
+        steps = self.steps
+        if self.normalization:
+            return f"--normalize {self.normalization}"
+        parts = ["the channels in the other order"] * steps.swaps
+        parts += ["the numbers in the other layout"] * steps.rearranges
+        if steps.mean.any():
+            parts.append(f"--mean {_listed(steps.mean)}")
+        if (steps.scale != 1).any():
+            deviations = 1 / steps.scale
+            is_std = bool((np.abs(deviations) >= 1).all())
+            parts.append(
+                f"--std {_listed(deviations)}" if is_std else f"--scale {_listed(steps.scale)}"
+            )
+        return " and ".join(parts) if parts else "no mean and no scale"
+
+
+def swapped(preparation: Preparation) -> Preparation:
+    """Return the same with the channels in the other order first."""
+    steps = preparation.steps
+    return Preparation(msgspec.structs.replace(steps, swaps=not steps.swaps))
 
 
 def rearranged(values: Doubles, axis: int) -> Doubles:
@@ -112,10 +137,10 @@ def channel_axis(shape: tuple[int | None, ...]) -> int | None:
 
 
 def preparations(data: Floats, axis: int, given: Preprocess) -> list[Preparation]:
-    """List other ways to prepare some images than the given one.
+    """List other ways to prepare some data than the given one.
 
     Args:
-        data: Images before the given steps.
+        data: Samples before the given steps; images, or others.
         axis: Of their channels.
         given: The steps that they were given.
     """
@@ -123,29 +148,25 @@ def preparations(data: Floats, axis: int, given: Preprocess) -> list[Preparation
     found: list[Preparation] = []
     seen = [current]
     for each in _all(data, axis, current):
-        if not np.isfinite([*each.steps.mean, *each.steps.scale]).all():
-            continue
-        if not any(each.steps.equals(other) for other in seen):
-            seen.append(each.steps)
+        steps = each.steps
+        is_finite = np.isfinite([*steps.mean, *steps.scale]).all()
+        fits = all(row.size in (1, data.shape[axis]) for row in (steps.mean, steps.scale))
+        if is_finite and fits and not any(steps.equals(other) for other in seen):
+            seen.append(steps)
             found.append(each)
     return found
 
 
 def _all(data: Floats, axis: int, given: Steps) -> Iterator[Preparation]:
-    colours = data.shape[axis] == _COLOURS
-    yield _made(given, "", rearranges=True)
-    if colours:
-        yield _made(given, "", swaps=True)
-    for undo in _undone(data):
-        pixels = undo.apply(data, axis)
-        for name, steps in _wanted(pixels, axis, given):
-            if not colours and max(steps.mean.size, steps.scale.size) > 1:
-                continue
-            is_plain = undo.mean.size == 1 and undo.mean[0] == 0 and undo.scale[0] == 1
-            joined = steps.after(undo)
-            yield _made(joined, name if is_plain else "")
-            if colours:
-                yield _made(joined, name if is_plain else "", swaps=True)
+    is_image = channel_axis(data.shape) == axis
+    if is_image:
+        yield _made(msgspec.structs.replace(given, rearranges=True))
+    if is_image and data.shape[axis] == _COLOURS:
+        yield _made(msgspec.structs.replace(given, swaps=True))
+    for undo in _undone(data) if is_image else [_NOTHING]:
+        is_plain = undo.equals(_NOTHING)
+        for name, steps in _wanted(undo.apply(data, axis), axis, given, of_images=is_image):
+            yield _made(steps.after(undo), name if is_plain else "")
 
 
 def _undone(data: Floats) -> list[Steps]:
@@ -171,72 +192,45 @@ def _normalizations() -> dict[str, Steps]:
         name: Steps.of(preprocess_with(Preprocess(), {"normalize": name}))
         for name in NORMALIZATIONS
     }
-    return {"": Steps(np.zeros(1), np.ones(1)), **named}
+    return {"": _NOTHING, **named}
 
 
-def _wanted(pixels: Floats, axis: int, given: Steps) -> Iterator[tuple[str, Steps]]:
-    """Yield what pixels may be wanted as, with names where they have one.
+def _wanted(
+    pixels: Floats, axis: int, given: Steps, *, of_images: bool
+) -> Iterator[tuple[str, Steps]]:
+    """Yield what data may be wanted as, with names where they have one.
 
-    Beside the named ones: the given steps on pixels, their scale for a deviation, on pixels of 0
-    to 1; and the pixels' own mean and deviation, to which many models of small images are trained.
+    Beside the named ones, which are for pixels: the given steps, their scale for a deviation, both
+    on values a 255th of these; and the data's own mean and deviation, to which many models are
+    trained.
     """
     for name, steps in _normalizations().items():
         swaps = NORMALIZATIONS.get(name, {}).get("order", "rgb") != "rgb"
-        yield name, Steps(steps.mean, steps.scale, swaps)
-    yield "", given
-    yield "", Steps(given.mean, 1 / given.scale)
+        if of_images or not name:
+            yield name, Steps(steps.mean, steps.scale, swaps)
+    turned = Steps(given.mean, 1 / given.scale)
     small = Steps(np.zeros(1), np.full(1, 1 / _BRIGHTEST))
-    yield "", given.after(small)
-    yield "", Steps(given.mean, 1 / given.scale).after(small)
+    for steps in (given, turned, given.after(small), turned.after(small)):
+        yield "", steps
     axes = tuple(each for each in range(pixels.ndim) if each != axis)
     deviation = pixels.std(axis=axes, dtype=np.float64)
     if deviation.all():
         yield "", Steps(pixels.mean(axis=axes, dtype=np.float64), 1 / deviation)
 
 
-def _made(
-    steps: Steps, name: str, *, swaps: bool = False, rearranges: bool = False
-) -> Preparation:
-    """Make a preparation; swapping and rearranging come before what the steps do."""
-    rounded = Steps(_short(steps.mean), _short(steps.scale), steps.swaps ^ swaps, rearranges)
-    is_named = bool(name) and not swaps
-    if is_named:
-        options: dict[str, Any] = {"normalize": name, "mean": None, "std": None, "scale": None}
-    else:
-        options = {
-            "normalize": None,
-            "mean": _numbers(rounded.mean),
-            "std": None,
-            "scale": _numbers(rounded.scale),
-        }
-    said = f"--normalize {name}" if is_named else _said(rounded)
-    return Preparation(said, rounded, options)
+def _made(steps: Steps, normalization: str = "") -> Preparation:
+    short = msgspec.structs.replace(steps, mean=_short(steps.mean), scale=_short(steps.scale))
+    return Preparation(short, normalization)
 
 
-def _said(steps: Steps) -> str:
-    parts = []
-    if steps.mean.any():
-        parts.append("--mean " + ",".join(map(_text, steps.mean)))
-    if (steps.scale != 1).any():
-        deviations = 1 / steps.scale
-        is_std = (abs(deviations) >= 1).all()
-        numbers = deviations if is_std else steps.scale
-        parts.append(("--std " if is_std else "--scale ") + ",".join(map(_text, numbers)))
-    return " and ".join(parts) if parts else "no mean and no scale"
-
-
-def _text(number: float) -> str:
-    return f"{number:.4g}"
+def _listed(numbers: Doubles) -> str:
+    return ",".join(f"{number:.4g}" for number in numbers)
 
 
 def _short(numbers: Doubles) -> Doubles:
     """Round to six digits, as options are written; one number where all are the same."""
     rounded = np.array([float(f"{number:.6g}") for number in numbers]) + 0.0
     return rounded[:1] if (rounded == rounded[0]).all() else rounded
-
-
-def _numbers(row: Doubles) -> tuple[float, ...]:
-    return tuple(row.tolist())
 
 
 def _row(numbers: tuple[float, ...], default: float) -> Doubles:

@@ -1,0 +1,84 @@
+"""What a classifier's answers tell of its input: chance, one class for all, information.
+
+A trained classifier that gets what it was trained on is sure of single samples and gives all
+classes over many: its answers have information on the sample. Any other contrast, brightness or
+order of colours lessens that, more the further it is off, so that of several ways to prepare the
+same samples the right one has most, without any label.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import numpy.typing as npt
+
+Doubles = npt.NDArray[np.float64]
+
+_DEVIATIONS = 2
+"""How many standard deviations above chance an accuracy may lie and be chance's."""
+FEW = 16
+"""Samples up to which one class for all of them is nothing odd."""
+_CLASSES = 10
+"""Columns from which on an output without labels is taken for one of classes."""
+
+
+def is_chance(right: int, count: int, classes: int) -> bool:
+    """Tell whether an accuracy is one of guessing, on samples enough to see the difference.
+
+    Args:
+        right: Samples whose class was found.
+        count: All samples.
+        classes: How many there are, of which guessing finds one.
+    """
+    chance = 1 / classes
+    limit = chance + _DEVIATIONS * math.sqrt(chance * (1 - chance) / count)
+    return limit < (1 + chance) / 2 and right <= limit * count
+
+
+def are_classes(
+    scores: npt.NDArray[np.floating], labels: npt.NDArray[np.int64] | None = None
+) -> bool:
+    """Tell whether an output is one of classes, of which the samples have several."""
+    if labels is not None:
+        return bool((labels != labels[0]).any())
+    return scores.shape[1] >= _CLASSES or _are_probabilities(scores)
+
+
+def is_one_class(scores: npt.NDArray[np.floating]) -> bool:
+    """Tell whether all of many samples are given one class."""
+    chosen = scores.argmax(axis=1)
+    return len(chosen) > FEW and bool((chosen == chosen[0]).all())
+
+
+def information(scores: npt.NDArray[np.floating]) -> Doubles:
+    """Return what the answer to each sample tells of it, in bits, ``[samples]``.
+
+    It is the divergence of the sample's probabilities from their mean over all samples; its mean
+    is the mutual information of sample and class.
+
+    Args:
+        scores: Logits or probabilities, ``[samples, classes]``.
+    """
+    shares = probabilities(scores)
+    usual = np.maximum(shares.mean(axis=0), np.finfo(np.float64).tiny)
+    ratios = np.maximum(shares, np.finfo(np.float64).tiny) / usual
+    return np.asarray((shares * np.log2(ratios)).sum(axis=1))
+
+
+def probabilities(scores: npt.NDArray[np.floating]) -> Doubles:
+    """Return what is given as it is if it has probabilities, else the softmax of it."""
+    wide = scores.astype(np.float64)
+    if _are_probabilities(scores):
+        return wide
+    powers = np.exp(wide - wide.max(axis=1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=1, keepdims=True))
+
+
+def most_information(count: int, classes: int) -> float:
+    """Return how much information the answers to some samples may have on average, in bits."""
+    return math.log2(max(1, min(count, classes)))
+
+
+def _are_probabilities(scores: npt.NDArray[np.floating]) -> bool:
+    return bool((scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3))

@@ -1,0 +1,386 @@
+"""Wrong preprocessing, found by preparing the same samples in other ways.
+
+The float model is run on a few samples as they are and as they might have been meant. Three judges
+tell which is better: the labels; what BatchNormalizations remember of the training data; and how
+much the answers tell of the samples (`answers`). A judge speaks only where the difference is beyond
+chance, so that a model that gets what it wants has no finding.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intact.analyze.diagnose.answers import are_classes, is_chance, is_one_class, most_information
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.preparations import (
+    Preparation,
+    Steps,
+    channel_axis,
+    preparations,
+    swapped,
+)
+from intact.analyze.diagnose.trials import Floats, Kept, Outcome, Trials, kept_samples
+from intact.data.images.reader import ImageFolder
+from intact.data.preprocess import NORMALIZATIONS, Preprocess
+from intact.data.stream import Samples
+from intact.graph import Graph
+
+_ROUNDS = (16, 64, 256)
+"""Samples of each round; the best ways of a round are tried on more in the next."""
+_LEADERS = 2
+"""Ways that each judge keeps after a round."""
+_CHANCE = 1e-4
+"""Probability by chance under which one way of some thirty is better than another."""
+_DEVIATIONS = 4.0
+"""The same in standard errors."""
+_BETTER = 1.1
+"""How many times the information another way must have: small changes of contrast are no error."""
+_TELLING = 0.25
+"""Part of the information that answers can have, under which they are no classifier's."""
+_OFF = 0.25
+"""Mismatch with BatchNormalizations up to which training and test data usually differ: training
+augments, and forgets."""
+_NEARER = 2.0
+"""How many times as near another way must be."""
+_SMOOTH = 0.5
+"""Correlation of neighbours above which an array is a picture."""
+
+PROVEN, LIKELY = 2.0, 1.5
+"""Severities: another way is better by measurement; the present one is wrong by itself."""
+
+
+class _Way(msgspec.Struct, frozen=True, eq=False):
+    """A preparation with what came of it."""
+
+    preparation: Preparation
+    outcome: Outcome
+
+
+class _Case(msgspec.Struct, frozen=True, eq=False):
+    """The samples in question.
+
+    Attributes:
+        trials: Runs the model on them.
+        kept: The samples.
+        name: The input that the preprocessing is for.
+        axis: Of its channels.
+        data: It before the given steps.
+        given: The steps.
+        of_images: Whether the samples are made of images, whose channels an option can reverse.
+    """
+
+    trials: Trials
+    kept: Kept
+    name: str
+    axis: int
+    data: Floats
+    given: Preprocess
+    of_images: bool
+
+    def run(self, steps: Steps, count: int) -> Outcome:
+        """Run the model on the first samples, prepared so."""
+        values = steps.apply(self.data[:count], self.axis)
+        return self.trials.run(count, {self.name: values})
+
+
+def preprocessing_findings(
+    graph: Graph, samples: Samples, *, preprocess: Preprocess, threads: int = 0
+) -> list[Finding]:
+    """Find out whether samples are prepared otherwise than a float model wants them.
+
+    Args:
+        graph: The float model.
+        samples: As opened, with the given steps applied, and labels where there are any. They are
+            read once; at most 256 are used.
+        preprocess: The steps that are applied.
+        threads: Of the runtime; 0 takes all cores.
+
+    Returns:
+        One finding of the cause ``preprocessing``, or none. It has a severity above 1.
+
+    Raises:
+        DataError: The samples do not fit the model.
+    """
+    if samples.takes_feeds or samples.mask is not None or isinstance(samples.reader, Iterator):
+        return []
+    kept = kept_samples(samples, _ROUNDS[-1])
+    trials = Trials.of(graph, samples, kept, threads)
+    case = _case(samples, kept, trials, preprocess)
+    if case is None:
+        return _broken(trials.run(_ROUNDS[1]), kept, "")
+    present, others = _finalists(case)
+    for judge in (_by_labels, _by_memory, _by_answers):
+        ranked = sorted(others, key=lambda way: -_figure(judge, way.outcome, case))
+        for way in ranked:
+            evidence = judge(case, present, way)
+            if evidence:
+                return [_finding(case, way, evidence)]
+    impossible = _impossible(case)
+    return impossible or _broken(present, kept, case.name)
+
+
+def _case(samples: Samples, kept: Kept, trials: Trials, given: Preprocess) -> _Case | None:
+    """Take the one input that the preprocessing is for; None where there are others, or none."""
+    floats = {name: array for name, array in kept.inputs.items() if array.dtype == np.float32}
+    if len(floats) != 1:
+        return None
+    ((name, array),) = floats.items()
+    if array.ndim < 2:
+        return None
+    axis = channel_axis(array.shape)
+    axis = 1 if axis is None else axis
+    steps = Steps.of(given)
+    if any(each.size not in (1, array.shape[axis]) for each in (steps.mean, steps.scale)):
+        return None
+    data = steps.inverse.apply(array, axis)
+    of_images = isinstance(samples.reader, ImageFolder)
+    return _Case(trials, kept, name, axis, data, given, of_images)
+
+
+def _finalists(case: _Case) -> tuple[Outcome, list[_Way]]:
+    """Run all ways on few samples, and the best on more."""
+    steps = Steps.of(case.given)
+    waiting = preparations(case.data, case.axis, case.given)
+    present, ways = case.trials.run(_ROUNDS[0]), list[_Way]()
+    for number, count in enumerate(_ROUNDS):
+        present = case.run(steps, count)
+        ways = [_Way(each, case.run(each.steps, count)) for each in waiting]
+        if number + 1 == len(_ROUNDS) or count >= case.kept.count:
+            break
+        leaders = _leaders(case, ways)
+        waiting = [way.preparation for way in leaders]
+        if number == 0 and case.data.shape[case.axis] == len("rgb"):
+            waiting += [swapped(each) for each in waiting if not each.steps.rearranges]
+    return present, ways
+
+
+def _leaders(case: _Case, ways: Sequence[_Way]) -> list[_Way]:
+    """Return the best ways of each judge."""
+    found: dict[int, _Way] = {}
+    for judge in (_by_labels, _by_memory, _by_answers):
+        ranked = sorted(ways, key=lambda way: -_figure(judge, way.outcome, case))
+        found |= {id(way): way for way in ranked[:_LEADERS]}
+    return list(found.values())
+
+
+_Judge = Callable[[_Case, Outcome, _Way], str]
+
+
+def _figure(judge: _Judge, outcome: Outcome, case: _Case) -> float:
+    """Return how good an outcome is for a judge, the more the better; -inf where it cannot tell."""
+    if judge is _by_memory:
+        mismatch = outcome.mismatch() if outcome.moments else math.nan
+        return -mismatch if math.isfinite(mismatch) else -math.inf
+    if outcome.scores is None:
+        return -math.inf
+    telling = float(outcome.information.mean())
+    if judge is _by_answers:
+        return telling
+    labels = _class_labels(case.kept, outcome)
+    if labels is None:
+        return -math.inf
+    return float(outcome.right(labels).mean()) + telling / 1e3  # of equals the surer one
+
+
+def _class_labels(kept: Kept, outcome: Outcome) -> npt.NDArray[np.int64] | None:
+    labels, scores = kept.labels, outcome.scores
+    if labels is None or scores is None or labels.min() < 0 or labels.max() >= scores.shape[1]:
+        return None
+    return labels[: len(scores)]
+
+
+def _by_labels(case: _Case, present: Outcome, way: _Way) -> str:
+    """Say how many more samples are right; "" where it may be chance."""
+    labels = _class_labels(case.kept, present)
+    if labels is None or way.outcome.scores is None:
+        return ""
+    before, after = present.right(labels), way.outcome.right(labels)
+    gained, lost = int((after & ~before).sum()), int((before & ~after).sum())
+    if gained <= lost or _at_least(gained, gained + lost) > _CHANCE:
+        return ""
+    return _accuracies(before, after, way)
+
+
+def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], way: _Way) -> str:
+    return (
+        f"the float model is right for {100 * before.mean():.1f} % of {len(before)} samples, for "
+        f"{100 * after.mean():.1f} % with {way.preparation.name}"
+    )
+
+
+def _at_least(heads: int, throws: int) -> float:
+    """Return the probability of so many heads or more."""
+    return sum(math.comb(throws, each) for each in range(heads, throws + 1)) / 2**throws
+
+
+def _by_memory(case: _Case, present: Outcome, way: _Way) -> str:
+    """Say how far tensors are off what BatchNormalizations remember; "" where it may be chance."""
+    del case
+    if not present.moments:
+        return ""
+    count = len(present.moments[0][0])
+    parts = [slice(start, None, 4) for start in range(4)] if count >= 8 else [slice(None)]
+    pairs = [(present.mismatch(each), way.outcome.mismatch(each)) for each in parts]
+    if not all(had > _NEARER * has and had > _OFF for had, has in pairs):
+        return ""
+    return f"{_memory(present)}, {way.outcome.mismatch():.2g} with {way.preparation.name}"
+
+
+def _memory(outcome: Outcome) -> str:
+    return (
+        "the first tensors that a BatchNormalization remembers are off by "
+        f"{outcome.mismatch():.2g} of its deviations"
+    )
+
+
+def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
+    """Say how much more the answers tell; "" where it may be chance, or the net is no classifier.
+
+    A trained classifier is tuned to a contrast: with twice or half of it, its answers tell less.
+    The answers of any other net tell more, the greater the contrast.
+    """
+    if present.scores is None or way.outcome.scores is None:
+        return ""
+    labels = _class_labels(case.kept, present)
+    if not are_classes(present.scores, labels) or not _is_picture(case):
+        return ""
+    had, has = present.information, way.outcome.information
+    count, classes = present.scores.shape
+    difference = has - had
+    error = float(difference.std()) / math.sqrt(count)
+    if has.mean() < max(_BETTER * had.mean(), _TELLING * most_information(count, classes)):
+        return ""
+    if difference.mean() <= _DEVIATIONS * error:
+        return ""
+    if present.moments and way.outcome.mismatch() > _BETTER * max(present.mismatch(), _OFF):
+        return ""
+    if labels is not None and present.right(labels).sum() > way.outcome.right(labels).sum():
+        return ""
+    if not _is_tuned(case, way):
+        return ""
+    if labels is not None:
+        return _accuracies(present.right(labels), way.outcome.right(labels), way)
+    return (
+        f"the float model's answers tell {had.mean():.2f} bits of a sample among {count}, "
+        f"{has.mean():.2f} with {way.preparation.name}"
+    )
+
+
+def _is_tuned(case: _Case, way: _Way) -> bool:
+    """Tell whether a way has more information than the same with twice or half the contrast."""
+    steps, count = way.preparation.steps, len(way.outcome.information)
+    for factor in (0.5, 2.0):
+        scaled = msgspec.structs.replace(steps, scale=factor * steps.scale)
+        if case.run(scaled, count).information.mean() >= way.outcome.information.mean():
+            return False
+    return True
+
+
+def _is_picture(case: _Case) -> bool:
+    """Tell whether an array has rows and columns in which neighbours are alike."""
+    if channel_axis(case.data.shape) is None:
+        return False
+    for data in (case.data, Steps(np.zeros(1), np.ones(1), rearranges=True).apply(case.data, 1)):
+        images = np.moveaxis(data[: _ROUNDS[0]], case.axis, 1).astype(np.float64)
+        images = images - images.mean(axis=(2, 3), keepdims=True)
+        power = float((images**2).sum())
+        beside = float((images[..., 1:] * images[..., :-1]).sum())
+        if power and beside / power > _SMOOTH:
+            return True
+    return False
+
+
+def _finding(case: _Case, way: _Way, evidence: str) -> Finding:
+    unit = "dB" if case.kept.labels is None else "points"
+    remedy = _remedy(case, way.preparation)
+    return Finding(
+        "preprocessing", evidence, PROVEN, tensor=case.name, remedies=(remedy,), unit=unit
+    )
+
+
+def _remedy(case: _Case, preparation: Preparation) -> Remedy:
+    """Return the options that prepare data so, or what is to be done with the data."""
+    steps, order = preparation.steps, str(case.given.image.order)
+    if steps.rearranges:
+        wanted = "N, C, H, W" if case.axis == 1 else "N, H, W, C"
+        made = "reshape(N, H, W, C).transpose(0, 3, 1, 2)"
+        made = made if case.axis == 1 else "reshape(N, C, H, W).transpose(0, 2, 3, 1)"
+        return Remedy(text=f"the numbers lie in another layout than [{wanted}]: give array.{made}")
+    if steps.swaps and not case.of_images:
+        turned = "array[:, ::-1]" if case.axis == 1 else "array[..., ::-1]"
+        also = "" if steps.equals(swapped_only(case.given)) else f", and {preparation.name}"
+        return Remedy(text=f"the channels are in the other order: give {turned}{also}")
+    other = {"rgb": "bgr", "bgr": "rgb"}[order] if steps.swaps else order
+    named = NORMALIZATIONS.get(preparation.normalization, {})
+    if preparation.normalization and named.get("order", other) == other:
+        return Remedy(options=_options(normalize=preparation.normalization))
+    options: dict[str, Any] = _options(
+        mean=tuple(steps.mean.tolist()), scale=tuple(steps.scale.tolist())
+    )
+    return Remedy(options={**options, "order": other} if steps.swaps else options)
+
+
+def swapped_only(given: Preprocess) -> Steps:
+    """Return the given steps with the channels in the other order."""
+    return msgspec.structs.replace(Steps.of(given), swaps=True)
+
+
+def _options(**given: Any) -> dict[str, Any]:
+    return dict.fromkeys(("normalize", "mean", "std", "scale")) | given
+
+
+def _impossible(case: _Case) -> list[Finding]:
+    """Find a mean that is beyond all values, where nothing tells what the model wants."""
+    steps = Steps.of(case.given)
+    low, high = float(case.data.min()), float(case.data.max())
+    if not case.given.mean or not ((steps.mean > high).all() or (steps.mean < low).all()):
+        return []
+    means = ", ".join(f"{each:g}" for each in steps.mean)
+    evidence = f"the samples lie in {low:.4g}..{high:.4g}, and a mean of {means} is subtracted"
+    text = "give mean and deviation in the unit of the samples"
+    remedies = [Remedy(text=text)]
+    if 0 <= low and high <= 1 and 1 < steps.mean.max() <= 255:
+        small = tuple((steps.mean / 255).tolist()), tuple((steps.scale * 255).tolist())
+        remedies.insert(0, Remedy(options=_options(mean=small[0], scale=small[1])))
+    return [_wrong(case.name, evidence, remedies)]
+
+
+def _broken(outcome: Outcome, kept: Kept, name: str) -> list[Finding]:
+    """Find answers that are wrong whatever is done to the samples."""
+    if outcome.scores is None:
+        return []
+    count, classes = outcome.scores.shape
+    labels = _class_labels(kept, outcome)
+    remedy = Remedy(
+        text="check that the samples are those of the model, with its size, order and labels"
+    )
+    if labels is not None:
+        right = int(outcome.right(labels).sum())
+        if is_chance(right, count, classes):
+            return [
+                _wrong(
+                    name,
+                    f"the float model is right for {100 * right / count:.1f} % of {count} samples, "
+                    f"no more than by chance among {classes} classes",
+                    [remedy],
+                    "points",
+                )
+            ]
+    if is_one_class(outcome.scores) and are_classes(outcome.scores, labels):
+        chosen = int(outcome.scores[0].argmax())
+        return [
+            _wrong(name, f"the float model gives class {chosen} for all {count} samples", [remedy])
+        ]
+    return []
+
+
+def _wrong(name: str, evidence: str, remedies: Sequence[Remedy], unit: str = "dB") -> Finding:
+    return Finding(
+        "preprocessing", evidence, LIKELY, tensor=name, remedies=tuple(remedies), unit=unit
+    )

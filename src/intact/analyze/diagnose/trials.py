@@ -1,0 +1,198 @@
+"""Runs of the float model on a few samples, prepared in several ways."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intact.analyze.diagnose.answers import information
+from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.remembered import Remembered, remembered
+from intact.data.batching import Batch, padded
+from intact.data.stream import Samples
+from intact.engines.session import make_session, run_session
+from intact.errors import DataError
+from intact.graph import Graph
+from intact.graph.passes.fold_linear import parameters_of
+
+Doubles = npt.NDArray[np.float64]
+Floats = npt.NDArray[np.float32]
+
+_MOST_BYTES = 1 << 26
+"""Of the samples that are kept, as of those that calibration chooses."""
+_MEMORIES = 4
+"""Remembered tensors that are looked at, the first ones: what is wrong at the input is there."""
+_BATCH = 16
+
+
+class Kept(msgspec.Struct, frozen=True):
+    """Some of the samples, in an order in which any number of the first ones is spread over all.
+
+    Attributes:
+        inputs: By name, ``[samples, ...]``.
+        labels: int64 ``[samples]``; None where there are none that are classes.
+    """
+
+    inputs: Batch
+    labels: npt.NDArray[np.int64] | None
+
+    @property
+    def count(self) -> int:
+        """The number of samples."""
+        return len(next(iter(self.inputs.values())))
+
+
+def kept_samples(samples: Samples, most: int) -> Kept:
+    """Read all samples once and keep some, evenly spread, since data may be sorted by class."""
+    rows: list[Batch] = []
+    places: list[int] = []
+    stride, seen, room = 1, 0, most
+    for batch, count in samples.batches(1):
+        del count
+        if seen % stride == 0:
+            rows.append({name: array.copy() for name, array in batch.items()})
+            places.append(seen)
+            size = sum(array.nbytes for array in batch.values())
+            room = max(1, min(most, _MOST_BYTES // max(size, 1)))
+        if len(rows) >= 2 * room:
+            rows, places, stride = rows[::2], places[::2], 2 * stride
+        seen += 1
+    chosen = [index * len(rows) // min(room, len(rows)) for index in range(min(room, len(rows)))]
+    order = np.array(chosen)[_spread(len(chosen))]
+    inputs = {name: np.concatenate([rows[k][name] for k in order]) for name in rows[0]}
+    try:
+        labels = samples.labels()
+    except DataError:  # references for a metric
+        labels = None
+    return Kept(inputs, None if labels is None else labels[np.array(places)[order]])
+
+
+def _spread(count: int) -> npt.NDArray[np.int64]:
+    """Order places so that each beginning is spread over all: by their bits in reverse."""
+    bits = max(1, (count - 1).bit_length())
+    places = np.arange(count)
+    reverse = sum(((places >> bit) & 1) << (bits - 1 - bit) for bit in range(bits))
+    return np.argsort(np.asarray(reverse), kind="stable")
+
+
+def memories_of(graph: Graph) -> dict[str, Remembered]:
+    """Return what is remembered of tensors, by name, in the order in which they are computed.
+
+    Of BatchNormalizations that were folded, and of those that stand in the graph.
+    """
+    folded = {str(value.name): memory for value, memory in remembered(graph).items()}
+    found: dict[str, Remembered] = {}
+    for node in graph.nodes:
+        norm, data = parameters_of(node), node.inputs[0] if node.inputs else None
+        if norm is not None and data is not None:
+            deviation = np.sqrt(np.maximum(norm.variance.astype(np.float64), 0))
+            memory = Remembered(norm.mean.astype(np.float64), deviation, deviation > 0)
+            found.setdefault(str(data.name), memory)
+        for value in (data, *node.outputs):
+            name = "" if value is None else str(value.name)
+            if name in folded:
+                found.setdefault(name, folded[name])
+    return {name: memory for name, memory in found.items() if memory.live.any()}
+
+
+class Outcome(msgspec.Struct, frozen=True, dict=True):
+    """What the float model does with some samples.
+
+    Attributes:
+        scores: Its first output, ``[samples, classes]``; None where that has no classes.
+        moments: By the place of a remembered tensor: means and mean squares, each
+            ``[samples, channels]``.
+        memories: What is remembered of those tensors.
+    """
+
+    scores: Floats | None
+    moments: tuple[tuple[Doubles, Doubles], ...]
+    memories: tuple[Remembered, ...]
+
+    @cached_property
+    def information(self) -> Doubles:
+        """Of each sample's answer, in bits; empty where there are no classes."""
+        return np.zeros(0) if self.scores is None else information(self.scores)
+
+    def right(self, labels: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tell of which samples the class is found."""
+        assert self.scores is not None  # noqa: S101
+        return np.asarray(self.scores.argmax(axis=1) == labels[: len(self.scores)])
+
+    def mismatch(self, part: slice = slice(None)) -> float:
+        """Return by how much the remembered tensors are off, the mean of `Remembered.mismatch`."""
+        found = []
+        for (means, squares), memory in zip(self.moments, self.memories, strict=True):
+            mean = means[part].mean(axis=0)
+            found.append(memory.mismatch(mean, squares[part].mean(axis=0) - mean**2))
+        return float(np.mean(found))
+
+
+class Trials:
+    """Runs a float model on samples that are prepared in other ways.
+
+    Args:
+        graph: The float model.
+        kept: The samples, as they are.
+        threads: Of the runtime.
+    """
+
+    def __init__(self, graph: Graph, kept: Kept, size: int, threads: int) -> None:
+        self._kept, self._size = kept, size
+        memories = memories_of(graph)
+        output = str(graph.outputs[0].name)
+        known = [name for name in memories if name != output][:_MEMORIES]
+        self.memories = tuple(memories[name] for name in known)
+        self.names = tuple(known)
+        inputs = {str(value.name) for value in graph.inputs}
+        self._outputs = [output, *(name for name in known if name not in inputs)]
+        self._session = make_session(model_of_outputs(graph, self._outputs), threads=threads)
+
+    @staticmethod
+    def of(graph: Graph, samples: Samples, kept: Kept, threads: int) -> Trials:
+        """Make the trials with a batch size that the model takes."""
+        return Trials(graph, kept, samples.batch_size(_BATCH), threads)
+
+    def run(self, count: int, changed: Mapping[str, Floats] | None = None) -> Outcome:
+        """Run the model on the first samples.
+
+        Args:
+            count: How many.
+            changed: Inputs in the place of those that were kept.
+        """
+        inputs = {**self._kept.inputs, **(changed or {})}
+        scores: list[Floats] = []
+        moments: list[list[tuple[Doubles, Doubles]]] = [[] for _ in self.names]
+        for feed, real in self._batches(inputs, min(count, self._kept.count)):
+            ran = run_session(self._session, feed, self._outputs)
+            found = {**feed, **dict(zip(self._outputs, ran, strict=True))}
+            first, tensors = ran[0], [found[name] for name in self.names]
+            if first.ndim == 2 and first.shape[0] == self._size and first.shape[1] > 1:
+                scores.append(first[:real])
+            for place, tensor in zip(moments, tensors, strict=True):
+                place.append(_moments(tensor, real))
+        joined = tuple(
+            (np.concatenate([m for m, _ in each]), np.concatenate([s for _, s in each]))
+            for each in moments
+        )
+        whole = np.concatenate(scores) if scores else None
+        is_finite = whole is not None and bool(np.isfinite(whole).all())
+        return Outcome(whole if is_finite else None, joined, self.memories)
+
+    def _batches(self, inputs: Mapping[str, Any], count: int) -> Iterator[tuple[Batch, int]]:
+        for start in range(0, count, self._size):
+            real = min(self._size, count - start)
+            rows = {name: array[start : start + real] for name, array in inputs.items()}
+            yield {name: padded(array, self._size) for name, array in rows.items()}, real
+
+
+def _moments(tensor: npt.NDArray[Any], real: int) -> tuple[Doubles, Doubles]:
+    """Return the means and mean squares of each sample's channels, along axis 1."""
+    wide = tensor[:real].astype(np.float64)
+    wide = wide.reshape(*wide.shape[:2], -1)
+    return wide.mean(axis=2), (wide**2).mean(axis=2)
