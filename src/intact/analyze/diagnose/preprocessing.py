@@ -31,10 +31,12 @@ from intact.data.preprocess import NORMALIZATIONS, Preprocess
 from intact.data.stream import Samples
 from intact.graph import Graph
 
-_ROUNDS = (16, 64, 256)
+_ROUNDS = (8, 32, 128, 256)
 """Samples of each round; the best ways of a round are tried on more in the next."""
-_LEADERS = 2
-"""Ways that each judge keeps after a round."""
+_LEADERS = 3
+"""Ways that each judge keeps after the first round; then one less each time."""
+_EQUAL = 0.99
+"""Part of the best figure from which on a way is as good: of these the first listed is named."""
 _CHANCE = 1e-4
 """Probability by chance under which one way of some thirty is better than another."""
 _DEVIATIONS = 4.0
@@ -43,6 +45,8 @@ _BETTER = 1.1
 """How many times the information another way must have: small changes of contrast are no error."""
 _TELLING = 0.25
 """Part of the information that answers can have, under which they are no classifier's."""
+_PROMISING = 0.05
+"""Part by which a way must be better for more samples to be worth while."""
 _OFF = 0.25
 """Mismatch with BatchNormalizations up to which training and test data usually differ: training
 augments, and forgets."""
@@ -114,15 +118,43 @@ def preprocessing_findings(
     case = _case(samples, kept, trials, preprocess)
     if case is None:
         return _broken(trials.run(_ROUNDS[1]), kept, "")
-    present, others = _finalists(case)
-    for judge in (_by_labels, _by_memory, _by_answers):
-        ranked = sorted(others, key=lambda way: -_figure(judge, way.outcome, case))
-        for way in ranked:
-            evidence = judge(case, present, way)
-            if evidence:
-                return [_finding(case, way, evidence)]
-    impossible = _impossible(case)
-    return impossible or _broken(present, kept, case.name)
+    steps, waiting = Steps.of(case.given), preparations(case.data, case.axis, case.given)
+    for number, count in enumerate(_ROUNDS):
+        present = case.run(steps, count)
+        ways = [_Way(each, case.run(each.steps, count)) for each in waiting]
+        if number:
+            found = _judged(case, present, ways)
+            if found or count >= kept.count or not _is_contested(case, present, ways):
+                break
+        waiting = [way.preparation for way in _leaders(case, ways, max(1, _LEADERS - number))]
+        if not number and case.data.shape[case.axis] == len("rgb"):
+            waiting += [swapped(each) for each in waiting if not each.steps.rearranges]
+    return found or _impossible(case) or _broken(present, kept, case.name)
+
+
+def _judged(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding]:
+    """Return the finding of the first judge that finds a way better than the present one."""
+    for judge in _JUDGES:
+        figures = [_figure(judge, way.outcome, case) for way in ways]
+        best = max(figures, default=-math.inf)
+        if not math.isfinite(best):
+            continue
+        enough = best - (1 - _EQUAL) * abs(best)
+        way = next(way for way, figure in zip(ways, figures, strict=True) if figure >= enough)
+        evidence = judge(case, present, way)
+        if evidence:
+            return [_finding(case, way, evidence)]
+    return []
+
+
+def _is_contested(case: _Case, present: Outcome, ways: Sequence[_Way]) -> bool:
+    """Tell whether more samples may show that a way is better than the present one."""
+    for judge in _JUDGES:
+        figure = _figure(judge, present, case)
+        best = max((_figure(judge, way.outcome, case) for way in ways), default=-math.inf)
+        if best > figure + _PROMISING * abs(figure) and math.isfinite(best):
+            return True
+    return False
 
 
 def _case(samples: Samples, kept: Kept, trials: Trials, given: Preprocess) -> _Case | None:
@@ -143,30 +175,14 @@ def _case(samples: Samples, kept: Kept, trials: Trials, given: Preprocess) -> _C
     return _Case(trials, kept, name, axis, data, given, of_images)
 
 
-def _finalists(case: _Case) -> tuple[Outcome, list[_Way]]:
-    """Run all ways on few samples, and the best on more."""
-    steps = Steps.of(case.given)
-    waiting = preparations(case.data, case.axis, case.given)
-    present, ways = case.trials.run(_ROUNDS[0]), list[_Way]()
-    for number, count in enumerate(_ROUNDS):
-        present = case.run(steps, count)
-        ways = [_Way(each, case.run(each.steps, count)) for each in waiting]
-        if number + 1 == len(_ROUNDS) or count >= case.kept.count:
-            break
-        leaders = _leaders(case, ways)
-        waiting = [way.preparation for way in leaders]
-        if number == 0 and case.data.shape[case.axis] == len("rgb"):
-            waiting += [swapped(each) for each in waiting if not each.steps.rearranges]
-    return present, ways
-
-
-def _leaders(case: _Case, ways: Sequence[_Way]) -> list[_Way]:
-    """Return the best ways of each judge."""
-    found: dict[int, _Way] = {}
-    for judge in (_by_labels, _by_memory, _by_answers):
-        ranked = sorted(ways, key=lambda way: -_figure(judge, way.outcome, case))
-        found |= {id(way): way for way in ranked[:_LEADERS]}
-    return list(found.values())
+def _leaders(case: _Case, ways: Sequence[_Way], most: int) -> list[_Way]:
+    """Return the best ways of each judge, in the order in which they are listed."""
+    found: set[int] = set()
+    for judge in _JUDGES:
+        figures = [_figure(judge, way.outcome, case) for way in ways]
+        ranked = sorted(range(len(ways)), key=lambda k: -figures[k])
+        found |= {k for k in ranked[:most] if math.isfinite(figures[k])}
+    return [ways[k] for k in sorted(found)]
 
 
 _Judge = Callable[[_Case, Outcome, _Way], str]
@@ -250,26 +266,39 @@ def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
     labels = _class_labels(case.kept, present)
     if not are_classes(present.scores, labels) or not _is_picture(case):
         return ""
-    had, has = present.information, way.outcome.information
-    count, classes = present.scores.shape
-    difference = has - had
-    error = float(difference.std()) / math.sqrt(count)
-    if has.mean() < max(_BETTER * had.mean(), _TELLING * most_information(count, classes)):
-        return ""
-    if difference.mean() <= _DEVIATIONS * error:
-        return ""
-    if present.moments and way.outcome.mismatch() > _BETTER * max(present.mismatch(), _OFF):
-        return ""
-    if labels is not None and present.right(labels).sum() > way.outcome.right(labels).sum():
+    if not _tells_more(present, way.outcome) or _is_opposed(present, way.outcome, labels):
         return ""
     if not _is_tuned(case, way):
         return ""
     if labels is not None:
         return _accuracies(present.right(labels), way.outcome.right(labels), way)
+    had, has = (float(each.information.mean()) for each in (present, way.outcome))
     return (
-        f"the float model's answers tell {had.mean():.2f} bits of a sample among {count}, "
-        f"{has.mean():.2f} with {way.preparation.name}"
+        f"the float model's answers tell {had:.2f} bits of a sample among {len(present.scores)}, "
+        f"{has:.2f} with {way.preparation.name}"
     )
+
+
+def _tells_more(present: Outcome, other: Outcome) -> bool:
+    """Tell whether answers have much more information, beyond chance."""
+    assert present.scores is not None  # noqa: S101
+    count, classes = present.scores.shape
+    difference = other.information - present.information
+    error = float(difference.std()) / math.sqrt(count)
+    least = max(
+        _BETTER * float(present.information.mean()), _TELLING * most_information(count, classes)
+    )
+    return other.information.mean() >= least and difference.mean() > _DEVIATIONS * error
+
+
+def _is_opposed(present: Outcome, other: Outcome, labels: npt.NDArray[np.int64] | None) -> bool:
+    """Tell whether memory or labels speak for the present way."""
+    if present.moments and other.mismatch() > _BETTER * max(present.mismatch(), _OFF):
+        return True
+    return labels is not None and present.right(labels).sum() > other.right(labels).sum()
+
+
+_JUDGES: tuple[_Judge, ...] = (_by_labels, _by_memory, _by_answers)
 
 
 def _is_tuned(case: _Case, way: _Way) -> bool:
@@ -345,7 +374,7 @@ def _impossible(case: _Case) -> list[Finding]:
     evidence = f"the samples lie in {low:.4g}..{high:.4g}, and a mean of {means} is subtracted"
     text = "give mean and deviation in the unit of the samples"
     remedies = [Remedy(text=text)]
-    if 0 <= low and high <= 1 and 1 < steps.mean.max() <= 255:
+    if low >= 0 and high <= 1 and 1 < steps.mean.max() <= 255:
         small = tuple((steps.mean / 255).tolist()), tuple((steps.scale * 255).tolist())
         remedies.insert(0, Remedy(options=_options(mean=small[0], scale=small[1])))
     return [_wrong(case.name, evidence, remedies)]

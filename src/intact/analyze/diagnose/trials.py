@@ -51,9 +51,8 @@ def kept_samples(samples: Samples, most: int) -> Kept:
     """Read all samples once and keep some, evenly spread, since data may be sorted by class."""
     rows: list[Batch] = []
     places: list[int] = []
-    stride, seen, room = 1, 0, most
-    for batch, count in samples.batches(1):
-        del count
+    stride, room = 1, most
+    for seen, (batch, _) in enumerate(samples.batches(1)):
         if seen % stride == 0:
             rows.append({name: array.copy() for name, array in batch.items()})
             places.append(seen)
@@ -61,7 +60,6 @@ def kept_samples(samples: Samples, most: int) -> Kept:
             room = max(1, min(most, _MOST_BYTES // max(size, 1)))
         if len(rows) >= 2 * room:
             rows, places, stride = rows[::2], places[::2], 2 * stride
-        seen += 1
     chosen = [index * len(rows) // min(room, len(rows)) for index in range(min(room, len(rows)))]
     order = np.array(chosen)[_spread(len(chosen))]
     inputs = {name: np.concatenate([rows[k][name] for k in order]) for name in rows[0]}
