@@ -35,7 +35,7 @@ _ROUNDS = (8, 32, 128, 256)
 """Samples of each round; the best ways of a round are tried on more in the next."""
 _LEADERS = 3
 """Ways that each judge keeps after the first round; then one less each time."""
-_EQUAL = 0.99
+_EQUAL = 0.97
 """Part of the best figure from which on a way is as good: of these the first listed is named."""
 _CHANCE = 1e-4
 """Probability by chance under which one way of some thirty is better than another."""

@@ -1,0 +1,216 @@
+"""Too few calibration samples, or unlike ones: their statistics against those of other samples.
+
+Of alike samples, one among ``n + 1`` is beyond the range of the other ``n`` at one end. What lies
+beyond is cut to the range; where that costs more than rounding does, there were too few samples, or
+they were unlike. Unlike they are too where the range is much wider than other samples need.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.calibrate.assign import required_tensors
+from intact.calibrate.observe.observer import Observer
+from intact.calibrate.statistics import Statistics, TensorStatistics
+from intact.data.stream import Samples
+from intact.numerics.distribution import Bins
+from intact.numerics.histogram import Accumulator, SampleStatistics
+from intact.plan import QuantizedGraph
+
+Doubles = npt.NDArray[np.float64]
+
+USUAL = 512
+"""Samples that calibration takes where nothing else is said."""
+_CODES = 255
+"""Steps of the range that rounding is reckoned with: of 8 bits."""
+_FELT = 1 / 3
+"""Part of the noise from which on it is felt."""
+_UNLIKE = 4.0
+"""How many times as many samples beyond the range as alike ones would have."""
+_ERRORS = 3.0
+"""Standard errors by which the means of alike samples differ in one case of 400."""
+
+
+class Seen(msgspec.Struct, frozen=True):
+    """How one tensor's new samples lie to the range that calibration saw.
+
+    Attributes:
+        tensor: Its name.
+        calibrated: Samples of the calibration.
+        beyond: Part of the new samples that have a value beyond the range.
+        expected: The same as alike samples would have on average.
+        clipping: Mean square of what is cut off, against that of rounding to 8 bits.
+        wider: Width of the range against that of the new samples.
+        shift: Difference of the means, in standard errors.
+    """
+
+    tensor: str
+    calibrated: int
+    beyond: float
+    expected: float
+    clipping: float
+    wider: float
+    shift: float
+
+    @property
+    def cut(self) -> float:
+        """The part of the noise that is due to what is cut off."""
+        return self.clipping / (1 + self.clipping)
+
+    @property
+    def loose(self) -> float:
+        """The part of the rounding that is due to a range that is wider than needed."""
+        return 1 - 1 / max(self.wider, 1) ** 2
+
+
+def calibration_findings(
+    plan: QuantizedGraph, statistics: Statistics, samples: Samples
+) -> list[Finding]:
+    """Find out whether a plan was calibrated on too few or on unlike samples.
+
+    Args:
+        plan: The plan.
+        statistics: What calibration saw.
+        samples: Others, prepared as for the calibration; 32 or more tell enough.
+
+    Returns:
+        One finding of the cause ``calibration_samples``, or none. Its severity is the part of the
+        noise that is due to clipping, or to wide ranges, on average over the tensors.
+
+    Raises:
+        DataError: The samples do not fit the model.
+    """
+    if samples.mask is not None or isinstance(samples.reader, Iterator):
+        return []
+    if statistics.model_hash != plan.graph.hash:
+        return []
+    seen = observed(plan, statistics, samples)
+    if not seen:
+        return []
+    return _unlike(seen) or _too_few(seen)
+
+
+def observed(plan: QuantizedGraph, statistics: Statistics, samples: Samples) -> list[Seen]:
+    """Compare all tensors that the plan needs the ranges of, and that vary."""
+    names = [name for name in required_tensors(plan) if name in statistics.tensors]
+    if not names:
+        return []
+    observer = Observer(plan.graph, names, takes_feeds=samples.takes_feeds)
+    accumulator = Accumulator(len(names))
+    parts: list[SampleStatistics] = []
+    elements: npt.NDArray[np.int64] = np.zeros(len(names), np.int64)
+    for batch, count in samples.batches(observer.batch_size):
+        found = observer.run(batch, count)
+        parts.append(accumulator.add(found.values, found.starts, found.elements, found.samples))
+        elements = found.elements
+    rows = SampleStatistics(*(np.concatenate(each, axis=1) for each in zip(*parts, strict=True)))
+    compared = []
+    for place, counts in enumerate(accumulator.counts()):
+        own = SampleStatistics(*(each[place] for each in rows))
+        one = _compared(names[place], statistics[names[place]], own, counts, int(elements[place]))
+        compared += [one] if one is not None else []
+    return compared
+
+
+def _compared(
+    name: str,
+    calibrated: TensorStatistics,
+    rows: SampleStatistics,
+    counts: npt.NDArray[np.int64],
+    elements: int,
+) -> Seen | None:
+    low, high = calibrated.minimum, calibrated.maximum
+    width = high - low
+    live = rows.minimum <= rows.maximum
+    if not live.any() or not calibrated.samples or not 0 < width < math.inf:
+        return None
+    least, most = float(rows.minimum[live].min()), float(rows.maximum[live].max())
+    new = TensorStatistics(counts, int(rows.zeros.sum()))
+    new.add(rows)
+    distribution = new.distribution()
+    rounding = (width / _CODES) ** 2 / 12
+    # The minima of a Relu are all the same, and none is beyond another.
+    ends = sum(np.ptp(each[live]) > 0 for each in (rows.minimum, rows.maximum))
+    means = rows.total[live] / max(elements, 1)
+    spread = float(means.std()) * math.sqrt(1 / calibrated.samples + 1 / len(means))
+    mean = calibrated.distribution().mean
+    return Seen(
+        name,
+        calibrated.samples,
+        float(((rows.minimum < low) | (rows.maximum > high))[live].mean()),
+        ends / (calibrated.samples + 1),
+        _cut(distribution, low, high) / rounding,
+        width / (most - least) if most > least else 1.0,
+        abs(float(means.mean()) - mean) / spread if spread else 0.0,
+    )
+
+
+def _cut(values: Bins, low: float, high: float) -> float:
+    """Return the mean square of what lies beyond a range."""
+    middle = (values.low + values.high) / 2
+    beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)
+    return float((values.count * beyond**2).sum() / max(values.total, 1))
+
+
+def _unlike(seen: Sequence[Seen]) -> list[Finding]:
+    """Find samples whose means differ in half of the tensors, and whose ranges differ too."""
+    shift = float(np.median([each.shift for each in seen]))
+    beyond, expected, loose = (_mean(seen, each) for each in ("beyond", "expected", "loose"))
+    if shift <= _ERRORS or (beyond <= _UNLIKE * expected and loose < _FELT):
+        return []
+    cut = _mean(seen, "cut")
+    evidence = (
+        f"the samples' means differ from those of the {_calibrated(seen)} of the calibration by "
+        f"{shift:.2g} standard errors"
+    )
+    if beyond > _UNLIKE * expected:
+        worst = max(seen, key=lambda each: each.clipping)
+        evidence += (
+            f", and {100 * beyond:.0f} % of them have values beyond its ranges, of alike ones "
+            f"{100 * expected:.1f} % (most in tensor {worst.tensor!r})"
+        )
+    else:
+        worst = max(seen, key=lambda each: each.wider)
+        evidence += f", and its range of tensor {worst.tensor!r} is {worst.wider:.2g} times theirs"
+    return [_finding(evidence, max(cut, loose), worst, [_LIKE_THESE])]
+
+
+def _too_few(seen: Sequence[Seen]) -> list[Finding]:
+    """Find ranges that cut off much of what alike samples have."""
+    cut, calibrated = _mean(seen, "cut"), _calibrated(seen)
+    if cut < _FELT:
+        return []
+    worst = max(seen, key=lambda each: each.clipping)
+    evidence = (
+        f"{100 * _mean(seen, 'beyond'):.0f} % of the samples have values beyond the range of the "
+        f"{calibrated} that calibration saw, which is {100 * cut:.0f} % of the noise (most in "
+        f"tensor {worst.tensor!r})"
+    )
+    more = Remedy(options={"samples": max(USUAL, 4 * calibrated)})
+    text = Remedy(text=f"calibrate on more samples than {calibrated}")
+    return [_finding(evidence, cut, worst, [more, text])]
+
+
+def _calibrated(seen: Sequence[Seen]) -> int:
+    return max(each.calibrated for each in seen)
+
+
+_LIKE_THESE = Remedy(
+    text="calibrate on samples like those that the model is used for, prepared in the same way"
+)
+
+
+def _finding(evidence: str, severity: float, worst: Seen, remedies: Sequence[Remedy]) -> Finding:
+    return Finding(
+        "calibration_samples", evidence, severity, tensor=worst.tensor, remedies=tuple(remedies)
+    )
+
+
+def _mean(seen: Sequence[Seen], name: str) -> float:
+    return float(np.mean([getattr(each, name) for each in seen]))
