@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from intact.errors import IntactError
     from intact.flow.evaluation_report import Evaluation
     from intact.flow.result import Result, Results
+    from intact.plan.batch_norms import BatchNormScale
     from intact.plan.inspection import Inspection
     from intact.plan.provenance import Provenance
     from intact.targets import Target
@@ -183,7 +184,27 @@ def inspection(found: Inspection, *, as_json: bool) -> None:
     for op_type, (integer, floats) in found.by_type.items():
         summary.add_row(escape(op_type), str(integer), str(floats))
     console().print(summary)
+    if found.batch_norms:
+        _batch_norms(found.batch_norms)
     notes(found.notes, all_in="with --json")
+
+
+def _batch_norms(found: Sequence[BatchNormScale]) -> None:
+    """Print what BatchNormalizations multiply by: gamma / sqrt(variance + epsilon)."""
+    numbers = ("scale", "bias", "largest at", "gamma", "variance", "mean", "dead", "noise")
+    table = new_table("batch norms", ("node",), numbers=numbers)
+    for row in found:
+        table.add_row(
+            escape(row.node),
+            f"{row.least:.3g}..{row.largest:.3g}",
+            f"{row.least_bias:.3g}..{row.largest_bias:.3g}",
+            f"{row.index} of {row.channels}",
+            *(f"{number:.3g}" for number in (row.gamma, row.variance, row.mean)),
+            f"{len(row.dead)}{f' after {row.after}' if row.after else ''}",
+            f"x{row.cost:.2g}",
+            style="" if row.cost == 1 and not row.dead else "yellow",
+        )
+    console().print(table)
 
 
 def _loss(found: Result) -> None:

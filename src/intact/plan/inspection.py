@@ -10,6 +10,7 @@ import onnx_ir as ir
 from intact.config import QuantState
 from intact.graph import data_slots, weight_slot
 from intact.graph.stored_weights import stored_weight_axes
+from intact.plan.batch_norms import BatchNormScale, batch_norm_scales
 from intact.plan.quantized_graph import Note, QuantizedGraph, quantizes
 from intact.plan.stored_weights import is_stored
 from intact.plan.topology import has_weights_only
@@ -47,12 +48,14 @@ class Inspection:
         nodes: All nodes in topological order.
         by_type: Counts by op type, (quantized, float).
         notes: What a user should know before quantizing.
+        batch_norms: What BatchNormalizations multiply by, also those that were folded.
     """
 
     target: str
     nodes: list[NodeReport]
     by_type: dict[str, tuple[int, int]]
     notes: tuple[Note, ...]
+    batch_norms: tuple[BatchNormScale, ...] = ()
 
     def __repr__(self) -> str:
         """Count the nodes."""
@@ -70,7 +73,8 @@ def inspect_plan(plan: QuantizedGraph) -> Inspection:
         op_type: (quantized[op_type], n - quantized[op_type])
         for op_type, n in sorted(total.items())
     }
-    return Inspection(plan.target.name, nodes, by_type, plan.notes)
+    norms = tuple(batch_norm_scales(plan.graph, plan))
+    return Inspection(plan.target.name, nodes, by_type, plan.notes, norms)
 
 
 def _report(plan: QuantizedGraph, node: ir.Node, ends: dict[int, str]) -> NodeReport:
