@@ -16,7 +16,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.diagnose.answers import are_classes, is_chance, is_one_class, most_information
+from intact.analyze.diagnose.answers import (
+    are_classes,
+    is_chance,
+    is_one_class,
+    most_information,
+    probabilities,
+)
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.preparations import (
     Preparation,
@@ -47,11 +53,15 @@ _TELLING = 0.25
 """Part of the information that answers can have, under which they are no classifier's."""
 _PROMISING = 0.05
 """Part by which a way must be better for more samples to be worth while."""
+_CONTRAST = 4.0
+"""How many times the contrast a trained net bears badly: by twice it is trained, to be robust."""
 _OFF = 0.25
 """Mismatch with BatchNormalizations up to which training and test data usually differ: training
 augments, and forgets."""
 _NEARER = 2.0
 """How many times as near another way must be."""
+_SURE = 0.5
+"""Mean probability of the class given above which answers are sure."""
 _SMOOTH = 0.5
 """Correlation of neighbours above which an array is a picture."""
 
@@ -258,8 +268,8 @@ def _memory(outcome: Outcome) -> str:
 def _by_answers(case: _Case, present: Outcome, way: _Way) -> str:
     """Say how much more the answers tell; "" where it may be chance, or the net is no classifier.
 
-    A trained classifier is tuned to a contrast: with twice or half of it, its answers tell less.
-    The answers of any other net tell more, the greater the contrast.
+    A trained classifier is tuned to a contrast: with much more or less, its answers tell less. The
+    answers of any other net tell more, the greater the contrast.
     """
     if present.scores is None or way.outcome.scores is None:
         return ""
@@ -302,11 +312,12 @@ _JUDGES: tuple[_Judge, ...] = (_by_labels, _by_memory, _by_answers)
 
 
 def _is_tuned(case: _Case, way: _Way) -> bool:
-    """Tell whether a way has more information than the same with twice or half the contrast."""
+    """Tell whether a way has more information than the same with much more or less contrast."""
     steps, count = way.preparation.steps, len(way.outcome.information)
-    for factor in (0.5, 2.0):
+    for factor in (1 / _CONTRAST, _CONTRAST):
         scaled = msgspec.structs.replace(steps, scale=factor * steps.scale)
-        if case.run(scaled, count).information.mean() >= way.outcome.information.mean():
+        other = float(case.run(scaled, count).information.mean())
+        if way.outcome.information.mean() < _BETTER * other:
             return False
     return True
 
@@ -401,12 +412,23 @@ def _broken(outcome: Outcome, kept: Kept, name: str) -> list[Finding]:
                     "points",
                 )
             ]
-    if is_one_class(outcome.scores) and are_classes(outcome.scores, labels):
+    if is_one_class(outcome.scores) and are_classes(outcome.scores, labels) and _is_sure(outcome):
         chosen = int(outcome.scores[0].argmax())
         return [
             _wrong(name, f"the float model gives class {chosen} for all {count} samples", [remedy])
         ]
     return []
+
+
+def _is_sure(outcome: Outcome) -> bool:
+    """Tell whether answers are sure ones, on data unlike what BatchNormalizations remember.
+
+    A net that is not trained may give one class for all too, and is not sure of it.
+    """
+    assert outcome.scores is not None  # noqa: S101
+    if outcome.moments and outcome.mismatch() <= _OFF:
+        return False
+    return float(probabilities(outcome.scores).max(axis=1).mean()) > _SURE
 
 
 def _wrong(name: str, evidence: str, remedies: Sequence[Remedy], unit: str = "dB") -> Finding:
