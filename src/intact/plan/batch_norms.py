@@ -227,7 +227,7 @@ def _matrix(node: ir.Node, channels: int) -> Doubles | None:
     moved = np.moveaxis(weight.astype(np.float64), axis, 0).reshape(channels, -1)
     if node.op_type != "Conv":
         return moved
-    return np.abs(moved.reshape(channels, weight.shape[0], -1)).max(axis=2)
+    return np.asarray(np.abs(moved.reshape(channels, weight.shape[0], -1)).max(axis=2))
 
 
 def _step(mean: npt.NDArray[np.floating], deviation: Doubles) -> float:

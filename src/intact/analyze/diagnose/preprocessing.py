@@ -49,8 +49,12 @@ _DEVIATIONS = 4.0
 """The same in standard errors."""
 _BETTER = 1.1
 """How many times the information another way must have: small changes of contrast are no error."""
+_LESS_LOST = 1.25
+"""The same of what the answers lack of the most that they can tell."""
 _TELLING = 0.25
 """Part of the information that answers can have, under which they are no classifier's."""
+_EQUALLY_NEAR = 0.75
+"""As `_EQUAL`, of mismatches with BatchNormalizations, which hardly tell the order of channels."""
 _PROMISING = 0.05
 """Part by which a way must be better for more samples to be worth while."""
 _CONTRAST = 4.0
@@ -149,7 +153,8 @@ def _judged(case: _Case, present: Outcome, ways: Sequence[_Way]) -> list[Finding
         best = max(figures, default=-math.inf)
         if not math.isfinite(best):
             continue
-        enough = best - (1 - _EQUAL) * abs(best)
+        equal = _EQUALLY_NEAR if judge is _by_memory else _EQUAL
+        enough = best - (1 - equal) * abs(best)
         way = next(way for way, figure in zip(ways, figures, strict=True) if figure >= enough)
         evidence = judge(case, present, way)
         if evidence:
@@ -211,7 +216,8 @@ def _figure(judge: _Judge, outcome: Outcome, case: _Case) -> float:
     labels = _class_labels(case.kept, outcome)
     if labels is None:
         return -math.inf
-    return float(outcome.right(labels).mean()) + telling / 1e3  # of equals the surer one
+    right = float(outcome.right(labels).mean())
+    return right + telling / 1e3  # of equals the surer one
 
 
 def _class_labels(kept: Kept, outcome: Outcome) -> npt.NDArray[np.int64] | None:
@@ -295,10 +301,14 @@ def _tells_more(present: Outcome, other: Outcome) -> bool:
     count, classes = present.scores.shape
     difference = other.information - present.information
     error = float(difference.std()) / math.sqrt(count)
-    least = max(
-        _BETTER * float(present.information.mean()), _TELLING * most_information(count, classes)
+    most, had, has = (
+        most_information(count, classes),
+        float(present.information.mean()),
+        float(other.information.mean()),
     )
-    return other.information.mean() >= least and difference.mean() > _DEVIATIONS * error
+    is_much = has >= _BETTER * had or most - had >= _LESS_LOST * (most - has)
+    is_beyond_chance = float(difference.mean()) > _DEVIATIONS * error
+    return is_much and is_beyond_chance and has >= _TELLING * most
 
 
 def _is_opposed(present: Outcome, other: Outcome, labels: npt.NDArray[np.int64] | None) -> bool:
