@@ -248,7 +248,8 @@ def _accuracies(before: npt.NDArray[np.bool_], after: npt.NDArray[np.bool_], way
 
 def _at_least(heads: int, throws: int) -> float:
     """Return the probability of so many heads or more."""
-    return sum(math.comb(throws, each) for each in range(heads, throws + 1)) / 2**throws
+    ways = sum(math.comb(throws, each) for each in range(heads, throws + 1))
+    return float(ways / (1 << throws))
 
 
 def _by_memory(case: _Case, present: Outcome, way: _Way) -> str:
