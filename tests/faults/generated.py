@@ -1,8 +1,13 @@
-"""Seeded faults on generated nets, and healthy generated nets: all of them quick to make."""
+"""Seeded faults on generated nets, and healthy generated nets: all of them quick to make.
+
+Each fault stays in the result: where `quantize` mends it by itself, it is seeded by options, a
+table of scales or a target that a user may give.
+"""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -10,8 +15,8 @@ import numpy.typing as npt
 
 import intact
 from tests.faults import nets
-from tests.faults.case import Case, Options, by_net, by_options, by_target, lay_down
-from tests.faults.nets import DEVIATION, MEAN, Digits, Layers, Net, digits
+from tests.faults.case import Build, Case, Options, by_net, by_options, by_target, lay_down
+from tests.faults.nets import DEVIATION, MEAN, Digits, Net, digits
 
 # ---- data -------------------------------------------------------------------------------------
 
@@ -26,9 +31,13 @@ def _unit(part: Digits) -> nets.Floats:
 
 
 
-def preprocessing(data: str, faulty: Options, healthy: Options, build: nets.Builder):  # noqa
-    """Make a case whose data are pixels (0..255) or units (0..1), prepared wrongly."""
-    change = {"pixels": _pixels, "unit": _unit}[data]
+def prepared(
+    change: Callable[[Digits], npt.NDArray[np.generic]],
+    faulty: Options,
+    healthy: Options,
+    build: nets.Builder,
+) -> Build:
+    """Make a case whose samples are prepared by options."""
 
     def made(folder: Path, is_faulty: bool) -> Options:
         lay_down(folder, build(), change=change)
@@ -41,7 +50,7 @@ _RIGHT: Options = ("--mean", f"{MEAN}", "--std", f"{DEVIATION}")
 _RIGHT_UNIT: Options = ("--mean", f"{MEAN / 255}", "--std", f"{DEVIATION / 255}")
 
 
-def dark_calibration(folder: Path, is_faulty: bool) -> Options:
+def _dark_calibration(folder: Path, is_faulty: bool) -> Options:
     """Calibrate on images of a tenth of the contrast."""
     lay_down(
         folder,
@@ -51,7 +60,7 @@ def dark_calibration(folder: Path, is_faulty: bool) -> Options:
     return ()
 
 
-def blank_calibration(folder: Path, is_faulty: bool) -> Options:
+def _blank_calibration(folder: Path, is_faulty: bool) -> Options:
     """Calibrate on two blank images."""
 
     def blank(part: Digits) -> nets.Floats:
@@ -64,7 +73,7 @@ def blank_calibration(folder: Path, is_faulty: bool) -> Options:
 # ---- channels ---------------------------------------------------------------------------------
 
 
-def scale_channels(net: Net, norm: str, after: str, factors: npt.NDArray[np.float64]) -> None:
+def _scale_channels(net: Net, norm: str, after: str, factors: npt.NDArray[np.float64]) -> None:
     """Multiply channels of a BatchNormalization, and divide the weights that read them."""
     net[f"{norm}.gamma"] = net[f"{norm}.gamma"] * factors
     net[f"{norm}.beta"] = net[f"{norm}.beta"] * factors
@@ -75,25 +84,25 @@ def scale_channels(net: Net, norm: str, after: str, factors: npt.NDArray[np.floa
 def _outlier(net: Net) -> None:
     factors = np.ones(16)
     factors[3] = 100
-    scale_channels(net, "bn1", "conv2", factors)
+    _scale_channels(net, "bn1", "conv2", factors)
 
 
 def _outlier_of_residual(net: Net) -> None:
     factors = np.ones(16)
     factors[5] = 100
-    scale_channels(net, "bn2", "conv3", factors)
+    _scale_channels(net, "bn2", "conv3", factors)
 
 
 def _starved(net: Net) -> None:
     factors = np.ones(24)
     factors[[2, 7, 11]] = 1 / 1000
-    scale_channels(net, "bn2", "conv3", factors)
+    _scale_channels(net, "bn2", "conv3", factors)
 
 
 def _starved_separable(net: Net) -> None:
     factors = np.ones(24)
     factors[[1, 4]] = 1 / 2000
-    scale_channels(net, "bn4", "conv5", factors)
+    _scale_channels(net, "bn4", "conv5", factors)
 
 
 def _tiny_variance(net: Net, at: int, channels: list[int], least: float = 1e-8) -> None:
@@ -104,6 +113,40 @@ def _tiny_variance(net: Net, at: int, channels: list[int], least: float = 1e-8) 
     net[f"dense{at}.bias"] = net[f"dense{at}.bias"] * factors
     net[f"bn{at}.mean"] = net[f"bn{at}.mean"] * factors
     net[f"bn{at}.variance"] = net[f"bn{at}.variance"] * factors**2
+
+
+def _unlike_branches(net: Net) -> None:
+    """Make one of two joined branches 640 times as large as the other."""
+    net["bn2.gamma"], net["bn2.beta"] = net["bn2.gamma"] * 640, net["bn2.beta"] * 640
+    weight = net["conv4.weight"]
+    weight[:, :12] /= 640
+    net["conv4.weight"] = weight
+
+
+def _small_scales(folder: Path, is_faulty: bool) -> Options:
+    """Give activations a sixth of the scales that they need."""
+    lay_down(folder, nets.residual())
+    if not is_faulty:
+        return ()
+    made = folder / "made"
+    images = digits("calib").ready[:32]
+    intact.quantize(folder / "model.onnx", {"image": images}, output=made, formats=["encodings"])
+    table = json.loads((made / "model.encodings").read_text(encoding="utf-8"))
+    for (each,) in table["activation_encodings"].values():
+        each.update({key: each[key] / 6 for key in ("max", "min", "scale")})
+    scales = folder / "small.encodings"
+    scales.write_text(json.dumps(table), encoding="utf-8")
+    return "--scales", str(scales)
+
+
+def _varied(build: Callable[[float], Net], faulty: float, healthy: float, *options: str) -> Build:
+    """Make a case whose fault is a number in the net."""
+
+    def made(folder: Path, is_faulty: bool) -> Options:
+        lay_down(folder, build(faulty if is_faulty else healthy))
+        return options
+
+    return made
 
 
 # ---- targets ----------------------------------------------------------------------------------
@@ -132,58 +175,117 @@ bits = 8
 quant_min = -127
 quant_max = 127
 """
+TFLITE: Options = ("--target", "tflite")
+FAST: Options = ("--preset", "fast")
+PERCENTILE: Options = ("--method", "percentile", "--method-option", "percentile=90")
 
-GENERATED: tuple[Case, ...] = (
+
+def _steep() -> Net:
+    return nets.gates(60)
+
+
+def _steeper() -> Net:
+    return nets.gates(250, 1)
+
+
+# ---- the table ---------------------------------------------------------------------------------
+
+FAULTS: tuple[Case, ...] = (
     Case(
         "pixels-unscaled",
         "preprocessing",
-        preprocessing("pixels", (), _RIGHT, nets.plain),
-        30,
-        "points",
+        prepared(_pixels, (), _RIGHT, nets.plain),
+        unit="points",
+        loss=40,
     ),
     Case(
         "mean-of-pixels-for-units",
         "preprocessing",
-        preprocessing("unit", _RIGHT, _RIGHT_UNIT, nets.residual),
-        30,
-        "points",
+        prepared(_unit, _RIGHT, _RIGHT_UNIT, nets.residual),
+        unit="points",
+        loss=40,
     ),
     Case(
         "std-for-scale",
         "preprocessing",
-        preprocessing(
-            "pixels",
+        prepared(
+            _pixels,
             ("--mean", f"{MEAN}", "--std", f"{1 / DEVIATION}"),
             ("--mean", f"{MEAN}", "--scale", f"{1 / DEVIATION}"),
             nets.depthwise,
         ),
-        30,
-        "points",
+        unit="points",
+        loss=40,
     ),
-    Case("dark-calibration", "calibration_samples", dark_calibration),
-    Case("blank-calibration", "calibration_samples", blank_calibration),
-    Case(
-        "percentile-90",
-        "clipping",
-        by_options(nets.plain, ("--method", "percentile", "--method-option", "percentile=90")),
-    ),
+    Case("dark-calibration", "calibration_samples", _dark_calibration, loss=20),
+    Case("blank-calibration", "calibration_samples", _blank_calibration, loss=20),
+    Case("percentile-90", "clipping", by_options(nets.plain, PERCENTILE), loss=20),
+    Case("small-scales", "clipping", _small_scales, loss=20),
     Case("three-bits-in-conv2", "rounding", by_options(nets.plain, ("--bits", "conv2.weight=3"))),
-    Case("four-bit-activations", "rounding", by_options(nets.residual, ("--activation-bits", "4"))),
-    Case("outlier-channel", "outlier_channel", by_net(nets.plain, _outlier)),
-    Case("outlier-in-a-residual", "outlier_channel", by_net(nets.residual, _outlier_of_residual)),
-    Case("starved-channels", "dead_channel", by_net(nets.plain, _starved)),
-    Case("starved-separable", "dead_channel", by_net(nets.depthwise, _starved_separable)),
+    Case(
+        "four-bit-activations",
+        "rounding",
+        by_options(nets.residual, ("--activation-bits", "4")),
+        loss=12,
+    ),
+    Case("two-bits-in-pointwise", "rounding", by_options(nets.depthwise, ("--bits", "conv3=2"))),
+    Case("outlier-channel", "outlier_channel", by_net(nets.plain, _outlier), loss=15),
+    Case(
+        "outlier-in-a-residual",
+        "outlier_channel",
+        by_net(nets.residual, _outlier_of_residual),
+        loss=15,
+    ),
+    Case("spikes", "heavy_tail", _varied(nets.spiked, 200, 0)),
+    Case("spikes-minmax", "heavy_tail", _varied(nets.spiked, 40, 0, "--method", "minmax")),
+    Case("unlike-branches", "unlike_ranges", by_net(nets.branches, _unlike_branches), loss=15),
+    Case("boxes-and-scores", "unlike_ranges", _varied(nets.unlike, 640, 1, *TFLITE), loss=15),
+    Case("one-scale", "per_tensor_weights", by_target(_steep, PER_TENSOR), loss=10),
+    Case("one-scale-fast", "per_tensor_weights", by_target(_steeper, PER_TENSOR, FAST), loss=10),
+    Case("starved-channels", "dead_channel", by_net(nets.plain, _starved), loss=20),
+    Case("starved-separable", "dead_channel", by_net(nets.depthwise, _starved_separable), loss=20),
     Case(
         "variance-of-1e-8",
         "batch_norm_scale",
-        by_net(nets.perceptron, lambda net: _tiny_variance(net, 1, [3, 40, 77])),
+        by_net(nets.perceptron, lambda net: _tiny_variance(net, 1, [3, 40, 77]), TFLITE),
+        loss=15,
     ),
-    Case("short-bias", "bias_overflow", by_target(nets.plain, SHORT_BIAS)),
+    Case(
+        "variance-of-1e-6",
+        "batch_norm_scale",
+        by_net(nets.perceptron, lambda net: _tiny_variance(net, 2, [11, 50], 1e-6), TFLITE),
+        loss=8,
+    ),
+    Case("short-bias", "bias_overflow", by_target(nets.plain, SHORT_BIAS), loss=15),
+    Case("short-bias-fast", "bias_overflow", by_target(nets.depthwise, SHORT_BIAS, FAST), loss=15),
     Case(
         "short-sums",
         "accumulator_overflow",
-        by_target(nets.plain, SHORT_SUMS, healthy=("--target", "tflite")),
+        by_target(nets.plain, SHORT_SUMS, healthy=TFLITE),
+        loss=20,
     ),
-    Case("pairs", "pair_saturation", by_target(nets.plain, PAIRS)),
-    Case("powers-of-two", "power_of_two", by_target(nets.plain, POWER_OF_TWO)),
+    Case("pairs", "pair_saturation", by_target(nets.plain, PAIRS), loss=10),
+    Case("powers-of-two", "power_of_two", by_target(nets.plain, POWER_OF_TWO), loss=8),
+    Case(
+        "powers-of-two-fast",
+        "power_of_two",
+        by_target(nets.branches, POWER_OF_TWO, FAST),
+    ),
+    Case(
+        "mask-of-3000",
+        "attention_mask",
+        _varied(nets.attention, -3000, -8, *TFLITE),
+        loss=10,
+    ),
+)
+"""One fault each. The loss of ``pairs`` shows on processors that saturate pairs of products."""
+
+HEALTHY: tuple[Case, ...] = (
+    Case("residual", "", by_options(nets.residual, ())),
+    Case("depthwise", "", by_options(nets.depthwise, TFLITE)),
+    Case("branches", "", by_options(nets.branches, ("--target", "tensorrt"))),
+    Case("recurrent", "", by_options(nets.recurrent, ())),
+    Case("attention", "", by_options(nets.attention, ("--target", "openvino"))),
+    Case("perceptron", "", by_options(nets.perceptron, ())),
+    Case("masked-attention", "", _varied(nets.attention, -1e9, -1e9, *TFLITE)),
 )

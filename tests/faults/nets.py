@@ -141,6 +141,8 @@ def fitted(model: onnx.ModelProto) -> Net:
             values = net.values(node.input[0], images)
             axes = tuple(axis for axis in range(values.ndim) if axis != 1)
             net[node.input[3]], net[node.input[4]] = values.mean(axes), values.var(axes)
+        elif node.name.startswith("dense"):
+            _standardize(net, node.name, net.values(node.output[0], images))
     features = net.values("features", images).astype(np.float64)
     mean = features.mean(0)
     centred = features - mean
@@ -149,6 +151,13 @@ def fitted(model: onnx.ModelProto) -> Net:
     weight = np.linalg.solve(centred.T @ centred + ridge, centred.T @ wanted).T
     net["fc.weight"], net["fc.bias"] = weight, -weight @ mean
     return net
+
+
+def _standardize(net: Net, name: str, values: Floats) -> None:
+    """Give the results of a dense layer a mean of 0.3 and a deviation of 1."""
+    deviation = values.std(0)
+    net[f"{name}.weight"] = net[f"{name}.weight"] / deviation[:, None]
+    net[f"{name}.bias"] = (net[f"{name}.bias"] - values.mean(0)) / deviation + 0.3
 
 
 def plain() -> Net:
@@ -235,6 +244,53 @@ def attention(mask: float = 0.0, *, masked: int = 3) -> Net:
     x = b.layer_norm(b.node("Add", x, b.attention(x, 8, width, 4, given)), width)
     readout(b, b.relu(b.linear(x, width, width, gain=1.4)), 8 * width)
     return fitted(b.build())
+
+
+def spiked(times: float = 0.0) -> Net:
+    """Features whose rare large values (one in a thousand) are ``1 + times`` as far out.
+
+    They are cut off behind the next layer: what the net computes does not change.
+    """
+    b = Layers(seed=7)
+    x = block(b, b.input("image", IMAGE), 1, 1, 16)
+    x = batch_norm(b, convolution(b, x, "conv2", 16, 24), "bn2", 24)
+    beyond = b.relu(b.node("Sub", x, b.constant(np.float32(_FAR))))
+    x = b.node("Add", x, b.node("Mul", beyond, b.constant(np.float32(times))), out="spikes")
+    x = b.node("MaxPool", x, kernel_shape=[2, 2], strides=[2, 2], name="pool")
+    readout(b, block(b, b.clip(x, 0, _FAR), 3, 24, 24, kernel=1), 384)
+    return fitted(b.build())
+
+
+_FAR = 4.0
+
+
+def unlike(size: float = 1.0) -> Net:
+    """Scores, and boxes from 0 to ``size``, joined by Concat and taken apart again."""
+    b = Layers(seed=8)
+    x = block(b, block(b, b.input("image", IMAGE), 1, 1, 16), 2, 16, 24)
+    x = b.node("AveragePool", x, kernel_shape=[2, 2], strides=[2, 2], name="pool")
+    x = b.node("Flatten", x, out="features", name="flatten")
+    scores = b.node("Sigmoid", dense(b, x, "fc", 384, _CLASSES), name="scores")
+    boxes = b.node("Sigmoid", dense(b, x, "dense_boxes", 384, 4))
+    boxes = b.node("Mul", boxes, b.constant(np.float32(size)))
+    joined = b.node("Concat", scores, boxes, axis=1, out="joined", name="join")
+    for name, start, stop in (("logits", 0, _CLASSES), ("corners", _CLASSES, _CLASSES + 4)):
+        ends = (b.ints(each) for each in (start, stop, 1))
+        b.node("Slice", joined, *ends, out=name)
+        b.output(name, ("batch", stop - start))
+    return fitted(b.build())
+
+
+def gates(steepness: float = 1.0, steep: int = 3) -> Net:
+    """Convolutions cut off at 1 and 0, of which some channels are steep: they are 0 or 1."""
+    b = Layers(seed=9)
+    x = block(b, b.input("image", IMAGE), 1, 1, 16)
+    x = batch_norm(b, convolution(b, x, "conv2", 16, 24), "bn2", 24)
+    x = b.node("MaxPool", b.clip(x, 0, 1), kernel_shape=[2, 2], strides=[2, 2], name="pool")
+    readout(b, block(b, x, 3, 24, 24, kernel=1), 384)
+    net = Net(b.build())
+    net["bn2.gamma"] = np.where(np.arange(24) < steep, steepness, 1) * net["bn2.gamma"]
+    return fitted(net.model)
 
 
 Builder: TypeAlias = Callable[[], Net]
