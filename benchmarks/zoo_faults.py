@@ -127,6 +127,24 @@ def _outlier(folder: Path, is_faulty: bool) -> Options:
     return RIGHT
 
 
+def _one_scale(folder: Path, is_faulty: bool) -> Options:
+    """Give one scale to all channels of the weights of EfficientNet-Lite1."""
+    shutil.copy(ZOO / "efficientnet_lite1.onnx", folder / "model.onnx")
+    for part, count in (("calib", 16), ("test", 48)):
+        table = (ZOO / "imagenet" / f"{part}.csv").read_text(encoding="utf-8").split()[1:]
+        names, labels = zip(*(line.split(",") for line in table[:count]), strict=True)
+        photos = [Image.open(ZOO / "imagenet" / part / name).convert("RGB") for name in names]
+        images = np.stack([np.asarray(photo) for photo in photos]).transpose(0, 3, 1, 2)
+        (name,) = (each.name for each in onnx.load(folder / "model.onnx").graph.input)
+        np.savez(folder / f"{part}.npz", **{name: images, "labels": np.array(labels, np.int64)})
+    right = ("--mean", "127", "--std", "128")
+    if not is_faulty:
+        return right
+    file = folder / "target.toml"
+    file.write_text(f'format = 1\nname = "own"\n{PER_TENSOR}', encoding="utf-8")
+    return "--target", str(file), *FAST, *right
+
+
 def _neighbours(model: onnx.ModelProto) -> tuple[onnx.NodeProto, onnx.NodeProto]:
     """Return the first two convolutions between which there is only a Relu."""
     nodes = model.graph.node
@@ -181,12 +199,13 @@ FAULTS: tuple[Case, ...] = (
     ),
     Case("resnet20-3-bits", "rounding", _of("resnet20", ("--weight-bits", "3", *FAST, *RIGHT))),
     Case("resnet20-outlier", "outlier_channel", _outlier),
-    Case("mobilenetv2-one-scale", "per_tensor_weights", _on("mobilenetv2", PER_TENSOR, FAST)),
+    Case("lite1-one-scale", "per_tensor_weights", _one_scale),
     Case("resnet20-pairs", "pair_saturation", _on("resnet20", PAIRS)),
     Case(
         "resnet20-powers-of-two",
         "power_of_two",
         _of("resnet20", ("--target", "integer-pow2", *FAST, *RIGHT), ("--target", "tvm", *RIGHT)),
+        4,
     ),
     Case(
         "resnet20-16-bits",

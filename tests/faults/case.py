@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +18,9 @@ Build: TypeAlias = Callable[[Path, bool], Options]
 """From an empty folder, and whether the fault is in, to the options of ``intact quantize``."""
 
 
+_EXACT = 100.0
+
+
 @dataclass(frozen=True)
 class Case:
     """A model with one fault, or with none.
@@ -28,8 +31,8 @@ class Case:
         build: Writes ``model.onnx``, ``calib.npz`` and ``test.npz`` (or folders of images ``calib``
             and ``test``), with the fault or without.
         loss: What the fault costs at least.
-        unit: Of the loss: ``"dB"`` of the first output's signal to quantization noise,
-            ``"points"`` of the quantized model's accuracy, ``"times"`` as fast.
+        unit: Of the loss: ``"dB"`` of the worst output's signal to quantization noise,
+            ``"points"`` of the quantized model's accuracy, ``"times"`` as fast as float.
         also: Other causes that are as right, where two names fit the same fault.
     """
 
@@ -51,13 +54,23 @@ def quantized_data(folder: Path) -> Options:
     return str(folder / "model.onnx"), "--data", str(folder / calibration)
 
 
-def test_data(folder: Path) -> Path:
+def evaluated_data(folder: Path) -> Path:
     """Return where the test samples of a case are."""
     archive = folder / "test.npz"
     return archive if archive.exists() else folder / "test"
 
 
-test_data.__test__ = False  # type: ignore[attr-defined]
+def figure(case: Case, evaluation: Mapping[str, Any]) -> float:
+    """Return what a case is about, of what ``intact evaluate --json`` prints.
+
+    Decibels are those of the worst output; exact ones count as 100.
+    """
+    if case.unit == "points":
+        return float(evaluation["accuracy"]["top1"][1])
+    if case.unit == "times":
+        return float(evaluation["speedup"])
+    outputs = evaluation["outputs"].values() or [[evaluation["sqnr_db"]]]
+    return min(_EXACT if each[0] is None else float(each[0]) for each in outputs)
 
 
 def lay_down(

@@ -221,7 +221,11 @@ FAULTS: tuple[Case, ...] = (
     Case("blank-calibration", "calibration_samples", _blank_calibration, loss=20),
     Case("percentile-90", "clipping", by_options(nets.plain, PERCENTILE), loss=20),
     Case("small-scales", "clipping", _small_scales, loss=20),
-    Case("three-bits-in-conv2", "rounding", by_options(nets.plain, ("--bits", "conv2.weight=3"))),
+    Case(
+        "three-bits-in-conv2",
+        "rounding",
+        by_options(nets.plain, ("--bits", "conv2.weight=3", *FAST)),
+    ),
     Case(
         "four-bit-activations",
         "rounding",
@@ -236,7 +240,7 @@ FAULTS: tuple[Case, ...] = (
         by_net(nets.residual, _outlier_of_residual),
         loss=15,
     ),
-    Case("spikes", "heavy_tail", _varied(nets.spiked, 200, 0)),
+    Case("spikes", "heavy_tail", _varied(nets.spiked, 200, 0), loss=5),
     Case("spikes-minmax", "heavy_tail", _varied(nets.spiked, 40, 0, "--method", "minmax")),
     Case("unlike-branches", "unlike_ranges", by_net(nets.branches, _unlike_branches), loss=15),
     Case("boxes-and-scores", "unlike_ranges", _varied(nets.unlike, 640, 1, *TFLITE), loss=15),
