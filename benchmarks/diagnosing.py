@@ -31,9 +31,9 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[1]
 sys.path.insert(0, str(ROOT))  # nets of the tests
 
-from tests.faults import generated  # noqa: E402 - found through the line above
-from tests.faults.case import Case, figure, quantized_data, evaluated_data  # noqa: E402
 import zoo_faults  # noqa: E402
+from tests.faults import generated  # noqa: E402 - found through the line above
+from tests.faults.case import Case, evaluated_data, figure, quantized_data  # noqa: E402
 
 CASES: tuple[Case, ...] = (
     *generated.FAULTS,

@@ -14,7 +14,7 @@ from onnx import numpy_helper
 from PIL import Image
 
 from tests.faults.case import Build, Case, Options
-from tests.faults.generated import FAST, PAIRS, PER_TENSOR, TFLITE
+from tests.faults.generated import AVX2, FAST, PAIRS, PER_TENSOR, TFLITE
 from zoo import CALIBRATION, NORMALIZED, TEST, ZOO
 
 Arrays = npt.NDArray[Any]
@@ -81,13 +81,13 @@ def _of(
     return made
 
 
-def _on(name: str, target: str, options: Options = ()) -> Build:
+def _on(name: str, target: str, options: Options = (), healthy: Options = ()) -> Build:
     """Make a case of a target that the user describes."""
 
     def made(folder: Path, is_faulty: bool) -> Options:
         _lay_down(folder, name)
         if not is_faulty:
-            return RIGHT
+            return *healthy, *RIGHT
         file = folder / "target.toml"
         file.write_text(f'format = 1\nname = "own"\n{target}', encoding="utf-8")
         return "--target", str(file), *options, *RIGHT
@@ -200,7 +200,7 @@ FAULTS: tuple[Case, ...] = (
     Case("resnet20-3-bits", "rounding", _of("resnet20", ("--weight-bits", "3", *FAST, *RIGHT))),
     Case("resnet20-outlier", "outlier_channel", _outlier),
     Case("lite1-one-scale", "per_tensor_weights", _one_scale),
-    Case("resnet20-pairs", "pair_saturation", _on("resnet20", PAIRS)),
+    Case("resnet20-pairs", "pair_saturation", _on("resnet20", PAIRS, healthy=AVX2)),
     Case(
         "resnet20-powers-of-two",
         "power_of_two",

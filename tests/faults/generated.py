@@ -29,8 +29,6 @@ def _unit(part: Digits) -> nets.Floats:
     return part.pixels / np.float32(255)
 
 
-
-
 def prepared(
     change: Callable[[Digits], npt.NDArray[np.generic]],
     faulty: Options,
@@ -166,7 +164,7 @@ quant_max = 1023
 """
 SHORT_SUMS = """extends = "tflite"
 [arithmetic]
-accumulator_bits = 16
+accumulator_bits = 17
 accumulator_overflow = "wrap"
 """
 PAIRS = """extends = "onnxruntime-avx2"
@@ -176,6 +174,8 @@ quant_min = -127
 quant_max = 127
 """
 TFLITE: Options = ("--target", "tflite")
+FLOAT_IO: Options = ("--io", "float")
+AVX2: Options = ("--target", "onnxruntime-avx2")
 FAST: Options = ("--preset", "fast")
 PERCENTILE: Options = ("--method", "percentile", "--method-option", "percentile=90")
 
@@ -240,10 +240,20 @@ FAULTS: tuple[Case, ...] = (
         by_net(nets.residual, _outlier_of_residual),
         loss=15,
     ),
-    Case("spikes", "heavy_tail", _varied(nets.spiked, 200, 0), loss=5),
-    Case("spikes-minmax", "heavy_tail", _varied(nets.spiked, 40, 0, "--method", "minmax")),
+    Case("spikes", "heavy_tail", _varied(nets.spiked, 100, 0), loss=5),
+    Case(
+        "spikes-minmax",
+        "heavy_tail",
+        _varied(nets.spiked, 1000, 0, "--method", "minmax"),
+        loss=20,
+    ),
     Case("unlike-branches", "unlike_ranges", by_net(nets.branches, _unlike_branches), loss=15),
-    Case("boxes-and-scores", "unlike_ranges", _varied(nets.unlike, 640, 1, *TFLITE), loss=15),
+    Case(
+        "boxes-and-scores",
+        "unlike_ranges",
+        _varied(nets.unlike, 640, 1, *TFLITE, *FLOAT_IO),
+        loss=15,
+    ),
     Case("one-scale", "per_tensor_weights", by_target(_steep, PER_TENSOR), loss=10),
     Case("one-scale-fast", "per_tensor_weights", by_target(_steeper, PER_TENSOR, FAST), loss=10),
     Case("starved-channels", "dead_channel", by_net(nets.plain, _starved), loss=20),
@@ -265,10 +275,10 @@ FAULTS: tuple[Case, ...] = (
     Case(
         "short-sums",
         "accumulator_overflow",
-        by_target(nets.plain, SHORT_SUMS, healthy=TFLITE),
-        loss=20,
+        by_target(nets.plain, SHORT_SUMS, FLOAT_IO, healthy=(*TFLITE, *FLOAT_IO)),
+        loss=15,
     ),
-    Case("pairs", "pair_saturation", by_target(nets.plain, PAIRS), loss=10),
+    Case("pairs", "pair_saturation", by_target(nets.plain, PAIRS, healthy=AVX2), loss=10),
     Case("powers-of-two", "power_of_two", by_target(nets.plain, POWER_OF_TWO), loss=8),
     Case(
         "powers-of-two-fast",
