@@ -240,7 +240,7 @@ FAULTS: tuple[Case, ...] = (
         by_net(nets.residual, _outlier_of_residual),
         loss=15,
     ),
-    Case("spikes", "heavy_tail", _varied(nets.spiked, 100, 0), loss=5),
+    Case("spikes", "heavy_tail", _varied(nets.spiked, 100, 0), loss=4),
     Case(
         "spikes-minmax",
         "heavy_tail",

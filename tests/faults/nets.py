@@ -247,7 +247,7 @@ def attention(mask: float = 0.0, *, masked: int = 3) -> Net:
 
 
 def spiked(times: float = 0.0) -> Net:
-    """Features of which the few that exceed 5 are ``times`` as far beyond it.
+    """Features of which the few that exceed 4.5 are ``times`` as far beyond it.
 
     They are cut off behind the next layer: what the net computes does not change.
     """
@@ -261,7 +261,7 @@ def spiked(times: float = 0.0) -> Net:
     return fitted(b.build())
 
 
-_FAR = 5.0
+_FAR = 4.5
 
 
 def unlike(size: float = 1.0) -> Net:
