@@ -44,6 +44,7 @@ from intact.search.measuring.evaluator import Evaluator
 from intact.search.measuring.objective import Objective
 from intact.search.measuring.trial_data import TrialData
 from intact.search.plans import required
+from intact.search.roundings import Roundings, beside
 from intact.search.space import Candidate, Space
 from intact.search.trial import Ask, Trial
 from intact.targets import load_target
@@ -179,13 +180,21 @@ def _reached(reached: tuple[float, int] | None, greedy: float) -> str:
 
 
 def test_scores(
-    model: ZooModel, space: Space, images: Images, candidates: list[Candidate]
+    model: ZooModel,
+    space: Space,
+    images: Images,
+    candidates: list[Candidate],
+    roundings: Roundings,
 ) -> dict[Candidate, float]:
-    """Return top-1 of candidates on the test images; scales are those of the calibration images."""
+    """Return top-1 of candidates on the test images.
+
+    Scales are those of the calibration images, weights of few bits are rounded as in the search.
+    """
     graph, method = space.plan.graph, Method.of(space.plan.target)
     known = collect(graph, open_samples(images.feeds, graph), required(space))
     test = open_samples(Images.of(model, TEST, 5000).feeds, graph)
-    evaluator = Evaluator(TrialData.of(space, known, method, test, Objective.of("accuracy")))
+    objective = Objective.of("accuracy")
+    evaluator = Evaluator(TrialData.of(space, known, method, test, objective, roundings=roundings))
     return {each: evaluator.measure(Ask(each)).score for each in candidates}
 
 
@@ -199,19 +208,26 @@ def mixed(model: ZooModel, target: str, images: Images, sizes: list[float]) -> I
     uniform = {f"uniform-{bits}": space.uniform(bits) for bits in (8, 4)}
     low, high = cost.lowest(), cost.of(space.default)
     chosen: dict[str, Candidate] = {}
+    roundings = Roundings()
     for part, allow_float in product(sizes, (False, True)):
-        found = searched(
-            model,
-            images,
-            target=target,
-            widths=(8, 4),
-            allow_float=allow_float,
-            max_cost=low + part * (high - low),
-            minimize="bytes",
-            objective="kl",
-        )
+        with tempfile.TemporaryDirectory() as folder:
+            log = Path(folder) / "search.jsonl"
+            found = intact.search_strategy(
+                model.path,
+                images.feeds,
+                target=target,
+                widths=(8, 4),
+                allow_float=allow_float,
+                max_cost=low + part * (high - low),
+                minimize="bytes",
+                objective="kl",
+                log=log,
+            )
+            if beside(log).exists():  # the same for all sizes: they follow from the model alone
+                roundings = Roundings.load(beside(log))
         chosen[f"{part:.0%}{'-float' if allow_float else ''}"] = found.best.candidate
-    scores = test_scores(model, space, images, [*chosen.values(), *uniform.values()])
+    candidates = [*chosen.values(), *uniform.values()]
+    scores = test_scores(model, space, images, candidates, roundings)
     for name, candidate in sorted({**chosen, **uniform}.items(), key=lambda row: cost.of(row[1])):
         beaten = [
             other
