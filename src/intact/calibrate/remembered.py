@@ -10,11 +10,9 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph import Graph
+from intact.graph.batch_norm import STILL
 
 Doubles = npt.NDArray[np.float64]
-
-_STILL = 1e-3
-"""Part of a tensor's largest deviation below which a channel is taken for a constant."""
 
 
 class Remembered(NamedTuple):
@@ -63,4 +61,4 @@ def _usable(mean: npt.NDArray[np.float32], deviation: Doubles) -> Remembered:
     wide = mean.astype(np.float64)
     finite = np.isfinite(wide) & np.isfinite(deviation)
     largest = deviation[finite].max(initial=0.0)
-    return Remembered(wide, deviation, finite & (deviation > _STILL * largest))
+    return Remembered(wide, deviation, finite & (deviation > STILL * largest))

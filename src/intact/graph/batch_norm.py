@@ -26,6 +26,9 @@ METADATA_KEY = "intact.batch_norm"
 INPUT_KEY = "intact.input_batch_norm"
 """Of the BatchNormalization that was in front of the node."""
 
+STILL = 1e-3
+"""Part of the largest deviation at or below which a channel is taken for a constant."""
+
 _ARRAYS = ("gamma", "beta", "mean", "variance")
 
 

@@ -25,14 +25,12 @@ import numpy.typing as npt
 import onnx_ir as ir
 
 from intact.graph import Graph, constant_array, output_channel_axis, weight_slot
-from intact.graph.batch_norm import BatchNorm
+from intact.graph.batch_norm import STILL, BatchNorm
 from intact.graph.passes.fold_linear import parameters_of
 from intact.plan.quantized_graph import QuantizedGraph
 
 Doubles = npt.NDArray[np.float64]
 
-_STILL = 1e-3
-"""Part of the largest deviation below which a channel is constant, as in `Remembered`."""
 _REACH = 3.0
 """Standard deviations from the mean within which values are reckoned with."""
 _CODES = 255
@@ -96,12 +94,20 @@ def batch_norm_scales(graph: Graph, plan: QuantizedGraph | None = None) -> list[
     Args:
         graph: Normalized.
         plan: Of that graph; without it weights are reckoned to have a scale for each channel.
+
+    Returns:
+        Those whose parameters are finite numbers.
     """
     found = []
     for node, norm, place in _norms(graph):
-        if norm.gamma.size and np.isfinite([*norm.ratio, *norm.offset]).all():
+        if norm.gamma.size and _is_finite(norm):
             found.append(_figures(node, norm, place, plan))
     return found
+
+
+def _is_finite(norm: BatchNorm) -> bool:
+    given = (norm.gamma, norm.beta, norm.mean, norm.variance, norm.ratio, norm.offset)
+    return all(bool(np.isfinite(each).all()) for each in given)
 
 
 def _norms(graph: Graph) -> Iterator[tuple[ir.Node, BatchNorm, Place]]:
@@ -146,7 +152,7 @@ def _figures(
 
 def _is_dead(norm: BatchNorm) -> npt.NDArray[np.bool_]:
     deviation = np.sqrt(np.maximum(norm.variance.astype(np.float64), 0))
-    return np.asarray(deviation <= _STILL * deviation.max())
+    return np.asarray(deviation <= STILL * deviation.max())
 
 
 def normalized_data(node: ir.Node, place: Place) -> ir.Value | None:
@@ -210,7 +216,7 @@ def _row_cost(node: ir.Node, norm: BatchNorm, plan: QuantizedGraph | None) -> fl
     others = tuple(each for each in range(weight.ndim) if each != axis)
     rows = np.abs(weight.astype(np.float64)).max(axis=others)
     scales = np.abs(norm.ratio)
-    if rows.shape != scales.shape or not (scales > 0).all():
+    if rows.shape != scales.shape or not rows.any() or not (scales > 0).all():
         return 1.0
     return float(np.median((rows.max() / ((rows / scales).max() * scales)) ** 2))
 

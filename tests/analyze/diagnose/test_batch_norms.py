@@ -102,3 +102,26 @@ def test_rows_of_a_weight_suffer_only_where_they_share_a_scale() -> None:
 
 def test_inspection_lists_them() -> None:
     assert len(inspect_plan(planned(dense())).batch_norms) == 1
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("variance", [0.0, 1e-30, 3e38, np.inf])
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_degenerate_parameters_cost_no_warning(weight: float, variance: float) -> None:
+    """Weights of zeros and a variance of infinity have figures, or are left out."""
+    for behind in (False, True):
+        b = ModelBuilder()
+        parts = [b.constant(np.full(4, each, np.float32)) for each in (1, 1, 1)]
+        parts.append(b.constant(np.array([1, variance, 1, 1], np.float32)))
+        x = b.input("x", ["N", 4])
+        matrix = b.constant(np.full((4, 4), weight, np.float32))
+        if behind:
+            x = b.node("Gemm", b.node("BatchNormalization", x, *parts), matrix)
+        else:
+            x = b.node("BatchNormalization", b.node("Gemm", x, matrix), *parts)
+        b.output(x, ["N", 4])
+        for target in ("tengine", "tflite"):  # one scale for a weight
+            plan = planned(b.build(), target)
+            found = batch_norm_scales(plan.graph, plan)
+            assert len(found) == np.isfinite(variance)
+            assert all(np.isfinite(each.cost) for each in found)
