@@ -263,6 +263,7 @@ def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixtu
     assert {words[0] for words in commands} == {
         "quantize",
         "convert-ranges",
+        "diagnose",
         "export",
         "import",
         "inspect",

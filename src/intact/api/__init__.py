@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from intact.api._diagnose import diagnose
     from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
     from intact.api._execute import execute
     from intact.api._export import export, read_quantized
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 HOMES = {
     "FoundStrategy": "intact.flow.search",
     "convert_ranges": "intact.api._inspect",
+    "diagnose": "intact.api._diagnose",
     "evaluate": "intact.api._evaluate",
     "execute": "intact.api._execute",
     "export": "intact.api._export",
@@ -60,6 +62,7 @@ __all__ = [
     "FoundStrategy",
     "convert_ranges",
     "deploy",
+    "diagnose",
     "enable_calibration",
     "enable_quantization",
     "evaluate",

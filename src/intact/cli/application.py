@@ -5,7 +5,7 @@ from __future__ import annotations
 import click
 
 from intact import __version__
-from intact.cli.commands import convert, evaluate, quantize, run, search, targets, train
+from intact.cli.commands import convert, diagnose, evaluate, quantize, run, search, targets, train
 from intact.errors import nearest
 
 WRONG_USE = 2
@@ -71,6 +71,7 @@ for _command in (
     quantize.IMPORT,
     evaluate.INSPECT,
     evaluate.EVALUATE,
+    diagnose.DIAGNOSE,
     convert.EXPORT,
     run.RUN,
     run.VERIFY,

@@ -8,6 +8,7 @@ from intact.recipe.declare import Options, options_of
 from intact.recipe.options import ExportCommand, ImportCommand, QuantizeCommand, SearchCommand
 from intact.recipe.reports import (
     ConvertRangesCommand,
+    DiagnoseCommand,
     EvaluateCommand,
     InspectCommand,
     RunCommand,
@@ -21,6 +22,7 @@ RECIPES: Mapping[str, type[Options]] = {
     "search": SearchCommand,
     "export": ExportCommand,
     "evaluate": EvaluateCommand,
+    "diagnose": DiagnoseCommand,
     "run": RunCommand,
     "verify": VerifyCommand,
     "inspect": InspectCommand,

@@ -89,6 +89,25 @@ class EvaluateOptions(LabelOptions, ComparisonOptions):
     )
 
 
+class DiagnoseOptions(LabelOptions, ComparisonOptions):
+    """The options of `diagnose`."""
+
+    result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
+    data: DataSource | None = option(
+        DATA,
+        None,
+        f"{SAMPLES} Left out, inputs are drawn from the distribution that calibration observed.",
+        short="-d",
+        in_python=ARRAYS,
+    )
+    _: KW_ONLY
+    samples: int | None = option(Count(), 256, "Use at most so many samples; `all` for no limit.")
+
+
+class DiagnoseCommand(TerminalOptions, DiagnoseOptions):
+    """The command `diagnose`."""
+
+
 class LayerOptions(ComparisonOptions):
     """The options of `quant_loss`."""
 

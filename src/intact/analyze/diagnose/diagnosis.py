@@ -1,0 +1,137 @@
+"""What is wrong with a result: all findings, worst first."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import numpy.typing as npt
+
+from intact.analyze.diagnose.batch_norms import batch_norm_findings
+from intact.analyze.diagnose.calibration_samples import calibration_findings
+from intact.analyze.diagnose.findings import Finding
+from intact.analyze.diagnose.preprocessing import preprocessing_findings
+from intact.analyze.diagnose.quantizers import Tensors, quantizer_findings
+from intact.analyze.diagnose.weights import OF_WEIGHTS
+from intact.calibrate.choice import FloatRuns
+from intact.calibrate.observe.observer import model_of_outputs
+from intact.calibrate.statistics import Statistics
+from intact.data.batching import Batch
+from intact.data.preprocess import Preprocess
+from intact.data.stream import Samples
+from intact.engines.session import make_session, run_session
+from intact.engines.simulate import Simulator
+from intact.plan import QuantizedGraph
+
+WELL_DB = 30.0
+"""Signal to noise of every output from which on a result is well: causes are not looked for."""
+_CERTAIN = 0.5
+"""Part of the noise that calibration explains from which on no other cause is looked for."""
+_TRIED = 8
+"""Samples on which quantizers are switched on alone."""
+_BATCH = 8
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What was found.
+
+    Attributes:
+        findings: Worst first; empty where nothing is wrong.
+        decibels: Signal to quantization noise of each output on some samples, dB.
+        samples: Number of those samples.
+        is_drawn: Whether inputs were drawn from what calibration saw, as no data were given.
+    """
+
+    findings: tuple[Finding, ...]
+    decibels: dict[str, float]
+    samples: int
+    is_drawn: bool = False
+
+    def __repr__(self) -> str:
+        """Name the causes."""
+        causes = ", ".join(each.cause for each in self.findings) or "nothing found"
+        return f"Diagnosis({causes})"
+
+    def to_json(self) -> dict[str, Any]:
+        """Convert to JSON values."""
+        return {
+            "samples": self.samples,
+            "drawn": self.is_drawn,
+            "sqnr_db": self.decibels,
+            "findings": [each.to_json() for each in self.findings],
+        }
+
+
+def diagnose_plan(
+    plan: QuantizedGraph,
+    statistics: Statistics | None,
+    samples: Samples,
+    *,
+    preprocess: Preprocess,
+    is_drawn: bool = False,
+    threads: int = 0,
+) -> Diagnosis:
+    """Find out what is wrong with a plan, its samples or its calibration.
+
+    Args:
+        plan: A plan with scales.
+        statistics: What calibration saw; None where that is not known.
+        samples: Prepared as the result wants them; drawn ones tell nothing of preprocessing and
+            calibration, and are not asked.
+        preprocess: The steps that are applied to them.
+        is_drawn: Whether they were drawn.
+        threads: Of the runtime; 0 takes all cores.
+
+    Raises:
+        DataError: The samples do not fit the model.
+        PlanError: An end has no scale yet.
+    """
+    findings: list[Finding] = []
+    if not is_drawn:
+        findings += preprocessing_findings(
+            plan.graph, samples, preprocess=preprocess, threads=threads
+        )
+    batches = _batches(samples)
+    runs = FloatRuns(plan.graph, batches, threads=threads)
+    simulator = Simulator(plan, threads=1)
+    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    decibels = dict(errors.decibels)
+    if not findings and min(decibels.values(), default=WELL_DB) < WELL_DB:
+        if statistics is not None and not is_drawn:
+            findings += calibration_findings(plan, statistics, samples)
+        if max((each.severity for each in findings), default=0.0) < _CERTAIN:
+            tensors = _tensors(plan, batches, simulator)
+            lost = quantizer_findings(plan, simulator, runs, errors, tensors)
+            norms = batch_norm_findings(plan)
+            is_norm = bool(norms) and not any(each.cause in OF_WEIGHTS for each in lost)
+            findings += norms if is_norm else lost
+    findings.sort(key=lambda each: -each.severity)
+    return Diagnosis(tuple(findings), decibels, len(runs), is_drawn)
+
+
+def _batches(samples: Samples) -> list[tuple[Batch, int]]:
+    """Keep the first samples, for runs of the float model and of the simulation."""
+    limit = _TRIED if samples.limit is None else min(_TRIED, samples.limit)
+    few = replace(samples, limit=limit, progress=None)
+    return [
+        ({name: array.copy() for name, array in feeds.items()}, count)
+        for feeds, count in few.batches(few.batch_size(min(_BATCH, limit)))
+    ]
+
+
+def _tensors(
+    plan: QuantizedGraph, batches: Sequence[tuple[Batch, int]], simulator: Simulator
+) -> Tensors:
+    """Run the float model for the quantized activations."""
+    names = list(dict.fromkeys(str(point.value.name) for point in simulator.points.values()))
+    inputs = {str(value.name) for value in plan.graph.inputs}
+    computed = [name for name in names if name not in inputs]
+    session = make_session(model_of_outputs(plan.graph, computed)) if computed else None
+    found: dict[str, npt.NDArray[Any]] = {}
+    for feeds, _ in batches[:1]:
+        found |= {name: feeds[name] for name in names if name in feeds}
+        if session is not None:
+            found |= dict(zip(computed, run_session(session, feeds, computed), strict=True))
+    return found

@@ -1,0 +1,298 @@
+"""Where an output is lost: by clipping or rounding activations, or by weights.
+
+Each activation is quantized alone, with weights in the simulation as they are, on a few samples.
+What an output then loses beyond what the weights cost is the noise of that quantizer; noises of
+several nearly add. Where most of it comes from one tensor, that tensor's channels tell why.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.weights import BEST, EQUALIZE, USUAL_BITS, weight_finding
+from intact.calibrate.choice import Errors, FloatRuns
+from intact.config import QuantPolicy
+from intact.engines.simulate import Simulator
+from intact.plan import QuantizedGraph, QuantPoint
+
+Doubles = npt.NDArray[np.float64]
+
+EXPLAINED = 0.4
+"""Part of an output's noise that a cause explains, from which on it is named."""
+_GROUPS = 64
+"""Quantizers, or groups that follow each other, that are switched on alone at most."""
+_CUT_AWAY = 16.0
+"""Mean square of what is cut off, in times of rounding's: a chosen range has about once."""
+_FEW_DB = 20.0
+"""Signal to noise that 8 bits leave of a healthy net at least."""
+_USUAL = ("rounding", "clipping")
+"""What every quantizer does: above that it is no fault."""
+_MOST = 0.1
+"""Part of the values of a joined tensor that its scale cuts off, if it is that of another."""
+_WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": None})
+_NO_TAIL = Remedy(
+    options={"method": "percentile", "method_options": {"percentile": 99.99}, "scales": None}
+)
+_UNLIKE = 8.0
+"""How many times as large as half of the channels, or as 99 % of the values, is an outlier."""
+_STEPS = 2.0
+"""Steps that a channel has at least, to be more than rounded away."""
+
+Tensors = Mapping[str, npt.NDArray[Any]]
+
+
+class Noise(msgspec.Struct, frozen=True):
+    """What a group of quantizers costs an output.
+
+    Attributes:
+        points: The quantizers.
+        power: Noise power of the output that they alone cause, summed over the samples.
+    """
+
+    points: tuple[QuantPoint, ...]
+    power: float
+
+
+def quantizer_findings(
+    plan: QuantizedGraph,
+    simulator: Simulator,
+    runs: FloatRuns,
+    found: Errors,
+    tensors: Tensors,
+) -> list[Finding]:
+    """Find out what an output is lost by.
+
+    Args:
+        plan: A plan with scales.
+        simulator: Of the plan.
+        runs: The samples that quantizers are tried on.
+        found: The errors of the plan on them.
+        tensors: What the float model computes for the quantized activations on those samples, by
+            name, ``[samples, ...]``.
+
+    Returns:
+        One finding, at the tensor that costs most, or for the weights; or none where no cause
+        explains 40 % of the noise.
+    """
+    decibels = found.decibels
+    if not decibels:
+        return []
+    output = min(decibels, key=lambda name: decibels[name])
+    total = float(found.outputs[output].noise.sum())
+    weights, noises = _alone(simulator, runs, output)
+    heard = f"of the noise of output {output!r} ({decibels[output]:.1f} dB)"
+    largest = max(noises, key=lambda each: each.power, default=None)
+    activations = sum(each.power for each in noises)
+    if total <= 0 or max(weights, activations) < EXPLAINED * total:
+        return []
+    if largest is None or weights >= activations:
+        finding = weight_finding(plan, min(1.0, weights / total), heard)
+    else:
+        point = max(largest.points, key=lambda each: _error(each, tensors))
+        values = tensors.get(str(point.value.name))
+        if values is None or not values.size:
+            return []
+        finding = _of_tensor(point, values, min(1.0, activations / total), heard)
+    return [] if finding.cause in _USUAL and decibels[output] >= _FEW_DB else [finding]
+
+
+def _alone(simulator: Simulator, runs: FloatRuns, output: str) -> tuple[float, list[Noise]]:
+    """Measure what weights cost, and what groups of quantizers cost alone beyond that."""
+    points = list(simulator.points.values())
+    size = -(-len(points) // _GROUPS) or 1
+    parts = [tuple(points[at : at + size]) for at in range(0, len(points), size)]
+    ends = frozenset(simulator.points)
+
+    def noise(enabled: Sequence[QuantPoint]) -> float:
+        off = ends - {point.end for point in enabled}
+        (errors,) = runs.errors(lambda feeds: simulator.run(feeds, disabled=off)[0])
+        return float(errors.outputs[output].noise.sum())
+
+    weights = noise(())
+    return weights, [Noise(part, max(noise(part) - weights, 0.0)) for part in parts]
+
+
+def _error(point: QuantPoint, tensors: Tensors) -> float:
+    """Return the mean square error of a quantizer against the mean square of its tensor."""
+    values = tensors.get(str(point.value.name))
+    if values is None or not values.size:
+        return 0.0
+    wide = values.astype(np.float64)
+    lost = float(np.mean((point.config.fake_quantize(values) - wide) ** 2))
+    return lost / max(float(np.mean(wide**2)), np.finfo(float).tiny)
+
+
+class _Seen(msgspec.Struct, frozen=True):
+    """The tensor that costs most.
+
+    Attributes:
+        point: Its quantizer.
+        low: Value of the lowest code.
+        high: Value of the highest code.
+        step: Between codes.
+        channels: The largest magnitude of each channel, ``[channels]``.
+        tail: 99 % of the magnitudes are at most this.
+        least: The least value.
+        most: The largest value.
+        outside: Part of the values beyond the codes.
+        cut: Mean square of what is cut off, against that of rounding.
+    """
+
+    point: QuantPoint
+    low: float
+    high: float
+    step: float
+    channels: Doubles
+    tail: float
+    least: float
+    most: float
+    outside: float
+    cut: float
+
+    @staticmethod
+    def of(point: QuantPoint, values: npt.NDArray[Any]) -> _Seen:
+        """Measure what is needed."""
+        low, high = _range(point)
+        step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
+        wide = values.astype(np.float64)
+        beyond = np.maximum(low - wide, 0) + np.maximum(wide - high, 0)
+        return _Seen(
+            point,
+            low,
+            high,
+            step,
+            _channel_sizes(wide),
+            float(np.quantile(np.abs(wide), 0.99)),
+            float(wide.min()),
+            float(wide.max()),
+            float(np.mean(beyond > 0)),
+            float(np.mean(beyond**2)) / (step**2 / 12),
+        )
+
+    @property
+    def reach(self) -> float:
+        """The largest magnitude of the values and of the range."""
+        return max(abs(self.low), abs(self.high), float(self.channels.max(initial=0)))
+
+    @property
+    def starved(self) -> npt.NDArray[np.int64]:
+        """Channels that are not zero, and less than two steps."""
+        return np.flatnonzero((self.channels > 0) & (self.channels < _STEPS * self.step))
+
+    @property
+    def softmax(self) -> str:
+        """The Softmax that reads the tensor; "" where none does."""
+        readers = (node for value in (self.point.value,) for node in value.consumers())
+        return next((str(node.name) for node in readers if node.op_type == "Softmax"), "")
+
+
+def _of_tensor(point: QuantPoint, values: npt.NDArray[Any], part: float, heard: str) -> Finding:
+    """Name what is wrong with the activation that costs most, by its values."""
+    seen = _Seen.of(point, values)
+    cause, why, remedy = next(found for check in _CHECKS if (found := check(seen)) is not None)
+    name = str(point.value.name)
+    share = f"quantizing activations makes {100 * part:.0f} % {heard}, most at tensor {name!r}: "
+    node = point.end.node
+    return Finding(cause, share + why, part, node=node, tensor=name, remedies=(remedy,))
+
+
+_Named = tuple[str, str, Remedy]
+"""A cause, its figures and its remedy."""
+
+
+def _powers(seen: _Seen) -> _Named | None:
+    if not seen.point.config.policy & QuantPolicy.POWER_OF_2:
+        return None
+    return "power_of_two", f"its scale is a power of two, {seen.step:.4g}", BEST
+
+
+def _mask(seen: _Seen) -> _Named | None:
+    if not seen.softmax or -seen.least <= _UNLIKE * max(abs(seen.most), 1.0):
+        return None
+    producer = seen.point.value.producer()
+    nodes = [*([] if producer is None else [str(producer.name)]), seen.softmax]
+    why = f"a mask adds {seen.least:.4g} in front of a Softmax, other values reach {seen.most:.4g}"
+    return "attention_mask", why, Remedy(options={"keep_float": nodes})
+
+
+def _tie(seen: _Seen) -> _Named | None:
+    join = next((node for node in seen.point.value.consumers() if node.op_type == "Concat"), None)
+    if join is None or seen.cut <= _CUT_AWAY or seen.outside < _MOST:
+        return None
+    why = f"it is joined with others at {str(join.name)!r} and has their scale, whose codes reach "
+    behind = [str(node.name) for value in join.outputs for node in value.consumers()]
+    keep = Remedy(options={"keep_float": [str(join.name), *behind]})
+    return "unlike_ranges", f"{why}{seen.high:.4g}, its values {seen.most:.4g}", keep
+
+
+def _clipping(seen: _Seen) -> _Named | None:
+    if seen.cut <= _CUT_AWAY:
+        return None
+    why = (
+        f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
+    )
+    return "clipping", why, _WIDEN
+
+
+def _outlier(seen: _Seen) -> _Named | None:
+    channels, producer = seen.channels, seen.point.value.producer()
+    most, usual = float(channels.max(initial=0)), float(np.median(channels))
+    if len(channels) < 2 or not most > _UNLIKE * usual > 0:
+        return None
+    if producer is not None and producer.op_type == "Concat":
+        why = f"what is joined reaches {most:.4g}, half of its channels {usual:.4g}"
+        return "unlike_ranges", why, EQUALIZE
+    why = f"channel {int(channels.argmax())} reaches {most:.4g}, half of them {usual:.4g}"
+    return "outlier_channel", why, EQUALIZE
+
+
+def _tail(seen: _Seen) -> _Named | None:
+    if not seen.reach > _UNLIKE * seen.tail > 0:
+        return None
+    why = f"its range reaches {seen.reach:.4g}, 99 % of its values {seen.tail:.4g}"
+    return "heavy_tail", why, _NO_TAIL
+
+
+def _starved(seen: _Seen) -> _Named | None:
+    if len(seen.channels) < 2 or not len(seen.starved):
+        return None
+    first = int(seen.starved[0])
+    why = (
+        f"{len(seen.starved)} of {len(seen.channels)} channels are less than {_STEPS:g} steps of "
+        f"{seen.step:.3g}, channel {first} {seen.channels[first]:.3g}"
+    )
+    return "dead_channel", why, EQUALIZE
+
+
+def _rounding(seen: _Seen) -> _Named | None:
+    config, most = seen.point.config, float(seen.channels.max(initial=0))
+    why = f"a step of {config.bits} bits is {seen.step:.3g}, its values reach {most:.4g}"
+    if config.bits >= USUAL_BITS:
+        return "rounding", why, Remedy(options={"keep_float": [seen.point.end.node]})
+    return "rounding", why, Remedy(options={"activation_bits": USUAL_BITS, "bits": None})
+
+
+_CHECKS = (_powers, _mask, _tie, _clipping, _outlier, _tail, _starved, _rounding)
+"""What a tensor may suffer from; the first that fits is named, special causes first."""
+
+
+def _channel_sizes(values: npt.NDArray[Any]) -> Doubles:
+    """Return the largest magnitude of each channel, along axis 1; one of a vector or a scalar."""
+    wide = np.abs(values.astype(np.float64))
+    if wide.ndim < 2 or not wide.size:
+        return np.array([wide.max(initial=0.0)])
+    others: Iterable[int] = (axis for axis in range(wide.ndim) if axis != 1)
+    return np.asarray(wide.max(axis=tuple(others)))
+
+
+def _range(point: QuantPoint) -> tuple[float, float]:
+    """Return the values of the lowest and highest code."""
+    config = point.config
+    values = config.dequantize(np.array([config.grid.quant_min, config.grid.quant_max]))
+    return float(values.min()), float(values.max())

@@ -1,0 +1,114 @@
+"""What is wrong with weights that cost an output most."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.config import QuantPolicy, QuantState
+from intact.plan import QuantizedGraph, QuantPoint, quantization_points
+
+USUAL_BITS = 8
+BEST = Remedy(options={"preset": "best", "improve": None})
+EQUALIZE = Remedy(options={"improve": ["equalize"]})
+OF_WEIGHTS = frozenset(["per_tensor_weights", "bias_overflow"])
+"""Causes that lie in weights alone: what BatchNormalizations do to activations is not them."""
+_FOLLOWS = (QuantState.PASSIVE, QuantState.PASSIVE_BAKED)
+"""States of biases: their scale follows from those of input and weight."""
+_UNLIKE = 8.0
+"""How many times as large as the middle channel the largest one is, to be unlike it."""
+_ROOM = 2.0
+"""How many times as wide as its weights need a scale is, if it makes room for the bias."""
+
+
+def weight_finding(plan: QuantizedGraph, part: float, heard: str) -> Finding:
+    """Name what is wrong with weights that cost most.
+
+    Args:
+        plan: A plan with scales.
+        part: The part of the noise that they make, 0 to 1.
+        heard: Whose noise, for the evidence.
+    """
+    points = [
+        point
+        for point in quantization_points(plan)
+        if point.is_constant and point.config.state not in _FOLLOWS
+    ]
+    evidence = f"rounding weights makes {100 * part:.0f} % {heard}"
+    if any(point.config.policy & QuantPolicy.POWER_OF_2 for point in points):
+        return Finding("power_of_two", evidence, part, remedies=(BEST,))
+    wide = max(points, key=_room, default=None)
+    if wide is not None and _room(wide) > _ROOM:
+        evidence += (
+            f"; the scale of {_name(wide)!r} is {_room(wide):.3g} times what it needs, to make "
+            "room for its bias"
+        )
+        keep = Remedy(options={"keep_float": [wide.end.node]})
+        return _at("bias_overflow", evidence, part, wide, keep)
+    unlike = max(points, key=_unlikeness, default=None)
+    if unlike is not None and _unlikeness(unlike) > _UNLIKE:
+        evidence += (
+            f"; the largest channel of {_name(unlike)!r} is {_unlikeness(unlike):.3g} times the "
+            "middle one, and they share a scale"
+        )
+        advice = Remedy(text="quantize for a target with a weight scale for each channel")
+        return _at("per_tensor_weights", evidence, part, unlike, advice)
+    fed = max(points, key=_starvation, default=None)
+    if fed is not None and _starvation(fed) > _UNLIKE:
+        evidence += (
+            f"; some input channels of {_name(fed)!r} are so small that their weights are "
+            f"{_starvation(fed):.3g} times those of the middle one"
+        )
+        return _at("dead_channel", evidence, part, fed, EQUALIZE)
+    few = min(points, key=lambda point: point.config.bits)
+    evidence += f"; those of {few.end.node!r} have {few.config.bits} bits"
+    wider = Remedy(options={"weight_bits": USUAL_BITS, "bits": None})
+    return _at("rounding", evidence, part, few, wider if few.config.bits < USUAL_BITS else BEST)
+
+
+def _at(cause: str, evidence: str, part: float, point: QuantPoint, remedy: Remedy) -> Finding:
+    node = point.end.node
+    return Finding(cause, evidence, part, node=node, tensor=_name(point), remedies=(remedy,))
+
+
+def _name(point: QuantPoint) -> str:
+    return str(point.value.name)
+
+
+def _weights(point: QuantPoint) -> npt.NDArray[np.float64] | None:
+    """Return the magnitudes of a weight, ``[outputs, inputs, ...]``; None if it is none."""
+    value = point.value.const_value
+    if value is None or len(value.shape) < 2 or not value.size:
+        return None
+    return np.abs(value.numpy().astype(np.float64))
+
+
+def _room(point: QuantPoint) -> float:
+    """Return the width of a weight's codes against the largest weight."""
+    array, grid = _weights(point), point.config.grid
+    if array is None or not array.any():
+        return 0.0
+    codes = np.abs(point.constant_codes())
+    return float(grid.quant_max / max(int(codes.max()), 1))
+
+
+def _unlikeness(point: QuantPoint) -> float:
+    """Return by how much the largest channel of a weight with one scale exceeds the middle one."""
+    array = _weights(point)
+    if array is None or not point.config.policy & QuantPolicy.PER_TENSOR:
+        return 0.0
+    return _spread(array.reshape(len(array), -1).max(axis=1))
+
+
+def _starvation(point: QuantPoint) -> float:
+    """Return by how much the weights of one input exceed those of the middle one."""
+    array = _weights(point)
+    if array is None or array.shape[1] < 2:
+        return 0.0
+    return _spread(array.max(axis=tuple(axis for axis in range(array.ndim) if axis != 1)))
+
+
+def _spread(sizes: npt.NDArray[np.float64]) -> float:
+    sizes = sizes[sizes > 0]
+    return float(sizes.max() / np.median(sizes)) if sizes.size else 0.0

@@ -1,0 +1,27 @@
+"""The command that says what is wrong: ``diagnose``."""
+
+from __future__ import annotations
+
+from intact.cli.parameters import Command, Given
+from intact.recipe.reports import DiagnoseCommand, DiagnoseOptions
+
+
+def _diagnose(given: Given[DiagnoseCommand]) -> None:
+    """Say why a result loses accuracy: cause, evidence and a command that may mend it.
+
+    Wrong preprocessing, too few or unlike calibration samples, clipping, dead channels and huge
+    scales of BatchNormalizations are found.
+
+    Example: intact diagnose out/ --data test.npz
+    """
+    from intact import api
+    from intact.cli import show_diagnosis
+    from intact.cli.printing import progress as shown
+
+    options = given.options
+    with shown("diagnosing", quiet=options.as_json, at_most=options.samples) as progress:
+        found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)
+    show_diagnosis.diagnosis(found, as_json=options.as_json)
+
+
+DIAGNOSE = Command("diagnose", DiagnoseCommand, _diagnose)

@@ -1,0 +1,31 @@
+"""What is printed of a diagnosis."""
+
+from __future__ import annotations
+
+from intact.analyze.diagnose.diagnosis import Diagnosis
+from intact.analyze.diagnose.findings import CAUSES, Finding
+from intact.cli.printing import escape, print_json, say
+
+
+def diagnosis(found: Diagnosis, *, as_json: bool) -> None:
+    """Print the findings, worst first."""
+    if as_json:
+        print_json(found.to_json())
+        return
+    drawn = ", drawn from what calibration saw" if found.is_drawn else ""
+    worst = min(found.decibels.items(), key=lambda each: each[1], default=None)
+    if worst is not None:
+        output, decibels = worst
+        say(f"output {escape(output)}: SQNR {decibels:.1f} dB on {found.samples} samples{drawn}")
+    if not found.findings:
+        say("nothing wrong was found")
+    for number, finding in enumerate(found.findings, 1):
+        _finding(number, finding)
+
+
+def _finding(number: int, finding: Finding) -> None:
+    place = f" at {escape(finding.node)}" if finding.node else ""
+    say(f"{number}. {finding.cause}{place}: {CAUSES[finding.cause]}")
+    say(f"   measured: {escape(finding.evidence)}")
+    if finding.remedy:
+        say(f"   remedy: {escape(finding.remedy)}")

@@ -1,0 +1,136 @@
+"""`intact diagnose` names the cause of a seeded fault, and a command that mends it."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import intact
+from intact.recipe.command_line import command_line
+from intact.recipe.options import QuantizeCommand
+from tests.command_lines import Say, refused
+from tests.faults.case import Case, evaluated_data, figure, quantized_data
+from tests.faults.generated import FAULTS, HEALTHY
+
+FOUND = (
+    "pixels-unscaled",
+    "std-for-scale",
+    "dark-calibration",
+    "percentile-90",
+    "small-scales",
+    "three-bits-in-conv2",
+    "four-bit-activations",
+    "outlier-channel",
+    "spikes-minmax",
+    "unlike-branches",
+    "boxes-and-scores",
+    "one-scale",
+    "starved-channels",
+    "variance-of-1e-6",
+    "short-bias",
+    "powers-of-two",
+    "mask-of-3000",
+)
+"""Names of faults of all kinds that are found."""
+MENDED = ("pixels-unscaled", "percentile-90", "four-bit-activations")
+"""Of those, some whose command is run."""
+CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}
+
+
+def _quantized(case: Case, folder: Path, say: Say, *, faulty: bool = True) -> None:
+    options = case.build(folder, faulty)
+    say("quantize", *quantized_data(folder), *options, "--output", str(folder / "out"))
+
+
+def _diagnosed(folder: Path, say: Say, *options: str) -> Any:
+    data = str(evaluated_data(folder))
+    return json.loads(say("diagnose", str(folder / "out"), "--data", data, *options, "--json"))
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_first_finding_is_the_fault(name: str, tmp_path: Path, say: Say) -> None:
+    case = CASES[name]
+    _quantized(case, tmp_path, say)
+    first = _diagnosed(tmp_path, say)["findings"][0]
+    assert case.is_named_by(first["cause"])
+    assert first["evidence"]
+    assert first["remedy"]
+    assert first["gain"] is None
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=[case.name for case in HEALTHY])
+def test_a_healthy_net_has_no_finding(case: Case, tmp_path: Path, say: Say) -> None:
+    _quantized(case, tmp_path, say)
+    assert _diagnosed(tmp_path, say)["findings"] == []
+
+
+@pytest.mark.parametrize("name", MENDED)
+def test_the_command_mends_the_result(
+    name: str, tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    case = CASES[name]
+    _quantized(case, tmp_path, say)
+    words = shlex.split(_diagnosed(tmp_path, say)["findings"][0]["remedy"])
+    monkeypatch.chdir(tmp_path)
+    assert words[0] == "intact"
+    say(*words[1:])
+    data = ("--data", str(evaluated_data(tmp_path)), "--samples", "100", "--json")
+    before, after = (json.loads(say("evaluate", each, *data)) for each in ("out", "mended"))
+    assert figure(case, after) - figure(case, before) >= case.loss / 2
+
+
+def test_inputs_are_drawn_where_there_are_no_data(tmp_path: Path, say: Say) -> None:
+    _quantized(CASES["percentile-90"], tmp_path, say)
+    found = json.loads(say("diagnose", str(tmp_path / "out"), "--json"))
+    assert found["drawn"]
+    assert found["findings"][0]["cause"] == "clipping"
+
+
+def test_what_is_printed_names_cause_evidence_and_remedy(tmp_path: Path, say: Say) -> None:
+    _quantized(CASES["percentile-90"], tmp_path, say)
+    said = say("diagnose", str(tmp_path / "out"), "--data", str(evaluated_data(tmp_path)))
+    assert "1. clipping at" in said
+    assert "measured: " in said
+    assert "remedy: intact quantize " in said
+
+
+def test_a_result_of_arrays_has_no_command(tmp_path: Path) -> None:
+    CASES["percentile-90"].build(tmp_path, True)
+    images = np.load(tmp_path / "calib.npz")["image"][:64]
+    options = {"method": "percentile", "method_options": {"percentile": 90}}
+    result = intact.quantize(tmp_path / "model.onnx", {"image": images}, **options)
+    found = intact.diagnose(result, {"image": images})
+    assert [each.cause for each in found.findings] == ["clipping"]
+    assert found.findings[0].remedy == ""
+    assert repr(found) == "Diagnosis(clipping)"
+
+
+def test_data_of_another_model_are_refused(
+    tmp_path: Path, say: Say, capfd: pytest.CaptureFixture[str]
+) -> None:
+    _quantized(CASES["residual"], tmp_path, say)
+    np.savez(tmp_path / "other.npz", image=np.zeros((4, 7), np.float32))
+    data = str(tmp_path / "other.npz")
+    assert "image" in refused(capfd, "diagnose", str(tmp_path / "out"), "--data", data)
+
+
+def test_a_command_line_reads_back_as_its_options() -> None:
+    values = {
+        "model": "a model.onnx",
+        "data": "calib.npz",
+        "keep_float": ("a/b", "c d"),
+        "method": "percentile",
+        "method_options": {"percentile": 99.99},
+        "mean": (1.5, 2.0),
+    }
+    line = command_line("quantize", QuantizeCommand, values)
+    assert shlex.split(line) == [
+        *("intact", "quantize", "a model.onnx", "--data", "calib.npz"),
+        *("--keep-float", "a/b", "--keep-float", "c d", "--method", "percentile"),
+        *("--method-option", "percentile=99.99", "--mean", "1.5,2.0"),
+    ]
