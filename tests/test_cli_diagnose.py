@@ -102,8 +102,12 @@ def test_what_is_printed_names_cause_evidence_and_remedy(tmp_path: Path, say: Sa
 def test_a_result_of_arrays_has_no_command(tmp_path: Path) -> None:
     CASES["percentile-90"].build(tmp_path, True)
     images = np.load(tmp_path / "calib.npz")["image"][:64]
-    options = {"method": "percentile", "method_options": {"percentile": 90}}
-    result = intact.quantize(tmp_path / "model.onnx", {"image": images}, **options)
+    result = intact.quantize(
+        tmp_path / "model.onnx",
+        {"image": images},
+        method="percentile",
+        method_options={"percentile": 90},
+    )
     found = intact.diagnose(result, {"image": images})
     assert [each.cause for each in found.findings] == ["clipping"]
     assert found.findings[0].remedy == ""
