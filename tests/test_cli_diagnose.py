@@ -84,6 +84,33 @@ def test_the_command_mends_the_result(
     assert figure(case, after) - figure(case, before) >= case.loss / 2
 
 
+@pytest.mark.parametrize(("name", "unit"), [("pixels-unscaled", "points"), ("short-bias", "dB")])
+def test_a_tried_remedy_has_its_gain(name: str, unit: str, tmp_path: Path, say: Say) -> None:
+    _quantized(CASES[name], tmp_path, say)
+    first = _diagnosed(tmp_path, say, "--try", "60")["findings"][0]
+    assert first["unit"] == unit
+    assert first["gain"] > 5
+    assert first["remedy"].startswith("intact quantize ")
+
+
+def test_nothing_is_tried_when_the_time_is_over(tmp_path: Path, say: Say) -> None:
+    _quantized(CASES["percentile-90"], tmp_path, say)
+    first = _diagnosed(tmp_path, say, "--try", "0")["findings"][0]
+    assert first["gain"] is None
+    assert first["remedy"].startswith("intact quantize ")
+
+
+def test_a_remedy_that_fails_is_said_and_not_offered(tmp_path: Path, say: Say) -> None:
+    case = CASES["percentile-90"]
+    _quantized(case, tmp_path, say)
+    (tmp_path / "model.onnx").unlink()
+    found = _diagnosed(tmp_path, say, "--try", "60")["findings"]
+    assert [each["cause"] for each in found] == ["clipping"]
+    assert "was tried and fails" in found[0]["evidence"]
+    assert "model.onnx" in found[0]["evidence"]
+    assert found[0]["remedy"] == ""
+
+
 def test_inputs_are_drawn_where_there_are_no_data(tmp_path: Path, say: Say) -> None:
     _quantized(CASES["percentile-90"], tmp_path, say)
     found = json.loads(say("diagnose", str(tmp_path / "out"), "--json"))

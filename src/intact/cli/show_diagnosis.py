@@ -29,3 +29,5 @@ def _finding(number: int, finding: Finding) -> None:
     say(f"   measured: {escape(finding.evidence)}")
     if finding.remedy:
         say(f"   remedy: {escape(finding.remedy)}")
+    if finding.gain is not None:
+        say(f"   gain: {finding.gain:+.1f} {finding.unit}, measured")

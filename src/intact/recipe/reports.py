@@ -102,6 +102,13 @@ class DiagnoseOptions(LabelOptions, ComparisonOptions):
     )
     _: KW_ONLY
     samples: int | None = option(Count(), 256, "Use at most so many samples; `all` for no limit.")
+    seconds: float | None = option(
+        Number(),
+        None,
+        "Try the remedies for at most so many seconds in all: what does not help is not offered, "
+        "and the gain is shown.",
+        flag="--try",
+    )
 
 
 class DiagnoseCommand(TerminalOptions, DiagnoseOptions):

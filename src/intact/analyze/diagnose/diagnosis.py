@@ -111,6 +111,14 @@ def diagnose_plan(
     return Diagnosis(tuple(findings), decibels, len(runs), is_drawn)
 
 
+def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> dict[str, float]:
+    """Return each output's signal to quantization noise on the first 8 samples, dB."""
+    runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
+    simulator = Simulator(plan, threads=1)
+    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    return dict(errors.decibels)
+
+
 def _batches(samples: Samples) -> list[tuple[Batch, int]]:
     """Keep the first samples, for runs of the float model and of the simulation."""
     limit = _TRIED if samples.limit is None else min(_TRIED, samples.limit)

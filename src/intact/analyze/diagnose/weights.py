@@ -44,7 +44,8 @@ def weight_finding(plan: QuantizedGraph, part: float, heard: str) -> Finding:
             f"; the scale of {_name(wide)!r} is {_room(wide):.3g} times what it needs, to make "
             "room for its bias"
         )
-        keep = Remedy(options={"keep_float": [wide.end.node]})
+        given = [point.end.node for point in points if _room(point) > _ROOM]
+        keep = Remedy(options={"keep_float": given})
         return _at("bias_overflow", evidence, part, wide, keep)
     unlike = max(points, key=_unlikeness, default=None)
     if unlike is not None and _unlikeness(unlike) > _UNLIKE:

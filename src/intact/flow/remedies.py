@@ -1,0 +1,181 @@
+"""Remedies of findings: commands that make a result with other options, and what they gain."""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+import tempfile
+import time
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from intact.analyze.diagnose.diagnosis import decibels_of
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.data.stream import Samples
+from intact.engines.simulate import Simulator
+from intact.errors import DataError, IntactError, UsageError
+from intact.flow.result import Result
+from intact.flow.result_samples import open_for_result
+from intact.recipe.command_line import command_line
+from intact.recipe.file import COMMAND, recipe_options
+from intact.recipe.options import QuantizeCommand, QuantizeOptions
+from intact.recipe.reports import DiagnoseOptions
+
+_MENDED = "mended"
+"""Folder that a remedy writes to."""
+_LISTS = ("improve", "keep_float")
+"""Options that a remedy adds to, and does not replace."""
+_LEAST_GAIN = 0.5
+"""dB, or points, that a remedy must gain to be offered."""
+_BATCH = 16
+
+
+def options_that_made(result: Result) -> dict[str, Any] | None:
+    """Return the options that made a result; None where `quantize` did not make it from files.
+
+    Of a result made in Python the recipe may lack what was given as objects: then no command can
+    make it again.
+    """
+    try:
+        table = tomllib.loads(result.recipe)
+        command = table.pop(COMMAND, "")
+        known = recipe_options(QuantizeOptions)
+        values = {name: known[name].checked(value) for name, value in table.items()}
+    except (ValueError, KeyError, UsageError):  # of another version, or changed by hand
+        return None
+    return values if command == "quantize" and {"model", "data"} <= set(values) else None
+
+
+def with_command(finding: Finding, made_by: Mapping[str, Any] | None) -> Finding:
+    """Write the first remedy as a command, or in words where no command does it."""
+    for text, _ in _remedies(finding, made_by):
+        return msgspec.structs.replace(finding, remedy=text)
+    return finding
+
+
+class TriedRemedies:
+    """Runs the commands of findings, each in a process of its own, until the time is over.
+
+    Args:
+        options: As a call of `diagnose` gave them.
+        result: The result.
+        samples: What it is measured on.
+        seconds: For all commands together.
+    """
+
+    def __init__(
+        self, options: DiagnoseOptions, result: Result, samples: Samples, *, seconds: float
+    ) -> None:
+        self._options, self._result, self._samples = options, result, samples
+        self._end = time.monotonic() + seconds
+
+    def best(self, finding: Finding, made_by: Mapping[str, Any] | None) -> Finding:
+        """Return a finding with the first remedy that helps, and its gain.
+
+        What does not help is not offered; what could not be tried in time is, without a gain. A
+        command that fails is told in the evidence, and the next remedy goes on.
+        """
+        failed = ""
+        for text, is_command in _remedies(finding, made_by):
+            changed = msgspec.structs.replace(
+                finding, remedy=text, evidence=finding.evidence + failed
+            )
+            left = self._end - time.monotonic()
+            if not is_command or left <= 0:
+                return changed
+            try:
+                gain = self._gain(text, finding.unit, left)
+            except subprocess.TimeoutExpired:
+                return changed
+            except (IntactError, _Failed) as error:
+                failed += f"; `{text}` was tried and fails: {error}"
+                continue
+            if gain >= _LEAST_GAIN:
+                return msgspec.structs.replace(changed, gain=gain)
+        return msgspec.structs.replace(finding, evidence=finding.evidence + failed)
+
+    def _gain(self, command: str, unit: str, seconds: float) -> float:
+        """Run a command, and return what its result has more than this one."""
+        with tempfile.TemporaryDirectory() as name:
+            folder = Path(name) / _MENDED
+            words = [*shlex.split(command)[1:-1], str(folder)]  # its last word is the folder
+            done = subprocess.run(
+                [sys.executable, "-m", "intact", *words],
+                capture_output=True,
+                text=True,
+                check=False,
+                timeout=seconds,
+                errors="replace",
+            )
+            if done.returncode:
+                lines = done.stderr.strip().splitlines() or ["nothing said"]
+                raise _Failed(lines[-1][:200])
+            mended = Result.load(folder)
+            return self._figure(mended, self._samples_of(mended), unit) - self._figure(
+                self._result, self._samples, unit
+            )
+
+    def _samples_of(self, mended: Result) -> Samples:
+        """Open the samples as another result wants them, or draw the same ones."""
+        data, limit = self._options.data, self._options.samples
+        if data is None:
+            return self._samples
+        labels = self._options.labels
+        return open_for_result(self._options, data, mended, limit=limit, labels=labels)
+
+    def _figure(self, result: Result, samples: Samples, unit: str) -> float:
+        """Return the accuracy in points, or the signal to noise of the worst output in dB."""
+        if unit == "points":
+            return _accuracy(result, samples)
+        found = decibels_of(result.plan, samples, threads=self._options.threads)
+        return min(found.values(), default=0.0)
+
+
+class _Failed(Exception):  # noqa: N818 - a reason, which is told in a finding
+    """A command failed; its message is its last line."""
+
+
+def _accuracy(result: Result, samples: Samples) -> float:
+    """Return the part of the samples whose class the simulation finds, in percent."""
+    simulator = Simulator(result.plan)
+    output = simulator.outputs[0]
+    chosen = [
+        simulator.run(feeds)[0][output][:count].argmax(axis=1)
+        for feeds, count in samples.batches(samples.batch_size(_BATCH))
+    ]
+    labels = samples.labels()  # of the samples that were read last
+    if labels is None:
+        raise DataError("the samples have no labels", remedy="give --labels")
+    classes = np.concatenate(chosen)
+    if classes.shape != labels.shape:
+        raise DataError("the first output is no score for each class", remedy="give no labels")
+    return 100 * float(np.mean(classes == labels))
+
+
+def _remedies(finding: Finding, made_by: Mapping[str, Any] | None) -> Iterator[tuple[str, bool]]:
+    """Yield the remedies that can be said, and whether each is a command."""
+    for remedy in finding.remedies:
+        text = "" if made_by is None or remedy.text else _command(remedy, made_by)
+        if text or remedy.text:
+            yield text or remedy.text, not remedy.text
+
+
+def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
+    """Write the command that makes a result with other options; "" where they change nothing."""
+    changed = dict(made_by)
+    for name, value in remedy.options.items():
+        if value is None:
+            changed.pop(name, None)
+        elif name in _LISTS:
+            changed[name] = tuple(dict.fromkeys((*(changed.get(name) or ()), *value)))
+        else:
+            changed[name] = value
+    if changed == dict(made_by):
+        return ""
+    return command_line("quantize", QuantizeCommand, {**changed, "output": _MENDED})
