@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.config import QuantPolicy, QuantState
+from intact.config import PerChannel, QuantPolicy, QuantState
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
 USUAL_BITS = 8
@@ -45,7 +45,10 @@ def weight_finding(plan: QuantizedGraph, part: float, heard: str) -> Finding:
             "room for its bias"
         )
         given = [point.end.node for point in points if _room(point) > _ROOM]
-        keep = Remedy(options={"keep_float": given})
+        if 2 * len(given) < len(points):
+            keep = Remedy(options={"keep_float": given})
+        else:  # not much would be left
+            keep = Remedy(text="quantize for a target whose biases have more bits")
         return _at("bias_overflow", evidence, part, wide, keep)
     unlike = max(points, key=_unlikeness, default=None)
     if unlike is not None and _unlikeness(unlike) > _UNLIKE:
@@ -86,12 +89,17 @@ def _weights(point: QuantPoint) -> npt.NDArray[np.float64] | None:
 
 
 def _room(point: QuantPoint) -> float:
-    """Return the width of a weight's codes against the largest weight."""
-    array, grid = _weights(point), point.config.grid
+    """Return the width of a weight's codes against the largest code that a channel has."""
+    array, config = _weights(point), point.config
     if array is None or not array.any():
         return 0.0
-    codes = np.abs(point.constant_codes())
-    return float(grid.quant_max / max(int(codes.max()), 1))
+    codes = np.abs(point.constant_codes().astype(np.int64))
+    granularity = config.granularity
+    if isinstance(granularity, PerChannel):
+        codes = np.moveaxis(codes, granularity.axis, 0).reshape(codes.shape[granularity.axis], -1)
+        codes = codes.max(axis=1)
+    most = codes.max() if codes.ndim > 1 else codes[codes > 0].min()
+    return float(config.grid.quant_max / max(int(most), 1))
 
 
 def _unlikeness(point: QuantPoint) -> float:
