@@ -37,7 +37,7 @@ FOUND = (
     "mask-of-3000",
 )
 """Names of faults of all kinds that are found."""
-MENDED = ("pixels-unscaled", "percentile-90", "four-bit-activations")
+MENDED = ("pixels-unscaled", "dark-calibration", "percentile-90", "four-bit-activations")
 """Of those, some whose command is run."""
 CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}
 
@@ -84,7 +84,9 @@ def test_the_command_mends_the_result(
     assert figure(case, after) - figure(case, before) >= case.loss / 2
 
 
-@pytest.mark.parametrize(("name", "unit"), [("pixels-unscaled", "points"), ("outlier-channel", "dB")])
+@pytest.mark.parametrize(
+    ("name", "unit"), [("pixels-unscaled", "points"), ("outlier-channel", "dB")]
+)
 def test_a_tried_remedy_has_its_gain(name: str, unit: str, tmp_path: Path, say: Say) -> None:
     _quantized(CASES[name], tmp_path, say)
     first = _diagnosed(tmp_path, say, "--try", "60")["findings"][0]

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import msgspec
 
 from intact.analyze.diagnose.diagnosis import Diagnosis, diagnose_plan
+from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.flow.preprocessing import steps_for
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
 from intact.flow.result_samples import open_for_result
@@ -37,10 +40,19 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         is_drawn=options.data is None,
         threads=options.threads,
     )
+    found_here = [_calibrated_on(each, options.data) for each in found.findings]
     made_by = options_that_made(loaded)
     if options.seconds is None:
-        findings = tuple(with_command(each, made_by) for each in found.findings)
+        findings = tuple(with_command(each, made_by) for each in found_here)
     else:
         tried = TriedRemedies(options, loaded, samples, seconds=options.seconds)
-        findings = tuple(tried.best(each, made_by) for each in found.findings)
+        findings = tuple(tried.best(each, made_by) for each in found_here)
     return msgspec.structs.replace(found, findings=findings)
+
+
+def _calibrated_on(finding: Finding, data: object) -> Finding:
+    """Offer these samples for the calibration, where its own were too few or unlike them."""
+    if finding.cause != "calibration_samples" or not isinstance(data, str | Path):
+        return finding
+    these = Remedy(options={"data": str(data), "samples": None})
+    return msgspec.structs.replace(finding, remedies=(these, *finding.remedies))
