@@ -113,6 +113,14 @@ def test_a_remedy_that_fails_is_said_and_not_offered(tmp_path: Path, say: Say) -
     assert found[0]["remedy"] == ""
 
 
+def test_quantize_names_the_command_where_much_is_lost(tmp_path: Path, say: Say) -> None:
+    CASES["starved-channels"].build(tmp_path, True)
+    out = tmp_path / "out"
+    said = say("quantize", *quantized_data(tmp_path), "--output", str(out))
+    assert f"intact diagnose {out}" in said.replace("\n", "")
+    say("diagnose", str(out))
+
+
 def test_inputs_are_drawn_where_there_are_no_data(tmp_path: Path, say: Say) -> None:
     _quantized(CASES["percentile-90"], tmp_path, say)
     found = json.loads(say("diagnose", str(tmp_path / "out"), "--json"))

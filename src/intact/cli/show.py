@@ -216,6 +216,9 @@ def _loss(found: Result) -> None:
         flags = (f"--keep-float={name}" for name in found.loss.keep_float)
         again = shlex.join(["intact", *sys.argv[1:], *flags])
         say(f"[yellow]warning[/] {escape(f'{found.loss.gain}: {again}')}")
+    if found.folder is not None:
+        why = shlex.join(["intact", "diagnose", str(found.folder)])
+        say(f"[yellow]warning[/] why, and what else may mend it: {escape(why)}")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:
