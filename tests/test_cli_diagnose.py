@@ -128,6 +128,14 @@ def test_inputs_are_drawn_where_there_are_no_data(tmp_path: Path, say: Say) -> N
     assert found["findings"][0]["cause"] == "clipping"
 
 
+def test_drawn_inputs_raise_no_alarm_of_their_own(tmp_path: Path, say: Say) -> None:
+    CASES["residual"].build(tmp_path, False)
+    for target in ("tflite", "onnxruntime"):
+        out = str(tmp_path / target)
+        say("quantize", *quantized_data(tmp_path), "--target", target, "--output", out)
+        assert json.loads(say("diagnose", out, "--json"))["findings"] == []
+
+
 def test_what_is_printed_names_cause_evidence_and_remedy(tmp_path: Path, say: Say) -> None:
     _quantized(CASES["percentile-90"], tmp_path, say)
     said = say("diagnose", str(tmp_path / "out"), "--data", str(evaluated_data(tmp_path)))

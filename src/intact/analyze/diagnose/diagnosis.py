@@ -13,7 +13,7 @@ from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.calibration_samples import calibration_findings
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.preprocessing import preprocessing_findings
-from intact.analyze.diagnose.quantizers import Tensors, quantizer_findings
+from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
 from intact.analyze.diagnose.weights import OF_WEIGHTS
 from intact.calibrate.choice import FloatRuns
 from intact.calibrate.observe.observer import model_of_outputs
@@ -29,6 +29,8 @@ WELL_DB = 30.0
 """Signal to noise of every output from which on a result is well: causes are not looked for."""
 _CERTAIN = 0.5
 """Part of the noise that calibration explains from which on no other cause is looked for."""
+_CUT = 0.01
+"""Part of the values that calibration saw beyond the codes from which on clipping is no chance."""
 _TRIED = 8
 """Samples on which quantizers are switched on alone."""
 _BATCH = 8
@@ -104,11 +106,24 @@ def diagnose_plan(
         if max((each.severity for each in findings), default=0.0) < _CERTAIN:
             tensors = _tensors(plan, batches, simulator)
             lost = quantizer_findings(plan, simulator, runs, errors, tensors)
+            if is_drawn and statistics is not None:
+                lost = [
+                    each for each in lost if not _is_drawn_clipping(each, simulator, statistics)
+                ]
             norms = batch_norm_findings(plan)
             is_norm = bool(norms) and not any(each.cause in OF_WEIGHTS for each in lost)
             findings += norms if is_norm else lost
     findings.sort(key=lambda each: -each.severity)
     return Diagnosis(tuple(findings), decibels, len(runs), is_drawn)
+
+
+def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Statistics) -> bool:
+    """Tell whether drawn inputs are clipped where real ones were not: they are no pictures."""
+    points = (p for p in simulator.points.values() if str(p.value.name) == finding.tensor)
+    point = next(points, None)
+    if finding.cause != "clipping" or point is None:
+        return False
+    return cut_in_calibration(point, statistics) < _CUT
 
 
 def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> dict[str, float]:

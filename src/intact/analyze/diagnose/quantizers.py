@@ -17,6 +17,7 @@ import numpy.typing as npt
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.weights import BEST, EQUALIZE, USUAL_BITS, weight_finding
 from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy
 from intact.engines.simulate import Simulator
 from intact.plan import QuantizedGraph, QuantPoint
@@ -296,3 +297,17 @@ def _range(point: QuantPoint) -> tuple[float, float]:
     config = point.config
     values = config.dequantize(np.array([config.grid.quant_min, config.grid.quant_max]))
     return float(values.min()), float(values.max())
+
+
+def cut_in_calibration(point: QuantPoint, statistics: Statistics) -> float:
+    """Return the part of the values that calibration saw beyond the codes of a quantizer.
+
+    One where that is not known.
+    """
+    name = str(point.value.name)
+    if name not in statistics.tensors:
+        return 1.0
+    values = statistics[name].distribution()
+    low, high = _range(point)
+    outside = (values.high < low) | (values.low > high)
+    return float(values.count[outside].sum() / max(values.total, 1))
