@@ -9,8 +9,8 @@ from intact.recipe.reports import DiagnoseCommand, DiagnoseOptions
 def _diagnose(given: Given[DiagnoseCommand]) -> None:
     """Say why a result loses accuracy: cause, evidence and a command that may mend it.
 
-    Wrong preprocessing, too few or unlike calibration samples, clipping, dead channels and huge
-    scales of BatchNormalizations are found.
+    Looked for are wrong preprocessing, unlike calibration samples, clipping, rounding, outliers,
+    dead channels, scales of BatchNormalizations, unlike ranges and masks. --try measures the gain.
 
     Example: intact diagnose out/ --data test.npz
     """
