@@ -18,8 +18,8 @@ import msgspec
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
-    from rich.table import Table
 
+    from intact.cli.tables import Table
     from intact.data.progress import Progress as Report
 
 _TAG = re.compile(r"(\\*)(\[[a-z#/@][^[]*?])")
@@ -91,16 +91,10 @@ def observing(**options: Any) -> Progress:
 
 
 def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
-    """Return an empty table that stays readable on narrow terminals: texts fold, numbers do not."""
-    from rich import box
-    from rich.table import Table
+    """Return an empty table of texts and numbers; rich is loaded here."""
+    from intact.cli.tables import Table
 
-    table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False)
-    for heading in texts:
-        table.add_column(heading, overflow="fold", no_wrap=not heading)
-    for heading in numbers:
-        table.add_column(heading, justify="right", overflow="fold")
-    return table
+    return Table(title, texts, numbers)
 
 
 def say(text: str) -> None:

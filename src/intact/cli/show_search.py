@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
-from rich.table import Table
 from rich.text import Text
 
 from intact.cli import show
 from intact.cli.printing import console, escape, new_table, observing, print_json, say
 
 if TYPE_CHECKING:
+    from intact.cli.tables import Table
     from intact.data.progress import Progress
     from intact.flow.search import FoundStrategy
     from intact.search.loop import Report, SearchProgress

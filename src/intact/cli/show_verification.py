@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
-from rich.table import Table
 
 from intact.cli.printing import (
     console,
@@ -20,6 +20,9 @@ from intact.flow.text import decibels
 from intact.formats.base.comparison import LayerComparison, OutputComparison
 from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
+
+if TYPE_CHECKING:
+    from intact.cli.tables import Table
 
 _WORST_LAYERS = 10
 
@@ -43,8 +46,6 @@ def _summary(found: Sequence[Verification]) -> Table:
     table = new_table(
         f"deployed against expected, {samples} samples", ("target", "runtime"), numbers=headings
     )
-    for column in table.columns[2:]:  # names may fold on a narrow terminal, numbers may not
-        column.no_wrap = True
     for each in found:
         layers = each.layers or each.outputs
         _, values, differ, _, most = _totals(layers) if layers else ("-",) * 5
