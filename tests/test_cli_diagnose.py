@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import intact
+from intact.analyze.diagnose.weights import weight_finding
 from intact.recipe.command_line import command_line
 from intact.recipe.options import QuantizeCommand
 from tests.command_lines import Say, refused
 from tests.faults.case import Case, evaluated_data, figure, quantized_data
 from tests.faults.generated import FAULTS, HEALTHY
+from tests.models import ModelBuilder
 
 FOUND = (
     "pixels-unscaled",
@@ -119,6 +121,22 @@ def test_quantize_names_the_command_where_much_is_lost(tmp_path: Path, say: Say)
     said = say("quantize", *quantized_data(tmp_path), "--output", str(out))
     assert f"intact diagnose {out}" in said.replace("\n", "")
     say("diagnose", str(out))
+
+
+@pytest.mark.parametrize("name", ["percentile-90", "powers-of-two", "mask-of-3000", "one-scale"])
+def test_quantize_and_diagnose_name_one_cause(name: str, tmp_path: Path, say: Say) -> None:
+    options = CASES[name].build(tmp_path, True)
+    out = str(tmp_path / "out")
+    loss = json.loads(say("quantize", *quantized_data(tmp_path), *options, "-o", out, "--json"))
+    assert loss["loss"]["cause"] == CASES[name].cause
+
+
+def test_a_plan_without_weights_has_a_finding() -> None:
+    model = ModelBuilder()
+    x = model.input("x", ("N", 3, 4, 4))
+    model.output(model.node("Add", x, x))
+    plan = intact.quantize(model.build(), np.ones((8, 3, 4, 4), np.float32)).plan
+    assert weight_finding(plan, 1.0, "of the noise").cause == "rounding"
 
 
 def test_inputs_are_drawn_where_there_are_no_data(tmp_path: Path, say: Say) -> None:

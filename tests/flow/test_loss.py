@@ -10,6 +10,7 @@ import onnx
 import pytest
 
 from intact import api
+from intact.analyze.diagnose.findings import CAUSES
 from intact.calibrate.choice import Errors, Powers
 from intact.cli.entry import run
 from intact.flow.result import Result
@@ -84,6 +85,8 @@ def test_the_command_that_is_offered_regains_what_it_says(
         assert run([*line, "-o", str(out)]) == 0
     printed = " ".join(capfd.readouterr().out.split())
     assert loss.gain in printed
+    assert loss.cause in CAUSES
+    assert f"warning {loss.cause}: {loss.evidence}" in printed
     command = shlex.split(printed.partition(f"{loss.gain}: ")[2].partition(" warning ")[0])
     assert run(command[1:]) == 0
     assert "warning" not in capfd.readouterr().out

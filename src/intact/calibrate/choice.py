@@ -183,6 +183,11 @@ class FloatRuns:
         """Count the samples."""
         return sum(count for _, count in self._batches)
 
+    @property
+    def batches(self) -> Sequence[tuple[Batch, int]]:
+        """Inputs by name, each batch with its number of real samples."""
+        return self._batches
+
     def first(self, samples: int) -> FloatRuns:
         """Return the first batches, with this many samples at least if there are so many.
 

@@ -212,6 +212,8 @@ def _loss(found: Result) -> None:
     if found.loss is None:
         return
     say(f"[yellow]warning[/] {escape(str(found.loss))}")
+    if found.loss.cause:
+        say(f"[yellow]warning[/] {found.loss.cause}: {escape(found.loss.evidence)}")
     if found.loss.keep_float:
         flags = (f"--keep-float={name}" for name in found.loss.keep_float)
         again = shlex.join(["intact", *sys.argv[1:], *flags])

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 import onnx_ir as ir
@@ -18,10 +19,15 @@ from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.plan import QuantizedGraph, QuantPoint
 
+if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
+
 LEAST_DB = 15.0
 """Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
 _GROUPS = 32
 """Groups of quantizers that are switched on at most."""
+_DIAGNOSED = 8
+"""Samples at least on which the cause is looked for."""
 _SHARES = (0.5, 0.9, 0.99)
 """Shares of the noise that the nodes kept in float are to be responsible for."""
 _LEAST_GAIN_DB = 1.0
@@ -42,6 +48,8 @@ class Loss(msgspec.Struct, frozen=True):
         op_type: Its operator.
         keep_float: Nodes to keep in float; empty where that does not help.
         regained: What the output has then, dB.
+        cause: What it is lost by, as `intact diagnose` calls it; "" where no cause stands out.
+        evidence: What was measured of the cause.
     """
 
     output: str
@@ -51,6 +59,8 @@ class Loss(msgspec.Struct, frozen=True):
     op_type: str = ""
     keep_float: tuple[str, ...] = ()
     regained: float = 0.0
+    cause: str = ""
+    evidence: str = ""
 
     def __str__(self) -> str:
         """Say what is lost, and where."""
@@ -88,20 +98,30 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
         return None
     runs = choice.runs
     found = Loss(output, decibels[output], len(runs))
+    cause = _first_cause(choice.plan, runs.first(_DIAGNOSED))
+    if cause is not None:
+        found = msgspec.structs.replace(found, cause=cause.cause, evidence=cause.evidence)
     groups = _by_noise(choice, runs.first(1), output)
     if not groups:
         return found
     around = _Neighbours(choice.plan)
     worst = around.producer(groups[0].points[0])
-    best = Loss(output, found.decibels, len(runs), str(worst.name), worst.op_type)
+    best = msgspec.structs.replace(found, node=str(worst.name), op_type=worst.op_type)
     for names in _sets(groups, around):
         regained = _measured(planner, names, runs).get(output, math.inf)
         if regained >= MOST_DB or regained < max(found.decibels, best.regained) + _LEAST_GAIN_DB:
             continue  # nothing before the output is left quantized, or there is no such plan
-        best = Loss(output, found.decibels, len(runs), best.node, best.op_type, names, regained)
+        best = msgspec.structs.replace(best, keep_float=names, regained=regained)
         if best.regained >= LEAST_DB:
             break
     return best
+
+
+def _first_cause(plan: QuantizedGraph, runs: FloatRuns) -> Finding | None:
+    """Return what costs the outputs most; None where nothing stands out."""
+    from intact.analyze.diagnose.diagnosis import plan_findings  # with much else
+
+    return next(iter(plan_findings(plan, runs)), None)
 
 
 class _Group(msgspec.Struct, frozen=True):

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 import msgspec
+import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
@@ -15,10 +16,10 @@ from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.preprocessing import preprocessing_findings
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
 from intact.analyze.diagnose.weights import OF_WEIGHTS
-from intact.calibrate.choice import FloatRuns
+from intact.calibrate.choice import Errors, FloatRuns
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
-from intact.data.batching import Batch
+from intact.data.batching import Batch, real_samples, sample_count
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
@@ -95,26 +96,61 @@ def diagnose_plan(
         findings += preprocessing_findings(
             plan.graph, samples, preprocess=preprocess, threads=threads
         )
-    batches = _batches(samples)
-    runs = FloatRuns(plan.graph, batches, threads=threads)
-    simulator = Simulator(plan, threads=1)
-    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
+    simulator, errors = _simulated(plan, runs)
     decibels = dict(errors.decibels)
     if not findings and min(decibels.values(), default=WELL_DB) < WELL_DB:
         if statistics is not None and not is_drawn:
             findings += calibration_findings(plan, statistics, samples)
         if max((each.severity for each in findings), default=0.0) < _CERTAIN:
-            tensors = _tensors(plan, batches, simulator)
-            lost = quantizer_findings(plan, simulator, runs, errors, tensors)
-            if is_drawn and statistics is not None:
-                lost = [
-                    each for each in lost if not _is_drawn_clipping(each, simulator, statistics)
-                ]
-            norms = batch_norm_findings(plan)
-            is_norm = bool(norms) and not any(each.cause in OF_WEIGHTS for each in lost)
-            findings += norms if is_norm else lost
+            seen = statistics if is_drawn else None
+            findings += _causes(plan, runs, simulator, errors, seen)
     findings.sort(key=lambda each: -each.severity)
     return Diagnosis(tuple(findings), decibels, len(runs), is_drawn)
+
+
+def plan_findings(plan: QuantizedGraph, runs: FloatRuns) -> list[Finding]:
+    """Find out what in a plan its outputs are lost by, whatever they lose.
+
+    Args:
+        plan: A plan with scales.
+        runs: The samples that are tried.
+
+    Raises:
+        PlanError: An end has no scale yet.
+    """
+    return _causes(plan, runs, *_simulated(plan, runs))
+
+
+def _simulated(plan: QuantizedGraph, runs: FloatRuns) -> tuple[Simulator, Errors]:
+    simulator = Simulator(plan, threads=1)
+    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
+    return simulator, errors
+
+
+def _causes(
+    plan: QuantizedGraph,
+    runs: FloatRuns,
+    simulator: Simulator,
+    errors: Errors,
+    seen: Statistics | None = None,
+) -> list[Finding]:
+    """Name BatchNormalizations that spread channels, or else what the quantizers suffer from.
+
+    Args:
+        plan: A plan with scales.
+        runs: The samples that are tried.
+        simulator: Of the plan.
+        errors: Of the plan on these samples.
+        seen: What calibration saw, where the samples were drawn from it.
+    """
+    tensors = _tensors(plan, runs.batches, simulator)
+    lost = quantizer_findings(plan, simulator, runs, errors, tensors)
+    if seen is not None:
+        lost = [each for each in lost if not _is_drawn_clipping(each, simulator, seen)]
+    norms = batch_norm_findings(plan)
+    is_norm = bool(norms) and not any(each.cause in OF_WEIGHTS for each in lost)
+    return norms if is_norm else lost
 
 
 def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Statistics) -> bool:
@@ -129,9 +165,7 @@ def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Stati
 def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> dict[str, float]:
     """Return each output's signal to quantization noise on the first 8 samples, dB."""
     runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
-    simulator = Simulator(plan, threads=1)
-    (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return dict(errors.decibels)
+    return dict(_simulated(plan, runs)[1].decibels)
 
 
 def _batches(samples: Samples) -> list[tuple[Batch, int]]:
@@ -152,9 +186,21 @@ def _tensors(
     inputs = {str(value.name) for value in plan.graph.inputs}
     computed = [name for name in names if name not in inputs]
     session = make_session(model_of_outputs(plan.graph, computed)) if computed else None
-    found: dict[str, npt.NDArray[Any]] = {}
-    for feeds, _ in batches[:1]:
-        found |= {name: feeds[name] for name in names if name in feeds}
+    parts: dict[str, list[npt.NDArray[Any]]] = {name: [] for name in names}
+    for feeds, count in batches:
+        arrays = {name: feeds[name] for name in names if name in feeds}
         if session is not None:
-            found |= dict(zip(computed, run_session(session, feeds, computed), strict=True))
-    return found
+            arrays |= dict(zip(computed, run_session(session, feeds, computed), strict=True))
+        for name, array in real_samples(arrays, sample_count(feeds), count).items():
+            parts[name].append(array)
+    # Without a batch axis the first batch stands for all, as samples may differ in their shapes.
+    return {
+        name: np.concatenate(each) if _can_join(each) else each[0]
+        for name, each in parts.items()
+        if each
+    }
+
+
+def _can_join(arrays: Sequence[npt.NDArray[Any]]) -> bool:
+    """Tell whether arrays differ in their first axis at most."""
+    return arrays[0].ndim > 0 and len({array.shape[1:] for array in arrays}) == 1

@@ -90,17 +90,18 @@ def quantizer_findings(
     heard = f"of the noise of output {output!r} ({decibels[output]:.1f} dB)"
     largest = max(noises, key=lambda each: each.power, default=None)
     activations = sum(each.power for each in noises)
-    if total <= 0 or max(weights, activations) < EXPLAINED * total:
-        return []
-    if largest is None or weights >= activations:
-        finding = weight_finding(plan, min(1.0, weights / total), heard)
-    else:
+    named: list[Finding] = []
+    if weights >= EXPLAINED * total > 0:
+        named.append(weight_finding(plan, min(1.0, weights / total), heard))
+    if largest is not None and activations >= EXPLAINED * total > 0:
         point = max(largest.points, key=lambda each: _error(each, tensors))
         values = tensors.get(str(point.value.name))
-        if values is None or not values.size:
-            return []
-        finding = _of_tensor(point, values, min(1.0, activations / total), heard)
-    return [] if finding.cause in _USUAL and decibels[output] >= _FEW_DB else [finding]
+        if values is not None and values.size:
+            named.append(_of_tensor(point, values, min(1.0, activations / total), heard))
+    if decibels[output] >= _FEW_DB:
+        named = [each for each in named if each.cause not in _USUAL]
+    # Where both count, a fault of one side tells more than what every quantizer does.
+    return sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
 
 
 def _alone(simulator: Simulator, runs: FloatRuns, output: str) -> tuple[float, list[Noise]]:

@@ -65,6 +65,8 @@ def weight_finding(plan: QuantizedGraph, part: float, heard: str) -> Finding:
             f"{_starvation(fed):.3g} times those of the middle one"
         )
         return _at("dead_channel", evidence, part, fed, EQUALIZE)
+    if not points:  # a plan without weights, asked for nevertheless
+        return Finding("rounding", evidence, part, remedies=(BEST,))
     few = min(points, key=lambda point: point.config.bits)
     evidence += f"; those of {few.end.node!r} have {few.config.bits} bits"
     wider = Remedy(options={"weight_bits": USUAL_BITS, "bits": None})
