@@ -135,7 +135,8 @@ def test_a_plan_without_weights_has_a_finding() -> None:
     model = ModelBuilder()
     x = model.input("x", ("N", 3, 4, 4))
     model.output(model.node("Add", x, x))
-    plan = intact.quantize(model.build(), np.ones((8, 3, 4, 4), np.float32)).plan
+    data = np.ones((8, 3, 4, 4), np.float32)
+    plan = intact.quantize(model.build(), data, allow_empty=True).plan
     assert weight_finding(plan, 1.0, "of the noise").cause == "rounding"
 
 
