@@ -14,8 +14,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 from intact.config import PerTensor, Rounding, TensorQuantConfig, make_policy
+from intact.engines.quantizer_nodes import QuantizerInputs, add_quantizer, fills_bytes
 from intact.engines.session import make_session
-from intact.engines.simulate import QuantizerInputs, add_quantizer
 from intact.graph.edit import Editor
 
 Floats = npt.NDArray[np.float32]
@@ -47,20 +47,23 @@ def exponential(scale: float, low: int, high: int = 127) -> TensorQuantConfig:
 
 @cache
 def compiled(
-    rounding: Rounding, exponential_levels: bool
+    rounding: Rounding, exponential_levels: bool, bits: int
 ) -> tuple[ort.InferenceSession, QuantizerInputs]:
     x = ir.Value(name="x", shape=ir.Shape(["n"]), type=ir.TensorType(ir.DataType.FLOAT))
     graph = ir.Graph([x], [x], nodes=[], opset_imports={"": 17})
     editor = Editor(ir.Model(graph, ir_version=8))
-    structure = exponential(1.0, -127) if exponential_levels else linear(rounding, 1.0)
-    result, names = add_quantizer(editor, editor.value("x"), structure, "q")
+    structure = exponential(1.0, -127) if exponential_levels else linear(rounding, 1.0, bits=bits)
+    value = editor.value("x")
+    result, names = add_quantizer(editor, value, structure, "q", switched=True)
+    assert names.in_bytes == fills_bytes(structure)
     editor.model.graph.outputs[:] = [result]
-    return make_session(editor.finish(), threads=1), names
+    return make_session(editor.finish(), threads=1, fuses_quantizers=False), names
 
 
 def simulated(config: TensorQuantConfig, values: Floats, *, enabled: bool = True) -> Floats:
     config.transition(config.state.ACTIVATED)
-    session, names = compiled(config.rounding, config.grid.exponential)
+    bits = 8 if fills_bytes(config) else 16
+    session, names = compiled(config.rounding, config.grid.exponential, bits)
     (result,) = session.run(None, {"x": values, **names.feeds(config, enabled=enabled)})
     return np.asarray(result, np.float32)
 

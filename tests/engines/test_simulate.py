@@ -33,7 +33,7 @@ def test_switched_off_it_is_the_float_model(tmp_path: Path) -> None:
     model = residual_net()
     rules = OPS + 'quantize_inputs = "data"\n'
     plan = calibrated(model, own_target(tmp_path, rules))
-    simulator, feeds = Simulator(plan, threads=1), dict(random_inputs(model))
+    simulator, feeds = Simulator(plan, threads=1, switched=True), dict(random_inputs(model))
     outputs, _ = simulator.run(feeds, disabled=frozenset(simulator.points))
     expected = FloatModel(plan.graph, threads=1).run(feeds)
     np.testing.assert_allclose(outputs["logits"], expected["logits"], rtol=1e-5, atol=1e-6)

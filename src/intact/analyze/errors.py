@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from intact.analyze.side_by_side import ComparedPoint, SideBySide
+from intact.analyze.side_by_side import ComparedPoint, Pairs, SideBySide
 from intact.data.stream import Samples
 from intact.graph import weight_slot
 from intact.numerics.metrics import ChannelErrorSums, Moments
@@ -234,25 +234,32 @@ def quant_loss(
 ) -> QuantLoss:
     """Compare every quantized layer with the float model's.
 
-    Only the activations of one batch of at most ten samples are in memory.
+    Only the activations of a few batches of eight samples are in memory.
 
     Args:
         plan: A plan with scales.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples.
-        threads: Threads inside one operator; 0 lets the runtime choose.
+        threads: Batches that run side by side; 0 takes all cores, four at most.
         integers: Run the integer engine, not the simulation in float32.
 
     Raises:
         PlanError: An end has no scale yet.
         DataError: A sample does not fit the model.
     """
-    both = SideBySide(plan, _results(plan), threads=threads, integers=integers)
-    sums = [ChannelErrorSums(place.axis) for place in both.places]
-    for arrays in both.run(samples, most):
-        for total, (reference, actual) in zip(sums, arrays, strict=True):
-            total.add(reference, actual)
-    layers = tuple(map(_layer, both.places, sums))
+    both = SideBySide(plan, layer_results(plan), threads=threads, integers=integers)
+    total = [ChannelErrorSums(place.axis) for place in both.places]
+
+    def sums(pairs: Pairs) -> list[ChannelErrorSums]:
+        found = [ChannelErrorSums(place.axis) for place in both.places]
+        for each, pair in zip(found, pairs, strict=True):
+            each.add(*pair)
+        return found
+
+    for of_batch in both.run(samples, most, sums):
+        for each, more in zip(total, of_batch, strict=True):
+            each.join(more)
+    layers = tuple(map(_layer, both.places, total))
     return QuantLoss(both.samples, both.executor, layers)
 
 
@@ -274,7 +281,7 @@ def inspect_graph_statistic(
         plan: A plan with scales.
         samples: The data; the first ``most`` samples are run.
         most: Maximum number of samples.
-        threads: Threads inside one operator; 0 lets the runtime choose.
+        threads: Batches that run side by side; 0 takes all cores, four at most.
         integers: Run the integer engine, not the simulation in float32.
         topological: Keep the order of the graph; otherwise sort by SQNR, NaN first, then rising.
 
@@ -283,25 +290,45 @@ def inspect_graph_statistic(
         DataError: A sample does not fit the model.
     """
     both = SideBySide(plan, _edges(plan), threads=threads, integers=integers)
-    sums = [(Moments(), Moments(), ChannelErrorSums()) for _ in both.places]
-    for arrays in both.run(samples, most):
-        for (before, after, errors), (reference, actual) in zip(sums, arrays, strict=True):
-            before.add(reference)
-            after.add(actual)
-            errors.add(reference, actual)
+    total = [_EdgeSums() for _ in both.places]
+    for of_batch in both.run(samples, most, _edge_sums):
+        for each, more in zip(total, of_batch, strict=True):
+            each.join(more)
     groups = {id(config): str(end) for end, config in reversed(plan.configs.items())}
     types = infer_edges(plan)
     edges = [
         _edge(plan, position, place, each, groups, types)
-        for position, (place, each) in enumerate(zip(both.places, sums, strict=True))
+        for position, (place, each) in enumerate(zip(both.places, total, strict=True))
     ]
     if not topological:
         edges.sort(key=lambda edge: (not math.isnan(edge.sqnr_db), edge.sqnr_db))
     return GraphStatistic(both.samples, both.executor, tuple(edges))
 
 
-def _results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
-    """Yield the results of quantized layers, without operators that only move codes."""
+class _EdgeSums:
+    """What is summed of an edge."""
+
+    def __init__(self) -> None:
+        self.before, self.after, self.errors = Moments(), Moments(), ChannelErrorSums()
+
+    def join(self, more: _EdgeSums) -> None:
+        self.before.join(more.before)
+        self.after.join(more.after)
+        self.errors.join(more.errors)
+
+
+def _edge_sums(pairs: Pairs) -> list[_EdgeSums]:
+    found = []
+    for reference, actual in pairs:
+        found.append(each := _EdgeSums())
+        each.before.add(reference)
+        each.after.add(actual)
+        each.errors.add(reference, actual)
+    return found
+
+
+def layer_results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
+    """Yield the results of quantized layers; operators that only move codes are left out."""
     points = Points.of(plan)
     for chain in chains(plan, points):
         value, head = chain[-1].outputs[0], chain[0]
@@ -329,11 +356,10 @@ def _edge(
     plan: QuantizedGraph,
     position: int,
     place: ComparedPoint,
-    sums: tuple[Moments, Moments, ChannelErrorSums],
+    sums: _EdgeSums,
     groups: dict[int, str],
     types: dict[TensorEnd, EdgeTypes],
 ) -> EdgeStatistic:
-    before, after, errors = sums
     if place.end is None:
         end, group, bits, carried = _float_end(place), "", 32, _FLOAT_EDGE
     else:
@@ -350,10 +376,10 @@ def _edge(
         carried.in_dtype,
         carried.out_dtype,
         position,
-        TensorMoments.of(before),
-        TensorMoments.of(after),
-        errors.sqnr_db,
-        errors.cosine,
+        TensorMoments.of(sums.before),
+        TensorMoments.of(sums.after),
+        sums.errors.sqnr_db,
+        sums.errors.cosine,
     )
 
 

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias, TypeVar
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -20,9 +23,12 @@ from intact.plan import QuantizedGraph, TensorEnd
 from intact.program import Tensor
 from intact.program.lower import lower
 
-_BATCH = 10
+_BATCH = 8
+_MOST_WORKERS = 4
 
 Array: TypeAlias = npt.NDArray[Any]
+Pairs: TypeAlias = Sequence[tuple[Array, Array]]
+Sums = TypeVar("Sums")
 _Arrays: TypeAlias = Mapping["ComparedPoint", Array]
 
 
@@ -44,21 +50,22 @@ class ComparedPoint:
 
 
 class SideBySide:
-    """Runs both models.
+    """Runs both models, some batches at a time.
 
-    Only the activations of one batch of at most ten samples are in memory.
+    Each batch is run by one thread, so that floats do not depend on the number of threads.
 
     Args:
         plan: A plan with scales.
         places: The tensors to compare; those that the executor does not compute are left out.
-        threads: Threads inside one operator; 0 lets the runtime choose.
+        threads: Batches that run side by side, four at most; 0 takes all cores. Threads of the
+            integer engine, which runs one batch at a time.
         integers: Run the integer engine, not the simulation in float32.
 
     Raises:
         PlanError: An end has no scale yet.
 
     Attributes:
-        executor: What computes the quantized model: ``"simulate"`` or ``"integer"``.
+        executor: What computes the quantized model: ``"integer"`` or ``"simulate"``.
         places: The compared tensors, in the order given.
         samples: Number of samples so far.
     """
@@ -67,32 +74,55 @@ class SideBySide:
         self, plan: QuantizedGraph, places: Iterable[ComparedPoint], *, threads: int, integers: bool
     ) -> None:
         self.executor = "integer" if integers else "simulate"
-        kind = _Integers if integers else _Simulated
-        self._quantized: _Quantized = kind(plan, tuple(places), threads)
+        self._workers = 1 if integers else workers(threads)
+        self._quantized: _Quantized = (
+            _Integers(plan, tuple(places), threads) if integers else _Simulated(plan, tuple(places))
+        )
         self.places = self._quantized.places
         self.samples = 0
         self._tensors = list(dict.fromkeys(place.tensor for place in self.places))
-        self._session = make_session(model_of_outputs(plan.graph, self._tensors), threads=threads)
+        float_threads = threads if integers else 1
+        self._session = make_session(
+            model_of_outputs(plan.graph, self._tensors), threads=float_threads
+        )
 
-    def run(self, samples: Samples, most: int) -> Iterator[list[tuple[Array, Array]]]:
-        """Yield for each batch the pairs of float and quantized tensors.
+    def run(self, samples: Samples, most: int, sums: Callable[[Pairs], Sums]) -> Iterator[Sums]:
+        """Yield what is summed of each batch, in order.
 
         Args:
             samples: The data.
             most: Maximum number of samples.
+            sums: Called in several threads with the float and the quantized tensor of each place.
 
         Raises:
             DataError: A sample does not fit the model.
         """
+
+        def compare(feeds: Feeds, count: int) -> Sums:
+            names = self._tensors
+            arrays = run_session(self._session, feeds, names) if names else []
+            wanted = real_samples(dict(zip(names, arrays, strict=True)), size, count)
+            found = real_samples(self._quantized.run(feeds), size, count)
+            return sums([(wanted[place.tensor], found[place]) for place in self.places])
+
         limit = most if samples.limit is None else min(most, samples.limit)
         limited = replace(samples, limit=limit)
         size = limited.batch_size(min(_BATCH, limit))
-        for feeds, count in limited.batches(size):
-            arrays = run_session(self._session, feeds, self._tensors) if self._tensors else []
-            wanted = real_samples(dict(zip(self._tensors, arrays, strict=True)), size, count)
-            found = real_samples(self._quantized.run(feeds), size, count)
-            yield [(wanted[place.tensor], found[place]) for place in self.places]
-            self.samples += count
+        begun: deque[Future[Sums]] = deque()
+        with ThreadPoolExecutor(self._workers) as pool:
+            for feeds, count in limited.batches(size):
+                own = {name: array.copy() for name, array in feeds.items()}
+                begun.append(pool.submit(compare, own, count))
+                self.samples += count
+                if len(begun) > self._workers:
+                    yield begun.popleft().result()
+            while begun:
+                yield begun.popleft().result()
+
+
+def workers(threads: int) -> int:
+    """Return how many batches run side by side: each holds all activations of its samples."""
+    return min(threads or os.cpu_count() or 1, _MOST_WORKERS)
 
 
 class _Quantized(Protocol):
@@ -105,8 +135,8 @@ class _Quantized(Protocol):
 
 
 class _Simulated:
-    def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint], threads: int) -> None:
-        self._simulator = Simulator(plan, threads=threads)
+    def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint]) -> None:
+        self._simulator = Simulator(plan, threads=1)
         points = self._simulator.points
         self.places = tuple(each for each in places if each.end is None or each.end in points)
 

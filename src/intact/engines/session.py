@@ -30,6 +30,18 @@ _NEWEST_OPSET = re.compile(r"support for domain (\S+) is till opset (\d+)")
 
 """The runtime's error for a model that is newer than itself."""
 
+_OF_QUANTIZERS = (
+    "TransposeOptimizer",
+    "TransposeOptimizer_CPUExecutionProvider",
+    "DoubleQDQPairsRemover",
+)
+
+"""Optimizers that change what quantizers compute even where these are not fused.
+
+The first two moved a Transpose past a quantizer whose result had two readers, and left it out for
+one of them (ONNX Runtime 1.32); the last joins two quantizers in a row.
+"""
+
 MOST_THREADS = 1024
 
 """More than any machine has cores; with some ten thousand threads it can start no process."""
@@ -66,6 +78,7 @@ def make_session(
     threads: int = 0,
     optimization: Optimization = Optimization.ALL,
     shares_memory: bool = False,
+    fuses_quantizers: bool = True,
 ) -> ort.InferenceSession:
     """Build a CPU session.
 
@@ -76,6 +89,8 @@ def make_session(
         shares_memory: Take working memory from one store of the process, for sessions of which
             there are many: each one's own is never given back while the session lives (64 pieces
             of a MobileNetV2: 610 MB, and 330 shared).
+        fuses_quantizers: Let operators between QuantizeLinear and DequantizeLinear compute with
+            integers; without, all is computed as the nodes say.
 
     Raises:
         ModelError: The runtime refuses the model.
@@ -87,14 +102,17 @@ def make_session(
     options.graph_optimization_level = optimization.value
     # Threads that went on spinning after a run would hold the cores of whatever runs next.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    left_out = () if fuses_quantizers else _OF_QUANTIZERS
+    if not fuses_quantizers:
+        options.add_session_config_entry("session.disable_quant_qdq", "1")
     if shares_memory:
         _share_memory()
         options.add_session_config_entry("session.use_env_allocators", "1")
     if not isinstance(model, ir.Model):
-        return _open(str(model) if isinstance(model, Path) else model, options)
+        return _open(str(model) if isinstance(model, Path) else model, options, left_out)
     if fits_message(model):
-        return _open(ir.to_proto(model).SerializeToString(), options)
-    return _open_large(model, options)
+        return _open(ir.to_proto(model).SerializeToString(), options, left_out)
+    return _open_large(model, options, left_out)
 
 
 def fits_message(model: ir.Model) -> bool:
@@ -110,7 +128,9 @@ def _share_memory() -> None:
     ort.create_and_register_allocator(memory, None)
 
 
-def _open_large(model: ir.Model, options: ort.SessionOptions) -> ort.InferenceSession:
+def _open_large(
+    model: ir.Model, options: ort.SessionOptions, left_out: Sequence[str]
+) -> ort.InferenceSession:
     """Build a session whose large weights are pages of a file, with no copy in memory.
 
     The runtime would pack them anew for its kernels, as a copy of the whole model: it must not.
@@ -121,16 +141,21 @@ def _open_large(model: ir.Model, options: ort.SessionOptions) -> ort.InferenceSe
     if found is not None:
         message, folder = found
         options.add_session_config_entry(_WEIGHT_FOLDER, str(folder))
-        return _open(message, options)
+        return _open(message, options, left_out)
     with tempfile.TemporaryDirectory() as temporary:
         path = Path(temporary) / "model.onnx"
         save_model(model, path, beside=True)
-        return _open(str(path), options)
+        return _open(str(path), options, left_out)
 
 
-def _open(source: str | bytes, options: ort.SessionOptions) -> ort.InferenceSession:
+def _open(
+    source: str | bytes, options: ort.SessionOptions, left_out: Sequence[str]
+) -> ort.InferenceSession:
+    providers = ["CPUExecutionProvider"]
     try:
-        return ort.InferenceSession(source, options, providers=["CPUExecutionProvider"])
+        return ort.InferenceSession(
+            source, options, providers=providers, disabled_optimizers=left_out
+        )
     except Exception as error:  # the runtime raises a dozen unrelated classes
         newest = _NEWEST_OPSET.search(str(error))
         if newest is not None:

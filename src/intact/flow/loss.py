@@ -138,7 +138,7 @@ class _Group(msgspec.Struct, frozen=True):
 
 def _by_noise(choice: Choice, runs: FloatRuns, output: str) -> list[_Group]:
     """Return the groups of quantizers that cause noise, the worst first."""
-    simulator = choice.simulator
+    simulator = Simulator(choice.plan, threads=1, switched=True)
     points = list(simulator.points.values())
     size = -(-len(points) // _GROUPS) or 1
     parts = [points[at : at + size] for at in range(0, len(points), size)]
@@ -146,7 +146,7 @@ def _by_noise(choice: Choice, runs: FloatRuns, output: str) -> list[_Group]:
 
     def noise(enabled: Sequence[QuantPoint]) -> float:
         off = ends - {point.end for point in enabled}
-        (found,) = runs.errors(lambda feeds: simulator.run(feeds, (), choice.plan, off)[0])
+        (found,) = runs.errors(lambda feeds: simulator.run(feeds, disabled=off)[0])
         return float(found.outputs[output].noise.sum())
 
     weights = noise(())

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from itertools import product
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -222,6 +224,14 @@ def _pair(
 _Doubles = npt.NDArray[np.float64]
 
 
+_BLOCK = 1 << 13
+"""Elements that are summed at once: their float64 copies stay in the cache (5 times as fast)."""
+
+
+_ROW = 64
+"""Elements of a channel from which they are summed where they lie."""
+
+
 class ChannelErrorSums:
     """Cosine, SQNR and mean squared error of two tensors whose samples arrive piece by piece.
 
@@ -234,10 +244,7 @@ class ChannelErrorSums:
 
     def __init__(self, axis: int | None = None) -> None:
         self._axis = axis
-        self._reference: _Doubles = np.zeros(0)
-        self._actual: _Doubles = np.zeros(0)
-        self._product: _Doubles = np.zeros(0)
-        self._noise: _Doubles = np.zeros(0)
+        self._sums: _Doubles = np.zeros((4, 0))  # reference, actual, product, noise by channel
         self._elements = 0
 
     def add(self, reference: npt.NDArray[Any], actual: npt.NDArray[Any]) -> None:
@@ -246,40 +253,64 @@ class ChannelErrorSums:
         Raises:
             DataError: Their shapes differ, or the channels are not as many as before.
         """
-        first, second = self._rows(reference), self._rows(actual)
-        channels = self._reference.size or first.shape[0]
-        if reference.shape != actual.shape or first.shape[0] != channels:
+        first, second = np.asarray(reference), np.asarray(actual)
+        channels = 1 if self._axis is None else first.shape[self._axis]
+        if first.shape != second.shape or self._channels not in (0, channels):
             raise DataError(
-                f"cannot compare shapes {list(reference.shape)} and {list(actual.shape)}",
+                f"cannot compare shapes {list(first.shape)} and {list(second.shape)}",
                 remedy="give both tensors of the same samples",
             )
-        if not self._reference.size:
-            sums = np.zeros((4, channels))
-            self._reference, self._actual, self._product, self._noise = sums
-        self._reference += np.einsum("ij,ij->i", first, first)
-        self._actual += np.einsum("ij,ij->i", second, second)
-        self._product += np.einsum("ij,ij->i", first, second)
-        with np.errstate(invalid="ignore"):  # of infinities
-            self._noise += np.einsum("ij,ij->i", first - second, first - second)
+        if not self._channels:
+            self._sums = np.zeros((4, channels))
+        with np.errstate(invalid="ignore", over="ignore"):  # of infinities
+            for place, one, other in _blocks(first, second, self._axis):
+                noise = one - other
+                for row, pair in enumerate(
+                    ((one, one), (other, other), (one, other), (noise, noise))
+                ):
+                    self._sums[row, place] += np.vecdot(*pair)
         self._elements += first.size
+
+    def join(self, more: ChannelErrorSums) -> None:
+        """Add what was summed of other samples.
+
+        Raises:
+            DataError: The channels are not as many.
+        """
+        if not more._channels:
+            return
+        if self._channels not in (0, more._channels):
+            raise DataError(f"cannot join {more._channels} channels with {self._channels}")
+        self._sums = self._sums + more._sums if self._channels else more._sums.copy()
+        self._elements += more._elements
+
+    @property
+    def _channels(self) -> int:
+        return int(self._sums.shape[1])
 
     @property
     def cosines(self) -> _Doubles:
         """The cosine of each channel, ``[channels]``."""
-        return _cosine(self._product, self._reference, self._actual)
+        reference, actual, both, _ = self._sums
+        return _cosine(both, reference, actual)
 
     @property
     def cosine(self) -> float:
         """The cosine of the whole tensors; NaN before anything was added."""
         if not self._elements:
             return math.nan
-        sums = (part.sum(keepdims=True) for part in (self._product, self._reference, self._actual))
-        return float(_cosine(*sums)[0])
+        reference, actual, both, _ = self._sums.sum(axis=1, keepdims=True)
+        return float(_cosine(both, reference, actual)[0])
+
+    @property
+    def noise(self) -> float:
+        """The sum of the squared differences."""
+        return float(self._sums[3].sum())
 
     @property
     def mse(self) -> float:
         """The mean squared difference; NaN before anything was added."""
-        return float(self._noise.sum()) / self._elements if self._elements else math.nan
+        return self.noise / self._elements if self._elements else math.nan
 
     @property
     def sqnr_db(self) -> float:
@@ -287,20 +318,41 @@ class ChannelErrorSums:
 
         NaN before anything was added, and where a value is NaN or infinite.
         """
-        signal, noise = float(self._reference.sum()), float(self._noise.sum())
+        signal, noise = float(self._sums[0].sum()), self.noise
         if not self._elements or not (math.isfinite(signal) and math.isfinite(noise)):
             return math.nan
         if noise == 0.0:
             return math.inf
         return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
 
-    def _rows(self, values: npt.NDArray[Any]) -> _Doubles:
-        """Return values as float64 ``[channels, elements]``."""
-        wide = np.asarray(values, np.float64)
-        if self._axis is None:
-            return wide.reshape(1, -1)
-        moved = np.moveaxis(wide, self._axis, 0)
-        return moved.reshape(moved.shape[0], -1)
+
+def _blocks(
+    first: npt.NDArray[Any], second: npt.NDArray[Any], axis: int | None
+) -> Iterator[tuple[slice, _Doubles, _Doubles]]:
+    """Yield parts of two tensors as float64 ``[channels, elements]``, with their channels."""
+    both = [each.reshape(_outer_channels_inner(each.shape, axis)) for each in (first, second)]
+    outer, channels, inner = both[0].shape
+    if inner < _ROW:  # rows are put together from many positions
+        count = max(_BLOCK // max(channels * inner, 1), 1)
+        for start in range(0, outer, count):
+            parts = (each[start : start + count].swapaxes(0, 1) for each in both)
+            one, other = (part.astype(np.float64).reshape(channels, -1) for part in parts)
+            yield slice(None), one, other
+        return
+    length, count = min(inner, _BLOCK), max(_BLOCK // max(inner, 1), 1)
+    for row, channel, start in product(
+        range(outer), range(0, channels, count), range(0, inner, length)
+    ):
+        place = slice(channel, channel + count)
+        one, other = (each[row, place, start : start + length] for each in both)
+        yield place, one.astype(np.float64), other.astype(np.float64)
+
+
+def _outer_channels_inner(shape: tuple[int, ...], axis: int | None) -> tuple[int, int, int]:
+    if axis is None:
+        return 1, 1, math.prod(shape)
+    axis %= len(shape)
+    return math.prod(shape[:axis]), shape[axis], math.prod(shape[axis + 1 :])
 
 
 def _cosine(product: _Doubles, first: _Doubles, second: _Doubles) -> _Doubles:
@@ -341,10 +393,24 @@ class Moments:
             shifted = wide - self._origin
             mean = float(shifted.mean())
             squares = float(np.square(shifted - mean).sum())
-            self._minimum = float(np.minimum(self._minimum, wide.min()))
-            self._maximum = float(np.maximum(self._maximum, wide.max()))
-        count = self._count + wide.size
-        share = wide.size / count
+            least, greatest = float(wide.min()), float(wide.max())
+        self._merge(wide.size, mean, squares, least, greatest)
+
+    def join(self, more: Moments) -> None:
+        """Add what is known of other values."""
+        if not self._count:
+            self._origin = more._origin
+        mean = (more._origin - self._origin) + more._mean
+        if more._count:
+            self._merge(more._count, mean, more._squares, more._minimum, more._maximum)
+
+    def _merge(
+        self, count: int, mean: float, squares: float, minimum: float, maximum: float
+    ) -> None:
+        """Add figures of some values; their mean is relative to the origin."""
+        self._minimum = float(np.minimum(self._minimum, minimum))
+        self._maximum = float(np.maximum(self._maximum, maximum))
+        share = count / (self._count + count)
         if math.isfinite(self._mean) and math.isfinite(mean):
             gap = mean - self._mean
             self._squares += squares + gap * gap * self._count * share
@@ -352,7 +418,7 @@ class Moments:
         else:
             self._squares = math.nan
             self._mean += mean  # of different infinities NaN
-        self._count = count
+        self._count += count
 
     @property
     def count(self) -> int:

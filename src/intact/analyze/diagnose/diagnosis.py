@@ -123,7 +123,7 @@ def plan_findings(plan: QuantizedGraph, runs: FloatRuns) -> list[Finding]:
 
 
 def _simulated(plan: QuantizedGraph, runs: FloatRuns) -> tuple[Simulator, Errors]:
-    simulator = Simulator(plan, threads=1)
+    simulator = Simulator(plan, threads=1, switched=True)
     (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
     return simulator, errors
 
