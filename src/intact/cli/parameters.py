@@ -20,7 +20,7 @@ _ARGUMENTS, _OTHER = "Arguments", "Options"
 _WIDTH = 100
 _COLUMN, _SHORT_COLUMN = 34, 26
 """How wide the flags' column may be."""
-_ALL = "intact.help_all"
+ALL = "intact.help_all"
 """Says in a context that all options are shown."""
 _SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
@@ -107,7 +107,7 @@ class Command(click.Command, Generic[O]):
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Write the options that people need first, or all under the headings of their groups."""
-        is_short = bool(self.recipe.first) and _ALL not in ctx.meta
+        is_short = bool(self.recipe.first) and ALL not in ctx.meta
         sections = self._first() if is_short else self._all()
         shown = [self.get_help_option(ctx), _HELP_ALL if self.recipe.first else None]
         records = [each.get_help_record(ctx) for each in shown if each is not None]
@@ -144,7 +144,7 @@ class Command(click.Command, Generic[O]):
 
 def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
-        ctx.meta[_ALL] = True
+        ctx.meta[ALL] = True
         click.echo(ctx.get_help())
         ctx.exit()
 
