@@ -10,6 +10,7 @@ import click
 import msgspec
 from click.core import ParameterSource
 
+from intact.cli.phases import current
 from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of, shown_default
 from intact.recipe.kinds import Flag
@@ -49,9 +50,17 @@ class Command(click.Command, Generic[O]):
         name: On the command line.
         recipe: Its options.
         run: What it does; the documentation is its help.
+        timed: On terminals, it says at its end what took how long.
     """
 
-    def __init__(self, name: str, recipe: type[O], run: Callable[[Given[O]], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        recipe: type[O],
+        run: Callable[[Given[O]], None],
+        *,
+        timed: bool = False,
+    ) -> None:
         super().__init__(
             name,
             help=run.__doc__,
@@ -60,6 +69,7 @@ class Command(click.Command, Generic[O]):
         )
         self.recipe = recipe
         self.run = run
+        self.timed = timed
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Make the flags when they are first needed."""
@@ -78,7 +88,18 @@ class Command(click.Command, Generic[O]):
 
     def invoke(self, ctx: click.Context) -> None:
         """Read what is given and run."""
-        self.run(self.given(ctx))
+        given = self.given(ctx)
+        code: click.exceptions.Exit | None = None
+        try:
+            self.run(given)
+        except click.exceptions.Exit as done:  # it has printed what it found
+            code = done
+        if self.timed and not getattr(given.options, "as_json", False):
+            from intact.cli.printing import say_aside
+
+            say_aside(str(current()))
+        if code is not None:
+            raise code
 
     def given(self, ctx: click.Context) -> Given[O]:
         """Join what the flags and the recipe give; flags win.

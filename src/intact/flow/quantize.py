@@ -11,6 +11,7 @@ import msgspec
 
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
+from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import (
     Calibration,
@@ -70,6 +71,7 @@ def quantize(options: QuantizeOptions) -> Result:
         check_output(Path(options.output))
     (result,) = results_for(options, [target]).values()
     if options.output is not None:
+        begin(options.progress, "writing")
         result.save(options.output)
     return result
 
@@ -90,6 +92,7 @@ def quantize_for(options: QuantizeForOptions) -> Results:
     if options.output is not None:
         names = [target_named(target) for target in options.targets]
         recipe = recipe_of("quantize", options, target=names)
+        begin(options.progress, "writing")
         save_several(results, Path(options.output), recipe)
     return results
 
@@ -134,6 +137,7 @@ def results_for(
 
         drawn = drawn_data(model, options)
     data, steps = (options.data, preprocess) if drawn is None else (drawn.data, Preprocess())
+    begin(options.progress, "planning")
     models = shaped(model, options, options.input_shape, data, steps, formats)
     originals = _expanded(models.graphs, options.expand)
     given = given_scales(options.scales, model, originals[id(models.graphs[0])])
@@ -251,6 +255,7 @@ def read_quantized(options: ImportOptions) -> Result:
         (result,) = Calibration(options, preprocess).run([job], options.data)
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
+        begin(options.progress, "writing")
         result.save(options.output)
     return result
 

@@ -48,7 +48,9 @@ def verify(options: VerifyOptions) -> Verification:
     pixels = observed is None and subject.result is not None
     opened = _open(options, subject, samples, pixels=pixels)
     if observed is not None:
+        begin(options.progress, "comparing")
         return compare_observed(subject.plan, opened, observed, threads=options.threads)
+    begin(options.progress, "comparing")
     return compare(
         subject,
         opened,
@@ -88,6 +90,7 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
         )
     errors: list[IntactError] = []
     for number, (subject, name) in enumerate(rows, 1):
+        begin(options.progress, "comparing")
         if len(rows) > 1:
             place = f"{subject.plan.target.name}, {name} ({number} of {len(rows)})"
             begin(options.progress, f"verifying {place}")

@@ -19,9 +19,9 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
     from intact.cli.printing import progress as shown
 
     options = given.options
-    with shown("diagnosing", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown("reading the result", quiet=options.as_json, at_most=options.samples) as progress:
         found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)
     show_diagnosis.diagnosis(found, as_json=options.as_json)
 
 
-DIAGNOSE = Command("diagnose", DiagnoseCommand, _diagnose)
+DIAGNOSE = Command("diagnose", DiagnoseCommand, _diagnose, timed=True)

@@ -106,4 +106,4 @@ def _compare_layers(given: Given[EvaluateCommand]) -> None:
 
 
 INSPECT = Command("inspect", InspectCommand, _inspect)
-EVALUATE = Command("evaluate", EvaluateCommand, _evaluate)
+EVALUATE = Command("evaluate", EvaluateCommand, _evaluate, timed=True)

@@ -73,7 +73,7 @@ def _verify(given: Given[VerifyCommand]) -> None:
     alone = (options.deployed, options.observed, options.target) != (None, None, None)
     found: list[Verification]
     is_file = _is_tflite_file(Path(options.result))
-    with shown("verifying", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown("reading the result", quiet=options.as_json, at_most=options.samples) as progress:
         if alone or is_file:
             found = [api.verify(**given.of(VerifyOptions), progress=progress)]
         else:
@@ -118,4 +118,4 @@ def _is_tflite_file(path: Path) -> bool:
 
 
 RUN = Command("run", RunCommand, _run)
-VERIFY = Command("verify", VerifyCommand, _verify)
+VERIFY = Command("verify", VerifyCommand, _verify, timed=True)
