@@ -137,7 +137,6 @@ def results_for(
 
         drawn = drawn_data(model, options)
     data, steps = (options.data, preprocess) if drawn is None else (drawn.data, Preprocess())
-    begin(options.progress, "planning")
     models = shaped(model, options, options.input_shape, data, steps, formats)
     originals = _expanded(models.graphs, options.expand)
     given = given_scales(options.scales, model, originals[id(models.graphs[0])])

@@ -14,13 +14,15 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
 
     Example: intact diagnose out/ --data test.npz
     """
-    from intact import api
-    from intact.cli import show_diagnosis
     from intact.cli.printing import progress as shown
 
     options = given.options
     with shown("reading the result", quiet=options.as_json, at_most=options.samples) as progress:
+        from intact import api
+
         found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)
+    from intact.cli import show_diagnosis
+
     show_diagnosis.diagnosis(found, as_json=options.as_json)
 
 

@@ -65,19 +65,20 @@ def _verify(given: Given[VerifyCommand]) -> None:
 
     Example: intact verify out/ --data test.npz
     """
-    from intact import api
-    from intact.cli import show_verification
     from intact.cli.printing import progress as shown
 
     options = given.options
     alone = (options.deployed, options.observed, options.target) != (None, None, None)
     found: list[Verification]
-    is_file = _is_tflite_file(Path(options.result))
     with shown("reading the result", quiet=options.as_json, at_most=options.samples) as progress:
-        if alone or is_file:
+        from intact import api
+
+        if _is_tflite_file(Path(options.result)) or alone:
             found = [api.verify(**given.of(VerifyOptions), progress=progress)]
         else:
             found = api.verify_all(**given.of(VerifyAllOptions), progress=progress)
+    from intact.cli import show_verification
+
     show_verification.verifications(found, as_json=options.as_json)
     if any(each.refused or any(each.rules.values()) for each in found):
         raise click.exceptions.Exit(1)
