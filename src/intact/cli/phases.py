@@ -10,7 +10,7 @@ from typing import Any
 
 import click
 
-START, OTHER = "start", "other"
+START, LOADING, OTHER = "start", "loading packages", "other"
 _MOST_START = 30.0
 """Seconds that starting may take; a process that is older was another program before (exec)."""
 _SHOWN = 0.05
@@ -55,7 +55,8 @@ class Phases:
     def __str__(self) -> str:
         """Write the whole time, and the phases that took a part of it."""
         seconds = self.seconds()
-        told = [f"{name} {value:.1f}" for name, value in seconds.items() if value >= _SHOWN]
+        least = min(_SHOWN, max(seconds.values()))
+        told = [f"{name} {value:.1f}" for name, value in seconds.items() if value >= least]
         return f"{sum(seconds.values()):.1f} s: {', '.join(told)}"
 
 

@@ -14,7 +14,7 @@ from rich.live import Live
 from rich.text import Text
 
 from intact.cli import show
-from intact.cli.phases import OTHER, Phases, current, with_phases
+from intact.cli.phases import LOADING, OTHER, Phases, current, with_phases
 from intact.cli.printing import Unseen, console, escape, new_table, observing, print_json, say
 
 if TYPE_CHECKING:
@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 _SHOWN = 8
 """Rows of the front."""
-_FIRST = "reading the model"
-"""What a search does first."""
 
 
 class Screen:
@@ -40,7 +38,7 @@ class Screen:
 
     def __init__(self) -> None:
         self._bar = observing()
-        self._task = self._bar.add_task(_FIRST, total=None)
+        self._task = self._bar.add_task(LOADING, total=None)
         self._progress: SearchProgress | None = None
         self._told = time.monotonic()
 
@@ -78,7 +76,7 @@ def live(*, quiet: bool, at_most: int | None) -> Iterator[tuple[Progress, Report
     console = Console(stderr=True)
     screen = Screen()
     phases = current()
-    phases.begin(_FIRST)
+    phases.begin(LOADING)
     # What a function of the user's prints is not part of the result.
     with redirect_stdout(sys.stderr):
         if quiet or not console.is_terminal:

@@ -25,6 +25,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     Raises:
         IntactError: The folder or the data is wrong.
     """
+    begin(options.progress, "reading the result")
     loaded = load_result(options.result)
     if options.data is None:
         samples, preprocess = loaded.draw_samples(_DRAWN), loaded.preprocess

@@ -65,6 +65,7 @@ def quantize(options: QuantizeOptions) -> Result:
     Raises:
         IntactError: The model, the data or an option is wrong, or the result cannot be written.
     """
+    begin(options.progress, "reading the model")
     options = with_exported(options)
     target = default_target(options.model) if options.target is None else options.target
     if options.output is not None:
@@ -82,6 +83,7 @@ def quantize_for(options: QuantizeForOptions) -> Results:
     Raises:
         IntactError: As of `quantize`; or every target refuses. Nothing is written then.
     """
+    begin(options.progress, "reading the model")
     options = with_exported(options)
     if options.output is not None:
         check_output(Path(options.output))
@@ -233,6 +235,7 @@ def read_quantized(options: ImportOptions) -> Result:
         _refuse_without_samples(options, overrides)
     if options.output is not None:
         check_output(Path(options.output))
+    begin(options.progress, "reading the model")
     source = open_source(options.model)
     if isinstance(source, FloatSource):
         raise ModelError("the model is not quantized", remedy="`intact quantize` does that")

@@ -120,6 +120,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         SearchError: Nothing holds the limits, or the log is not one of this search.
         IntactError: The model, the data or an option is wrong.
     """
+    begin(options.progress, "reading the model")
     options = with_exported(options)
     target = default_target(options.model) if options.target is None else options.target
     described = target_of(target)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import LOADING
 from intact.recipe.reports import DiagnoseCommand, DiagnoseOptions
 
 
@@ -17,7 +18,7 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
     from intact.cli.printing import progress as shown
 
     options = given.options
-    with shown("reading the result", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         from intact import api
 
         found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)

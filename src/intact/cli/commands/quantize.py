@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intact.cli.parameters import Command, Given
-from intact.cli.phases import current
+from intact.cli.phases import LOADING, current
 from intact.recipe.options import (
     ImportCommand,
     ImportOptions,
@@ -35,7 +35,7 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
     options = given.options
     arguments = given.of(QuantizationOptions)
     made: Result | Results
-    with shown("reading the model", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         arguments["progress"] = progress
         if isinstance(options.target, list):
             made = api.quantize_for(targets=options.target, **arguments)
@@ -63,7 +63,7 @@ def _import(given: Given[ImportCommand]) -> None:
     from intact.cli.printing import progress as shown
 
     options = given.options
-    with shown("reading the model", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         result = api.read_quantized(**given.of(ImportOptions), progress=progress)
     show.result(result, seconds=current().elapsed, as_json=options.as_json)
 

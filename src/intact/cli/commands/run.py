@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import LOADING
 from intact.errors import ModelError, OutputError, UsageError
 from intact.recipe.reports import (
     ExecuteOptions,
@@ -70,7 +71,7 @@ def _verify(given: Given[VerifyCommand]) -> None:
     options = given.options
     alone = (options.deployed, options.observed, options.target) != (None, None, None)
     found: list[Verification]
-    with shown("reading the result", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         from intact import api
 
         if _is_tflite_file(Path(options.result)) or alone:
