@@ -93,4 +93,9 @@ def test_phases_are_named() -> None:
         "loading both models",
         "evaluating",
         "timing both models",
+        "reading the result",
+        "loading in the runtime",
+        "reading samples",
+        "comparing",
+        "summing up",
     ]
