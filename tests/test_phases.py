@@ -28,7 +28,13 @@ class Ticks:
 def test_phases_follow_one_another_and_sum_to_the_whole_time() -> None:
     clock = Ticks()
     phases = Phases(-2.0, clock)
-    for now, name in ((0.0, "reading"), (1.0, "writing"), (1.5, "reading"), (4.0, OTHER)):
+    for now, name in (
+        (0.0, "reading"),
+        (1.0, "writing"),
+        (1.5, "reading"),
+        (2.0, "reading (2 of 2)"),
+        (4.0, OTHER),
+    ):
         clock.now = now
         phases.begin(name)
     clock.now = 4.01

@@ -33,10 +33,14 @@ class Phases:
         self._seconds: dict[str, float] = {}
 
     def begin(self, name: str) -> None:
-        """End a phase, and begin another, or go on with one that was there before."""
+        """End a phase, and begin another, or go on with one that was there before.
+
+        Args:
+            name: Of what begins; what stands in parentheses behind it, say a file, does not count.
+        """
         now = self._clock()
         self._seconds[self._name] = self._seconds.get(self._name, 0.0) + now - self._since
-        self._name, self._since = name, now
+        self._name, self._since = name.partition(" (")[0], now
 
     @property
     def elapsed(self) -> float:

@@ -38,7 +38,7 @@ class Screen:
 
     def __init__(self) -> None:
         self._bar = observing()
-        self._task = self._bar.add_task(LOADING, total=None)
+        self._task = self._bar.add_task("observing", total=None)
         self._progress: SearchProgress | None = None
         self._told = time.monotonic()
 
@@ -77,6 +77,7 @@ def live(*, quiet: bool, at_most: int | None) -> Iterator[tuple[Progress, Report
     screen = Screen()
     phases = current()
     phases.begin(LOADING)
+    screen.named(LOADING)
     # What a function of the user's prints is not part of the result.
     with redirect_stdout(sys.stderr):
         if quiet or not console.is_terminal:

@@ -91,12 +91,12 @@ def batches_of(samples: Samples, graph: Graph, place: str = "") -> Iterator[Batc
     """Yield samples as the verifications take them: as many at once as memory is meant for."""
     size = samples.batch_size(max(1, min(_BATCH, _VALUES // max(1, values_of(graph)))))
     whole = samples.fixed_batch is not None  # such a model cannot run fewer
-    begin(samples.progress, f"{place}reading samples")
+    begin(samples.progress, f"reading samples{place}")
     for number, (batch, count) in enumerate(samples.batches(size)):
         if not number:
-            begin(samples.progress, f"{place}comparing")
+            begin(samples.progress, f"comparing{place}")
         yield batch if whole else {name: array[:count] for name, array in batch.items()}
-    begin(samples.progress, f"{place}summing up")
+    begin(samples.progress, f"summing up{place}")
 
 
 def values_of(graph: Graph) -> int:
@@ -133,7 +133,7 @@ def compare(
         kernels: Which kernels run a ``.tflite``; None takes the target's.
         deployed: Which format, if there are several; None takes the first that can be run.
         threads: Threads of the runtime; 0 takes all cores.
-        place: Stands before the name of each phase.
+        place: Stands behind the name of each phase.
 
     Raises:
         UsageError: There is no such format or kernel, or the format has no kernels to choose.
@@ -145,7 +145,7 @@ def compare(
     name, run = _chosen(subject.exports, deployed)
     if kernels is not None and not FORMATS[name].kernels:
         raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
-    begin(samples.progress, f"{place}loading in the runtime")
+    begin(samples.progress, f"loading in the runtime{place}")
     found = run(Deployed(subject.plan, subject.exports[name], kernels, threads), feeds)
     if subject.result is not None:
         found.format = name

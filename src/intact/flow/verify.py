@@ -93,7 +93,7 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
     for number, (subject, name) in enumerate(rows, 1):
         place = ""
         if len(rows) > 1:
-            place = f"{subject.plan.target.name}, {name} ({number} of {len(rows)}): "
+            place = f" ({subject.plan.target.name}, {name}, {number} of {len(rows)})"
         chosen = kernels if takes_kernels(name) else None
         try:
             opened = _open(options, subject, samples)
