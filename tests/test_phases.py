@@ -13,6 +13,7 @@ import pytest
 
 from intact.cli import run
 from intact.cli.phases import OTHER, START, Phases, process_began
+from intact.cli.printing import begun, observing
 from intact.demo import calibration_path, model_path
 
 
@@ -68,7 +69,9 @@ def test_process_that_was_another_program_before_is_not_believed(tmp_path: Path)
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("phases") / "out"
+    folder = tmp_path_factory.mktemp("phases") / "out"
+    assert run([*lines_of(folder)[0], "--json"]) == 0
+    return folder
 
 
 def lines_of(folder: Path) -> list[list[str]]:
@@ -104,6 +107,15 @@ def test_terminals_get_one_dim_line_on_stderr(
         assert run(line) == 0
         last = capfd.readouterr().err.splitlines()[-1]
         assert re.fullmatch(r".*\x1b\[2m\d+\.\d s: \w.* \d+\.\d\x1b\[0m", last), last
+
+
+def test_a_phase_begins_without_the_count_of_the_one_before() -> None:
+    bar = observing()
+    task = bar.add_task("reading", total=None)
+    bar.update(task, completed=64, total=64)
+    begun(bar, task, "comparing")
+    (shown,) = bar.tasks
+    assert (shown.description, shown.completed, shown.total) == ("comparing", 0, None)
 
 
 def test_elsewhere_there_is_no_line(folder: Path, capfd: pytest.CaptureFixture[str]) -> None:

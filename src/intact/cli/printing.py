@@ -91,7 +91,7 @@ class _Report:
     def phase(self, what: str) -> None:
         """Begin anew: until samples are counted, the bar only moves."""
         self._phases.begin(what)
-        self._bar.reset(self._task, description=what, total=None)
+        self._task = begun(self._bar, self._task, what)
 
 
 def observing(**options: Any) -> Progress:
@@ -111,6 +111,12 @@ def observing(**options: Any) -> Progress:
         TimeRemainingColumn(),
         **options,
     )
+
+
+def begun(bar: Progress, task: TaskID, what: str) -> TaskID:
+    """Put another task in the place of one; a reset would keep its total."""
+    bar.remove_task(task)
+    return bar.add_task(what, total=None)
 
 
 def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:

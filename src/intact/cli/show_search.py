@@ -15,7 +15,16 @@ from rich.text import Text
 
 from intact.cli import show
 from intact.cli.phases import LOADING, OTHER, Phases, current, with_phases
-from intact.cli.printing import Unseen, console, escape, new_table, observing, print_json, say
+from intact.cli.printing import (
+    Unseen,
+    begun,
+    console,
+    escape,
+    new_table,
+    observing,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from intact.cli.tables import Table
@@ -49,7 +58,7 @@ class Screen:
 
     def named(self, what: str) -> None:
         """Show what is done now, until trials are told."""
-        self._bar.reset(self._task, description=what, total=None)
+        self._task = begun(self._bar, self._task, what)
         self._progress, self._told = None, time.monotonic()
 
     def tried(self, progress: SearchProgress) -> None:
