@@ -50,6 +50,7 @@ class Screen:
         self._task = self._bar.add_task("observing", total=None)
         self._progress: SearchProgress | None = None
         self._told = time.monotonic()
+        self._is_after = False
 
     def observed(self, done: int, total: int | None) -> None:
         """Tell the samples that the float model was run on."""
@@ -57,13 +58,14 @@ class Screen:
         self._told = time.monotonic()
 
     def named(self, what: str) -> None:
-        """Show what is done now, until trials are told."""
+        """Show what is done now: alone before the first trial, below the trials after the last."""
         self._task = begun(self._bar, self._task, what)
-        self._progress, self._told = None, time.monotonic()
+        self._is_after, self._told = True, time.monotonic()
 
     def tried(self, progress: SearchProgress) -> None:
         """Tell how the search stands."""
         self._progress, self._told = progress, time.monotonic()
+        self._is_after = False
 
     def __rich__(self) -> RenderableType:
         """Return what is shown now."""
@@ -71,7 +73,8 @@ class Screen:
         if self._progress is None:
             is_done = self._bar.finished and self._bar.tasks[0].total is not None
             return Text(f"preparing the trials, {since:.0f} s") if is_done else self._bar
-        return Group(Text(_pace(self._progress, since)), _front_table(self._progress))
+        below = [self._bar] if self._is_after else []
+        return Group(Text(_pace(self._progress, since)), _front_table(self._progress), *below)
 
 
 @contextmanager
