@@ -262,6 +262,6 @@ def test_one_display_at_a_time_on_a_terminal(
 
     assert run(search("--budget", "2")) == 0
     err = capfd.readouterr().err
-    assert "observing" in err
+    assert "loading packages" in err
     trials = err.rindex(" of 2 trials")
-    assert "observing" not in err[trials:]
+    assert "loading packages" not in err[trials:]

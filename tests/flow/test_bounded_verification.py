@@ -82,4 +82,20 @@ def test_phases_are_named() -> None:
     )
     api.evaluate(result, data, samples=4, progress=seen)
     api.verify_all(result, samples=2, progress=seen)
-    assert seen.phases == ["choosing scales for onnxruntime", "timing both models"]
+    assert seen.phases == [
+        "reading the model",
+        "calibrating",
+        "choosing scales for onnxruntime",
+        "measuring the loss",
+        "quantizing",
+        "running what was made",
+        "reading the result",
+        "loading both models",
+        "evaluating",
+        "timing both models",
+        "reading the result",
+        "loading in the runtime",
+        "reading samples",
+        "comparing",
+        "summing up",
+    ]

@@ -14,7 +14,7 @@ import intact
 from intact import Overrides, api, demo
 from intact.cli import run
 from intact.cli.application import app
-from intact.cli.parameters import Command
+from intact.cli.parameters import ALL, Command
 from intact.errors import IntactError, UsageError
 from intact.recipe import options as declared
 from intact.recipe import reports
@@ -61,7 +61,9 @@ def test_signature_has_every_declared_option(name: str) -> None:
 @pytest.mark.parametrize("name", commands())
 def test_help_has_every_declared_option(name: str) -> None:
     command = commands()[name]
-    text = command.get_help(click.Context(command))
+    context = click.Context(command)
+    context.meta[ALL] = True
+    text = command.get_help(context)
     for each in options_of(command.recipe).values():
         if each.flag or each.positional:
             assert (each.flag or each.kind.metavar) in text

@@ -5,6 +5,7 @@ from __future__ import annotations
 from intact.analyze import errors
 from intact.analyze.errors import GraphStatistic, QuantLoss
 from intact.data.metric import Metric
+from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
@@ -22,6 +23,7 @@ def evaluate(options: EvaluateOptions) -> Evaluation:
     Raises:
         IntactError: The folder or the data is wrong.
     """
+    begin(options.progress, "reading the result")
     metric = None if options.metric is None else Metric.of(options.metric)
     loaded = load_result(options.result)
     return evaluate_result(

@@ -7,6 +7,7 @@ import gc
 import os
 import re
 import sys
+import time
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 
 from intact import __version__
 from intact.cli.application import WRONG_USE, app
+from intact.cli.phases import Phases, process_began
 from intact.errors import ExportError, IntactError, UsageError
 
 _WRONG, _INTERNAL, _STOPPED = 1, 70, 130
@@ -22,11 +24,16 @@ _LONGEST_REASON = 200
 _FLAG = re.compile(r"(?<![\w-])--[a-z]+(?:-[a-z]+)*(?![\w-])")
 
 
-def run(arguments: Sequence[str] | None = None) -> int:
+_IMPORTED = time.perf_counter()
+"""When this module was loaded: about when the process began, where the system does not say."""
+
+
+def run(arguments: Sequence[str] | None = None, *, began: float | None = None) -> int:
     """Run one command line; whatever a user did wrong becomes one line on stderr.
 
     Args:
         arguments: What stands behind ``intact``; None takes the process's own.
+        began: Since when its time counts, by ``time.perf_counter``; None for now.
 
     Returns:
         The exit code: 0 done; 1 a file, the data or a model is wrong; 2 the command line is; 70
@@ -36,16 +43,16 @@ def run(arguments: Sequence[str] | None = None) -> int:
         warnings.simplefilter("ignore")
     given = sys.argv[1:] if arguments is None else list(arguments)
     try:
-        return _run(given)
+        return _run(given, Phases(time.perf_counter() if began is None else began))
     except Exception as error:  # that nobody foresaw: the user gets a line, we the traceback
         return _internal(error, given)
 
 
-def _run(given: Sequence[str]) -> int:
+def _run(given: Sequence[str], phases: Phases) -> int:
     """Run a command line; raise only what nobody foresaw."""
     context: click.Context | None = None
     try:
-        context = app.make_context("intact", list(given))
+        context = app.make_context("intact", list(given), obj=phases)
         with context:
             app.invoke(context)
         if sys.stdout is not None:  # as it is where whoever started the process closed it
@@ -165,7 +172,8 @@ def main() -> None:
     """
     gc.set_threshold(100_000, 20, 100)
     os.environ.setdefault("PYTHONWARNINGS", "ignore")  # in the processes of a search too
-    code = run()
+    began = process_began()
+    code = run(began=_IMPORTED if began is None else began)
     for stream in (sys.stdout, sys.stderr):
         with contextlib.suppress(OSError, ValueError, AttributeError):  # None where it is closed
             stream.flush()

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Generic, TypeVar
 
 import click
 import msgspec
 from click.core import ParameterSource
 
+from intact.cli.phases import current
 from intact.errors import UsageError
 from intact.recipe.declare import Option, Options, options_of, shown_default
 from intact.recipe.kinds import Flag
@@ -17,6 +19,11 @@ O = TypeVar("O", bound=Options)  # noqa: E741
 
 _ARGUMENTS, _OTHER = "Arguments", "Options"
 _WIDTH = 100
+_COLUMN, _SHORT_COLUMN = 34, 26
+"""How wide the flags' column may be."""
+ALL = "intact.help_all"
+"""Says in a context that all options are shown."""
+_SENTENCE_END = re.compile(r"(?<=\.)\s(?=[A-Z`])")
 
 
 class Given(msgspec.Struct, Generic[O], frozen=True):
@@ -43,9 +50,17 @@ class Command(click.Command, Generic[O]):
         name: On the command line.
         recipe: Its options.
         run: What it does; the documentation is its help.
+        timed: On terminals, it says at its end what took how long.
     """
 
-    def __init__(self, name: str, recipe: type[O], run: Callable[[Given[O]], None]) -> None:
+    def __init__(
+        self,
+        name: str,
+        recipe: type[O],
+        run: Callable[[Given[O]], None],
+        *,
+        timed: bool = False,
+    ) -> None:
         super().__init__(
             name,
             help=run.__doc__,
@@ -54,6 +69,7 @@ class Command(click.Command, Generic[O]):
         )
         self.recipe = recipe
         self.run = run
+        self.timed = timed
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Make the flags when they are first needed."""
@@ -63,6 +79,7 @@ class Command(click.Command, Generic[O]):
                 for each in options_of(self.recipe).values()
                 if each.flag or each.positional
             ]
+            self.params.append(_HELP_ALL)
         return super().get_params(ctx)
 
     def get_short_help_str(self, limit: int = 45) -> str:  # noqa: ARG002
@@ -71,7 +88,18 @@ class Command(click.Command, Generic[O]):
 
     def invoke(self, ctx: click.Context) -> None:
         """Read what is given and run."""
-        self.run(self.given(ctx))
+        given = self.given(ctx)
+        code: click.exceptions.Exit | None = None
+        try:
+            self.run(given)
+        except click.exceptions.Exit as done:  # it has printed what it found
+            code = done
+        if self.timed and not getattr(given.options, "as_json", False):
+            from intact.cli.printing import say_aside
+
+            say_aside(str(current()))
+        if code is not None:
+            raise code
 
     def given(self, ctx: click.Context) -> Given[O]:
         """Join what the flags and the recipe give; flags win.
@@ -99,21 +127,61 @@ class Command(click.Command, Generic[O]):
         return Given(self.recipe(**values), values)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write arguments and options under the headings of their groups."""
-        self.get_params(ctx)
-        sections: dict[str, list[tuple[str, str]]] = {_ARGUMENTS: [], _OTHER: []}
-        for each in options_of(self.recipe).values():
-            if each.positional:
-                sections[_ARGUMENTS].append((each.kind.metavar, each.help))
-            elif each.flag:
-                sections.setdefault(each.section or _OTHER, []).append((_flags(each), _help(each)))
-        help_option = self.get_help_option(ctx)
-        record = None if help_option is None else help_option.get_help_record(ctx)
-        rest = [*sections.pop(_OTHER), *([] if record is None else [record])]
-        for heading, rows in {**sections, _OTHER: rest}.items():
+        """Write the options that people need first, or all under the headings of their groups."""
+        is_short = bool(self.recipe.first) and ALL not in ctx.meta
+        sections = self._first() if is_short else self._all()
+        shown = [self.get_help_option(ctx), _HELP_ALL if self.recipe.first else None]
+        records = [each.get_help_record(ctx) for each in shown if each is not None]
+        sections[_OTHER] = [*sections.pop(_OTHER), *(each for each in records if each is not None)]
+        for heading, rows in sections.items():
             if rows:
                 with formatter.section(heading):
-                    formatter.write_dl(rows, col_max=34)
+                    formatter.write_dl(rows, col_max=_SHORT_COLUMN if is_short else _COLUMN)
+        if is_short:
+            formatter.write_paragraph()
+            formatter.write_text(f"`{ctx.command_path} --help-all` shows all options.")
+
+    def _first(self) -> dict[str, list[tuple[str, str]]]:
+        """List the options of the short help, each with the first sentence of its own."""
+        options = options_of(self.recipe)
+        return {
+            _ARGUMENTS: _positional(options.values()),
+            _OTHER: [
+                (_flags(each), _help(each, _SENTENCE_END.split(each.help, maxsplit=1)[0]))
+                for each in map(options.__getitem__, self.recipe.first)
+            ],
+        }
+
+    def _all(self) -> dict[str, list[tuple[str, str]]]:
+        """List all options by heading."""
+        options = options_of(self.recipe).values()
+        sections = {_ARGUMENTS: _positional(options), _OTHER: []}
+        for each in options:
+            if each.flag:
+                rows = sections.setdefault(each.section or _OTHER, [])
+                rows.append((_flags(each), _help(each, each.help)))
+        return sections
+
+
+def _show_all(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        ctx.meta[ALL] = True
+        click.echo(ctx.get_help())
+        ctx.exit()
+
+
+_HELP_ALL = click.Option(
+    ["--help-all"],
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    help="Show all options and exit.",
+    callback=_show_all,
+)
+
+
+def _positional(options: Iterable[Option]) -> list[tuple[str, str]]:
+    return [(each.kind.metavar, each.help) for each in options if each.positional]
 
 
 def _parameter(each: Option) -> click.Parameter:
@@ -146,8 +214,8 @@ def _flags(each: Option) -> str:
     return f"{names} {each.kind.metavar}".rstrip()
 
 
-def _help(each: Option) -> str:
+def _help(each: Option, text: str) -> str:
     shown = shown_default(each)
     if each.required:
-        return f"{each.help}  [required]"
-    return f"{each.help}  [default: {shown}]" if shown else each.help
+        return f"{text}  [required]"
+    return f"{text}  [default: {shown}]" if shown else text

@@ -15,6 +15,8 @@ from typing import TYPE_CHECKING, Any, TextIO
 
 import msgspec
 
+from intact.cli.phases import OTHER, Phases, current
+
 if TYPE_CHECKING:
     from rich.console import Console
     from rich.progress import Progress, TaskID
@@ -36,16 +38,21 @@ SHOWN_NAMES = 3
 def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[Report]:
     """Show samples done and time left on stderr while the block runs, if that is a terminal.
 
+    The time of the block is that of its phases; what follows is the phase ``other``.
+
     Args:
-        what: What is being done.
+        what: What is being done first.
         quiet: Show nothing.
         at_most: Samples that there can be, where their number is not known.
     """
     # Lines that a function of the user's prints are not part of the result.
     aside = redirect_stdout(sys.stderr)
+    phases = current()
+    phases.begin(what)
     if quiet or not is_styled(sys.stderr):
         with aside:
-            yield lambda _done, _total: None
+            yield Unseen(phases)
+        phases.begin(OTHER)
         return
     from rich.console import Console
 
@@ -53,14 +60,29 @@ def progress(what: str, *, quiet: bool, at_most: int | None = None) -> Iterator[
     with aside, observing(console=screen, transient=True, disable=not screen.is_terminal) as bar:
         task = bar.add_task(what, total=None)
 
-        yield _Report(bar, task, at_most)
+        yield _Report(bar, task, at_most, phases)
+    phases.begin(OTHER)
+
+
+class Unseen:
+    """Shows nothing, and measures phases."""
+
+    def __init__(self, phases: Phases) -> None:
+        self._phases = phases
+
+    def __call__(self, done: int, total: int | None) -> None:
+        """Take the samples done."""
+
+    def phase(self, what: str) -> None:
+        """Begin a phase."""
+        self._phases.begin(what)
 
 
 class _Report:
     """Shows samples done on a bar, under the name of the phase that they are of."""
 
-    def __init__(self, bar: Progress, task: TaskID, at_most: int | None) -> None:
-        self._bar, self._task, self._at_most = bar, task, at_most
+    def __init__(self, bar: Progress, task: TaskID, at_most: int | None, phases: Phases) -> None:
+        self._bar, self._task, self._at_most, self._phases = bar, task, at_most, phases
 
     def __call__(self, done: int, total: int | None) -> None:
         known = self._at_most if total is None else total
@@ -68,7 +90,8 @@ class _Report:
 
     def phase(self, what: str) -> None:
         """Begin anew: until samples are counted, the bar only moves."""
-        self._bar.reset(self._task, description=what, total=None)
+        self._phases.begin(what)
+        self._task = begun(self._bar, self._task, what)
 
 
 def observing(**options: Any) -> Progress:
@@ -90,6 +113,12 @@ def observing(**options: Any) -> Progress:
     )
 
 
+def begun(bar: Progress, task: TaskID, what: str) -> TaskID:
+    """Put another task in the place of one; a reset would keep its total."""
+    bar.remove_task(task)
+    return bar.add_task(what, total=None)
+
+
 def new_table(title: str | None, texts: Sequence[str], numbers: Sequence[str] = ()) -> Table:
     """Return an empty table of texts and numbers; rich is loaded here."""
     from intact.cli.tables import Table
@@ -103,6 +132,15 @@ def say(text: str) -> None:
         print(_without_tags(text))  # noqa: T201
         return
     console().print(text, soft_wrap=True, highlight=False)
+
+
+def say_aside(text: str) -> None:
+    """Print a dim line where progress is shown: on stderr, if that is a terminal."""
+    if not is_styled(sys.stderr):
+        return
+    from rich.console import Console
+
+    Console(stderr=True).print(text, style="dim", soft_wrap=True, highlight=False, markup=False)
 
 
 def escape(text: str) -> str:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.cli import show_improvements
+from intact.cli.phases import with_phases
 from intact.cli.printing import console, escape, new_table, print_json, say
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
@@ -37,7 +38,9 @@ def results(
         result(found, seconds=seconds, as_json=as_json, explain=explain)
     elif as_json:
         made = {name: json_of(each) for name, each in found.items()}
-        print_json({"results": made, "refused": _said(found.refused), "seconds": seconds})
+        print_json(
+            with_phases({"results": made, "refused": _said(found.refused), "seconds": seconds})
+        )
     else:
         for each in found.values():
             say_made(each)
@@ -68,7 +71,7 @@ def _refused(what: str, errors: Mapping[str, IntactError]) -> None:
 def result(found: Result, *, seconds: float, as_json: bool, explain: bool = False) -> None:
     """Print what ``quantize`` made, how long it took and what may come next."""
     if as_json:
-        print_json({**json_of(found), "seconds": seconds})
+        print_json(with_phases({**json_of(found), "seconds": seconds}))
         return
     say_made(found)
     count = f"{_samples(found)} samples, " if _samples(found) else ""
@@ -226,7 +229,7 @@ def _loss(found: Result) -> None:
 def evaluation(found: Evaluation, *, as_json: bool) -> None:
     """Print what ``evaluate`` measured."""
     if as_json:
-        print_json(msgspec.to_builtins(found))
+        print_json(with_phases(msgspec.to_builtins(found)))
         return
     figures = found.figures()
     name, *numbers = figures.headings
@@ -249,7 +252,7 @@ def evaluations(
     """Print what ``evaluate`` measured of each target, by name."""
     if as_json:
         made = {name: msgspec.to_builtins(each) for name, each in found.items()}
-        print_json({"results": made, "refused": _said(refused)})
+        print_json(with_phases({"results": made, "refused": _said(refused)}))
         return
     for name, each in found.items():
         say(f"[bold]{escape(name)}[/]")

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from intact.analyze.diagnose.diagnosis import Diagnosis
 from intact.analyze.diagnose.findings import CAUSES, Finding
+from intact.cli.phases import with_phases
 from intact.cli.printing import escape, print_json, say
 
 
 def diagnosis(found: Diagnosis, *, as_json: bool) -> None:
     """Print the findings, worst first."""
     if as_json:
-        print_json(found.to_json())
+        print_json(with_phases(found.to_json()))
         return
     drawn = ", drawn from what calibration saw" if found.is_drawn else ""
     worst = min(found.decibels.items(), key=lambda each: each[1], default=None)

@@ -13,12 +13,14 @@ if TYPE_CHECKING:
 
 _ALIKE = 3
 """From how many nodes on notes are joined."""
-_COUNT = re.compile(r"(?<![\w.'-])\d+(?![\w.'-])")
-"""A whole number that stands alone: in notes, a count."""
+_NUMBER = re.compile(r"(?<![\w.'-])-?\d+(?:\.\d+(?:e[+-]?\d+)?)?(?![\w.'-])")
+"""A number that stands alone: in notes, a count or what was measured."""
+_LONGEST = 100
+"""From which number on decimals are left out."""
 
 
 def notes(found: Sequence[Note], *, all_in: str) -> None:
-    """Print notes; those of several nodes that differ in a count at most are joined.
+    """Print notes; those of several nodes that differ in numbers at most are joined.
 
     Args:
         found: The notes.
@@ -26,7 +28,7 @@ def notes(found: Sequence[Note], *, all_in: str) -> None:
     """
     alike: dict[object, list[Note]] = {}
     for note in found:
-        key = (note.kind, _COUNT.sub("", note.message), note.remedy) if note.node else note
+        key = (note.kind, _NUMBER.sub("#", note.message), note.remedy) if note.node else note
         alike.setdefault(key, []).append(note)
     for group in alike.values():
         if len(group) < _ALIKE:
@@ -39,15 +41,35 @@ def notes(found: Sequence[Note], *, all_in: str) -> None:
 
 
 def _joined(messages: Sequence[str]) -> str:
-    """Write messages that differ in their counts as one.
+    """Write messages that differ in their numbers as one.
 
     >>> _joined(["2 of 8 differ", "5 of 8 differ"])
     '2 to 5 of 8 differ'
+    >>> _joined(["loses 0.456 dB", "loses 0.123 dB"])
+    'loses 0.12 to 0.46 dB'
     """
-    columns = zip(*([int(each) for each in _COUNT.findall(text)] for text in messages), strict=True)
-    ranges = [(min(column), max(column)) for column in columns]
-    texts = iter([str(low) if low == high else f"{low} to {high}" for low, high in ranges])
-    return _COUNT.sub(lambda _: next(texts), messages[0])
+    columns = zip(*(_NUMBER.findall(text) for text in messages), strict=True)
+    texts = iter([_range(column) for column in columns])
+    return _NUMBER.sub(lambda _: next(texts), messages[0])
+
+
+def _range(numbers: Sequence[str]) -> str:
+    """Write the least and the largest of some numbers; counts stay whole, others are rounded."""
+    if len(set(numbers)) == 1:
+        return numbers[0]
+    write = str if all(map(_is_whole, numbers)) else _rounded
+    read = int if write is str else float
+    values = [read(each) for each in numbers]
+    low, high = write(min(values)), write(max(values))
+    return low if low == high else f"{low} to {high}"
+
+
+def _is_whole(number: str) -> bool:
+    return "." not in number
+
+
+def _rounded(number: float) -> str:
+    return f"{number:.2g}" if abs(number) < _LONGEST else f"{number:.0f}"
 
 
 def _say(text: str) -> None:

@@ -14,7 +14,17 @@ from rich.live import Live
 from rich.text import Text
 
 from intact.cli import show
-from intact.cli.printing import console, escape, new_table, observing, print_json, say
+from intact.cli.phases import LOADING, OTHER, Phases, current, with_phases
+from intact.cli.printing import (
+    Unseen,
+    begun,
+    console,
+    escape,
+    new_table,
+    observing,
+    print_json,
+    say,
+)
 
 if TYPE_CHECKING:
     from intact.cli.tables import Table
@@ -40,15 +50,22 @@ class Screen:
         self._task = self._bar.add_task("observing", total=None)
         self._progress: SearchProgress | None = None
         self._told = time.monotonic()
+        self._is_after = False
 
     def observed(self, done: int, total: int | None) -> None:
         """Tell the samples that the float model was run on."""
         self._bar.update(self._task, completed=done, total=total)
         self._told = time.monotonic()
 
+    def named(self, what: str) -> None:
+        """Show what is done now: alone before the first trial, below the trials after the last."""
+        self._task = begun(self._bar, self._task, what)
+        self._is_after, self._told = True, time.monotonic()
+
     def tried(self, progress: SearchProgress) -> None:
         """Tell how the search stands."""
         self._progress, self._told = progress, time.monotonic()
+        self._is_after = False
 
     def __rich__(self) -> RenderableType:
         """Return what is shown now."""
@@ -56,7 +73,8 @@ class Screen:
         if self._progress is None:
             is_done = self._bar.finished and self._bar.tasks[0].total is not None
             return Text(f"preparing the trials, {since:.0f} s") if is_done else self._bar
-        return Group(Text(_pace(self._progress, since)), _front_table(self._progress))
+        below = [self._bar] if self._is_after else []
+        return Group(Text(_pace(self._progress, since)), _front_table(self._progress), *below)
 
 
 @contextmanager
@@ -69,17 +87,32 @@ def live(*, quiet: bool, at_most: int | None) -> Iterator[tuple[Progress, Report
     """
     console = Console(stderr=True)
     screen = Screen()
-
-    def observed(done: int, total: int | None) -> None:
-        screen.observed(done, at_most if total is None else total)
-
+    phases = current()
+    phases.begin(LOADING)
+    screen.named(LOADING)
     # What a function of the user's prints is not part of the result.
     with redirect_stdout(sys.stderr):
         if quiet or not console.is_terminal:
-            yield observed, _say_nothing
-            return
-        with Live(screen, console=console, transient=True, refresh_per_second=4):
-            yield observed, screen.tried
+            yield Unseen(phases), _say_nothing
+        else:
+            with Live(screen, console=console, transient=True, refresh_per_second=4):
+                yield _Observed(phases, screen, at_most), screen.tried
+    phases.begin(OTHER)
+
+
+class _Observed(Unseen):
+    """Shows what is done before the first trial and after the last."""
+
+    def __init__(self, phases: Phases, screen: Screen, at_most: int | None) -> None:
+        super().__init__(phases)
+        self._screen, self._at_most = screen, at_most
+
+    def __call__(self, done: int, total: int | None) -> None:
+        self._screen.observed(done, self._at_most if total is None else total)
+
+    def phase(self, what: str) -> None:
+        super().phase(what)
+        self._screen.named(what)
 
 
 def _say_nothing(_: SearchProgress) -> None:
@@ -126,7 +159,7 @@ def _thinned(trials: Sequence[Trial], best: Trial | None) -> list[Trial]:
 def found(found: FoundStrategy, *, seconds: float, as_json: bool) -> None:
     """Print what a search found, how long it took and what may come next."""
     if as_json:
-        print_json({**_as_json(found), "seconds": seconds})
+        print_json(with_phases({**_as_json(found), "seconds": seconds}))
         return
     objective, cost = found.objective, found.cost
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from intact.cli.phases import with_phases
 from intact.cli.printing import (
     console,
     escape,
@@ -30,7 +31,7 @@ _WORST_LAYERS = 10
 def verifications(found: Sequence[Verification], *, as_json: bool) -> None:
     """Print what ``verify`` compared, a row for each deployed model."""
     if as_json:
-        print_json({"verified": msgspec.to_builtins(found)})
+        print_json(with_phases({"verified": msgspec.to_builtins(found)}))
         return
     console().print(_summary(found))
     for each in found:

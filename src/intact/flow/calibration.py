@@ -171,9 +171,8 @@ class Calibration:
                 "and an iterator gives them once",
                 remedy=AGAIN,
             )
-        for number, members in enumerate(groups.values()):
-            if number:  # other targets calibrate a graph of their own
-                begin(self.options.progress, "calibrating")
+        for members in groups.values():  # some targets calibrate a graph of their own
+            begin(self.options.progress, "calibrating")
             graph = jobs[members[0]].plan.graph
             observed = self._observe(graph, [n for i in members for n in needs[i]], data)
             sample = None if observed is None else observed.first
@@ -197,6 +196,7 @@ class Calibration:
                         made = self._improved(job, made, observed, data)
                         if made.plan.graph is not graph:
                             compared = self._compared(made.plan.graph, sample)
+                        begin(self.options.progress, "measuring the loss")
                         loss = self._loss(job, made)
                         made = made._replace(choice=None)  # its sessions have copies of weights
                         results[index] = self._written(job, made, sample, compared)
@@ -236,10 +236,12 @@ class Calibration:
         self, job: Job, scaled: Scaled, sample: Batch | None, compared: Compared
     ) -> Result:
         """Write a plan with scales, and run what was written."""
+        begin(self.options.progress, "quantizing")
         result = job.deployment.result(
             scaled.plan, scaled.statistics, self.preprocess, compared.notes
         )
         result.improvements = scaled.tried
+        begin(self.options.progress, "running what was made")
         run_once(result, sample, compared.outputs, threads=self.options.threads)
         return result
 

@@ -8,6 +8,7 @@ import msgspec
 
 from intact.analyze.diagnose.diagnosis import Diagnosis, diagnose_plan
 from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.data.progress import begin
 from intact.flow.preprocessing import steps_for
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
 from intact.flow.result_samples import open_for_result
@@ -24,6 +25,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     Raises:
         IntactError: The folder or the data is wrong.
     """
+    begin(options.progress, "reading the result")
     loaded = load_result(options.result)
     if options.data is None:
         samples, preprocess = loaded.draw_samples(_DRAWN), loaded.preprocess
@@ -32,6 +34,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         samples = open_for_result(
             options, options.data, loaded, limit=options.samples, labels=options.labels
         )
+    begin(options.progress, "diagnosing")
     found = diagnose_plan(
         loaded.plan,
         loaded.statistics,
@@ -45,6 +48,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
     if options.seconds is None:
         findings = tuple(with_command(each, made_by) for each in found_here)
     else:
+        begin(options.progress, "trying remedies")
         tried = TriedRemedies(options, loaded, samples, seconds=options.seconds)
         findings = tuple(tried.best(each, made_by) for each in found_here)
     return msgspec.structs.replace(found, findings=findings)

@@ -87,8 +87,10 @@ def evaluate_result(
     size = samples.batch_size(batch)
     graph = result.plan.graph if reference is None else reference
     _refuse_other_ends(graph, result.plan.graph)
+    begin(samples.progress, "loading both models")
     float_model = FloatModel(graph, threads=threads)
     runtime, quantized = _runs(result, threads)
+    begin(samples.progress, "evaluating")
     seen, first = _run_both(float_model, quantized, samples, size, metric)
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)

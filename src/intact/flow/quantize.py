@@ -11,6 +11,7 @@ import msgspec
 
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess, preprocess_with, read_preprocess
+from intact.data.progress import begin
 from intact.errors import ModelError, UsageError
 from intact.flow.calibration import (
     Calibration,
@@ -64,12 +65,14 @@ def quantize(options: QuantizeOptions) -> Result:
     Raises:
         IntactError: The model, the data or an option is wrong, or the result cannot be written.
     """
+    begin(options.progress, "reading the model")
     options = with_exported(options)
     target = default_target(options.model) if options.target is None else options.target
     if options.output is not None:
         check_output(Path(options.output))
     (result,) = results_for(options, [target]).values()
     if options.output is not None:
+        begin(options.progress, "writing")
         result.save(options.output)
     return result
 
@@ -80,6 +83,7 @@ def quantize_for(options: QuantizeForOptions) -> Results:
     Raises:
         IntactError: As of `quantize`; or every target refuses. Nothing is written then.
     """
+    begin(options.progress, "reading the model")
     options = with_exported(options)
     if options.output is not None:
         check_output(Path(options.output))
@@ -90,6 +94,7 @@ def quantize_for(options: QuantizeForOptions) -> Results:
     if options.output is not None:
         names = [target_named(target) for target in options.targets]
         recipe = recipe_of("quantize", options, target=names)
+        begin(options.progress, "writing")
         save_several(results, Path(options.output), recipe)
     return results
 
@@ -230,6 +235,7 @@ def read_quantized(options: ImportOptions) -> Result:
         _refuse_without_samples(options, overrides)
     if options.output is not None:
         check_output(Path(options.output))
+    begin(options.progress, "reading the model")
     source = open_source(options.model)
     if isinstance(source, FloatSource):
         raise ModelError("the model is not quantized", remedy="`intact quantize` does that")
@@ -251,6 +257,7 @@ def read_quantized(options: ImportOptions) -> Result:
         (result,) = Calibration(options, preprocess).run([job], options.data)
     result.recipe = recipe_of("import", options, result, target=target_named(target))
     if options.output is not None:
+        begin(options.progress, "writing")
         result.save(options.output)
     return result
 

@@ -14,6 +14,7 @@ import numpy as np
 
 from intact.calibrate.method import Method
 from intact.data.preprocess import Preprocess
+from intact.data.progress import begin
 from intact.data.stream import AGAIN
 from intact.errors import SearchError, UsageError
 from intact.flow.doubts import doubts_of
@@ -119,6 +120,7 @@ def search(options: SearchOptions) -> FoundStrategy:
         SearchError: Nothing holds the limits, or the log is not one of this search.
         IntactError: The model, the data or an option is wrong.
     """
+    begin(options.progress, "reading the model")
     options = with_exported(options)
     target = default_target(options.model) if options.target is None else options.target
     described = target_of(target)
@@ -151,15 +153,20 @@ def search(options: SearchOptions) -> FoundStrategy:
         allow_float=options.allow_float,
         look=partial(values_of, graph=graph, options=options, data=options.data),
     )
+    begin(options.progress, "calibrating")
     setup = Setup.of(space, method, options, deployment, preprocess)
     course = _Course(options, budget, path, models.shapes)
     course.affordable(setup)
     setup = setup.rounded(options, path)
+    begin(options.progress, "searching")
     found = course.run(setup, scored)
+    begin(options.progress, "quantizing")
     result = setup.result(found.best.candidate, course.told(found), options.mask)
     result.recipe = recipe_of("search", options, result, target=target_named(target))
+    begin(options.progress, "running what was made")
     run_once(result, threads=options.threads)
     if options.output is not None:
+        begin(options.progress, "writing")
         result.save(options.output)
     return FoundStrategy(
         result,

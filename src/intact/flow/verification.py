@@ -15,6 +15,7 @@ import onnx_ir as ir
 from intact.calibrate.synthetic import evenly_drawn_samples
 from intact.data.batching import Batch
 from intact.data.preprocess import Preprocess
+from intact.data.progress import begin
 from intact.data.sources import load_arrays
 from intact.data.stream import Samples
 from intact.engines.cpu import detect_cpu
@@ -86,12 +87,16 @@ class Subject:
         return evenly_drawn_samples(self.plan, count)
 
 
-def batches_of(samples: Samples, graph: Graph) -> Iterator[Batch]:
+def batches_of(samples: Samples, graph: Graph, place: str = "") -> Iterator[Batch]:
     """Yield samples as the verifications take them: as many at once as memory is meant for."""
     size = samples.batch_size(max(1, min(_BATCH, _VALUES // max(1, values_of(graph)))))
     whole = samples.fixed_batch is not None  # such a model cannot run fewer
-    for batch, count in samples.batches(size):
+    begin(samples.progress, f"reading samples{place}")
+    for number, (batch, count) in enumerate(samples.batches(size)):
+        if not number:
+            begin(samples.progress, f"comparing{place}")
         yield batch if whole else {name: array[:count] for name, array in batch.items()}
+    begin(samples.progress, f"summing up{place}")
 
 
 def values_of(graph: Graph) -> int:
@@ -118,6 +123,7 @@ def compare(
     kernels: str | None = None,
     deployed: str | None = None,
     threads: int = 0,
+    place: str = "",
 ) -> Verification:
     """Compare what was deployed, in the runtime that fits its format, with its plan.
 
@@ -127,17 +133,19 @@ def compare(
         kernels: Which kernels run a ``.tflite``; None takes the target's.
         deployed: Which format, if there are several; None takes the first that can be run.
         threads: Threads of the runtime; 0 takes all cores.
+        place: Stands behind the name of each phase.
 
     Raises:
         UsageError: There is no such format or kernel, or the format has no kernels to choose.
         IntactError: The runtime refuses the model, or is not installed.
     """
-    feeds = batches_of(samples, subject.plan.graph)
+    feeds = batches_of(samples, subject.plan.graph, place)
     if subject.result is None and deployed is not None:
         raise UsageError("--format is for a result, this is one file", remedy="leave it out")
     name, run = _chosen(subject.exports, deployed)
     if kernels is not None and not FORMATS[name].kernels:
         raise UsageError(f"--kernels is for a .tflite, this is {name}", remedy="leave it out")
+    begin(samples.progress, f"loading in the runtime{place}")
     found = run(Deployed(subject.plan, subject.exports[name], kernels, threads), feeds)
     if subject.result is not None:
         found.format = name

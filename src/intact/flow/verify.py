@@ -43,11 +43,13 @@ def verify(options: VerifyOptions) -> Verification:
         raise UsageError(
             "--observed needs the inputs of the device", remedy="give them with --data"
         )
+    begin(options.progress, "reading the result")
     subject = _subject(options.result, options.target)
     samples = _SAMPLES if options.samples is None and observed is None else options.samples
     pixels = observed is None and subject.result is not None
     opened = _open(options, subject, samples, pixels=pixels)
     if observed is not None:
+        begin(options.progress, "comparing")
         return compare_observed(subject.plan, opened, observed, threads=options.threads)
     return compare(
         subject,
@@ -66,6 +68,7 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
     """
     kernels = options.kernels
     samples = _SAMPLES if options.samples is None else options.samples
+    begin(options.progress, "reading the result")
     given = options.result
     inside = [] if isinstance(given, Result) else results_in(Path(given))
     subjects = [Subject.of_result(load_result(given))] if not inside else []
@@ -88,14 +91,21 @@ def verify_all(options: VerifyAllOptions) -> list[Verification]:
         )
     errors: list[IntactError] = []
     for number, (subject, name) in enumerate(rows, 1):
+        place = ""
         if len(rows) > 1:
-            place = f"{subject.plan.target.name}, {name} ({number} of {len(rows)})"
-            begin(options.progress, f"verifying {place}")
+            place = f" ({subject.plan.target.name}, {name}, {number} of {len(rows)})"
         chosen = kernels if takes_kernels(name) else None
         try:
             opened = _open(options, subject, samples)
             found.append(
-                compare(subject, opened, kernels=chosen, deployed=name, threads=options.threads)
+                compare(
+                    subject,
+                    opened,
+                    kernels=chosen,
+                    deployed=name,
+                    threads=options.threads,
+                    place=place,
+                )
             )
         except IntactError as error:
             if isinstance(error, UsageError) or not (inside or len(rows) > 1):

@@ -14,7 +14,7 @@ from __future__ import annotations
 import functools
 import inspect
 import textwrap
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from typing import (
     Any,
@@ -185,6 +185,8 @@ class Options:
     Attributes:
         section: Heading above its options in the help.
         headings: Other headings for those of inherited groups.
+        first: The options that people need first, by name, in the order of the short help; where
+            there are none, it shows all.
 
     Raises:
         TypeError: An option is missing, unknown or given twice.
@@ -193,6 +195,7 @@ class Options:
 
     section: ClassVar[str] = ""
     headings: ClassVar[Mapping[str, str]] = {}
+    first: ClassVar[Sequence[str]] = ()
     _kw_only: ClassVar[bool] = False
 
     def __init_subclass__(cls, *, kw_only: bool = False) -> None:

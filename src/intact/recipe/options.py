@@ -148,6 +148,19 @@ class QuantizeCommand(OutputOptions, RecipeOptions, QuantizationOptions):
     """The command `quantize`."""
 
     section: ClassVar[str] = "What is quantized"
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "output",
+        "target",
+        "normalize",
+        "samples",
+        "method",
+        "weight_bits",
+        "keep_float",
+        "preset",
+        "recipe",
+        "as_json",
+    )
 
     _: KW_ONLY
     target: TargetSource | Sequence[TargetSource] | None = option(
@@ -192,6 +205,17 @@ class ImportOptions(ImageStepOptions, CalibrationOptions, WidthOptions, FormatOp
 
 class ImportCommand(OutputOptions, RecipeOptions, ImportOptions):
     """The command `import`."""
+
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "output",
+        "target",
+        "normalize",
+        "samples",
+        "keep_float",
+        "formats",
+        "as_json",
+    )
 
 
 class ExportOptions(FormatOptions):
@@ -334,6 +358,17 @@ class SearchCommand(OutputOptions, RecipeOptions, SearchOptions):
     """The command `search`."""
 
     section: ClassVar[str] = "The log"
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "output",
+        "target",
+        "max_drop",
+        "minimize",
+        "objective",
+        "widths",
+        "budget",
+        "as_json",
+    )
 
     data: DataSource | None = option(DATA, None, SAMPLES, short="-d", in_python=ARRAYS)  # type: ignore[assignment]
     _: KW_ONLY

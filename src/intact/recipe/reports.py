@@ -114,6 +114,14 @@ class DiagnoseOptions(LabelOptions, ComparisonOptions):
 class DiagnoseCommand(TerminalOptions, DiagnoseOptions):
     """The command `diagnose`."""
 
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "labels",
+        "samples",
+        "seconds",
+        "as_json",
+    )
+
 
 class LayerOptions(ComparisonOptions):
     """The options of `quant_loss`."""
@@ -138,6 +146,17 @@ class EvaluateCommand(RecipeOptions, EvaluateOptions):
     """The command `evaluate`."""
 
     section: ClassVar[str] = "Layers instead of outputs"
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "labels",
+        "float_model",
+        "metric",
+        "samples",
+        "batch",
+        "quant_loss",
+        "graph_statistic",
+        "as_json",
+    )
 
     _: KW_ONLY
     quant_loss: bool = option(
@@ -199,6 +218,16 @@ class RunCommand(TerminalOptions, RunOptions):
     """The command `run`."""
 
     section: ClassVar[str] = "What computes"
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "output",
+        "integer",
+        "simulate",
+        "in_float",
+        "every",
+        "samples",
+        "as_json",
+    )
 
     _: KW_ONLY
     output: str | Path = required(
@@ -274,6 +303,16 @@ class VerifyOptions(VerifyAllOptions):
 
 class VerifyCommand(TerminalOptions, VerifyOptions):
     """The command `verify`."""
+
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "samples",
+        "deployed",
+        "kernels",
+        "observed",
+        "target",
+        "as_json",
+    )
 
 
 class ConvertRangesOptions(Options, kw_only=True):

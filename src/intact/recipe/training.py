@@ -84,3 +84,16 @@ class TrainOptions(LabelOptions, ComparisonOptions, FormatOptions):
 
 class TrainCommand(OutputOptions, RecipeOptions, TrainOptions):
     """The command `train`."""
+
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "output",
+        "epochs",
+        "batch",
+        "rate",
+        "quantizers",
+        "label_weight",
+        "device",
+        "resume",
+        "as_json",
+    )

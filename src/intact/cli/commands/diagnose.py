@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import LOADING
 from intact.recipe.reports import DiagnoseCommand, DiagnoseOptions
 
 
@@ -14,14 +15,16 @@ def _diagnose(given: Given[DiagnoseCommand]) -> None:
 
     Example: intact diagnose out/ --data test.npz
     """
-    from intact import api
-    from intact.cli import show_diagnosis
     from intact.cli.printing import progress as shown
 
     options = given.options
-    with shown("diagnosing", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
+        from intact import api
+
         found = api.diagnose(**given.of(DiagnoseOptions), progress=progress)
+    from intact.cli import show_diagnosis
+
     show_diagnosis.diagnosis(found, as_json=options.as_json)
 
 
-DIAGNOSE = Command("diagnose", DiagnoseCommand, _diagnose)
+DIAGNOSE = Command("diagnose", DiagnoseCommand, _diagnose, timed=True)

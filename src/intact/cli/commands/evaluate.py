@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import LOADING, current
 from intact.errors import UsageError
 from intact.recipe.reports import (
     EvaluateCommand,
@@ -38,6 +39,7 @@ def _evaluate(given: Given[EvaluateCommand]) -> None:
 
     Example: intact evaluate out/ --data test.npz
     """
+    current().begin(LOADING)
     from intact import api
     from intact.cli import show
     from intact.cli.printing import progress as shown
@@ -51,7 +53,7 @@ def _evaluate(given: Given[EvaluateCommand]) -> None:
     if inside:
         _evaluate_several(given, inside)
         return
-    with shown("evaluating", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         found = api.evaluate(**given.of(EvaluateOptions), progress=progress)
     show.evaluation(found, as_json=options.as_json)
 
@@ -106,4 +108,4 @@ def _compare_layers(given: Given[EvaluateCommand]) -> None:
 
 
 INSPECT = Command("inspect", InspectCommand, _inspect)
-EVALUATE = Command("evaluate", EvaluateCommand, _evaluate)
+EVALUATE = Command("evaluate", EvaluateCommand, _evaluate, timed=True)

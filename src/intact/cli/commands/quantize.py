@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import click
 
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import LOADING, current
 from intact.recipe.options import (
     ImportCommand,
     ImportOptions,
@@ -32,11 +32,10 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
     from intact.cli import show
     from intact.cli.printing import progress as shown
 
-    start = time.perf_counter()
     options = given.options
     arguments = given.of(QuantizationOptions)
     made: Result | Results
-    with shown("calibrating", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         arguments["progress"] = progress
         if isinstance(options.target, list):
             made = api.quantize_for(targets=options.target, **arguments)
@@ -44,7 +43,7 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
             made = api.quantize(target=options.target, **arguments)  # type: ignore[arg-type]
     show.results(
         made,
-        seconds=time.perf_counter() - start,
+        seconds=current().elapsed,
         as_json=options.as_json,
         explain=options.explain,
     )
@@ -63,12 +62,11 @@ def _import(given: Given[ImportCommand]) -> None:
     from intact.cli import show
     from intact.cli.printing import progress as shown
 
-    start = time.perf_counter()
     options = given.options
-    with shown("calibrating", quiet=options.as_json, at_most=options.samples) as progress:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         result = api.read_quantized(**given.of(ImportOptions), progress=progress)
-    show.result(result, seconds=time.perf_counter() - start, as_json=options.as_json)
+    show.result(result, seconds=current().elapsed, as_json=options.as_json)
 
 
-QUANTIZE = Command("quantize", QuantizeCommand, _quantize)
-IMPORT = Command("import", ImportCommand, _import)
+QUANTIZE = Command("quantize", QuantizeCommand, _quantize, timed=True)
+IMPORT = Command("import", ImportCommand, _import, timed=True)

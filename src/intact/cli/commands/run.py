@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import LOADING
 from intact.errors import ModelError, OutputError, UsageError
 from intact.recipe.reports import (
     ExecuteOptions,
@@ -65,19 +66,20 @@ def _verify(given: Given[VerifyCommand]) -> None:
 
     Example: intact verify out/ --data test.npz
     """
-    from intact import api
-    from intact.cli import show_verification
     from intact.cli.printing import progress as shown
 
     options = given.options
     alone = (options.deployed, options.observed, options.target) != (None, None, None)
     found: list[Verification]
-    is_file = _is_tflite_file(Path(options.result))
-    with shown("verifying", quiet=options.as_json, at_most=options.samples) as progress:
-        if alone or is_file:
+    with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
+        from intact import api
+
+        if _is_tflite_file(Path(options.result)) or alone:
             found = [api.verify(**given.of(VerifyOptions), progress=progress)]
         else:
             found = api.verify_all(**given.of(VerifyAllOptions), progress=progress)
+    from intact.cli import show_verification
+
     show_verification.verifications(found, as_json=options.as_json)
     if any(each.refused or any(each.rules.values()) for each in found):
         raise click.exceptions.Exit(1)
@@ -118,4 +120,4 @@ def _is_tflite_file(path: Path) -> bool:
 
 
 RUN = Command("run", RunCommand, _run)
-VERIFY = Command("verify", VerifyCommand, _verify)
+VERIFY = Command("verify", VerifyCommand, _verify, timed=True)

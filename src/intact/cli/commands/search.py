@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import current
 from intact.errors import SearchError, UsageError
 from intact.recipe.options import ReplayOptions, SearchCommand, SearchOptions
 
@@ -27,7 +26,6 @@ def _search(given: Given[SearchCommand]) -> None:
         raise UsageError("--trial without --replay", remedy="name the log with --replay")
     if options.data is None:
         raise UsageError("there is nothing to search on", remedy="give samples with --data")
-    start = time.perf_counter()
     try:
         with show_search.live(quiet=options.as_json, at_most=options.samples) as shown:
             progress, report = shown
@@ -37,7 +35,7 @@ def _search(given: Given[SearchCommand]) -> None:
         if not interrupt.args:
             raise
         raise SearchError(str(interrupt)) from interrupt
-    show_search.found(found, seconds=time.perf_counter() - start, as_json=options.as_json)
+    show_search.found(found, seconds=current().elapsed, as_json=options.as_json)
 
 
 def _replay(given: Given[SearchCommand]) -> None:
@@ -48,10 +46,9 @@ def _replay(given: Given[SearchCommand]) -> None:
     options = given.options
     if options.resume:
         raise UsageError("--replay and --resume", remedy="give one of the two")
-    start = time.perf_counter()
     arguments = {**given.of(ReplayOptions), "log": options.replay}
     result = api.replay_strategy(**arguments)
-    show.result(result, seconds=time.perf_counter() - start, as_json=options.as_json)
+    show.result(result, seconds=current().elapsed, as_json=options.as_json)
 
 
-SEARCH = Command("search", SearchCommand, _search)
+SEARCH = Command("search", SearchCommand, _search, timed=True)

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import time
-
 from intact.cli.parameters import Command, Given
+from intact.cli.phases import current
 from intact.recipe.training import TrainCommand, TrainOptions
 
 
@@ -20,13 +19,12 @@ def _train(given: Given[TrainCommand]) -> None:
     from intact.cli import show_training
     from intact.cli.printing import progress as shown
 
-    start = time.perf_counter()
     options = given.options
-    with shown("training", quiet=options.as_json) as progress:
+    with shown("reading the result", quiet=options.as_json) as progress:
         arguments = {**given.of(TrainOptions), "progress": progress}
         report = show_training.reporting(quiet=options.as_json)
         result = api.train(**arguments, report=report)
-    show_training.trained(result, seconds=time.perf_counter() - start, as_json=options.as_json)
+    show_training.trained(result, seconds=current().elapsed, as_json=options.as_json)
 
 
-TRAIN = Command("train", TrainCommand, _train)
+TRAIN = Command("train", TrainCommand, _train, timed=True)
