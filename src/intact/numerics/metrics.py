@@ -303,6 +303,16 @@ class ChannelErrorSums:
         return float(_cosine(both, reference, actual)[0])
 
     @property
+    def elements(self) -> int:
+        """The number of elements of either tensor."""
+        return self._elements
+
+    @property
+    def signal(self) -> float:
+        """The sum of the squares of the reference."""
+        return float(self._sums[0].sum())
+
+    @property
     def noise(self) -> float:
         """The sum of the squared differences."""
         return float(self._sums[3].sum())
@@ -318,12 +328,18 @@ class ChannelErrorSums:
 
         NaN before anything was added, and where a value is NaN or infinite.
         """
-        signal, noise = float(self._sums[0].sum()), self.noise
-        if not self._elements or not (math.isfinite(signal) and math.isfinite(noise)):
-            return math.nan
-        if noise == 0.0:
-            return math.inf
-        return 10.0 * (math.log10(signal) - math.log10(noise)) if signal > 0.0 else -math.inf
+        return _sqnr_db(self.signal, self.noise) if self._elements else math.nan
+
+    @property
+    def channel_sqnr_db(self) -> _Doubles:
+        """The same of each channel, ``[channels]``."""
+        pairs = zip(self._sums[0].tolist(), self._sums[3].tolist(), strict=True)
+        return np.array([_sqnr_db(signal, noise) for signal, noise in pairs])
+
+
+def _sqnr_db(signal: float, noise: float) -> float:
+    is_finite = math.isfinite(signal) and math.isfinite(noise)
+    return decibels(signal, noise) if is_finite else math.nan
 
 
 def _blocks(

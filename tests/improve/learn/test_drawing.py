@@ -68,7 +68,7 @@ def test_progress_has_a_name_and_counts_steps() -> None:
             told.append(what)
 
     result = intact.quantize(trained(), data_free=True, samples=4, threads=1, progress=Bar())
-    assert told[0] == "drawing images"
-    assert told[1:81] == [(step + 1, 80) for step in range(80)]
+    first = told.index("drawing images") + 1
+    assert told[first : first + 80] == [(step + 1, 80) for step in range(80)]
     assert result.plan.provenance.drawn == 4
     assert any("drawn in 80 steps" in note.message for note in result.plan.notes)
