@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 
-from intact.analyze.side_by_side import ComparedPoint, Pairs, SideBySide
+from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide
 from intact.data.stream import Samples
 from intact.graph import weight_slot
 from intact.numerics.metrics import ChannelErrorSums, Moments
@@ -248,17 +248,7 @@ def quant_loss(
         DataError: A sample does not fit the model.
     """
     both = SideBySide(plan, layer_results(plan), threads=threads, integers=integers)
-    total = [ChannelErrorSums(place.axis) for place in both.places]
-
-    def sums(pairs: Pairs) -> list[ChannelErrorSums]:
-        found = [ChannelErrorSums(place.axis) for place in both.places]
-        for each, pair in zip(found, pairs, strict=True):
-            each.add(*pair)
-        return found
-
-    for of_batch in both.run(samples, most, sums):
-        for each, more in zip(total, of_batch, strict=True):
-            each.join(more)
+    total = both.summed(samples, most, lambda place: ChannelErrorSums(place.axis))
     layers = tuple(map(_layer, both.places, total))
     return QuantLoss(both.samples, both.executor, layers)
 
@@ -290,10 +280,7 @@ def inspect_graph_statistic(
         DataError: A sample does not fit the model.
     """
     both = SideBySide(plan, _edges(plan), threads=threads, integers=integers)
-    total = [_EdgeSums() for _ in both.places]
-    for of_batch in both.run(samples, most, _edge_sums):
-        for each, more in zip(total, of_batch, strict=True):
-            each.join(more)
+    total = both.summed(samples, most, lambda _: _EdgeSums())
     groups = {id(config): str(end) for end, config in reversed(plan.configs.items())}
     types = infer_edges(plan)
     edges = [
@@ -311,20 +298,15 @@ class _EdgeSums:
     def __init__(self) -> None:
         self.before, self.after, self.errors = Moments(), Moments(), ChannelErrorSums()
 
+    def add(self, reference: Array, actual: Array) -> None:
+        self.before.add(reference)
+        self.after.add(actual)
+        self.errors.add(reference, actual)
+
     def join(self, more: _EdgeSums) -> None:
         self.before.join(more.before)
         self.after.join(more.after)
         self.errors.join(more.errors)
-
-
-def _edge_sums(pairs: Pairs) -> list[_EdgeSums]:
-    found = []
-    for reference, actual in pairs:
-        found.append(each := _EdgeSums())
-        each.before.add(reference)
-        each.after.add(actual)
-        each.errors.add(reference, actual)
-    return found
 
 
 def layer_results(plan: QuantizedGraph) -> Iterator[ComparedPoint]:

@@ -12,7 +12,7 @@ import msgspec
 import numpy as np
 
 from intact.analyze.errors import layer_results
-from intact.analyze.side_by_side import Array, ComparedPoint, Pairs, SideBySide, workers
+from intact.analyze.side_by_side import Array, ComparedPoint, SideBySide, workers
 from intact.analyze.teacher import OwnResult, Replaced, TeacherForced
 from intact.calibrate.choice import FloatRuns
 from intact.config import QuantPolicy
@@ -25,9 +25,9 @@ from intact.plan import QuantizedGraph, QuantPoint, quantization_points
 
 MOST_SAMPLES = 64
 """Samples that errors are accumulated over."""
-_OWN = 16
+_OWN = 8
 """Of these, those on which each layer is run by itself."""
-_ALONE = 4
+_ALONE = 2
 """Of these, those on which each layer alone is quantized: the model runs once for each layer."""
 _BINS = 64
 
@@ -118,8 +118,8 @@ def model_errors(
 ) -> ModelErrors:
     """Measure the errors of all layers.
 
-    Errors are accumulated over all samples. Each layer is run by itself on the first 16, and
-    quantized alone on the first 4.
+    Errors are accumulated over all samples. Each layer is run by itself on the first 8, and
+    quantized alone on the first 2.
 
     Args:
         plan: A plan with scales.
@@ -137,19 +137,10 @@ def model_errors(
     both = SideBySide(plan, (*own, *outputs), threads=threads, integers=False)
     points = {point.end: point for point in quantization_points(plan)}
 
-    def begin() -> list[_Sums]:
-        return [_Sums(place, points.get(place.end) if place.end else None) for place in both.places]
+    def begin(place: ComparedPoint) -> _Sums:
+        return _Sums(place, points.get(place.end) if place.end else None)
 
-    def sums(pairs: Pairs) -> list[_Sums]:
-        found = begin()
-        for each, pair in zip(found, pairs, strict=True):
-            each.add(*pair)
-        return found
-
-    total = begin()
-    for of_batch in both.run(samples, most, sums):
-        for each, more in zip(total, of_batch, strict=True):
-            each.join(more)
+    total = both.summed(samples, most, begin)
     of_place = dict(zip(both.places, total, strict=True))
     biases = _bias_errors(plan)
     layers = tuple(

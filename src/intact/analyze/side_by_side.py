@@ -7,7 +7,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from typing import Any, Protocol, TypeAlias, TypeVar
+from typing import Any, Protocol, Self, TypeAlias, TypeVar
 
 import numpy.typing as npt
 import onnx_ir as ir
@@ -27,9 +27,20 @@ _BATCH = 8
 _MOST_WORKERS = 4
 
 Array: TypeAlias = npt.NDArray[Any]
-Pairs: TypeAlias = Sequence[tuple[Array, Array]]
-Sums = TypeVar("Sums")
 _Arrays: TypeAlias = Mapping["ComparedPoint", Array]
+
+
+class Accumulator(Protocol):
+    """What is summed of a tensor in both models."""
+
+    def add(self, reference: Array, actual: Array, /) -> None:
+        """Add some samples of both."""
+
+    def join(self, more: Self, /) -> None:
+        """Add what was summed of other samples."""
+
+
+Sums = TypeVar("Sums", bound=Accumulator)
 
 
 @dataclass(frozen=True)
@@ -86,29 +97,47 @@ class SideBySide:
             model_of_outputs(plan.graph, self._tensors), threads=float_threads
         )
 
-    def run(self, samples: Samples, most: int, sums: Callable[[Pairs], Sums]) -> Iterator[Sums]:
-        """Yield what is summed of each batch, in order.
+    def summed(
+        self, samples: Samples, most: int, begin: Callable[[ComparedPoint], Sums]
+    ) -> list[Sums]:
+        """Sum the float and the quantized tensor of each place.
 
         Args:
             samples: The data.
             most: Maximum number of samples.
-            sums: Called in several threads with the float and the quantized tensor of each place.
+            begin: Makes the empty sums of a place; called in several threads.
+
+        Returns:
+            The sums, in the order of the places.
 
         Raises:
             DataError: A sample does not fit the model.
         """
+        total = [begin(place) for place in self.places]
+        for of_batch in self._batches(samples, most, begin):
+            for each, more in zip(total, of_batch, strict=True):
+                each.join(more)
+        return total
 
-        def compare(feeds: Feeds, count: int) -> Sums:
+    def _batches(
+        self, samples: Samples, most: int, begin: Callable[[ComparedPoint], Sums]
+    ) -> Iterator[list[Sums]]:
+        """Yield what is summed of each batch, in order."""
+
+        def compare(feeds: Feeds, count: int) -> list[Sums]:
             names = self._tensors
             arrays = run_session(self._session, feeds, names) if names else []
             wanted = real_samples(dict(zip(names, arrays, strict=True)), size, count)
             found = real_samples(self._quantized.run(feeds), size, count)
-            return sums([(wanted[place.tensor], found[place]) for place in self.places])
+            sums = [begin(place) for place in self.places]
+            for each, place in zip(sums, self.places, strict=True):
+                each.add(wanted[place.tensor], found[place])
+            return sums
 
         limit = most if samples.limit is None else min(most, samples.limit)
         limited = replace(samples, limit=limit)
         size = limited.batch_size(min(_BATCH, limit))
-        begun: deque[Future[Sums]] = deque()
+        begun: deque[Future[list[Sums]]] = deque()
         with ThreadPoolExecutor(self._workers) as pool:
             for feeds, count in limited.batches(size):
                 own = {name: array.copy() for name, array in feeds.items()}

@@ -9,7 +9,7 @@ import numpy as np
 import onnx_ir as ir
 
 from intact.analyze.side_by_side import Array, ComparedPoint
-from intact.engines.quantizer_nodes import add_quantizer
+from intact.calibrate.observe.observer import model_of_outputs
 from intact.engines.session import Feeds, make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.graph.edit import Editor
@@ -52,44 +52,28 @@ class TeacherForced:
         inputs = {str(value.name) for value in plan.graph.inputs}
         wanted = [*self._sources.values(), *(each.tensor for each in self.places)]
         self._floats = [name for name in dict.fromkeys(wanted) if name not in inputs]
-        self._parameters: Feeds = {}
-        self._quantized: dict[TensorEnd, str] = {}
-        self._session = make_session(
-            self._beside(Editor(plan.graph.model)), threads=1, fuses_quantizers=False
-        )
-
-    def _beside(self, editor: Editor) -> ir.Model:
-        """Add the quantizers beside the float model: nothing in it reads them."""
-        outputs = [editor.value(name) for name in self._floats]
-        for end, point in self._simulator.points.items():
-            value = editor.value(self._sources[end])
-            result, names = add_quantizer(editor, value, point.config, f"beside/{end}")
-            self._parameters |= names.feeds(point.config)
-            self._quantized[end] = str(result.name)
-            outputs.append(result)
-        editor.model.graph.outputs[:] = outputs
-        return editor.finish()
+        self._session = make_session(model_of_outputs(plan.graph, self._floats), threads=1)
 
     def run(self, feeds: Feeds) -> list[OwnResult]:
         """Run one batch, and return the result of each place."""
-        names = [*self._floats, *self._quantized.values()]
-        arrays = run_session(self._session, {**feeds, **self._parameters}, names)
-        known = {**feeds, **dict(zip(names, arrays, strict=True))}
-        quantized = self._taught(feeds, known, self._quantized)
-        ends = frozenset(self._simulator.points)
-        weights = self._taught(feeds, known, self._sources, disabled=ends)
+        arrays = run_session(self._session, feeds, self._floats) if self._floats else []
+        known = {**feeds, **dict(zip(self._floats, arrays, strict=True))}
+        floats = {end: known[source] for end, source in self._sources.items()}
+        points = self._simulator.points
+        codes = {end: points[end].config.fake_quantize(each) for end, each in floats.items()}
+        quantized = self._taught(feeds, codes)
+        weights = self._taught(feeds, floats, disabled=frozenset(points))
         references = (known[place.tensor] for place in self.places)
         return list(map(OwnResult, references, weights, quantized))
 
     def _taught(
         self,
         feeds: Feeds,
-        known: Feeds,
-        sources: dict[TensorEnd, str],
+        activations: dict[TensorEnd, Array],
         disabled: frozenset[TensorEnd] = frozenset(),
     ) -> list[Array]:
         simulator = self._simulator
-        given = {name: known[sources[end]] for end, name in simulator.teacher_inputs.items()}
+        given = {name: activations[end] for end, name in simulator.teacher_inputs.items()}
         observed = [place.end for place in self.places if place.end is not None]
         outputs, found = simulator.run({**feeds, **given}, observed, disabled=disabled)
         return [

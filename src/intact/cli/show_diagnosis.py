@@ -6,6 +6,7 @@ from intact.analyze.diagnose.diagnosis import Diagnosis
 from intact.analyze.diagnose.findings import CAUSES, Finding
 from intact.cli.phases import with_phases
 from intact.cli.printing import escape, print_json, say
+from intact.cli.show_layers import model_errors
 
 
 def diagnosis(found: Diagnosis, *, as_json: bool) -> None:
@@ -22,6 +23,8 @@ def diagnosis(found: Diagnosis, *, as_json: bool) -> None:
         say("nothing wrong was found")
     for number, finding in enumerate(found.findings, 1):
         _finding(number, finding)
+    if found.errors is not None and found.errors.layers:
+        model_errors(found.errors)
 
 
 def _finding(number: int, finding: Finding) -> None:

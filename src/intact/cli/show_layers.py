@@ -5,7 +5,11 @@ from __future__ import annotations
 import math
 
 from intact.analyze.errors import GraphStatistic, QuantLoss, TensorMoments
-from intact.cli.printing import console, escape, new_table, print_json
+from intact.analyze.layers import LayerErrors, ModelErrors
+from intact.cli.printing import console, escape, new_table, print_json, say
+
+_SHOWN = 10
+"""Layers that are listed: those that cost the outputs most."""
 
 
 def layers(found: QuantLoss | GraphStatistic, *, as_json: bool) -> None:
@@ -59,3 +63,34 @@ def _pairs(before: TensorMoments, after: TensorMoments) -> list[str]:
 
 def _decibels(decibels: float) -> str:
     return "identical" if decibels == math.inf else f"{decibels:.1f}"
+
+
+def model_errors(errors: ModelErrors) -> None:
+    """Print the layers that cost the outputs most, each error as signal to noise in dB."""
+    ranked = sorted(errors.layers, key=_cost)
+    count, shown = len(ranked), ranked[:_SHOWN]
+    which = f"the {len(shown)} of {count} layers that cost most" if count > _SHOWN else "layers"
+    numbers = ("alone", "by itself", "weights", "activations", "bias", "accumulated")
+    table = new_table(f"{which}; signal to noise, dB", ("layer", "op"), numbers=numbers)
+    for layer in shown:
+        figures = (layer.alone, layer.own, layer.weights, layer.activations, layer.bias)
+        row = ("-" if each is None else _decibels(each) for each in figures)
+        accumulated = _decibels(layer.accumulated.sqnr_db)
+        table.add_row(escape(layer.name), layer.op_type, *row, accumulated)
+    console().print(table)
+    say(
+        "alone: of the outputs, where only this layer is quantized; by itself: of its result, on "
+        "the float model's inputs; accumulated: of its result in the quantized model"
+    )
+    for output in errors.outputs:
+        if output.agreement is not None:
+            say(
+                f"output {escape(output.name)}: {output.agreement:.1f} % of {errors.samples} "
+                "decisions agree with the float model's"
+            )
+
+
+def _cost(layer: LayerErrors) -> tuple[bool, float]:
+    """Sort layers by what they cost; those that no output depends on, and NaN, at the end."""
+    alone = layer.alone
+    return alone is None or math.isnan(alone), alone or 0.0

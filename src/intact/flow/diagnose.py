@@ -41,6 +41,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         samples,
         preprocess=preprocess,
         is_drawn=options.data is None,
+        layers=options.layers,
         threads=options.threads,
     )
     found_here = [_calibrated_on(each, options.data) for each in found.findings]

@@ -109,6 +109,13 @@ class DiagnoseOptions(LabelOptions, ComparisonOptions):
         "and the gain is shown.",
         flag="--try",
     )
+    layers: bool = option(
+        Flag(),
+        True,
+        "Measure the errors of each layer: accumulated, by itself, and what it alone costs the "
+        "outputs.",
+        flag="--layers/--no-layers",
+    )
 
 
 class DiagnoseCommand(TerminalOptions, DiagnoseOptions):
@@ -119,6 +126,7 @@ class DiagnoseCommand(TerminalOptions, DiagnoseOptions):
         "labels",
         "samples",
         "seconds",
+        "layers",
         "as_json",
     )
 

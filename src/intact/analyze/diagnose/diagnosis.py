@@ -16,6 +16,7 @@ from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.preprocessing import preprocessing_findings
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
 from intact.analyze.diagnose.weights import OF_WEIGHTS
+from intact.analyze.layers import ModelErrors, model_errors
 from intact.calibrate.choice import Errors, FloatRuns
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
@@ -45,12 +46,14 @@ class Diagnosis(msgspec.Struct, frozen=True):
         decibels: Signal to quantization noise of each output on some samples, dB.
         samples: Number of those samples.
         is_drawn: Whether inputs were drawn from what calibration saw, as no data were given.
+        errors: Of the outputs and of each layer; None where they were not asked for.
     """
 
     findings: tuple[Finding, ...]
     decibels: dict[str, float]
     samples: int
     is_drawn: bool = False
+    errors: ModelErrors | None = None
 
     def __repr__(self) -> str:
         """Name the causes."""
@@ -64,6 +67,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
             "drawn": self.is_drawn,
             "sqnr_db": self.decibels,
             "findings": [each.to_json() for each in self.findings],
+            "errors": None if self.errors is None else self.errors.to_json(),
         }
 
 
@@ -74,6 +78,7 @@ def diagnose_plan(
     *,
     preprocess: Preprocess,
     is_drawn: bool = False,
+    layers: bool = True,
     threads: int = 0,
 ) -> Diagnosis:
     """Find out what is wrong with a plan, its samples or its calibration.
@@ -85,6 +90,7 @@ def diagnose_plan(
             calibration, and are not asked.
         preprocess: The steps that are applied to them.
         is_drawn: Whether they were drawn.
+        layers: Measure the errors of each layer too.
         threads: Of the runtime; 0 takes all cores.
 
     Raises:
@@ -106,7 +112,8 @@ def diagnose_plan(
             seen = statistics if is_drawn else None
             findings += _causes(plan, runs, simulator, errors, seen)
     findings.sort(key=lambda each: -each.severity)
-    return Diagnosis(tuple(findings), decibels, len(runs), is_drawn)
+    of_layers = model_errors(plan, samples, threads=threads) if layers else None
+    return Diagnosis(tuple(findings), decibels, len(runs), is_drawn, of_layers)
 
 
 def plan_findings(plan: QuantizedGraph, runs: FloatRuns) -> list[Finding]:

@@ -1,0 +1,146 @@
+"""Errors of layers three ways, against numpy on a net of two layers."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import numpy as np
+import onnx
+import pytest
+
+from intact.analyze import quant_loss
+from intact.analyze.layers import LayerErrors, model_errors
+from intact.data.sources import open_samples
+from intact.engines.simulate import Simulator
+from intact.numerics.metrics import sqnr_db
+from intact.plan import QuantizedGraph, quantization_points
+from tests.models import MODELS, ModelBuilder, random_inputs, residual_net
+from tests.plans import Arrays, calibrated
+
+COUNT = 2
+"""Samples that every one of the three ways runs."""
+
+
+def two_layers() -> onnx.ModelProto:
+    """Logits of ``relu(x @ w1 + b1) @ w2 + b2``."""
+    b = ModelBuilder(seed=3)
+    x = b.input("x", ["batch", 12])
+    hidden = b.node("Gemm", x, b.weight(12, 16, name="w1"), b.weight(16, name="b1"), name="first")
+    active = b.node("Relu", hidden, name="relu")
+    logits = b.node(
+        "Gemm",
+        active,
+        b.weight(16, 5, name="w2"),
+        b.weight(5, name="b2"),
+        name="last",
+        out="logits",
+    )
+    b.output(logits, ["batch", 5])
+    return b.build()
+
+
+def constants(plan: QuantizedGraph) -> tuple[Arrays, Arrays]:
+    """The constants as they are, and as they are stored."""
+    exact: Arrays = {}
+    stored: Arrays = {}
+    for point in quantization_points(plan):
+        if point.is_constant and point.value.const_value is not None:
+            name = str(point.value.name)
+            exact[name] = point.value.const_value.numpy()
+            stored[name] = point.config.dequantize(point.constant_codes())
+    return exact, stored
+
+
+def activations(plan: QuantizedGraph, arrays: Arrays) -> Arrays:
+    """The activations of the float model as they are quantized."""
+    points = {str(p.value.name): p for p in quantization_points(plan) if not p.is_constant}
+    return {
+        name: points[name].config.fake_quantize(array) if name in points else array
+        for name, array in arrays.items()
+    }
+
+
+def layer(found: tuple[LayerErrors, ...], name: str) -> LayerErrors:
+    return next(each for each in found if each.name == name)
+
+
+class TestTwoLayers:
+    def setup_method(self) -> None:
+        self.plan = calibrated(two_layers(), "onnxruntime")
+        self.feeds = random_inputs(two_layers(), batch=COUNT, seed=4)
+        self.samples = open_samples(self.feeds, self.plan.graph)
+        self.found = model_errors(self.plan, self.samples, threads=1)
+        self.exact, self.stored = constants(self.plan)
+        names = {"w1", "b1", "w2", "b2"}
+        assert names <= self.exact.keys()
+        x = self.feeds["x"]
+        active = np.maximum(x @ self.exact["w1"] + self.exact["b1"], 0)
+        self.tensors = {"x": x, self.relu: active, "logits": self.last(active, self.exact)}
+
+    @property
+    def relu(self) -> str:
+        return next(str(n.outputs[0].name) for n in self.plan.graph.nodes if n.op_type == "Relu")
+
+    def last(self, active: np.ndarray, of: Arrays) -> np.ndarray:
+        return np.asarray(active @ of["w2"] + of["b2"])
+
+    def test_each_layer_by_itself(self) -> None:
+        logits = self.found.layers[-1]
+        assert logits.name == "last"
+        read = activations(self.plan, self.tensors)[self.relu]
+        own = activations(self.plan, {logits.tensor: self.last(read, self.stored)})
+        wanted = self.tensors["logits"]
+        assert logits.own == pytest.approx(sqnr_db(wanted, own[logits.tensor]), abs=0.01)
+        by_weights = self.last(self.tensors[self.relu], self.stored)
+        assert logits.weights == pytest.approx(sqnr_db(wanted, by_weights), abs=0.01)
+        channels = [sqnr_db(a, b) for a, b in zip(wanted.T, own[logits.tensor].T, strict=True)]
+        np.testing.assert_allclose(logits.channels, channels, atol=0.01)
+
+    def test_biases_by_what_they_are_stored_as(self) -> None:
+        logits = layer(self.found.layers, "last")
+        lost = np.square(self.stored["b2"].astype(float) - self.exact["b2"]).mean()
+        signal = np.square(self.tensors["logits"].astype(float)).mean()
+        assert logits.bias == pytest.approx(10 * math.log10(signal / lost), abs=0.01)
+
+    def test_the_outputs_where_one_layer_alone_is_quantized(self) -> None:
+        first = self.found.layers[0]
+        read = activations(self.plan, self.tensors)["x"]
+        active = np.maximum(read @ self.stored["w1"] + self.stored["b1"], 0)
+        quantized = activations(self.plan, {self.relu: active})[self.relu]
+        outputs = self.last(quantized, self.exact)
+        assert first.alone == pytest.approx(sqnr_db(self.tensors["logits"], outputs), abs=0.01)
+        last = self.found.layers[-1]
+        assert last.alone == pytest.approx(last.own, abs=0.01)
+
+    def test_accumulated_errors_are_those_of_the_simulation(self) -> None:
+        logits = Simulator(self.plan, threads=1).run(self.feeds)[0]["logits"]
+        (output,) = self.found.outputs
+        wanted = self.tensors["logits"]
+        assert output.error.sqnr_db == pytest.approx(sqnr_db(wanted, logits), abs=0.01)
+        same = wanted.argmax(axis=1) == logits.argmax(axis=1)
+        assert output.agreement == 100 * same.mean()
+
+
+def test_accumulated_errors_are_those_of_quant_loss() -> None:
+    plan = calibrated(residual_net(), "tengine")
+    samples = open_samples(random_inputs(residual_net(), batch=23, seed=4), plan.graph)
+    found = {each.tensor: each.accumulated for each in model_errors(plan, samples).layers}
+    for each in quant_loss(plan, samples).layers:
+        assert found[each.tensor].sqnr_db == pytest.approx(each.sqnr_db, abs=1e-9)
+        assert found[each.tensor].cosine == pytest.approx(each.cosine, abs=1e-12)
+
+
+@pytest.mark.parametrize("name", [name for name in MODELS if name not in ("odd_names", "clutter")])
+def test_every_model(name: str) -> None:
+    model = MODELS[name].build(17)
+    plan = calibrated(model, "tensorrt")
+    data = open_samples(random_inputs(model, batch=5, seed=1), plan.graph)
+    found = model_errors(plan, data, threads=1)
+    assert found.samples == 5
+    known = {str(value.name) for value in plan.graph.values}
+    for each in found.layers:
+        assert each.tensor in known
+        assert each.accumulated.kl is None or each.accumulated.kl >= 0
+    json.dumps(found.to_json(), allow_nan=False)
+    assert found == model_errors(plan, data, threads=2)
