@@ -78,10 +78,18 @@ def sample_count(statistics: Statistics) -> int:
 
 
 class Powers(NamedTuple):
-    """Signal and noise power of one output, float64 ``[samples]``."""
+    """The errors of one output by sample.
+
+    Attributes:
+        signal: Power of the float model's, float64 ``[samples]``.
+        noise: Power of the difference, likewise.
+        agrees: Whether both have the same best class, bool ``[samples]``; empty where the output
+            is not of the form ``[samples, classes]``.
+    """
 
     signal: Doubles
     noise: Doubles
+    agrees: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
 
 
 class Errors(msgspec.Struct, frozen=True):
@@ -101,7 +109,7 @@ class Errors(msgspec.Struct, frozen=True):
         another shape or no finite numbers.
         """
         found = {}
-        for name, (signal, noise) in self.outputs.items():
+        for name, (signal, noise, _) in self.outputs.items():
             power, lost = float(signal.sum()), float(noise.sum())
             if power > 0 and math.isfinite(lost):
                 decibels = 10 * math.log10(power / lost) if lost > 0 else math.inf
@@ -127,7 +135,7 @@ class Errors(msgspec.Struct, frozen=True):
 
         They may where, for some output, what the samples say is less than two standard errors.
         """
-        for name, (_, noise) in self.outputs.items():
+        for name, (_, noise, _) in self.outputs.items():
             theirs = other.outputs[name].noise
             if not np.isfinite(noise.sum() + theirs.sum()):
                 continue
@@ -143,7 +151,7 @@ class Errors(msgspec.Struct, frozen=True):
         Chance is less than a standard error of the sum of the samples' differences: what a single
         sample loses, and others do not regain, is a loss.
         """
-        for name, (_, noise) in self.outputs.items():
+        for name, (_, noise, _) in self.outputs.items():
             theirs = other.outputs[name].noise
             lost, before = float(noise.sum()), float(theirs.sum())
             if not lost > before * _LIMIT:
@@ -201,6 +209,11 @@ class FloatRuns:
         found._begin()
         return found
 
+    def outputs(self) -> list[_Arrays]:
+        """Return what the float model computes for each batch, padding included."""
+        self._begin()
+        return [each.result() for each in self._outputs[: len(self._batches)]]
+
     def _begin(self) -> None:
         missing = self._batches[len(self._outputs) :]
         self._outputs += [self._pool.submit(self._run, feeds) for feeds, _ in missing]
@@ -231,7 +244,7 @@ class FloatRuns:
         )
         return Errors(
             {
-                name: Powers(*_powers(reference, found[name], count))
+                name: _powers(reference, found[name], count)
                 for name, reference in wanted.items()
                 if reference.dtype.kind == "f" and name in found and name in self._compared
             }
@@ -242,22 +255,30 @@ class FloatRuns:
         return dict(zip(self._names, arrays, strict=True))
 
 
-def _powers(
-    reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int
-) -> tuple[Doubles, Doubles]:
-    """Return the signal and noise power of each sample, or of all where they have no axis.
+def _powers(reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int) -> Powers:
+    """Return the errors of each sample, or of all where they have no axis.
 
     Where the reference is not finite, as masks are not, nothing is compared.
     """
     rows = count if reference.ndim and len(reference) == count else 1
     if reference.shape != actual.shape:
-        return np.zeros(rows), np.full(rows, np.inf)
+        return Powers(np.zeros(rows), np.full(rows, np.inf), np.zeros(0, np.bool_))
     finite = np.isfinite(reference)
     with np.errstate(invalid="ignore", over="ignore"):
         signal = np.where(finite, reference, 0).astype(np.float64).reshape(rows, -1)
         noise = np.where(finite, actual, 0).astype(np.float64).reshape(rows, -1) - signal
         powers = np.square(signal).sum(axis=1), np.square(noise).sum(axis=1)
-    return powers[0], np.nan_to_num(powers[1], nan=np.inf, posinf=np.inf)
+    noise_power = np.nan_to_num(powers[1], nan=np.inf, posinf=np.inf)
+    return Powers(powers[0], noise_power, _agree(reference, actual, count))
+
+
+def _agree(
+    reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int
+) -> npt.NDArray[np.bool_]:
+    """Tell of which samples both have the same best class; empty where there are no classes."""
+    if reference.ndim != 2 or len(reference) != count or reference.shape[1] < 2:
+        return np.zeros(0, np.bool_)
+    return np.asarray(reference.argmax(axis=1) == actual.argmax(axis=1))
 
 
 class Choice(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from intact.targets import Target
 
 _SHOWN_FILES = 5
+_SHOWN_FINDINGS = 3
 
 
 def results(
@@ -120,6 +121,7 @@ def json_of(found: Result) -> dict[str, object]:
         "notes": [msgspec.to_builtins(note) for note in found.plan.notes],
         "improvements": show_improvements.json_of(found),
         "loss": msgspec.to_builtins(found.loss),
+        "findings": [each.to_json() for each in found.findings],
     }
 
 
@@ -211,19 +213,37 @@ def _batch_norms(found: Sequence[BatchNormScale]) -> None:
 
 
 def _loss(found: Result) -> None:
-    """Warn of what is lost, with the command that regains it."""
-    if found.loss is None:
+    """Warn of what is lost and what is odd, with the command that regains it."""
+    if found.loss is None and not found.findings:
         return
-    say(f"[yellow]warning[/] {escape(str(found.loss))}")
-    if found.loss.cause:
+    _findings(found)
+    if found.loss is not None:
+        say(f"[yellow]warning[/] {escape(str(found.loss))}")
+    if found.loss is not None and found.loss.cause:
         say(f"[yellow]warning[/] {found.loss.cause}: {escape(found.loss.evidence)}")
-    if found.loss.keep_float:
+    if found.loss is not None and found.loss.keep_float:
         flags = (f"--keep-float={name}" for name in found.loss.keep_float)
         again = shlex.join(["intact", *sys.argv[1:], *flags])
         say(f"[yellow]warning[/] {escape(f'{found.loss.gain}: {again}')}")
     if found.folder is not None:
         why = shlex.join(["intact", "diagnose", str(found.folder)])
         say(f"[yellow]warning[/] why, and what else may mend it: {escape(why)}")
+
+
+def _findings(found: Result) -> None:
+    """Warn of what is odd, and of what the loss is due to, each with its remedy."""
+    if not found.findings:
+        return
+    from intact.flow.remedies import options_that_made, with_command
+
+    said = "" if found.loss is None else found.loss.cause
+    made_by = options_that_made(found)
+    for each in [each for each in found.findings if each.cause != said][:_SHOWN_FINDINGS]:
+        finding = with_command(each, made_by)
+        place = f" at {escape(finding.node)}" if finding.node else ""
+        say(f"[yellow]warning[/] {finding.cause}{place}: {escape(finding.evidence)}")
+        if finding.remedy:
+            say(f"[yellow]warning[/] {finding.cause}: {escape(finding.remedy)}")
 
 
 def evaluation(found: Evaluation, *, as_json: bool) -> None:

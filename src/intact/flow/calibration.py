@@ -28,6 +28,7 @@ from intact.flow.first_run import draw_sample, run_once
 from intact.flow.improvement import Improver, Scaled
 from intact.flow.loss import Loss, find_loss
 from intact.flow.original import Compared, Original
+from intact.flow.quick_findings import plan_signs, preprocessing_signs
 from intact.flow.refusals import Refusals
 from intact.flow.result import Result
 from intact.flow.samples import open_fed
@@ -43,6 +44,7 @@ from intact.plan.given_scales import ScaleTable
 from intact.recipe.groups import CalibrationOptions
 
 if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
     from intact.recipe.groups import DataSource, ScaleSource
 
 _SMALL = 1 << 26
@@ -198,9 +200,10 @@ class Calibration:
                             compared = self._compared(made.plan.graph, sample)
                         begin(self.options.progress, "measuring the loss")
                         loss = self._loss(job, made)
+                        findings = self._findings(made, observed)
                         made = made._replace(choice=None)  # its sessions have copies of weights
                         results[index] = self._written(job, made, sample, compared)
-                        results[index].loss = loss
+                        results[index].loss, results[index].findings = loss, findings
         return [results[index] for index in sorted(results)]
 
     def _refuse_data(self, jobs: Sequence[Job], data: DataSource | None, *, needed: bool) -> None:
@@ -257,6 +260,17 @@ class Calibration:
             return assign(job.keeping(names, graph), statistics, method, given)
 
         return find_loss(choice, again)
+
+    def _findings(self, scaled: Scaled, observed: _Observed | None) -> tuple[Finding, ...]:
+        """Look for what costs little to find."""
+        if scaled.choice is None or scaled.statistics is None or observed is None:
+            return ()
+        found = plan_signs(scaled.choice, scaled.statistics)
+        if not self.drawn and self.options.mask is None:
+            found += preprocessing_signs(
+                scaled.plan.graph, observed.runs, self.preprocess, threads=self.options.threads
+            )
+        return tuple(sorted(found, key=lambda each: -each.severity))
 
     def _improved(
         self,

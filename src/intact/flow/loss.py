@@ -14,16 +14,21 @@ from typing import TYPE_CHECKING
 import msgspec
 import onnx_ir as ir
 
-from intact.calibrate.choice import MOST_DB, Choice, FloatRuns
+from intact.calibrate.choice import MOST_DB, Choice, FloatRuns, Powers
 from intact.engines.simulate import Simulator
 from intact.errors import IntactError
 from intact.plan import QuantizedGraph, QuantPoint
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.analyze.diagnose.quantizers import Noise
 
 LEAST_DB = 15.0
 """Signal to noise below which an output is said to be lost: 8 bits usually give 20 to 40 dB."""
+_AGREEING = 0.95
+"""Share of the decisions that a good result has in common with the float model."""
+_CHANCE = 0.01
+"""Probability of so few common decisions by chance, below which they are said to be too few."""
 _GROUPS = 32
 """Groups of quantizers that are switched on at most."""
 _DIAGNOSED = 8
@@ -44,6 +49,8 @@ class Loss(msgspec.Struct, frozen=True):
         output: The output of the model that loses most.
         decibels: Its signal to quantization noise.
         samples: Number of samples.
+        agreeing: For how many of them it has the float model's best class; None where it is not
+            one of classes.
         node: Where most of it is lost: the node whose result is quantized; "" if in weights alone.
         op_type: Its operator.
         keep_float: Nodes to keep in float; empty where that does not help.
@@ -55,6 +62,7 @@ class Loss(msgspec.Struct, frozen=True):
     output: str
     decibels: float
     samples: int
+    agreeing: int | None = None
     node: str = ""
     op_type: str = ""
     keep_float: tuple[str, ...] = ()
@@ -65,9 +73,10 @@ class Loss(msgspec.Struct, frozen=True):
     def __str__(self) -> str:
         """Say what is lost, and where."""
         place = f"; most is lost at {self.node!r} ({self.op_type})" if self.node else ""
+        agreeing = "" if self.agreeing is None else f", {self.agreeing} with the same best class"
         return (
             f"output {self.output!r} has {self.decibels:.1f} dB of signal to quantization noise "
-            f"on {self.samples} sample(s){place}"
+            f"on {self.samples} sample(s){agreeing}{place}"
         )
 
     @property
@@ -90,14 +99,18 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
         planner: Makes plans to compare with.
 
     Returns:
-        None if no output has less than 15 dB.
+        None if no output has less than 15 dB, or too few decisions in common with the float
+        model's: so few that they would be by chance in one case of a hundred, if 95 % were.
     """
-    decibels = choice.errors.decibels
-    output = min(decibels, key=lambda name: decibels[name], default="")
-    if not output or decibels[output] >= LEAST_DB:
+    decibels, errors = choice.errors.decibels, choice.errors.outputs
+    lost = [name for name in decibels if decibels[name] < LEAST_DB or _disagrees(errors[name])]
+    output = min(lost, key=lambda name: decibels[name], default="")
+    if not output:
         return None
     runs = choice.runs
-    found = Loss(output, decibels[output], len(runs))
+    agrees = errors[output].agrees
+    agreeing = int(agrees.sum()) if len(agrees) else None
+    found = Loss(output, decibels[output], len(runs), agreeing)
     cause = _first_cause(choice.plan, runs.first(_DIAGNOSED))
     if cause is not None:
         found = msgspec.structs.replace(found, cause=cause.cause, evidence=cause.evidence)
@@ -117,6 +130,15 @@ def find_loss(choice: Choice, planner: Planner) -> Loss | None:
     return best
 
 
+def _disagrees(powers: Powers) -> bool:
+    """Tell whether fewer than 95 % of the decisions agree, by more than chance."""
+    count, same = len(powers.agrees), int(powers.agrees.sum())
+    at_most = (
+        math.comb(count, k) * _AGREEING**k * (1 - _AGREEING) ** (count - k) for k in range(same + 1)
+    )
+    return count > 0 and sum(at_most) < _CHANCE
+
+
 def _first_cause(plan: QuantizedGraph, runs: FloatRuns) -> Finding | None:
     """Return what costs the outputs most; None where nothing stands out."""
     from intact.analyze.diagnose.diagnosis import plan_findings  # with much else
@@ -124,43 +146,29 @@ def _first_cause(plan: QuantizedGraph, runs: FloatRuns) -> Finding | None:
     return next(iter(plan_findings(plan, runs)), None)
 
 
-class _Group(msgspec.Struct, frozen=True):
-    """Quantizers that follow each other.
+def _by_noise(choice: Choice, runs: FloatRuns, output: str) -> list[Noise]:
+    """Return the groups of quantizers that cause noise, the worst first.
 
-    Attributes:
-        points: Where they are, that of the largest noise first where they were tried alone.
-        noise: The noise power of an output that they alone cause, relative to its signal.
+    The quantizers of the first group are in this order too.
     """
+    from intact.analyze.diagnose.quantizers import noise_alone, noise_of  # with much else
 
-    points: tuple[QuantPoint, ...]
-    noise: float
-
-
-def _by_noise(choice: Choice, runs: FloatRuns, output: str) -> list[_Group]:
-    """Return the groups of quantizers that cause noise, the worst first."""
     simulator = Simulator(choice.plan, threads=1, switched=True)
-    points = list(simulator.points.values())
-    size = -(-len(points) // _GROUPS) or 1
-    parts = [points[at : at + size] for at in range(0, len(points), size)]
-    ends = frozenset(simulator.points)
+    _, groups = noise_alone(simulator, runs, output, groups=_GROUPS)
+    groups = sorted((g for g in groups if g.power > 0), key=lambda g: -g.power)
+    if groups and len(groups[0].points) > 1:
 
-    def noise(enabled: Sequence[QuantPoint]) -> float:
-        off = ends - {point.end for point in enabled}
-        (found,) = runs.errors(lambda feeds: simulator.run(feeds, disabled=off)[0])
-        return float(found.outputs[output].noise.sum())
+        def cost(point: QuantPoint) -> float:
+            return noise_of(simulator, runs, output, [point])
 
-    weights = noise(())
-    groups = [_Group(tuple(part), max(noise(part) - weights, 0.0)) for part in parts]
-    groups = sorted((g for g in groups if g.noise > 0), key=lambda g: -g.noise)
-    if groups and size > 1:
-        ranked = sorted(groups[0].points, key=lambda point: -noise([point]))
-        groups[0] = _Group(tuple(ranked), groups[0].noise)
+        ranked = tuple(sorted(groups[0].points, key=cost, reverse=True))
+        groups[0] = msgspec.structs.replace(groups[0], points=ranked)
     return groups
 
 
-def _sets(groups: Sequence[_Group], around: _Neighbours) -> Iterator[tuple[str, ...]]:
+def _sets(groups: Sequence[Noise], around: _Neighbours) -> Iterator[tuple[str, ...]]:
     """Yield sets of nodes that are responsible for larger and larger shares of the noise."""
-    total = sum(group.noise for group in groups)
+    total = sum(group.power for group in groups)
     before: set[str] = set()
     for share in _SHARES:
         names: set[str] = set()
@@ -168,7 +176,7 @@ def _sets(groups: Sequence[_Group], around: _Neighbours) -> Iterator[tuple[str, 
         for group in groups:
             if done >= share * total:
                 break
-            done += group.noise
+            done += group.power
             names.update(name for point in group.points for name in around.names(point))
         if names > before and len(names) < around.quantized:
             before = names

@@ -49,6 +49,7 @@ _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, 
 _PLAN_HEAD = b'"intact-plan"'
 
 if TYPE_CHECKING:
+    from intact.analyze.diagnose.findings import Finding
     from intact.flow.improvement import Tried
     from intact.improve.trained import Trained
 
@@ -66,6 +67,8 @@ class Result:
         recipe: The options that made it, as TOML; empty where they are not known.
         loss: What calibration found to be lost, where that is much. It is not stored: decibels
             differ a little between machines, and the files do not.
+        findings: What the checks found that every calibration makes, worst first; likewise not
+            stored.
         improvements: What improvement passes did, with seconds, where this result was just made;
             the plan keeps what they gained.
         trained: How training went, where this result was just trained. It is not stored either.
@@ -78,6 +81,7 @@ class Result:
     folder: Path | None = None
     recipe: str = ""
     loss: Loss | None = None
+    findings: tuple[Finding, ...] = ()
     improvements: tuple[Tried, ...] = ()
     trained: Trained | None = None
 

@@ -15,8 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from intact.analyze.diagnose.findings import Finding, Remedy
-from intact.analyze.diagnose.weights import BEST, EQUALIZE, USUAL_BITS, weight_finding
+from intact.analyze.diagnose.weights import BEST, EQUALIZE, UNLIKE, USUAL_BITS, weight_finding
 from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.scales.masked import MASKED_BEYOND
 from intact.calibrate.statistics import Statistics
 from intact.config import QuantPolicy
 from intact.engines.simulate import Simulator
@@ -36,12 +37,10 @@ _USUAL = ("rounding", "clipping")
 """What every quantizer does: above that it is no fault."""
 _MOST = 0.1
 """Part of the values of a joined tensor that its scale cuts off, if it is that of another."""
-_WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": None})
+WIDEN = Remedy(options={"method": "minmax", "method_options": None, "scales": None})
 _NO_TAIL = Remedy(
     options={"method": "percentile", "method_options": {"percentile": 99.99}, "scales": None}
 )
-_UNLIKE = 8.0
-"""How many times as large as half of the channels, or as 99 % of the values, is an outlier."""
 _STEPS = 2.0
 """Steps that a channel has at least, to be more than rounded away."""
 
@@ -86,7 +85,7 @@ def quantizer_findings(
         return []
     output = min(decibels, key=lambda name: decibels[name])
     total = float(found.outputs[output].noise.sum())
-    weights, noises = _alone(simulator, runs, output)
+    weights, noises = noise_alone(simulator, runs, output)
     heard = f"of the noise of output {output!r} ({decibels[output]:.1f} dB)"
     largest = max(noises, key=lambda each: each.power, default=None)
     activations = sum(each.power for each in noises)
@@ -104,20 +103,33 @@ def quantizer_findings(
     return sorted(named, key=lambda each: (each.cause in _USUAL, -each.severity))[:1]
 
 
-def _alone(simulator: Simulator, runs: FloatRuns, output: str) -> tuple[float, list[Noise]]:
-    """Measure what weights cost, and what groups of quantizers cost alone beyond that."""
+def noise_alone(
+    simulator: Simulator, runs: FloatRuns, output: str, *, groups: int = _GROUPS
+) -> tuple[float, list[Noise]]:
+    """Measure what weights cost an output, and what groups of quantizers cost alone beyond that.
+
+    Args:
+        simulator: Switched.
+        runs: The samples.
+        output: The output.
+        groups: Quantizers, or groups that follow each other, at most.
+    """
     points = list(simulator.points.values())
-    size = -(-len(points) // _GROUPS) or 1
+    size = -(-len(points) // groups) or 1
     parts = [tuple(points[at : at + size]) for at in range(0, len(points), size)]
-    ends = frozenset(simulator.points)
+    weights = noise_of(simulator, runs, output, ())
+    return weights, [
+        Noise(part, max(noise_of(simulator, runs, output, part) - weights, 0.0)) for part in parts
+    ]
 
-    def noise(enabled: Sequence[QuantPoint]) -> float:
-        off = ends - {point.end for point in enabled}
-        (errors,) = runs.errors(lambda feeds: simulator.run(feeds, disabled=off)[0])
-        return float(errors.outputs[output].noise.sum())
 
-    weights = noise(())
-    return weights, [Noise(part, max(noise(part) - weights, 0.0)) for part in parts]
+def noise_of(
+    simulator: Simulator, runs: FloatRuns, output: str, enabled: Sequence[QuantPoint]
+) -> float:
+    """Return the noise power of an output, where weights and some activations are quantized."""
+    off = frozenset(simulator.points) - {point.end for point in enabled}
+    (errors,) = runs.errors(lambda feeds: simulator.run(feeds, disabled=off)[0])
+    return float(errors.outputs[output].noise.sum())
 
 
 def _error(point: QuantPoint, tensors: Tensors) -> float:
@@ -160,7 +172,7 @@ class _Seen(msgspec.Struct, frozen=True):
     @staticmethod
     def of(point: QuantPoint, values: npt.NDArray[Any]) -> _Seen:
         """Measure what is needed."""
-        low, high = _range(point)
+        low, high = range_of(point)
         step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
         wide = values.astype(np.float64)
         beyond = np.maximum(low - wide, 0) + np.maximum(wide - high, 0)
@@ -215,7 +227,7 @@ def _powers(seen: _Seen) -> _Named | None:
 
 
 def _mask(seen: _Seen) -> _Named | None:
-    if not seen.softmax or -seen.least <= _UNLIKE * max(abs(seen.most), 1.0):
+    if not seen.softmax or -seen.least <= UNLIKE * max(abs(seen.most), 1.0):
         return None
     producer = seen.point.value.producer()
     nodes = [*([] if producer is None else [str(producer.name)]), seen.softmax]
@@ -239,13 +251,13 @@ def _clipping(seen: _Seen) -> _Named | None:
     why = (
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
     )
-    return "clipping", why, _WIDEN
+    return "clipping", why, WIDEN
 
 
 def _outlier(seen: _Seen) -> _Named | None:
     channels, producer = seen.channels, seen.point.value.producer()
     most, usual = float(channels.max(initial=0)), float(np.median(channels))
-    if len(channels) < 2 or not most > _UNLIKE * usual > 0:
+    if len(channels) < 2 or not most > UNLIKE * usual > 0:
         return None
     if producer is not None and producer.op_type == "Concat":
         why = f"what is joined reaches {most:.4g}, half of its channels {usual:.4g}"
@@ -255,7 +267,7 @@ def _outlier(seen: _Seen) -> _Named | None:
 
 
 def _tail(seen: _Seen) -> _Named | None:
-    if not seen.reach > _UNLIKE * seen.tail > 0:
+    if not seen.reach > UNLIKE * seen.tail > 0:
         return None
     why = f"its range reaches {seen.reach:.4g}, 99 % of its values {seen.tail:.4g}"
     return "heavy_tail", why, _NO_TAIL
@@ -293,7 +305,7 @@ def _channel_sizes(values: npt.NDArray[Any]) -> Doubles:
     return np.asarray(wide.max(axis=tuple(others)))
 
 
-def _range(point: QuantPoint) -> tuple[float, float]:
+def range_of(point: QuantPoint) -> tuple[float, float]:
     """Return the values of the lowest and highest code."""
     config = point.config
     values = config.dequantize(np.array([config.grid.quant_min, config.grid.quant_max]))
@@ -303,12 +315,12 @@ def _range(point: QuantPoint) -> tuple[float, float]:
 def cut_in_calibration(point: QuantPoint, statistics: Statistics) -> float:
     """Return the part of the values that calibration saw beyond the codes of a quantizer.
 
-    One where that is not known.
+    One where that is not known. What may be a mask constant is meant to lie there.
     """
     name = str(point.value.name)
     if name not in statistics.tensors:
         return 1.0
     values = statistics[name].distribution()
-    low, high = _range(point)
-    outside = (values.high < low) | (values.low > high)
+    low, high = range_of(point)
+    outside = ((values.high < low) & (values.high > -MASKED_BEYOND)) | (values.low > high)
     return float(values.count[outside].sum() / max(values.total, 1))

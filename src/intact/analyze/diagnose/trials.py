@@ -12,21 +12,18 @@ import numpy.typing as npt
 
 from intact.analyze.diagnose.answers import information
 from intact.calibrate.observe.observer import model_of_outputs
-from intact.calibrate.remembered import Remembered, remembered
+from intact.calibrate.remembered import FIRST, Remembered, SampleMoments, memories_of
 from intact.data.batching import Batch, padded
 from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.errors import DataError
 from intact.graph import Graph
-from intact.graph.passes.fold_linear import parameters_of
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]
 
 _MOST_BYTES = 1 << 26
 """Of the samples that are kept, as of those that calibration chooses."""
-_MEMORIES = 4
-"""Remembered tensors that are looked at, the first ones: what is wrong at the input is there."""
 _BATCH = 16
 
 
@@ -78,38 +75,17 @@ def _spread(count: int) -> npt.NDArray[np.int64]:
     return np.argsort(np.asarray(reverse), kind="stable")
 
 
-def memories_of(graph: Graph) -> dict[str, Remembered]:
-    """Return what is remembered of tensors, by name, in the order in which they are computed.
-
-    Of BatchNormalizations that were folded, and of those that stand in the graph.
-    """
-    folded = {str(value.name): memory for value, memory in remembered(graph).items()}
-    found: dict[str, Remembered] = {}
-    for node in graph.nodes:
-        norm, data = parameters_of(node), node.inputs[0] if node.inputs else None
-        if norm is not None and data is not None:
-            deviation = np.sqrt(np.maximum(norm.variance.astype(np.float64), 0))
-            memory = Remembered(norm.mean.astype(np.float64), deviation, deviation > 0)
-            found.setdefault(str(data.name), memory)
-        for value in (data, *node.outputs):
-            name = "" if value is None else str(value.name)
-            if name in folded:
-                found.setdefault(name, folded[name])
-    return {name: memory for name, memory in found.items() if memory.live.any()}
-
-
 class Outcome(msgspec.Struct, frozen=True, dict=True):
     """What the float model does with some samples.
 
     Attributes:
         scores: Its first output, ``[samples, classes]``; None where that has no classes.
-        moments: By the place of a remembered tensor: means and mean squares, each
-            ``[samples, channels]``.
+        moments: Of the remembered tensors.
         memories: What is remembered of those tensors.
     """
 
     scores: Floats | None
-    moments: tuple[tuple[Doubles, Doubles], ...]
+    moments: tuple[SampleMoments, ...]
     memories: tuple[Remembered, ...]
 
     @cached_property
@@ -124,11 +100,8 @@ class Outcome(msgspec.Struct, frozen=True, dict=True):
 
     def mismatch(self, part: slice = slice(None)) -> float:
         """Return by how much the remembered tensors are off, the mean of `Remembered.mismatch`."""
-        found = []
-        for (means, squares), memory in zip(self.moments, self.memories, strict=True):
-            mean = means[part].mean(axis=0)
-            found.append(memory.mismatch(mean, squares[part].mean(axis=0) - mean**2))
-        return float(np.mean(found))
+        pairs = zip(self.moments, self.memories, strict=True)
+        return float(np.mean([moments.mismatch(memory, part) for moments, memory in pairs]))
 
 
 class Trials:
@@ -144,7 +117,7 @@ class Trials:
         self._kept, self._size = kept, size
         memories = memories_of(graph)
         output = str(graph.outputs[0].name)
-        known = [name for name in memories if name != output][:_MEMORIES]
+        known = [name for name in memories if name != output][:FIRST]
         self.memories = tuple(memories[name] for name in known)
         self.names = tuple(known)
         inputs = {str(value.name) for value in graph.inputs}
@@ -165,7 +138,7 @@ class Trials:
         """
         inputs = {**self._kept.inputs, **(changed or {})}
         scores: list[Floats] = []
-        moments: list[list[tuple[Doubles, Doubles]]] = [[] for _ in self.names]
+        moments: list[list[SampleMoments]] = [[] for _ in self.names]
         for feed, real in self._batches(inputs, min(count, self._kept.count)):
             ran = run_session(self._session, feed, self._outputs)
             found = {**feed, **dict(zip(self._outputs, ran, strict=True))}
@@ -173,11 +146,8 @@ class Trials:
             if first.ndim == 2 and first.shape[0] == self._size and first.shape[1] > 1:
                 scores.append(first[:real])
             for place, tensor in zip(moments, tensors, strict=True):
-                place.append(_moments(tensor, real))
-        joined = tuple(
-            (np.concatenate([m for m, _ in each]), np.concatenate([s for _, s in each]))
-            for each in moments
-        )
+                place.append(SampleMoments.of(tensor, real))
+        joined = tuple(map(SampleMoments.joined, moments))
         whole = np.concatenate(scores) if scores else None
         is_finite = whole is not None and bool(np.isfinite(whole).all())
         return Outcome(whole if is_finite else None, joined, self.memories)
@@ -187,10 +157,3 @@ class Trials:
             real = min(self._size, count - start)
             rows = {name: array[start : start + real] for name, array in inputs.items()}
             yield {name: padded(array, self._size) for name, array in rows.items()}, real
-
-
-def _moments(tensor: npt.NDArray[Any], real: int) -> tuple[Doubles, Doubles]:
-    """Return the means and mean squares of each sample's channels, along axis 1."""
-    wide = tensor[:real].astype(np.float64)
-    wide = wide.reshape(*wide.shape[:2], -1)
-    return wide.mean(axis=2), (wide**2).mean(axis=2)

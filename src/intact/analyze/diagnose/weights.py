@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import NamedTuple
+
 import numpy as np
 import numpy.typing as npt
 
@@ -16,10 +19,22 @@ OF_WEIGHTS = frozenset(["per_tensor_weights", "bias_overflow"])
 """Causes that lie in weights alone: what BatchNormalizations do to activations is not them."""
 _FOLLOWS = (QuantState.PASSIVE, QuantState.PASSIVE_BAKED)
 """States of biases: their scale follows from those of input and weight."""
-_UNLIKE = 8.0
-"""How many times as large as the middle channel the largest one is, to be unlike it."""
+UNLIKE = 8.0
+"""How many times as large as the middle channel, or as 99 % of the values, is an outlier."""
 _ROOM = 2.0
 """How many times as wide as its weights need a scale is, if it makes room for the bias."""
+
+
+class _Named(NamedTuple):
+    """What a check found: a cause, its figures, its remedy, and the weight if it is one."""
+
+    cause: str
+    why: str
+    remedy: Remedy
+    point: QuantPoint | None = None
+
+
+_Points = Sequence[QuantPoint]
 
 
 def weight_finding(plan: QuantizedGraph, part: float, heard: str) -> Finding:
@@ -30,52 +45,96 @@ def weight_finding(plan: QuantizedGraph, part: float, heard: str) -> Finding:
         part: The part of the noise that they make, 0 to 1.
         heard: Whose noise, for the evidence.
     """
-    points = [
+    points = _weight_points(plan)
+    named = next(found for check in _CHECKS if (found := check(points)) is not None)
+    return _finding(named, f"rounding weights makes {100 * part:.0f} % {heard}; ", part)
+
+
+def bias_finding(plan: QuantizedGraph) -> Finding | None:
+    """Find weights that give up half of their codes or more to make room for a bias.
+
+    The severity is the part of the weights that do.
+    """
+    points = _weight_points(plan)
+    named = _bias(points)
+    if named is None:
+        return None
+    return _finding(named, "", sum(_room(point) > _ROOM for point in points) / len(points))
+
+
+def _finding(named: _Named, heard: str, part: float) -> Finding:
+    node, tensor = "", ""
+    if named.point is not None:
+        node, tensor = named.point.end.node, _name(named.point)
+    evidence = (heard + named.why).removesuffix("; ")
+    return Finding(named.cause, evidence, part, node=node, tensor=tensor, remedies=(named.remedy,))
+
+
+def _weight_points(plan: QuantizedGraph) -> list[QuantPoint]:
+    return [
         point
         for point in quantization_points(plan)
         if point.is_constant and point.config.state not in _FOLLOWS
     ]
-    evidence = f"rounding weights makes {100 * part:.0f} % {heard}"
-    if any(point.config.policy & QuantPolicy.POWER_OF_2 for point in points):
-        return Finding("power_of_two", evidence, part, remedies=(BEST,))
+
+
+def _powers(points: _Points) -> _Named | None:
+    if not any(point.config.policy & QuantPolicy.POWER_OF_2 for point in points):
+        return None
+    return _Named("power_of_two", "", BEST)
+
+
+def _bias(points: _Points) -> _Named | None:
     wide = max(points, key=_room, default=None)
-    if wide is not None and _room(wide) > _ROOM:
-        evidence += (
-            f"; the scale of {_name(wide)!r} is {_room(wide):.3g} times what it needs, to make "
-            "room for its bias"
-        )
-        given = [point.end.node for point in points if _room(point) > _ROOM]
-        if 2 * len(given) < len(points):
-            keep = Remedy(options={"keep_float": given})
-        else:  # not much would be left
-            keep = Remedy(text="quantize for a target whose biases have more bits")
-        return _at("bias_overflow", evidence, part, wide, keep)
+    if wide is None or _room(wide) <= _ROOM:
+        return None
+    why = (
+        f"the scale of {_name(wide)!r} is {_room(wide):.3g} times what it needs, to make room for "
+        "its bias"
+    )
+    given = [point.end.node for point in points if _room(point) > _ROOM]
+    if 2 * len(given) < len(points):
+        keep = Remedy(options={"keep_float": given})
+    else:  # not much would be left
+        keep = Remedy(text="quantize for a target whose biases have more bits")
+    return _Named("bias_overflow", why, keep, wide)
+
+
+def _per_tensor(points: _Points) -> _Named | None:
     unlike = max(points, key=_unlikeness, default=None)
-    if unlike is not None and _unlikeness(unlike) > _UNLIKE:
-        evidence += (
-            f"; the largest channel of {_name(unlike)!r} is {_unlikeness(unlike):.3g} times the "
-            "middle one, and they share a scale"
-        )
-        advice = Remedy(text="quantize for a target with a weight scale for each channel")
-        return _at("per_tensor_weights", evidence, part, unlike, advice)
+    if unlike is None or _unlikeness(unlike) <= UNLIKE:
+        return None
+    why = (
+        f"the largest channel of {_name(unlike)!r} is {_unlikeness(unlike):.3g} times the middle "
+        "one, and they share a scale"
+    )
+    advice = Remedy(text="quantize for a target with a weight scale for each channel")
+    return _Named("per_tensor_weights", why, advice, unlike)
+
+
+def _starved(points: _Points) -> _Named | None:
     fed = max(points, key=_starvation, default=None)
-    if fed is not None and _starvation(fed) > _UNLIKE:
-        evidence += (
-            f"; some input channels of {_name(fed)!r} are so small that their weights are "
-            f"{_starvation(fed):.3g} times those of the middle one"
-        )
-        return _at("dead_channel", evidence, part, fed, EQUALIZE)
-    if not points:  # a plan without weights, asked for nevertheless
-        return Finding("rounding", evidence, part, remedies=(BEST,))
-    few = min(points, key=lambda point: point.config.bits)
-    evidence += f"; those of {few.end.node!r} have {few.config.bits} bits"
+    if fed is None or _starvation(fed) <= UNLIKE:
+        return None
+    why = (
+        f"some input channels of {_name(fed)!r} are so small that their weights are "
+        f"{_starvation(fed):.3g} times those of the middle one"
+    )
+    return _Named("dead_channel", why, EQUALIZE, fed)
+
+
+def _rounding(points: _Points) -> _Named | None:
+    few = min(points, key=lambda point: point.config.bits, default=None)
+    if few is None:  # a plan without weights, asked for nevertheless
+        return _Named("rounding", "", BEST)
+    bits = few.config.bits
     wider = Remedy(options={"weight_bits": USUAL_BITS, "bits": None})
-    return _at("rounding", evidence, part, few, wider if few.config.bits < USUAL_BITS else BEST)
+    remedy = wider if bits < USUAL_BITS else BEST
+    return _Named("rounding", f"those of {few.end.node!r} have {bits} bits", remedy, few)
 
 
-def _at(cause: str, evidence: str, part: float, point: QuantPoint, remedy: Remedy) -> Finding:
-    node = point.end.node
-    return Finding(cause, evidence, part, node=node, tensor=_name(point), remedies=(remedy,))
+_CHECKS = (_powers, _bias, _per_tensor, _starved, _rounding)
+"""What weights may suffer from; the first that fits is named, special causes first."""
 
 
 def _name(point: QuantPoint) -> str:

@@ -1,0 +1,53 @@
+"""Findings that need no run of the model: from a plan and the statistics of its calibration."""
+
+from __future__ import annotations
+
+from intact.analyze.diagnose.batch_norms import batch_norm_findings
+from intact.analyze.diagnose.findings import Finding
+from intact.analyze.diagnose.quantizers import WIDEN, cut_in_calibration, range_of
+from intact.analyze.diagnose.weights import bias_finding
+from intact.calibrate.statistics import Statistics
+from intact.plan import QuantizedGraph, quantization_points
+
+_CUT = 0.05
+"""Part of the values beyond the codes that no method gives up for finer steps."""
+
+
+def static_findings(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
+    """Find clipped tensors, biases that their weights make room for, and odd BatchNormalizations.
+
+    Args:
+        plan: A plan with scales.
+        statistics: What calibration saw.
+
+    Returns:
+        Worst first, by a severity that is a share of values or of noise and not of the loss.
+    """
+    found = [*_clipped(plan, statistics), *_biases(plan), *batch_norm_findings(plan)]
+    return sorted(found, key=lambda each: -each.severity)
+
+
+def _clipped(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
+    """Find the tensor of which most is clipped."""
+    shares = {
+        point.end: (cut_in_calibration(point, statistics), point)
+        for point in quantization_points(plan)
+        if not point.is_constant
+        and not point.is_passed_on
+        and str(point.value.name) in statistics.tensors
+    }
+    share, point = max(shares.values(), key=lambda each: each[0], default=(0.0, None))
+    if point is None or share < _CUT:
+        return []
+    low, high = range_of(point)
+    evidence = (
+        f"{100 * share:.2g} % of the values that calibration saw of tensor "
+        f"{str(point.value.name)!r} lie outside of {low:.4g} to {high:.4g}"
+    )
+    node, tensor = point.end.node, str(point.value.name)
+    return [Finding("clipping", evidence, share, node=node, tensor=tensor, remedies=(WIDEN,))]
+
+
+def _biases(plan: QuantizedGraph) -> list[Finding]:
+    found = bias_finding(plan)
+    return [] if found is None else [found]

@@ -1,0 +1,80 @@
+"""What `quantize` says at its end without being asked: on seeded faults, and on healthy nets."""
+
+from __future__ import annotations
+
+import json
+import shlex
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from intact.calibrate.choice import Errors, Powers
+from intact.flow.loss import _disagrees
+from tests.command_lines import Say
+from tests.faults.case import Case, quantized_data
+from tests.faults.generated import FAULTS, HEALTHY
+
+QUICK = ("--threads", "1", "--samples", "64")
+CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}
+
+
+def quantized(case: Case, folder: Path, say: Say, *, faulty: bool = True) -> Any:
+    options = case.build(folder, faulty)
+    few = () if "--samples" in options else QUICK
+    out = str(folder / "out")
+    said = say("quantize", *quantized_data(folder), *options, *few, "--output", out, "--json")
+    return json.loads(said)
+
+
+@pytest.mark.parametrize("name", ["pixels-unscaled", "mean-of-pixels-for-units"])
+def test_wrong_preprocessing_is_named(name: str, tmp_path: Path, say: Say) -> None:
+    found = quantized(CASES[name], tmp_path, say)["findings"]
+    assert found[0]["cause"] == "preprocessing"
+
+
+@pytest.mark.parametrize(
+    ("name", "cause"),
+    [
+        ("percentile-90", "clipping"),
+        ("short-bias", "bias_overflow"),
+        ("variance-of-1e-6", "batch_norm_scale"),
+    ],
+)
+def test_what_the_plan_tells_is_named(name: str, cause: str, tmp_path: Path, say: Say) -> None:
+    found = quantized(CASES[name], tmp_path, say)
+    assert cause in [each["cause"] for each in found["findings"]]
+
+
+@pytest.mark.parametrize("case", HEALTHY, ids=lambda case: case.name)
+def test_of_a_healthy_net_nothing_is_said(case: Case, tmp_path: Path, say: Say) -> None:
+    found = quantized(case, tmp_path, say)
+    assert (found["findings"], found["loss"]) == ([], None)
+
+
+def test_the_command_that_is_offered_prepares_the_samples(
+    tmp_path: Path, say: Say, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    options = CASES["pixels-unscaled"].build(tmp_path, True)
+    said = say("quantize", *quantized_data(tmp_path), *options, *QUICK, "--output", "out")
+    (line,) = (each for each in said.splitlines() if "preprocessing: intact quantize" in each)
+    say(*shlex.split(line.split("preprocessing: intact ", 1)[1]))
+    assert Path("mended", "plan.json").exists()
+    said = say("evaluate", "mended", "--data", "test.npz", "--json", *QUICK)
+    assert json.loads(said)["accuracy"]["top1"][0] > 90
+
+
+def test_decisions_that_differ_by_chance_are_no_loss() -> None:
+    def powers(same: int, count: int) -> Powers:
+        ones = np.ones(count)
+        return Powers(ones, ones, np.arange(count) < same)
+
+    assert not _disagrees(powers(7, 8))
+    assert not _disagrees(powers(29, 32))
+    assert _disagrees(powers(4, 8))
+    assert _disagrees(powers(26, 32))
+    assert not _disagrees(powers(0, 0))
+    joined = Errors({"y": powers(4, 8)}).joined(Errors({"y": powers(8, 8)}))
+    assert int(joined.outputs["y"].agrees.sum()) == 12
