@@ -31,12 +31,12 @@ def two_layers() -> onnx.ModelProto:
     logits = b.node(
         "Gemm",
         active,
-        b.weight(16, 5, name="w2"),
-        b.weight(5, name="b2"),
+        b.weight(16, 10, name="w2"),
+        b.weight(10, name="b2"),
         name="last",
         out="logits",
     )
-    b.output(logits, ["batch", 5])
+    b.output(logits, ["batch", 10])
     return b.build()
 
 

@@ -19,6 +19,7 @@ from intact.config import QuantPolicy
 from intact.data.batching import Batch, real_samples
 from intact.data.stream import Samples
 from intact.graph.ops import bias_slot, constant_array
+from intact.numerics.answers import are_classes
 from intact.numerics.divergence import Divergence
 from intact.numerics.metrics import ChannelErrorSums, agreement, decibels
 from intact.plan import QuantizedGraph, QuantPoint, quantization_points
@@ -55,8 +56,8 @@ class OutputError(msgspec.Struct, frozen=True):
     Attributes:
         name: Its name.
         error: Against the float model's.
-        agreement: Share of samples with the same best class, percent; None if it is no list of
-            scores, ``[samples, classes]``.
+        agreement: Share of samples with the same best class, percent; None if it does not look
+            like scores of classes, ``[samples, classes]``.
     """
 
     name: str
@@ -194,7 +195,7 @@ class _Scores:
         self._same = self._all = 0
 
     def add(self, reference: Array, actual: Array) -> None:
-        if reference.ndim == 2 and reference.shape[1] > 1 and reference.size:
+        if reference.ndim == 2 and are_classes(reference):
             self._same += round(agreement(reference, actual) * len(reference))
             self._all += len(reference)
 

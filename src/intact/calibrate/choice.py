@@ -33,6 +33,7 @@ from intact.engines.session import make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.graph import Graph
 from intact.graph.passes.random_ops import random_values
+from intact.numerics.answers import are_classes
 from intact.plan import QuantizedGraph, quantization_points
 from intact.plan.given_scales import ScaleTable
 
@@ -84,12 +85,20 @@ class Powers(NamedTuple):
         signal: Power of the float model's, float64 ``[samples]``.
         noise: Power of the difference, likewise.
         agrees: Whether both have the same best class, bool ``[samples]``; empty where the output
-            is not of the form ``[samples, classes]``.
+            does not look like one of classes.
     """
 
     signal: Doubles
     noise: Doubles
     agrees: npt.NDArray[np.bool_] = np.zeros(0, np.bool_)
+
+    def joined(self, more: Powers) -> Powers:
+        """Return the errors of these samples and of more."""
+        return Powers(
+            np.concatenate([self.signal, more.signal]),
+            np.concatenate([self.noise, more.noise]),
+            np.concatenate([self.agrees, more.agrees]),
+        )
 
 
 class Errors(msgspec.Struct, frozen=True):
@@ -126,8 +135,7 @@ class Errors(msgspec.Struct, frozen=True):
         """Return the errors on these samples and on more."""
         found = {}
         for name, each in self.outputs.items():
-            parts = zip(each, more.outputs[name], strict=True)
-            found[name] = Powers(*map(np.concatenate, parts))
+            found[name] = each.joined(more.outputs[name])
         return Errors(found)
 
     def is_unsure(self, other: Errors) -> bool:
@@ -276,7 +284,7 @@ def _agree(
     reference: npt.NDArray[Any], actual: npt.NDArray[Any], count: int
 ) -> npt.NDArray[np.bool_]:
     """Tell of which samples both have the same best class; empty where there are no classes."""
-    if reference.ndim != 2 or len(reference) != count or reference.shape[1] < 2:
+    if reference.ndim != 2 or len(reference) != count or not are_classes(reference):
         return np.zeros(0, np.bool_)
     return np.asarray(reference.argmax(axis=1) == actual.argmax(axis=1))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.diagnose.answers import are_classes, is_chance, is_one_class
+from intact.numerics.answers import are_classes, is_chance, is_one_class
 
 PREPROCESSED = (
     "is the data preprocessed as the model wants it (--normalize, --mean with --std, --preprocess)?"

@@ -13,7 +13,6 @@ import onnx
 import onnxruntime as ort
 import pytest
 
-from intact.analyze.diagnose.answers import information
 from intact.analyze.diagnose.findings import Finding
 from intact.analyze.diagnose.preparations import Steps, preparations, rearranged
 from intact.analyze.diagnose.preprocessing import preprocessing_findings
@@ -22,6 +21,7 @@ from intact.data.preprocess import Preprocess, preprocess_with
 from intact.data.sources import open_samples
 from intact.graph import Graph
 from intact.graph.normalization import normalize
+from intact.numerics.answers import information
 from tests.images import CIFAR_MEAN, CIFAR_SCALE, Images, Preprocessing
 from tests.models import ModelBuilder
 

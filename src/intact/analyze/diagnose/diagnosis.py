@@ -166,7 +166,7 @@ def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Stati
     point = next(points, None)
     if finding.cause != "clipping" or point is None:
         return False
-    return cut_in_calibration(point, statistics) < _CUT
+    return cut_in_calibration(point, statistics).share < _CUT
 
 
 def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> dict[str, float]:

@@ -16,13 +16,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.diagnose.answers import (
-    are_classes,
-    is_chance,
-    is_one_class,
-    most_information,
-    probabilities,
-)
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.preparations import (
     Preparation,
@@ -36,6 +29,13 @@ from intact.data.images.reader import ImageFolder
 from intact.data.preprocess import NORMALIZATIONS, Preprocess
 from intact.data.stream import Samples
 from intact.graph import Graph
+from intact.numerics.answers import (
+    are_classes,
+    is_chance,
+    is_one_class,
+    most_information,
+    probabilities,
+)
 
 _ROUNDS = (8, 32, 128, 256)
 """Samples of each round; the best ways of a round are tried on more in the next."""

@@ -7,8 +7,9 @@ several nearly add. Where most of it comes from one tensor, that tensor's channe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -29,7 +30,7 @@ EXPLAINED = 0.4
 """Part of an output's noise that a cause explains, from which on it is named."""
 _GROUPS = 64
 """Quantizers, or groups that follow each other, that are switched on alone at most."""
-_CUT_AWAY = 16.0
+CUT_AWAY = 16.0
 """Mean square of what is cut off, in times of rounding's: a chosen range has about once."""
 _FEW_DB = 20.0
 """Signal to noise that 8 bits leave of a healthy net at least."""
@@ -237,7 +238,7 @@ def _mask(seen: _Seen) -> _Named | None:
 
 def _tie(seen: _Seen) -> _Named | None:
     join = next((node for node in seen.point.value.consumers() if node.op_type == "Concat"), None)
-    if join is None or seen.cut <= _CUT_AWAY or seen.outside < _MOST:
+    if join is None or seen.cut <= CUT_AWAY or seen.outside < _MOST:
         return None
     why = f"it is joined with others at {str(join.name)!r} and has their scale, whose codes reach "
     behind = [str(node.name) for value in join.outputs for node in value.consumers()]
@@ -246,7 +247,7 @@ def _tie(seen: _Seen) -> _Named | None:
 
 
 def _clipping(seen: _Seen) -> _Named | None:
-    if seen.cut <= _CUT_AWAY:
+    if seen.cut <= CUT_AWAY:
         return None
     why = (
         f"{100 * seen.outside:.2g} % of its values lie outside of {seen.low:.4g} to {seen.high:.4g}"
@@ -312,15 +313,32 @@ def range_of(point: QuantPoint) -> tuple[float, float]:
     return float(values.min()), float(values.max())
 
 
-def cut_in_calibration(point: QuantPoint, statistics: Statistics) -> float:
-    """Return the part of the values that calibration saw beyond the codes of a quantizer.
+class Cut(NamedTuple):
+    """What a quantizer cuts off.
 
-    One where that is not known. What may be a mask constant is meant to lie there.
+    Attributes:
+        share: Part of the values beyond the codes.
+        noise: Mean square of what is cut off, in times of rounding's.
+    """
+
+    share: float
+    noise: float
+
+
+def cut_in_calibration(point: QuantPoint, statistics: Statistics) -> Cut:
+    """Return what a quantizer cuts off of the values that calibration saw.
+
+    All, where these are not known. What may be a mask constant is meant to lie there.
     """
     name = str(point.value.name)
     if name not in statistics.tensors:
-        return 1.0
+        return Cut(1.0, math.inf)
     values = statistics[name].distribution()
     low, high = range_of(point)
-    outside = ((values.high < low) & (values.high > -MASKED_BEYOND)) | (values.low > high)
-    return float(values.count[outside].sum() / max(values.total, 1))
+    step = (high - low) / (point.config.grid.quant_max - point.config.grid.quant_min)
+    middle = (values.low + values.high) / 2
+    beyond = np.maximum(low - middle, 0) + np.maximum(middle - high, 0)
+    beyond[middle < -MASKED_BEYOND] = 0
+    total = max(values.total, 1)
+    share = float(values.count[beyond > 0].sum() / total)
+    return Cut(share, float((values.count * beyond**2).sum() / total) / (step**2 / 12))

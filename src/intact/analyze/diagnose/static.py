@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.findings import Finding
-from intact.analyze.diagnose.quantizers import WIDEN, cut_in_calibration, range_of
+from intact.analyze.diagnose.quantizers import CUT_AWAY, WIDEN, cut_in_calibration, range_of
 from intact.analyze.diagnose.weights import bias_finding
 from intact.calibrate.statistics import Statistics
 from intact.plan import QuantizedGraph, quantization_points
@@ -28,24 +28,25 @@ def static_findings(plan: QuantizedGraph, statistics: Statistics) -> list[Findin
 
 
 def _clipped(plan: QuantizedGraph, statistics: Statistics) -> list[Finding]:
-    """Find the tensor of which most is clipped."""
-    shares = {
-        point.end: (cut_in_calibration(point, statistics), point)
+    """Find the tensor that loses most by clipping."""
+    losses = [
+        (cut_in_calibration(point, statistics), point)
         for point in quantization_points(plan)
         if not point.is_constant
         and not point.is_passed_on
         and str(point.value.name) in statistics.tensors
-    }
-    share, point = max(shares.values(), key=lambda each: each[0], default=(0.0, None))
-    if point is None or share < _CUT:
+    ]
+    much = [each for each in losses if each[0].share > _CUT and each[0].noise > CUT_AWAY]
+    cut, point = max(much, key=lambda each: each[0].noise, default=(None, None))
+    if cut is None or point is None:
         return []
     low, high = range_of(point)
     evidence = (
-        f"{100 * share:.2g} % of the values that calibration saw of tensor "
+        f"{100 * cut.share:.2g} % of the values that calibration saw of tensor "
         f"{str(point.value.name)!r} lie outside of {low:.4g} to {high:.4g}"
     )
     node, tensor = point.end.node, str(point.value.name)
-    return [Finding("clipping", evidence, share, node=node, tensor=tensor, remedies=(WIDEN,))]
+    return [Finding("clipping", evidence, cut.share, node=node, tensor=tensor, remedies=(WIDEN,))]
 
 
 def _biases(plan: QuantizedGraph) -> list[Finding]:

@@ -10,7 +10,6 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from intact.analyze.diagnose.answers import information
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.remembered import FIRST, Remembered, SampleMoments, memories_of
 from intact.data.batching import Batch, padded
@@ -18,6 +17,7 @@ from intact.data.stream import Samples
 from intact.engines.session import make_session, run_session
 from intact.errors import DataError
 from intact.graph import Graph
+from intact.numerics.answers import information
 
 Doubles = npt.NDArray[np.float64]
 Floats = npt.NDArray[np.float32]

@@ -42,7 +42,7 @@ def are_classes(
     """Tell whether an output is one of classes, of which the samples have several."""
     if labels is not None:
         return bool((labels != labels[0]).any())
-    return scores.shape[1] >= _CLASSES or _are_probabilities(scores)
+    return bool(scores.size) and (scores.shape[1] >= _CLASSES or _are_probabilities(scores))
 
 
 def is_one_class(scores: npt.NDArray[np.floating]) -> bool:
@@ -81,4 +81,5 @@ def most_information(count: int, classes: int) -> float:
 
 
 def _are_probabilities(scores: npt.NDArray[np.floating]) -> bool:
-    return bool((scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3))
+    several = scores.shape[1] > 1
+    return bool(several and (scores >= 0).all() and np.allclose(scores.sum(axis=1), 1, atol=1e-3))
