@@ -22,6 +22,8 @@ def diagnosis(found: Diagnosis, *, as_json: bool) -> None:
         say("nothing wrong was found")
     for number, finding in enumerate(found.findings, 1):
         _finding(number, finding)
+    for note in found.notes:
+        say(f"note {escape(note)}")
 
 
 def _finding(number: int, finding: Finding) -> None:

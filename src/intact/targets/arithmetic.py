@@ -247,6 +247,17 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
         return msgspec.structs.replace(self, overrides=kept)
 
+    def with_exact_sums(self) -> Arithmetic:
+        """The same, of sums that cannot be lost."""
+        return msgspec.structs.replace(
+            self,
+            accumulator_overflow=Overflow.EXACT,
+            accumulator_bits=64,
+            pair_bits=None,
+            pair_block=None,
+            pair_rows=False,
+        )
+
     def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:
         """Return the arithmetic of one operator, with its overrides applied.
 
