@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
@@ -39,18 +39,30 @@ def latencies(
         second: Runs the other.
         seconds: For each of them.
     """
-    blocks: list[tuple[list[float], list[float]]] = []
-    start = last = time.perf_counter()
-    while len(blocks) < _BLOCKS:
-        blocks.append((_block(first, seconds / _BLOCKS), _block(second, seconds / _BLOCKS)))
-        now = time.perf_counter()
-        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
-            break
-        last = now
+    blocks = list(timed_blocks(first, second, seconds=seconds))
     pairs = [(statistics.median(one), statistics.median(other)) for one, other in blocks]
     one, other = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
     counts = (sum(len(a) for a, _ in blocks), sum(len(b) for _, b in blocks))
     return Latency((one, other), statistics.median(a / b for a, b in pairs), counts)
+
+
+def timed_blocks(
+    first: Callable[[], object], second: Callable[[], object], *, seconds: float
+) -> Iterator[tuple[list[float], list[float]]]:
+    """Yield blocks of runs in turn, in seconds a run, five at most, as there is time for.
+
+    Args:
+        first: As for `latencies`.
+        second: As for `latencies`.
+        seconds: For each of them.
+    """
+    start = last = time.perf_counter()
+    for _ in range(_BLOCKS):
+        yield _block(first, seconds / _BLOCKS), _block(second, seconds / _BLOCKS)
+        now = time.perf_counter()
+        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
+            return
+        last = now
 
 
 def _block(function: Callable[[], object], seconds: float) -> list[float]:

@@ -157,8 +157,8 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arithmetic of one operator or, with ``overrides``, of a whole target.
 
-    ``pair_bits`` is required with ``pair_saturate``; it, ``pair_block`` and ``pair_rows`` are allowed
-    only with it.
+    ``pair_bits`` is required with ``pair_saturate``; it, ``pair_block`` and ``pair_rows`` are
+    allowed only with it.
 
     Attributes:
         pair_block: Channels per step of kernels for grouped, not depthwise, convolutions. If it

@@ -164,8 +164,9 @@ def _of_target(
     if not part >= HALF:
         return ()
     heard = f"output {output!r} has {decibels[output]:.1f} dB, {exact:.1f} dB with exact sums"
-    named = _saturation if computed.saturates(computed.worst) else _overflow
-    return (named(plan, computed, heard, part),)
+    if computed.saturates(computed.worst):
+        return (_saturation(computed, heard, part),)
+    return (_overflow(plan, computed, heard, part),)
 
 
 def _overflow(plan: QuantizedGraph, computed: Computed, heard: str, part: float) -> Finding:
@@ -218,7 +219,7 @@ def _widest(configs: Collection[TensorQuantConfig]) -> int:
     return max((each.bits for each in configs if each.params is not None), default=0)
 
 
-def _saturation(plan: QuantizedGraph, computed: Computed, heard: str, part: float) -> Finding:
+def _saturation(computed: Computed, heard: str, part: float) -> Finding:
     evidence = f"{_saturated(computed)}; {heard}"
     narrower = Remedy(options={"weight_bits": _EXACT_PAIRS, "bits": None})
     return Finding("pair_saturation", evidence, part, node=computed.worst, remedies=(narrower,))
