@@ -46,7 +46,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         in_float=tuple(in_float),
         threads=options.threads,
     )
-    of_runtime = runtime_findings(loaded, samples, in_float, threads=options.threads)
+    of_runtime = runtime_findings(loaded, samples, in_float)
     worst_first = sorted((*found.findings, *of_runtime), key=lambda each: -each.severity)
     found_here = [_calibrated_on(each, options.data) for each in worst_first]
     made_by = options_that_made(loaded)

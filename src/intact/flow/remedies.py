@@ -138,7 +138,7 @@ class TriedRemedies:
             return _accuracy(result, samples)
         if unit == "times":
             feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
-            return speedup(result, feeds, threads=self._options.threads)
+            return speedup(result, feeds)
         found = decibels_of(result.plan, samples, threads=self._options.threads)
         return min(found.values(), default=0.0)
 

@@ -111,22 +111,19 @@ class QdqRuntime:
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
 
 
-def kernel_seconds(
-    model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]], *, threads: int = 0
-) -> dict[str, float]:
-    """Return what the kernels of one run take, by the operators that the runtime makes of a model.
+def kernel_seconds(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+    """Return the seconds that kernels take in a run on one thread, by the runtime's operators.
 
     Args:
         model: A float model or a written one.
         feeds: The inputs of a batch.
-        threads: Threads inside one operator; 0 lets the runtime choose.
 
     Raises:
         ExportError: The runtime refuses the model, or fails on these inputs.
     """
     with tempfile.TemporaryDirectory() as folder:
         options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
+        options.intra_op_num_threads = 1
         options.enable_profiling = True
         options.profile_file_prefix = str(Path(folder) / "kernels")
         session = _open(model, options, Path(folder))
