@@ -51,7 +51,7 @@ def timed_blocks(
     second: Callable[[], object],
     *,
     seconds: float,
-    clock: Callable[[], float] = time.perf_counter,
+    clock: Callable[[], float] | None = None,
 ) -> Iterator[tuple[list[float], list[float]]]:
     """Yield blocks of runs in turn, in seconds a run, five at most, as there is time for.
 
@@ -59,8 +59,9 @@ def timed_blocks(
         first: As for `latencies`.
         second: As for `latencies`.
         seconds: For each of them.
-        clock: That of the runs; the time that is left is told by the wall's.
+        clock: Seconds of the runs; None for the wall's, which tells the time that is left anyway.
     """
+    clock = time.perf_counter if clock is None else clock
     start = last = time.perf_counter()
     for _ in range(_BLOCKS):
         yield _block(first, seconds / _BLOCKS, clock), _block(second, seconds / _BLOCKS, clock)

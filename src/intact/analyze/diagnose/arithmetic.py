@@ -286,7 +286,8 @@ def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remed
     here = target.on(next(iter(instruction_sets()), None))
     if here.saturates_pairs:
         return here, (other,), f"with --target {variant.name}, about"
-    if any(each.instructions for each in target.arithmetic.overrides) or not saturates_pairs():
+    is_of_runtime = target.arithmetic.with_exact_sums() == variant.arithmetic.with_exact_sums()
+    if not is_of_runtime or not saturates_pairs():
         return None, (), ""
     here = msgspec.structs.replace(target, arithmetic=variant.arithmetic)
     return here, (other, Remedy(text=f"set {EXACT} in the session options")), f"with {EXACT}"
