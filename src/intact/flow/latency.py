@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
@@ -39,25 +39,45 @@ def latencies(
         second: Runs the other.
         seconds: For each of them.
     """
-    blocks: list[tuple[list[float], list[float]]] = []
-    start = last = time.perf_counter()
-    while len(blocks) < _BLOCKS:
-        blocks.append((_block(first, seconds / _BLOCKS), _block(second, seconds / _BLOCKS)))
-        now = time.perf_counter()
-        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
-            break
-        last = now
+    blocks = list(timed_blocks(first, second, seconds=seconds))
     pairs = [(statistics.median(one), statistics.median(other)) for one, other in blocks]
     one, other = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
     counts = (sum(len(a) for a, _ in blocks), sum(len(b) for _, b in blocks))
     return Latency((one, other), statistics.median(a / b for a, b in pairs), counts)
 
 
-def _block(function: Callable[[], object], seconds: float) -> list[float]:
+def timed_blocks(
+    first: Callable[[], object],
+    second: Callable[[], object],
+    *,
+    seconds: float,
+    clock: Callable[[], float] | None = None,
+) -> Iterator[tuple[list[float], list[float]]]:
+    """Yield blocks of runs in turn, in seconds a run, five at most, as there is time for.
+
+    Args:
+        first: As for `latencies`.
+        second: As for `latencies`.
+        seconds: For each of them.
+        clock: Seconds of the runs; None for the wall's, which tells the time that is left anyway.
+    """
+    clock = time.perf_counter if clock is None else clock
+    start = last = time.perf_counter()
+    for _ in range(_BLOCKS):
+        yield _block(first, seconds / _BLOCKS, clock), _block(second, seconds / _BLOCKS, clock)
+        now = time.perf_counter()
+        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
+            return
+        last = now
+
+
+def _block(
+    function: Callable[[], object], seconds: float, clock: Callable[[], float]
+) -> list[float]:
     """Return the seconds of a few runs, the first ones left out where there is time for others."""
     times: list[float] = []
     while len(times) < _WARM_UP + _TIMED and sum(times) < seconds:
-        start = time.perf_counter()
+        start = clock()
         function()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return times[_WARM_UP:] or times[-1:]

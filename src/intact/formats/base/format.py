@@ -247,6 +247,8 @@ class Format(msgspec.Struct, frozen=True):
             longer than all else.
         load: Lets its runtime load what was written, where no inputs are known to run it on.
         runtime: Modules that running imports, besides those of intact's own dependencies.
+        float_nodes: Names the nodes that the plan quantizes and the runtime computes in float, with
+            their operators; None where a runtime does not tell, or has no choice.
         run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
             bound.
         kernels: Kinds of kernels that a user may choose for running it.
@@ -268,6 +270,7 @@ class Format(msgspec.Struct, frozen=True):
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None
     load: Callable[[Deployed], object] | None = None
+    float_nodes: Callable[[Deployed], Mapping[str, str]] | None = None
     runtime: tuple[str, ...] = ()
     run_up_to: int | None = None
     kernels: tuple[str, ...] = ()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -66,6 +66,14 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return _load(deployed).run(feeds)[0]
 
 
+def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
+    from intact.formats.onnx_qdq.run import float_leftovers
+
+    decisions = deployed.plan.decisions.items()
+    quantized = [name for name, each in decisions if each.quantized]
+    return float_leftovers(deployed.held(QdqModel).model, quantized)
+
+
 def _open(model: ir.Model) -> QuantizedSource | None:
     from intact.formats.onnx_qdq.read import is_quantized, read_qdq
     from intact.formats.onnx_qdq.reader.quantizers import fitting_target
@@ -85,5 +93,6 @@ ONNX_QDQ = Format(
     verify=_verify,
     run=_run,
     load=_load,
+    float_nodes=_float_nodes,
     open_onnx=_open,
 )

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -30,6 +31,9 @@ _CODES = {
     ir.DataType.INT16,
 }
 """Types that carry codes; wider integers are shapes and indices."""
+
+_PROFILED = 3
+"""Runs whose kernels are timed."""
 
 _FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
 """Operators that take integers and compute in float."""
@@ -105,6 +109,40 @@ class QdqRuntime:
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
+
+
+def kernel_seconds(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+    """Return the seconds that kernels take in a run on one thread, by the runtime's operators.
+
+    Args:
+        model: A float model or a written one.
+        feeds: The inputs of a batch.
+
+    Raises:
+        ExportError: The runtime refuses the model, or fails on these inputs.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "kernels")
+        session = _open(model, options, Path(folder))
+        try:
+            for _ in range(_PROFILED):
+                session.run(None, dict(feeds))
+        except Exception as error:  # the runtime raises a dozen unrelated classes
+            raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    taken: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and str(event["name"]).endswith("_kernel_time"):
+            taken.setdefault(str(event["args"]["op_name"]), []).append(1e-6 * event["dur"])
+    # The first run allocates: what a kernel takes is the mean of the others.
+    return {name: sum(_later(times)) / (_PROFILED - 1) for name, times in taken.items()}
+
+
+def _later(times: Sequence[float]) -> Sequence[float]:
+    return times[len(times) // _PROFILED :]
 
 
 def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:

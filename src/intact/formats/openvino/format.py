@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -93,6 +93,12 @@ def _run(deployed: Deployed, feeds: Feeds) -> Feeds:
     return run_openvino(deployed.held(OpenVinoModel), feeds, threads=deployed.threads)
 
 
+def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
+    from intact.formats.openvino.verify import float_nodes
+
+    return float_nodes(deployed.plan, _load(deployed).executed)
+
+
 OPENVINO = Format(
     _FILES,
     _write,
@@ -102,5 +108,6 @@ OPENVINO = Format(
     verify=_verify,
     run=_run,
     load=_load,
+    float_nodes=_float_nodes,
     runtime=("openvino",),
 )
