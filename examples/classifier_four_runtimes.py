@@ -53,9 +53,8 @@ def main() -> None:
         print(f"{found.target:12} {top1:>9} {values:12,} {differ:7,} {size:>6}  {found.runtime}")
 
     # 3. What the float model gives on the same samples.
-    evaluation = intact.evaluate(
-        next(iter(results.values())), options.test, samples=options.samples
-    )
+    first = next(iter(results.values()))
+    evaluation = intact.evaluate(first, options.test, samples=options.samples)
     if evaluation.accuracy is not None:
         print(f"{'float':12} {evaluation.accuracy.top1[0]:9.2f}")
 
