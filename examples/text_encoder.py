@@ -17,7 +17,6 @@ import json
 import sys
 import sysconfig
 from collections import defaultdict
-from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -26,9 +25,22 @@ import numpy.typing as npt
 import intact
 
 KINDS = {
-    **{".c": "c", ".css": "css", ".csv": "csv", ".h": "c", ".html": "html", ".ini": "ini"},
-    **{".js": "javascript", ".json": "json", ".md": "markdown", ".py": "python", ".rst": "rst"},
-    **{".sh": "shell", ".toml": "toml", ".txt": "txt", ".xml": "xml", ".yaml": "yaml"},
+    ".c": "c",
+    ".css": "css",
+    ".csv": "csv",
+    ".h": "c",
+    ".html": "html",
+    ".ini": "ini",
+    ".js": "javascript",
+    ".json": "json",
+    ".md": "markdown",
+    ".py": "python",
+    ".rst": "rst",
+    ".sh": "shell",
+    ".toml": "toml",
+    ".txt": "txt",
+    ".xml": "xml",
+    ".yaml": "yaml",
 }
 """The model's name of what files with an ending hold."""
 HALF, BLOCK, PADDING = 1024, 4096, 256
