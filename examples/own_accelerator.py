@@ -84,8 +84,8 @@ def dense(
     sums = (codes.astype(np.int64) - x.offset) @ weight.T + bias
     fraction, exponent = np.frexp(np.float64(x.scale) * w.scale.astype(np.float64) / y.scale)
     multiplier = np.rint(np.ldexp(fraction, MULTIPLIER_BITS)).astype(np.int64)
-    shift = MULTIPLIER_BITS - exponent
-    half = np.left_shift(1, shift - 1) if rounds else 0
+    shift = MULTIPLIER_BITS - exponent.astype(np.int64)
+    half = 1 << (shift - 1) if rounds else 0
     stepped = ((sums * multiplier + half) >> shift) + y.offset
     return np.clip(stepped, y.quant_min, y.quant_max).astype(np.uint8)
 
