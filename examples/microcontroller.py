@@ -45,7 +45,7 @@ def main() -> None:
     print(f"constants: {flash / 1024:.1f} KiB of flash, activations: {memory / 1024:.1f} KiB")
 
     # 2. The codes of the images: one scale, one zero point, channels last.
-    name = result.plan.graph.inputs[0].name
+    name = str(result.plan.graph.inputs[0].name)
     with np.load(options.test) as file:
         images, labels = file[name][: options.samples], file["labels"][: options.samples]
     port = name.upper()

@@ -51,7 +51,7 @@ def main() -> None:
     with np.load(demo.test_path()) as file:
         samples = {"image": file["image"][: options.samples]}
     vectors = intact.execute(result, samples, observe=None).tensors
-    np.savez(options.output.parent / "vectors.npz", **vectors)
+    np.savez(options.output.parent / "vectors.npz", allow_pickle=False, **vectors)
     print(f"vectors.npz: {len(vectors)} tensors of {options.samples} samples")
 
     # 4. A simulation of the hardware computes the last layer from the codes before it.
@@ -78,16 +78,17 @@ def dense(
     node = plan.graph.nodes[-1]
     x, w, b = (plan.input_config(node, slot) for slot in range(3))
     y = plan.output_config(node)
-    weight = w.quantize(plan.graph.constant(node.inputs[1])).astype(np.int64)
-    bias = b.quantize(plan.graph.constant(node.inputs[2])).astype(np.int64)
+    constants = [np.asarray(plan.graph.constant(node.inputs[slot])) for slot in (1, 2)]
+    weight, bias = w.quantize(constants[0]), b.quantize(constants[1])
+    of_x, of_w, of_y = (np.asarray(end.scale, np.float64) for end in (x, w, y))
 
-    sums = (codes.astype(np.int64) - x.offset) @ weight.T + bias
-    fraction, exponent = np.frexp(np.float64(x.scale) * w.scale.astype(np.float64) / y.scale)
+    sums = (codes.astype(np.int64) - np.asarray(x.offset)) @ weight.T.astype(np.int64) + bias
+    fraction, exponent = np.frexp(of_x * of_w / of_y)
     multiplier = np.rint(np.ldexp(fraction, MULTIPLIER_BITS)).astype(np.int64)
     shift = MULTIPLIER_BITS - exponent.astype(np.int64)
     half = 1 << (shift - 1) if rounds else 0
-    stepped = ((sums * multiplier + half) >> shift) + y.offset
-    return np.clip(stepped, y.quant_min, y.quant_max).astype(np.uint8)
+    steps = ((sums * multiplier + half) >> shift) + np.asarray(y.offset)
+    return np.asarray(np.clip(steps, y.quant_min, y.quant_max), np.uint8)
 
 
 def arguments() -> argparse.Namespace:

@@ -98,15 +98,15 @@ def draw_pages(count: int, seed: int) -> tuple[npt.NDArray[np.uint8], npt.NDArra
     random = np.random.default_rng(seed)
     images, boxes = [], []
     for _ in range(count):
-        shade = np.linspace(*random.uniform(90, 255, 2), SIDE)
+        shade = np.linspace(random.uniform(90, 255), random.uniform(90, 255), SIDE)
         paper = shade[:, None, None] + random.normal(0, 6, (SIDE, SIDE, 3))
         image = Image.fromarray(paper.clip(0, 255).astype(np.uint8))
         pen = ImageDraw.Draw(image)
         for line in range(LINES):
-            font = ImageFont.load_default(random.integers(16, 32))
+            font = ImageFont.load_default(random.uniform(16, 32))
             text = " ".join(random.choice(WORDS, 2))
-            at = random.integers(8, 40), 16 + line * SIDE // LINES + random.integers(0, 20)
-            pen.text(at, text, fill=tuple(random.integers(0, 60, 3)), font=font)
+            at = random.uniform(8, 40), 16 + line * SIDE // LINES + random.uniform(0, 20)
+            pen.text(at, text, fill=(int(random.integers(60)),) * 3, font=font)
             boxes.append(pen.textbbox(at, text, font=font))
         images.append(np.asarray(image).transpose(2, 0, 1))
     return np.stack(images), np.reshape(boxes, (count, LINES, 4)).astype(np.float64)

@@ -34,8 +34,10 @@ def run_cells(name: str) -> dict[str, Any]:
         if cell["cell_type"] == "code":
             place = f"{name}, {cell['id']}"
             tree, last = ast.parse("".join(cell["source"]), place), None
-            if isinstance(tree.body[-1], ast.Expr):  # a kernel shows it
-                last = ast.Expression(tree.body.pop().value)
+            end = tree.body[-1]
+            if isinstance(end, ast.Expr):  # a kernel shows it
+                tree.body.pop()
+                last = ast.Expression(end.value)
             exec(compile(tree, place, "exec"), names)
             if last is not None:
                 repr(eval(compile(last, place, "eval"), names))
