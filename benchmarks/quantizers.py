@@ -352,14 +352,15 @@ def main() -> None:
     given = parser.parse_args()
     tools = {name: TOOLS[name] for name in given.tools.split(",")}
     versions: dict[str, str] = {}
-    rows = []
+    rows: list[Row] = []
+    page = ""
     for case in cases([name for name in given.models.split(",") if name]):
         rows.append(measure(case, tools, given.rounds, versions))
+        page = report(rows, tools, versions, given.rounds)
+        if given.output is not None:  # what was measured stays if a later model fails
+            given.output.write_text(page, encoding="utf-8")
         print(f"measured {case.name}", file=sys.stderr, flush=True)
-    page = report(rows, tools, versions, given.rounds)
     print(page)
-    if given.output is not None:
-        given.output.write_text(page, encoding="utf-8")
 
 
 if __name__ == "__main__":
