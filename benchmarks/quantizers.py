@@ -115,7 +115,11 @@ def cases(wanted: Sequence[str]) -> list[Case]:
         known += [Case(each.name, each.path, _of_zoo(each)) for each in (*MODELS, LITE)]
     if not wanted:
         return known[1:] or known
-    return [each for each in known if each.name in wanted]
+    by_name = {each.name: each for each in known}
+    unknown = [name for name in wanted if name not in by_name]
+    if unknown:
+        sys.exit(f"no model {', '.join(unknown)}; there are {', '.join(by_name)}")
+    return [by_name[name] for name in wanted]
 
 
 def _digits() -> tuple[Images, Images]:
