@@ -134,8 +134,8 @@ class Errors(_Figures, frozen=True):
     own: float | None
     weights: float | None
     activations: float | None
-    bias: float | None | UnsetType = UNSET
-    alone: float | None | UnsetType = UNSET
+    bias: float | UnsetType | None = UNSET
+    alone: float | UnsetType | None = UNSET
     cosine: float | None = None
     channels: tuple[float | None, ...] = ()
 
