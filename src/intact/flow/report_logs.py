@@ -51,6 +51,7 @@ def training_of(result: Result) -> figures.Training | None:
     if not how:
         return None
     trained = result.trained
+    best: int | None
     if trained is not None:
         epochs, best = trained.epochs, trained.best
     else:
