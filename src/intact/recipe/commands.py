@@ -11,6 +11,7 @@ from intact.recipe.reports import (
     DiagnoseCommand,
     EvaluateCommand,
     InspectCommand,
+    ReportCommand,
     RunCommand,
     VerifyCommand,
 )
@@ -23,6 +24,7 @@ RECIPES: Mapping[str, type[Options]] = {
     "export": ExportCommand,
     "evaluate": EvaluateCommand,
     "diagnose": DiagnoseCommand,
+    "report": ReportCommand,
     "run": RunCommand,
     "verify": VerifyCommand,
     "inspect": InspectCommand,
