@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from intact.api._compare import compare
     from intact.api._diagnose import diagnose
     from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
     from intact.api._execute import execute
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 HOMES = {
     "FoundStrategy": "intact.flow.search",
+    "compare": "intact.api._compare",
     "convert_ranges": "intact.api._inspect",
     "diagnose": "intact.api._diagnose",
     "evaluate": "intact.api._evaluate",
@@ -60,6 +62,7 @@ HOMES = {
 
 __all__ = [
     "FoundStrategy",
+    "compare",
     "convert_ranges",
     "deploy",
     "diagnose",

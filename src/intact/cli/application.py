@@ -5,7 +5,17 @@ from __future__ import annotations
 import click
 
 from intact import __version__
-from intact.cli.commands import convert, diagnose, evaluate, quantize, run, search, targets, train
+from intact.cli.commands import (
+    compare,
+    convert,
+    diagnose,
+    evaluate,
+    quantize,
+    run,
+    search,
+    targets,
+    train,
+)
 from intact.errors import nearest
 
 WRONG_USE = 2
@@ -72,6 +82,7 @@ for _command in (
     evaluate.INSPECT,
     evaluate.EVALUATE,
     diagnose.DIAGNOSE,
+    compare.COMPARE,
     convert.EXPORT,
     run.RUN,
     run.VERIFY,
