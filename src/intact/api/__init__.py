@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from intact.api._export import export, read_quantized
     from intact.api._inspect import convert_ranges, inspect
     from intact.api._quantize import quantize, quantize_for
+    from intact.api._report import report
     from intact.api._search import replay_strategy, search_strategy
     from intact.api._torch import (
         deploy,
@@ -47,6 +48,7 @@ HOMES = {
     "quantize_for": "intact.api._quantize",
     "read_quantized": "intact.api._export",
     "replay_strategy": "intact.api._search",
+    "report": "intact.api._report",
     "search_strategy": "intact.api._search",
     "deploy": "intact.api._torch",
     "enable_calibration": "intact.api._torch",
@@ -81,6 +83,7 @@ __all__ = [
     "quantize_for",
     "read_quantized",
     "replay_strategy",
+    "report",
     "search_strategy",
     "to_torch",
     "train",

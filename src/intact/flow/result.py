@@ -9,6 +9,7 @@
     ├── preprocess.toml    what was done to the samples: `evaluate` and `verify` do it again
     ├── weights.npz        integers that do not follow from the float model, where there are any
     ├── statistics.npz     what calibration saw: other methods and targets need no second pass
+    ├── report.html        its report, where one was written
     └── model.int8.onnx    the deployed model; or model.int8.tflite, or model.c with its headers
 
 A quantized model that was only read leaves no statistics.
@@ -41,7 +42,7 @@ from intact.plan.plan_file import WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
-PREPROCESS = "preprocess.toml"
+PREPROCESS, REPORT = "preprocess.toml", "report.html"
 FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
@@ -340,9 +341,10 @@ def _refuse_foreign(folder: Path) -> None:
 def _is_own(path: Path) -> bool:
     """Tell whether something in a folder is of a result's, or a result itself."""
     if not path.is_dir() or path.is_symlink():
-        return _is_own_name(path.name)
+        return _is_own_name(path.name) or _is_report(path)
     return _is_plan(path / PLAN) and all(
-        _is_own_name(each.name) and not each.is_dir() for each in path.iterdir()
+        (_is_own_name(each.name) and not each.is_dir()) or _is_report(each)
+        for each in path.iterdir()
     )
 
 
@@ -353,6 +355,16 @@ def _is_own_name(name: str) -> bool:
 def _is_recipe(path: Path) -> bool:
     """Tell whether a file is a recipe that intact wrote."""
     return path.name == RECIPE and path.read_bytes()[:64].startswith(HEAD)
+
+
+def _is_report(path: Path) -> bool:
+    """Tell whether a file is a report that intact wrote."""
+    if path.name != REPORT or not path.is_file():
+        return False
+    from intact.analyze.report.page import HEAD
+
+    with path.open("rb") as file:
+        return file.read(len(HEAD)) == HEAD
 
 
 def _is_plan(path: Path) -> bool:

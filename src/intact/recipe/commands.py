@@ -12,6 +12,7 @@ from intact.recipe.reports import (
     DiagnoseCommand,
     EvaluateCommand,
     InspectCommand,
+    ReportCommand,
     RunCommand,
     VerifyCommand,
 )
@@ -25,6 +26,7 @@ RECIPES: Mapping[str, type[Options]] = {
     "evaluate": EvaluateCommand,
     "diagnose": DiagnoseCommand,
     "compare": CompareCommand,
+    "report": ReportCommand,
     "run": RunCommand,
     "verify": VerifyCommand,
     "inspect": InspectCommand,

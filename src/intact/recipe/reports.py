@@ -29,6 +29,7 @@ from intact.recipe.kinds import (
     Flag,
     Given,
     Name,
+    Names,
     NamesOrAll,
     Text,
     target,
@@ -120,6 +121,57 @@ class DiagnoseCommand(TerminalOptions, DiagnoseOptions):
         "labels",
         "samples",
         "seconds",
+        "as_json",
+    )
+
+
+REPORT_PARTS = ("errors", "diagnosis", "accuracy", "verification")
+"""What is measured for a report."""
+
+
+class ReportOptions(LabelOptions, ComparisonOptions):
+    """The options of `report`."""
+
+    result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
+    data: DataSource | None = option(
+        DATA,
+        None,
+        f"{SAMPLES} Left out, inputs are drawn from the distribution that calibration observed, "
+        "and there is no accuracy.",
+        short="-d",
+        in_python=ARRAYS,
+    )
+    _: KW_ONLY
+    output: str | Path | None = option(
+        File("FILE.html", "the path of a file"),
+        None,
+        "Where the page goes; left out, report.html in the folder of the result.",
+        short="-o",
+        recorded=False,
+    )
+    samples: int | None = option(
+        Count(), None, "Use at most so many samples for the accuracy; left out, all."
+    )
+    leave_out: Sequence[str] = option(
+        Names("parts", metavar="PART"),
+        (),
+        f"A part that is not measured: {', '.join(REPORT_PARTS[:-1])} or {REPORT_PARTS[-1]}. "
+        "Several may be given.",
+    )
+    log: str | Path | None = option(
+        File("LOG"), None, "The log of the search that found the result; left out, that beside it."
+    )
+
+
+class ReportCommand(TerminalOptions, ReportOptions):
+    """The command `report`."""
+
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "labels",
+        "output",
+        "samples",
+        "leave_out",
         "as_json",
     )
 
