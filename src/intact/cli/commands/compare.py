@@ -24,10 +24,9 @@ def _compare(given: Given[CompareCommand]) -> None:
         found = api.compare(**given.of(CompareOptions), progress=progress)
     from intact.cli import show_comparison
 
-    if options.as_json:
-        show_comparison.as_json(found)
-    else:
-        show_comparison.comparison(found, every=options.every)
+    show_comparison.comparison(
+        found, page=options.output, every=options.every, as_json=options.as_json
+    )
 
 
 COMPARE = Command("compare", CompareCommand, _compare, timed=True)
