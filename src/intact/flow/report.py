@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -12,7 +13,7 @@ from intact.analyze.diagnose.findings import CAUSES
 from intact.analyze.layers import ModelErrors, model_errors
 from intact.analyze.report import figures
 from intact.analyze.report.layout import require_layout
-from intact.analyze.report.network import decibels, floats_of, network_of
+from intact.analyze.report.network import decibels, floats_of, network_of, note_text
 from intact.analyze.report.page import page_of
 from intact.data.progress import begin
 from intact.data.stream import AGAIN
@@ -23,7 +24,6 @@ from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
 from intact.formats.base.report import Verification
 from intact.plan.inspection import inspect_plan
-from intact.recipe.command_line import command_line
 from intact.recipe.declare import Options, options_of
 from intact.recipe.file import COMMAND, RECIPE
 from intact.recipe.reports import (
@@ -37,6 +37,9 @@ _DRAWN = 32
 """Samples that are drawn where there are no data."""
 _AGAIN = "again"
 """Folder that the command on the page writes to."""
+
+_NAMES = 3
+"""Names in a line."""
 
 T = TypeVar("T")
 O = TypeVar("O", bound=Options)  # noqa: E741
@@ -83,7 +86,7 @@ def gather(options: ReportOptions, result: Result) -> figures.Report:
         network,
         intact=__version__,
         floats=floats_of(network),
-        notes=tuple(str(note) for note in plan.notes if not note.node),
+        notes=tuple(note_text(note) for note in plan.notes if not note.node),
         samples=0 if errors is None else errors.samples,
         drawn=options.data is None,
         outputs=() if errors is None else tuple(_outputs(errors)),
@@ -247,7 +250,8 @@ def _verified(found: Verification) -> figures.Verified:
     remarks = [found.no_engine, *(f"{name}: {why}" for name, why in found.in_float.items())]
     if found.float_nodes:
         remarks.append(
-            f"run in float for want of an integer kernel: {', '.join(found.float_nodes)}"
+            f"{len(found.float_nodes)} node(s) planned for integers run in float, for want of an "
+            f"integer kernel in the runtime: {_first_names(list(found.float_nodes))}"
         )
     remarks += [
         f"{each.step}: {each.overflows} of {each.sums} sums leave the accumulator"
@@ -270,6 +274,11 @@ def _verified(found: Verification) -> figures.Verified:
         tuple(filter(None, remarks)),
         found.refused,
     )
+
+
+def _first_names(names: list[str]) -> str:
+    more = f", and {len(names) - _NAMES} more" if len(names) > _NAMES else ""
+    return ", ".join(names[:_NAMES]) + more
 
 
 # ---- what the folder says --------------------------------------------------------------------
@@ -333,8 +342,8 @@ def _command(result: Result) -> str:
 
     if command not in COMMANDS:
         return ""
-    values = {"recipe": str(result.folder / RECIPE), "output": _AGAIN}
-    return command_line(command, COMMANDS[command], values)
+    recipe = str(result.folder / RECIPE)
+    return shlex.join(["intact", command, "--recipe", recipe, "--output", _AGAIN])
 
 
 def _provenance(result: Result) -> dict[str, Any]:

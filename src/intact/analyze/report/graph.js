@@ -22,9 +22,7 @@ function drawGraph(network, options) {
   const lines = edges.map((edge) => s("path", {class: "edge", d: route(nodes, edge)}));
   const scene = s("g", {}, s("g", {"aria-hidden": "true"}, lines), s("g", {}, boxes));
   const canvas = s("svg", {class: "canvas", role: "group", "aria-label": options.name}, scene);
-  const dots = nodes.map((node) => s("rect", {
-    x: node.x - NODE.width / 2, y: node.y - NODE.height / 2 - 6, width: NODE.width, height: NODE.height + 12,
-  }));
+  const dots = nodes.map((node) => onMap(node, network));
   const frame = s("rect", {class: "frame"});
   const map = s("svg", {
     class: "map", viewBox: `0 0 ${network.width} ${network.height}`, "aria-hidden": "true",
@@ -34,7 +32,7 @@ function drawGraph(network, options) {
     tool("\u2922", "Show the whole network", () => told(whole_())));
   const element = h("div", {class: "graph"}, canvas, map, tools);
   const graph = {element, network, paint, select, look, onview: null, selected: null, view: {x: 0, y: 0, k: 1}};
-  let current = 0, size = null;
+  let current = 0, size = null, begun = false;
 
   function drawnNode(node, index) {
     const [title, detail, spoken] = options.text(node);
@@ -132,11 +130,16 @@ function drawGraph(network, options) {
     graph.selected = current = index;
     const near = new Set(edges.flatMap(([a, b], i) => a === index || b === index ? [i] : []));
     lines.forEach((line, i) => line.classList.toggle("near", near.has(i)));
+    if (!begun) graph.view = {...graph.view, x: node.x, y: node.y};
+    else bring(node);
+    if (!quiet && options.onselect) options.onselect(index);
+  }
+
+  function bring(node) {
     const {width, height} = size || measured(), {x, y, k} = graph.view;
     const hidden = Math.abs(node.x - x) > width / k / 2 - NODE.width / 2
       || Math.abs(node.y - y) > height / k / 2 - NODE.height;
     if (hidden || k < FAR) told({x: node.x, y: node.y, k: Math.max(k, 0.8)});
-    if (!quiet && options.onselect) options.onselect(index);
   }
 
   function beside(index, step) {
@@ -234,7 +237,6 @@ function drawGraph(network, options) {
     if (map.hasPointerCapture(event.pointerId)) jump(event);
   });
 
-  let begun = false;
   new ResizeObserver(() => {
     measured();
     if (begun || !canvas.isConnected) look(graph.view);
@@ -248,6 +250,13 @@ function drawGraph(network, options) {
 
 function tool(sign, name, act) {
   return h("button", {type: "button", "aria-label": name, title: name, onclick: act}, sign);
+}
+
+/* A node on the map: as large as it is, but large enough to be seen. */
+function onMap(node, network) {
+  const pixel = Math.max(network.width / 64, network.height / 640);
+  const width = Math.max(NODE.width, 5 * pixel), height = Math.max(NODE.height + 12, 2 * pixel);
+  return s("rect", {x: node.x - width / 2, y: node.y - height / 2, width, height});
 }
 
 /* A line from the lower side of a node to the upper side of another, smooth at each bend. */

@@ -19,7 +19,7 @@ from intact.calibrate.statistics import Statistics, TensorStatistics
 from intact.config import QuantState, TensorQuantConfig
 from intact.graph import Graph, is_constant, weight_slot
 from intact.graph.ops import bias_slot, output_channel_axis
-from intact.plan import QuantizedGraph, QuantPoint, TensorEnd, quantization_points
+from intact.plan import Note, QuantizedGraph, QuantPoint, TensorEnd, quantization_points
 from intact.plan.inspection import NodeReport, inspect_plan
 
 _BINS = 64
@@ -98,6 +98,11 @@ def floats_of(network: figures.Network) -> tuple[figures.FloatNodes, ...]:
     return tuple(figures.FloatNodes(reason, tuple(nodes)) for reason, nodes in groups)
 
 
+def note_text(note: Note) -> str:
+    """Return what a note says, without its place."""
+    return f"{note.message}; {note.remedy}" if note.remedy else note.message
+
+
 def decibels(value: float) -> float | None:
     """Round decibels; None where they are infinite."""
     return round(value, 1) if math.isfinite(value) else None
@@ -171,7 +176,7 @@ class _Nodes:
             ends=tuple(self._ends_of(node)),
             weight=weight,
             weights=_weights(node),
-            notes=tuple(str(note) for note in self._plan.notes if note.node == row.node),
+            notes=tuple(note_text(note) for note in self._plan.notes if note.node == row.node),
             findings=tuple(
                 index for index, each in enumerate(self._findings) if each.node == row.node
             ),

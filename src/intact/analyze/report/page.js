@@ -8,21 +8,21 @@ const layers = collected();
 
 /* Layers: chains of nodes that are fused have one; other nodes are one each. */
 function collected() {
-  const found = [];
+  const found = [], byIndex = new Map();
   network.nodes.forEach((node, index) => {
     if (node.kind === "input" || node.kind === "output") return;
-    if (node.layer !== undefined && node.layer !== index) {
-      const layer = found.find((each) => each.index === node.layer);
-      if (layer) {
-        layer.members.push(index);
-        return;
-      }
+    const head = byIndex.get(node.layer);
+    if (head) {
+      head.members.push(index);
+      return;
     }
-    found.push({index, node, errors: node.errors, members: [index]});
+    const layer = {index, node, errors: node.errors, members: [index]};
+    byIndex.set(index, layer);
+    found.push(layer);
   });
   for (const layer of found) {
     const nodes = layer.members.map((index) => network.nodes[index]);
-    layer.title = node_title(layer.node);
+    layer.title = layer.node.name;
     layer.op = nodes.map((node) => node.op).join(" + ");
     layer.bits = precision(layer.node);
     const last = nodes[nodes.length - 1];
@@ -33,8 +33,6 @@ function collected() {
   }
   return found;
 }
-
-function node_title(node) { return node.name; }
 
 function errorsOf(node) {
   return node.layer === undefined ? undefined : network.nodes[node.layer].errors;
@@ -82,10 +80,12 @@ function summarySection() {
 function level(output) { return output.sqnr_db === null ? Infinity : output.sqnr_db; }
 
 function widths() {
-  const text = (found) => Object.entries(found || {}).map(([bits, count]) => `${count} \u00d7 ${bits}`).join(", ");
   const parts = [];
-  if (text(summary.weight_bits)) parts.push(`weights of ${text(summary.weight_bits)} bits`);
-  if (text(summary.activation_bits)) parts.push(`activations of ${text(summary.activation_bits)} bits`);
+  for (const [found, what] of [[summary.weight_bits, "weights"], [summary.activation_bits, "activations"]]) {
+    const rows = Object.entries(found || {});
+    if (rows.length === 1) parts.push(`${what} of ${rows[0][0]} bits`);
+    else if (rows.length) parts.push(`${what}: ${rows.map(([bits, count]) => `${count} of ${bits}`).join(", ")} bits`);
+  }
   return parts.join("; ");
 }
 
@@ -95,14 +95,14 @@ function metricsTable() {
   if (accuracy && accuracy.top1 && accuracy.agreement !== undefined) rows.push(["agreement %", [null, accuracy.agreement]]);
   if (!rows.length) return null;
   return h("div", {class: "scroll"}, h("table", {class: "plain"},
-    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Metric"), number_head("Float"), number_head("Quantized"))),
+    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Metric"), numberHead("Float"), numberHead("Quantized"))),
     h("tbody", {}, rows.map(([name, [float, quantized]]) => h("tr", {}, h("th", {scope: "row"}, name),
-      number_cell(float === null ? DASH : number(float)), number_cell(number(quantized)))))));
+      numberCell(float === null ? DASH : number(float)), numberCell(number(quantized)))))));
 }
 
-function number_head(text) { return h("th", {scope: "col", class: "number"}, text); }
+function numberHead(text) { return h("th", {scope: "col", class: "number"}, text); }
 
-function number_cell(text) { return h("td", {class: "number"}, text); }
+function numberCell(text) { return h("td", {class: "number"}, text); }
 
 function floatList() {
   const groups = report.floats || [];
@@ -117,25 +117,31 @@ function shown(indices, most) {
   return [links, indices.length > most && `and ${whole(indices.length - most)} more`];
 }
 
-function nodeLink(index) {
+function nodeLink(index, most = 48) {
   const node = network.nodes[index];
-  return h("button", {type: "button", class: "link", title: node.name, onclick: () => reveal(index)}, shortened(node.name, 48));
+  return h("button", {type: "button", class: "link", title: node.name, onclick: () => reveal(index)}, shortened(node.name, most));
 }
 
 function verificationTable() {
   const rows = report.verified || [];
   if (!rows.length) return null;
   const head = ["Deployed as", "Runtime"].map((name) => h("th", {scope: "col"}, name));
-  const numbers = ["Tensors", "Values", "Differ", "Most, steps", "Same class"].map(number_head);
+  const numbers = ["Tensors", "Values", "Differ", "Most, steps", "Same class"].map(numberHead);
   return [h("h3", {}, "Verification"),
     h("p", {class: "quiet"}, "The deployed model in its runtime against the integers of the plan, each tensor from the runtime\u2019s own inputs."),
-    h("div", {class: "scroll"}, h("table", {class: "plain"}, h("thead", {}, h("tr", {}, head, numbers)), h("tbody", {}, rows.map((row) => (row.refused
-      ? h("tr", {}, h("th", {scope: "row"}, row.format), h("td", {colspan: 6}, row.refused))
-      : h("tr", {}, h("th", {scope: "row"}, row.format), h("td", {title: row.cpu}, row.runtime),
-        number_cell(row.ends ? `${row.tensors} of ${row.ends}` : String(row.tensors || 0)), number_cell(whole(row.values || 0)),
-        number_cell(row.differ ? whole(row.differ) : "none"), number_cell(number(row.largest || 0)),
-        number_cell(row.end_to_end === undefined ? DASH : `${fixed(row.end_to_end, 2)} %`))))))),
+    h("div", {class: "scroll"}, h("table", {class: "plain"}, h("thead", {}, h("tr", {}, head, numbers)),
+      h("tbody", {}, rows.map(verifiedRow)))),
     rows.flatMap((row) => row.remarks || []).map((line) => h("p", {class: "remark"}, line))];
+}
+
+function verifiedRow(row) {
+  const name = h("th", {scope: "row"}, row.format);
+  if (row.refused) return h("tr", {}, name, h("td", {colspan: 6}, row.refused));
+  return h("tr", {}, name, h("td", {title: row.cpu}, row.runtime),
+    numberCell(row.ends ? `${row.tensors} of ${row.ends}` : String(row.tensors || 0)),
+    numberCell(whole(row.values || 0)), numberCell(row.differ ? whole(row.differ) : "none"),
+    numberCell(number(row.largest || 0)),
+    numberCell(row.end_to_end === undefined ? DASH : `${fixed(row.end_to_end, 2)} %`));
 }
 
 function remarks() {
@@ -206,10 +212,14 @@ function networkSection() {
   const worst = layers.filter(({errors}) => errors && errors.own !== null).sort((a, b) => a.errors.own - b.errors.own)[0];
   const start = findings.map((finding) => network.nodes.findIndex((node) => node.name === finding.node)).find((i) => i >= 0);
   const chosen = start !== undefined ? start : worst ? worst.index : network.nodes.findIndex((node) => node.ends && node.kind !== "input");
-  if (chosen >= 0) details(chosen);
+  if (chosen >= 0) graph.select(chosen);
   return section("network", "Network",
-    h("div", {class: "controls"}, h("label", {for: "colour"}, "Colour"), choice, h("label", {for: "find"}, "Find"), search, list),
+    h("div", {class: "controls"}, control("Colour", choice), control("Find", search), list),
     legendPlace, h("div", {class: "split"}, graph.element, panel));
+}
+
+function control(name, input) {
+  return h("span", {class: "control"}, h("label", {for: input.id}, name), input);
 }
 
 function paint(name) {
@@ -270,7 +280,7 @@ function errorsBlock(errors) {
     ["cost to the outputs", errors.alone, "the outputs, where this layer alone is quantized"],
   ].filter(([, value]) => value !== undefined);
   return [h("h4", {}, "Error, as signal to noise"), h("table", {class: "errors"}, h("tbody", {}, rows.map(([name, value, meaning]) => h("tr", {title: meaning},
-    h("th", {scope: "row"}, name), h("td", {class: "meter"}, meter(value)), number_cell(decibels(value))))))];
+    h("th", {scope: "row"}, name), h("td", {class: "meter"}, meter(value)), numberCell(decibels(value))))))];
 }
 
 function meter(value) {
@@ -281,7 +291,9 @@ function meter(value) {
 
 function distributions(node) {
   const seen = new Set();
-  return (node.ends || []).filter(({slot}) => slot !== "weight" && slot !== "bias").reverse().map((end) => {
+  const ends = (node.ends || []).filter(({slot}) => slot !== "weight" && slot !== "bias");
+  const results = ends.filter(({slot}) => slot.startsWith("output"));
+  return [...results, ...ends.filter((end) => !results.includes(end))].map((end) => {
     const tensor = tensors.get(end.tensor);
     if (!tensor || !tensor.histogram || seen.has(end.tensor)) return null;
     seen.add(end.tensor);
@@ -302,12 +314,12 @@ function endsTable(node) {
   if (!ends.length) return null;
   return [h("h4", {}, "Configurations"), h("div", {class: "scroll"}, h("table", {class: "plain ends"},
     h("thead", {}, h("tr", {}, ["End", "Tensor"].map((name) => h("th", {scope: "col"}, name)),
-      ["Bits", "Codes", "Scale", "Zero point"].map(number_head), h("th", {scope: "col"}, "State"))),
+      ["Bits", "Codes", "Scale", "Zero point"].map(numberHead), h("th", {scope: "col"}, "State"))),
     h("tbody", {}, ends.map((end) => h("tr", {}, h("th", {scope: "row"}, end.slot),
       h("td", {title: end.tensor}, h("span", {class: "name"}, shortened(end.tensor, 26)), end.shape && end.shape.length ? h("small", {}, ` ${shapeText(end.shape)}`) : null),
-      number_cell(end.bits || DASH), number_cell(end.codes ? span(end.codes, String) : DASH),
-      number_cell(end.scale ? [span(end.scale, (each) => number(each, 5)), end.channels > 1 && h("small", {}, ` ${end.channels} channels`), end.logarithmic && h("small", {}, " logarithmic")] : DASH),
-      number_cell(end.zero_point ? span(end.zero_point, String) : DASH),
+      numberCell(end.bits || DASH), numberCell(end.codes ? span(end.codes, String) : DASH),
+      numberCell(end.scale ? [span(end.scale, (each) => number(each, 5)), end.channels > 1 && h("small", {}, ` ${end.channels} channels`), end.logarithmic && h("small", {}, " logarithmic")] : DASH),
+      numberCell(end.zero_point ? span(end.zero_point, String) : DASH),
       h("td", {title: end.shares ? `scale of ${end.shares}` : end.method}, end.state || DASH, end.shares && h("small", {}, ` as ${shortened(end.shares, 26)}`))))))) ];
 }
 
@@ -316,7 +328,7 @@ function span(values, text) { return values.map((value) => signed(text(value))).
 /* ---- layers ---- */
 
 const COLUMNS = [
-  {name: "Layer", key: ({title}) => title, cell: ({index}) => nodeLink(index), text: true},
+  {name: "Layer", key: ({title}) => title, cell: ({index}) => nodeLink(index, 34), text: true},
   {name: "Operator", key: ({op}) => op, cell: ({op}) => op, text: true},
   {name: "Bits", key: ({bits}) => bits, cell: ({bits}) => bits, text: true},
   {name: "By itself", title: "Signal to noise of the layer by itself", key: ({errors}) => rank(errors && errors.own), cell: ({errors}) => tinted(errors, "own")},
@@ -333,11 +345,17 @@ function tinted(errors, which) {
   return h("span", {class: "tint", "data-colour": bandOf(errors[which])}, decibels(errors[which]));
 }
 
+function tableRow(layer) {
+  const [name, ...others] = COLUMNS;
+  const flag = layer.findings.length > 0 && h("span", {class: "flag", title: "the diagnosis names it"}, " \u25cf");
+  return h("tr", {}, h("th", {scope: "row"}, name.cell(layer), flag),
+    others.map(({cell, text}) => h("td", {class: text ? null : "number"}, cell(layer))));
+}
+
 function layersSection() {
   const measured = layers.filter(({errors}) => errors);
   const body = h("tbody"), count = h("p", {class: "quiet", role: "status"});
-  const rows = layers.map((layer) => ({layer, row: h("tr", {}, COLUMNS.map(({cell, text}, i) => (i
-    ? h("td", {class: text ? null : "number"}, cell(layer)) : h("th", {scope: "row"}, cell(layer), layer.findings.length ? h("span", {class: "flag", title: "the diagnosis names it"}, " \u25cf") : null))))}));
+  const rows = layers.map((layer) => ({layer, row: tableRow(layer)}));
   const order = {column: null, up: true};
   const text = h("input", {id: "filter", type: "search", placeholder: "Name or operator", oninput: () => update()});
   const kinds = [["", "all"], ["integer", "integer"], ["float", "float"], ["finding", "with a finding"], ["poor", "below 20 dB by itself"]];
@@ -379,7 +397,7 @@ function layersSection() {
   return section("layers", "Layers",
     measured.length ? [h("p", {class: "quiet"}, "Signal to noise along the network, dB: a dot for each layer by itself, the line for what has accumulated. Lower is worse."),
       profile(measured, (index) => reveal(index))] : null,
-    h("div", {class: "controls"}, h("label", {for: "filter"}, "Filter"), text, h("label", {for: "kind"}, "Show"), kind, count),
+    h("div", {class: "controls"}, control("Filter", text), control("Show", kind), count),
     h("div", {class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Table of layers"},
       h("table", {class: "plain layers"}, h("thead", {}, h("tr", {}, heads)), body)));
 }
@@ -405,8 +423,8 @@ function improvementsSection() {
   const rows = report.improvements || [];
   if (!rows.length) return null;
   return section("improvements", "Improvements", h("div", {class: "scroll"}, h("table", {class: "plain"},
-    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Pass"), number_head("Before"), number_head("After"), h("th", {scope: "col"}, "Kept"))),
-    h("tbody", {}, rows.map((row) => h("tr", {}, h("th", {scope: "row"}, row.name), number_cell(decibels(row.before)), number_cell(decibels(row.after)), h("td", {}, row.kept ? "yes" : "no")))))));
+    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Pass"), numberHead("Before"), numberHead("After"), h("th", {scope: "col"}, "Kept"))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, h("th", {scope: "row"}, row.name), numberCell(decibels(row.before)), numberCell(decibels(row.after)), h("td", {}, row.kept ? "yes" : "no")))))));
 }
 
 function searchSection() {
@@ -416,21 +434,38 @@ function searchSection() {
   if (search.min_score !== undefined) goal.push(`${search.objective} of at least ${number(search.min_score, 5)}`);
   if (search.max_cost !== undefined) goal.push(`${search.cost} of at most ${number(search.max_cost, 5)}`);
   const known = (search.trials || []).some(([, cost, score]) => cost !== null && score !== null);
-  return section("search", "Search", h("p", {class: "quiet"}, `Found by ${search.found}. `,
-    search.log ? `${plural(search.count, "trial")} by ${search.sampler}; ${search.objective} on ${plural(search.samples, "sample")}, ${search.cost} as the cost${goal.length ? `; wanted: ${goal.join(", ")}` : ""}.` : "Its log is not beside the result: --log names it."),
-  known && [h("h3", {}, "Score and cost"), h("ul", {class: "legend"}, h("li", {}, h("i", {class: "mark best"}), `taken: trial ${search.best}`), h("li", {}, h("i", {class: "mark front"}), "no trial is better and cheaper"),
-    h("li", {}, h("i", {class: "mark"}), "others"), h("li", {}, h("i", {class: "mark stopped"}), "stopped early")], trialPlane(search),
-  h("h3", {}, `The walk: ${search.objective}`), walk(search, 2, search.objective), h("h3", {}, `The walk: ${search.cost}`), walk(search, 1, search.cost)]);
+  const told = search.log
+    ? `${plural(search.count, "trial")} by ${search.sampler}; ${search.objective} on ${plural(search.samples, "sample")}, `
+      + `${search.cost} as the cost${goal.length ? `; wanted: ${goal.join(", ")}` : ""}.`
+    : "Its log is not beside the result: --log names it.";
+  const marks = [["mark best", `taken: trial ${search.best}`], ["mark front", "no trial is better and cheaper"],
+    ["mark", "others"], ["mark stopped", "stopped early"]];
+  return section("search", "Search", h("p", {class: "quiet"}, `Found by ${search.found}. ${told}`),
+    known && [
+      h("h3", {}, "Score and cost"), markLegend(marks), trialPlane(search),
+      h("h3", {}, `The walk: ${search.objective}`), walk(search, 2, search.objective),
+      h("h3", {}, `The walk: ${search.cost}`), walk(search, 1, search.cost),
+    ]);
+}
+
+function markLegend(marks) {
+  return h("ul", {class: "legend"}, marks.map(([mark, text]) => h("li", {}, mark && h("i", {class: mark}), text)));
 }
 
 function trainingSection() {
   const {training} = report;
   if (!training) return null;
   const epochs = training.epochs || [], scored = epochs.some((epoch) => epoch[3] !== null);
-  return section("training", "Training", h("p", {class: "quiet"}, `Learned ${training.how}. `, epochs.length ? "" : "The log of its epochs is not beside the result."),
-    epochs.length > 1 && [h("h3", {}, "Loss"), h("ul", {class: "legend"}, h("li", {}, h("i", {class: "curve-mark"}), "training"), h("li", {}, h("i", {class: "curve-mark held"}), "held out"), h("li", {}, `large dot: epoch ${training.best}, which was taken`)],
-      curves("Loss of each epoch", epochs, [{index: 1, kind: "own"}, {index: 2, kind: "held"}], training.best),
-      scored && [h("h3", {}, "Right on what is held out, %"), curves("Percent right of each epoch", epochs, [{index: 3, kind: "held"}], training.best)]]);
+  const missing = epochs.length ? "" : " The log of its epochs is not beside the result.";
+  const marks = [["curve-mark", "training"], ["curve-mark held", "held out"],
+    ["", `large dot: epoch ${training.best}, which was taken`]];
+  const losses = [{index: 1, kind: "own"}, {index: 2, kind: "held"}];
+  return section("training", "Training", h("p", {class: "quiet"}, `Learned ${training.how}.${missing}`),
+    epochs.length > 1 && [
+      h("h3", {}, "Loss"), markLegend(marks), curves("Loss of each epoch", epochs, losses, training.best),
+      scored && [h("h3", {}, "Right on what is held out, %"),
+        curves("Percent right of each epoch", epochs, [{index: 3, kind: "held"}], training.best)],
+    ]);
 }
 
 function provenanceSection() {
@@ -451,7 +486,9 @@ function plain(value) {
 
 function code(text) {
   const copy = h("button", {type: "button", class: "copy", onclick: () => copied(copy, text)}, "Copy");
-  return h("div", {class: "code"}, h("pre", {tabindex: 0}, text.replace(/\n$/, "")), copy);
+  // No line ends inside of a flag.
+  const words = text.replace(/\n$/, "").split(/( )/).map((word) => (word.startsWith("--") ? h("span", {class: "word"}, word) : word));
+  return h("div", {class: "code"}, h("pre", {tabindex: 0}, words), copy);
 }
 
 function copied(button, text) {
