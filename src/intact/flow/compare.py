@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact import __version__
 from intact.analyze.compare import (
     ComparedResult,
     Comparison,
@@ -20,13 +21,17 @@ from intact.analyze.compare import (
     widths,
 )
 from intact.analyze.layers import MOST_SAMPLES, ModelErrors, model_errors
+from intact.analyze.report.comparison import Table, comparison_page
+from intact.analyze.report.layout import require_layout
 from intact.calibrate.synthetic import drawn_samples
 from intact.data.progress import begin
 from intact.data.signature import input_specs
 from intact.data.stream import Samples
 from intact.errors import IntactError, UsageError
+from intact.flow import comparison_text
 from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
+from intact.flow.report import write_page
 from intact.flow.result import Result, results_in
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
@@ -45,8 +50,11 @@ def compare(options: CompareOptions) -> Comparison:
 
     Raises:
         UsageError: There are fewer than two.
+        MissingExtraError: A page is asked for, and the extra ``report`` is not installed.
         IntactError: A folder is wrong, or the data fits none of the results.
     """
+    if options.output is not None:
+        require_layout()
     begin(options.progress, "reading the results")
     named = load_results(options.results)
     if len(named) < 2:
@@ -66,7 +74,24 @@ def compare(options: CompareOptions) -> Comparison:
     _refuse_if_none_ran(rows)
     rows = _with_changes(rows, right)
     remarks = tuple(_remarks(results, rows, options))
-    return Comparison(tuple(rows), nodes, remarks, options.data is None and options.errors)
+    found = Comparison(tuple(rows), nodes, remarks, options.data is None and options.errors)
+    if options.output is not None:
+        begin(options.progress, "writing")
+        write_page(Path(options.output), _page(found, results))
+    return found
+
+
+def _page(found: Comparison, results: Sequence[Result]) -> bytes:
+    """Return a comparison as a page."""
+    written = (
+        ("figures", comparison_text.figures(found)),
+        ("decisions", comparison_text.decisions(found)),
+        ("scales", comparison_text.scales(found)),
+        ("layers", comparison_text.layers(found)),
+    )
+    tables = {name: Table(each.title, each.headings, each.rows) for name, each in written}
+    plans = [result.plan for result in results]
+    return comparison_page(found, plans, tables, version=__version__)
 
 
 def load_results(given: Sequence[Any] | Mapping[str, Any]) -> dict[str, Result]:
