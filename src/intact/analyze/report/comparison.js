@@ -168,11 +168,11 @@ function details(node) {
 }
 
 function quantization(made, scaled) {
-  const both = ([low, high], text) => (low === high ? text(low) : `${text(low)} \u2026 ${text(high)}`);
+  const both = ([low, high], text) => (low === high ? signed(text(low)) : `${signed(text(low))} \u2026 ${signed(text(high))}`);
   const parts = [`${made.bits} bits, codes ${both(made.codes, String)}`,
     `scale ${both(made.scale, (each) => number(each, 5))}${scaled && scaled !== 1 ? ` (${number(scaled)} \u00d7)` : ""}${made.channels > 1 ? `, ${made.channels} channels` : ""}`,
     `zero point ${both(made.zero_point, String)}`, made.method];
-  return signed(parts.filter(Boolean).join("; "));
+  return parts.filter(Boolean).join("; ");
 }
 
 function errorRows(node) {
@@ -235,7 +235,7 @@ function sortable(id, {headings, rows}, linked) {
 }
 
 function decisionsSection() {
-  const {differs} = {differs: comparison.nodes.filter((node) => node.differs.length).length};
+  const differs = comparison.nodes.filter((node) => node.differs.length).length;
   const said = differs ? `${whole(differs)} of ${plural(comparison.nodes.length, "node")} differ.` : `The same in all ${whole(comparison.nodes.length)} nodes.`;
   return section("decisions", "Decisions", h("p", {class: "quiet"}, said),
     tables.decisions.rows.length > 0 && sortable("decisions", tables.decisions, false),
