@@ -61,8 +61,8 @@ OPTIONAL = frozenset(
     [
         "PIL",
         "ai_edge_litert",
+        "fast_sugiyama",
         "flatbuffers",
-        "matplotlib",
         "ncnn",
         "openvino",
         "optuna",

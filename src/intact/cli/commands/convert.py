@@ -15,11 +15,13 @@ def _export(given: Given[ExportCommand]) -> None:
     Example: intact export out/ --format tflite --output tflite/
     """
     from intact import api
-    from intact.cli import show
+    from intact.cli import show, show_report
 
+    show_report.require(given.options)
     start = time.perf_counter()
     result = api.export(**given.of(ExportOptions))
     show.result(result, seconds=time.perf_counter() - start, as_json=given.options.as_json)
+    show_report.written(result, given.options, quiet=given.options.as_json)
 
 
 def _convert_ranges(given: Given[ConvertRangesCommand]) -> None:

@@ -16,9 +16,10 @@ def _search(given: Given[SearchCommand]) -> None:
     Example: intact search model.onnx -d calib.npz --max-drop 0.5 --minimize bytes -o out/
     """
     from intact import api
-    from intact.cli import show_search
+    from intact.cli import show_report, show_search
 
     options = given.options
+    show_report.require(options)
     if options.replay is not None:
         _replay(given)
         return
@@ -36,12 +37,13 @@ def _search(given: Given[SearchCommand]) -> None:
             raise
         raise SearchError(str(interrupt)) from interrupt
     show_search.found(found, seconds=current().elapsed, as_json=options.as_json)
+    show_report.written(found.result, options, quiet=options.as_json)
 
 
 def _replay(given: Given[SearchCommand]) -> None:
     """Realize a strategy of a log."""
     from intact import api
-    from intact.cli import show
+    from intact.cli import show, show_report
 
     options = given.options
     if options.resume:
@@ -49,6 +51,7 @@ def _replay(given: Given[SearchCommand]) -> None:
     arguments = {**given.of(ReplayOptions), "log": options.replay}
     result = api.replay_strategy(**arguments)
     show.result(result, seconds=current().elapsed, as_json=options.as_json)
+    show_report.written(result, options, quiet=options.as_json)
 
 
 SEARCH = Command("search", SearchCommand, _search, timed=True)
