@@ -222,6 +222,13 @@ class Comparison(msgspec.Struct, frozen=True):
         names = ", ".join(result.name for result in self.results)
         return f"Comparison({names}: {len(self.differing)} of {len(self.nodes)} nodes differ)"
 
+    def _repr_html_(self) -> str:
+        """Write figures and decisions as tables for a notebook."""
+        from intact.analyze import comparison_text
+
+        tables = (comparison_text.figures(self), comparison_text.decisions(self))
+        return "".join(each.to_html() for each in tables)
+
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; numbers that are not finite become None."""
         found: dict[str, Any] = finite(msgspec.to_builtins(self, str_keys=True))

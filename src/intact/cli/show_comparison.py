@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+from intact._text import Figures
+from intact.analyze import comparison_text
 from intact.analyze.compare import Comparison
 from intact.cli.phases import with_phases
 from intact.cli.printing import console, escape, new_table, print_json, say
-from intact.flow import comparison_text
-from intact.flow.text import Figures
 
 _MOST_ROWS = 20
 """Rows of a table, where not all are asked for."""

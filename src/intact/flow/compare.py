@@ -13,6 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from intact import __version__
+from intact.analyze import comparison_text
 from intact.analyze.compare import (
     ComparedResult,
     Comparison,
@@ -28,10 +29,9 @@ from intact.data.progress import begin
 from intact.data.signature import input_specs
 from intact.data.stream import Samples
 from intact.errors import IntactError, UsageError
-from intact.flow import comparison_text
 from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
-from intact.flow.report import write_page
+from intact.flow.report_tables import check_file, write_page
 from intact.flow.result import Result, results_in
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
@@ -55,6 +55,7 @@ def compare(options: CompareOptions) -> Comparison:
     """
     if options.output is not None:
         require_layout()
+        check_file(Path(options.output), "--output")
     begin(options.progress, "reading the results")
     named = load_results(options.results)
     if len(named) < 2:

@@ -158,6 +158,19 @@ class ReportOptions(LabelOptions, ComparisonOptions):
         f"A part that is not measured: {', '.join(REPORT_PARTS[:-1])} or {REPORT_PARTS[-1]}. "
         "Several may be given.",
     )
+    csv: str | Path | None = option(
+        File("FILE.csv", "the path of a file"),
+        None,
+        "Also write the figures of each node as a table.",
+        recorded=False,
+    )
+    model_explorer: str | Path | None = option(
+        File("FILE.json", "the path of a file"),
+        None,
+        "Also write the error of each layer as node data for Model Explorer; further figures go "
+        "into files beside it.",
+        recorded=False,
+    )
     log: str | Path | None = option(
         File("LOG"), None, "The log of the search that found the result; left out, that beside it."
     )
@@ -172,6 +185,8 @@ class ReportCommand(TerminalOptions, ReportOptions):
         "output",
         "samples",
         "leave_out",
+        "csv",
+        "model_explorer",
         "as_json",
     )
 

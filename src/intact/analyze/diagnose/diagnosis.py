@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact._text import Figures
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.calibration_samples import calibration_findings
 from intact.analyze.diagnose.findings import Finding
@@ -57,6 +58,18 @@ class Diagnosis(msgspec.Struct, frozen=True):
         causes = ", ".join(each.cause for each in self.findings) or "nothing found"
         return f"Diagnosis({causes})"
 
+    def _repr_html_(self) -> str:
+        """Write the findings as a table for a notebook."""
+        levels = ", ".join(f"{name} {level:.1f} dB" for name, level in self.decibels.items())
+        title = f"SQNR on {self.samples} {'drawn ' if self.is_drawn else ''}samples: {levels}"
+        rows = [
+            (each.cause, each.node, each.evidence, each.remedy, _gain(each))
+            for each in self.findings
+        ]
+        lines = () if rows else ("nothing wrong was found",)
+        headings = ("cause", "node", "measured", "remedy", "gain")
+        return Figures(title, headings, rows, lines).to_html()
+
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
         return {
@@ -65,6 +78,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
             "sqnr_db": self.decibels,
             "findings": [each.to_json() for each in self.findings],
         }
+
+
+def _gain(finding: Finding) -> str:
+    return "" if finding.gain is None else f"{finding.gain:+.1f} {finding.unit}"
 
 
 def diagnose_plan(

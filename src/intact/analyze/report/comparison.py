@@ -73,7 +73,5 @@ def _drawn(plan: QuantizedGraph) -> figures.Network:
     """Lay out a graph: names, places and widths of nodes; all else is in the comparison."""
     network = network_of(plan, None, None)
     kept = ("name", "op", "x", "y", "kind", "bits", "weight_bits")
-    nodes = (
-        figures.Node(**{name: getattr(node, name) for name in kept}) for node in network.nodes
-    )
+    nodes = (figures.Node(**{name: getattr(node, name) for name in kept}) for node in network.nodes)
     return msgspec.structs.replace(network, nodes=tuple(nodes), tensors=())

@@ -134,8 +134,8 @@ class Errors(_Figures, frozen=True):
     own: float | None
     weights: float | None
     activations: float | None
-    bias: float | None | UnsetType = UNSET
-    alone: float | None | UnsetType = UNSET
+    bias: float | UnsetType | None = UNSET
+    alone: float | UnsetType | None = UNSET
     cosine: float | None = None
     channels: tuple[float | None, ...] = ()
 
@@ -450,6 +450,7 @@ class Report(_Figures, frozen=True):
         command: What makes the result again.
         recipe: The options, as TOML.
         left_out: What the report lacks, with the reason.
+        written: What is in the files beside the page, by path; empty on the page itself.
     """
 
     summary: Summary
@@ -471,6 +472,7 @@ class Report(_Figures, frozen=True):
     command: str = ""
     recipe: str = ""
     left_out: dict[str, str] = {}
+    written: dict[str, str] = {}
 
     def encode(self) -> bytes:
         """Return the JSON; equal reports give equal bytes."""

@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import NamedTuple
 
+from intact._text import Figures, kilobytes
 from intact.analyze.compare import (
     KINDS,
     ComparedNode,
@@ -15,7 +16,6 @@ from intact.analyze.compare import (
     Quantization,
 )
 from intact.analyze.layers import LayerErrors
-from intact.flow.text import Figures, kilobytes
 
 LEAST_CHANGE = 0.1
 """Decibels by which the error of a layer differs where it is listed."""

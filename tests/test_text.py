@@ -10,7 +10,7 @@ import intact
 from intact import demo
 from intact.cli import run
 from intact.flow.result import Result
-from intact.flow.text import Figures
+from intact._text import Figures
 
 
 @pytest.fixture(scope="module")
