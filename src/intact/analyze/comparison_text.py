@@ -84,7 +84,8 @@ def scales(found: Comparison) -> Figures:
     pairs.sort(key=lambda pair: -_change_of_scale(pair[1]))
     results = range(len(found.results))
     written = [
-        (node.name, tensor.role, *(_scale(tensor, at) for at in results)) for node, tensor in pairs
+        (node.name, tensor.role, *(_scale(node, tensor, at) for at in results))
+        for node, tensor in pairs
     ]
     title = "scales and zero points, those that differ most first"
     return Figures(title, ("node", "place", *_names(found)), written, ())
@@ -205,7 +206,7 @@ def _groups(node: ComparedNode) -> Iterator[_Group]:
     for tensor in node.tensors:
         for kind in tensor.differs:
             if kind not in _NUMBERS:
-                cells = (_PARTS[kind](each) if each else "not quantized" for each in tensor.each)
+                cells = (_PARTS[kind](made) if made else "not quantized" for made in tensor.each)
                 yield _Group(tensor.role, kind, tuple(cells))
 
 
@@ -237,11 +238,11 @@ def _change_of_scale(tensor: ComparedTensor) -> float:
     return max((abs(math.log(ratio)) for ratio in tensor.ratios if ratio), default=0.0)
 
 
-def _scale(tensor: ComparedTensor, at: int) -> str:
+def _scale(node: ComparedNode, tensor: ComparedTensor, at: int) -> str:
     """Write the scale and the zero point that a result has."""
     made, ratio = tensor.each[at], tensor.ratios[at]
     if made is None:
-        return "not quantized"
+        return "not quantized" if node.each[at] else "no such node"
     changed = "" if ratio in (None, 1.0) else f" ({ratio:.4g} x)"
     text = f"{_range(made.scale, '.4g')}{changed}"
     if "zero_point" in tensor.differs:

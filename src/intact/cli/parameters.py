@@ -188,7 +188,7 @@ def _parameter(each: Option) -> click.Parameter:
     if each.positional:
         return click.Argument(
             [each.name],
-            metavar=each.kind.metavar,
+            metavar=f"{each.kind.metavar}{'...' if each.kind.repeated else ''}",
             type=click.UNPROCESSED,
             required=False,
             nargs=-1 if each.kind.repeated else 1,

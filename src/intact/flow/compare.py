@@ -27,7 +27,7 @@ from intact.analyze.report.layout import require_layout
 from intact.calibrate.synthetic import drawn_samples
 from intact.data.progress import begin
 from intact.data.signature import input_specs
-from intact.data.stream import Samples
+from intact.data.stream import AGAIN, Samples
 from intact.errors import IntactError, UsageError
 from intact.flow.evaluation import evaluate_result
 from intact.flow.evaluation_report import Evaluation
@@ -53,6 +53,8 @@ def compare(options: CompareOptions) -> Comparison:
         MissingExtraError: A page is asked for, and the extra ``report`` is not installed.
         IntactError: A folder is wrong, or the data fits none of the results.
     """
+    if isinstance(options.data, Iterator):
+        raise UsageError("samples are read several times, an iterator gives once", remedy=AGAIN)
     if options.output is not None:
         require_layout()
         check_file(Path(options.output), "--output")
@@ -65,15 +67,9 @@ def compare(options: CompareOptions) -> Comparison:
     results = list(named.values())
     begin(options.progress, "comparing decisions")
     nodes = compare_plans([result.plan for result in results])
-    rows, right = [], []
-    for name, result in named.items():
-        row = _described(name, result)
-        if options.errors or options.data is not None or options.latency:
-            row, correct = _run(options, row, result, results)
-            right.append(correct)
-        rows.append(row)
-    _refuse_if_none_ran(rows)
-    rows = _with_changes(rows, right)
+    rows = [_described(name, result) for name, result in named.items()]
+    if options.errors or options.data is not None or options.latency:
+        rows = _with_changes(list(_runs(options, rows, results)))
     remarks = tuple(_remarks(results, rows, options))
     found = Comparison(tuple(rows), nodes, remarks, options.data is None and options.errors)
     if options.output is not None:
@@ -117,14 +113,7 @@ def load_results(given: Sequence[Any] | Mapping[str, Any]) -> dict[str, Result]:
 
 def _names(sources: Sequence[Result | Path], results: Sequence[Result]) -> list[str]:
     """Name results by the ends of their paths, those in memory by their targets."""
-    paths = [
-        Path(result.plan.target.name)
-        if isinstance(source, Result) and source.folder is None
-        else (source.folder or Path())
-        if isinstance(source, Result)
-        else source
-        for source, result in zip(sources, results, strict=True)
-    ]
+    paths = [_place(source, result) for source, result in zip(sources, results, strict=True)]
     parts = [path.parts or path.resolve().parts[-1:] for path in paths]
     depth = 1
     most = max(map(len, parts), default=1)
@@ -136,6 +125,12 @@ def _names(sources: Sequence[Result | Path], results: Sequence[Result]) -> list[
         seen[name] += 1
         names[at] = f"{name} ({seen[name]})" if seen[name] > 1 else name
     return names
+
+
+def _place(source: Result | Path, result: Result) -> Path:
+    if not isinstance(source, Result):
+        return source
+    return source.folder or Path(result.plan.target.name)
 
 
 def _described(name: str, result: Result) -> ComparedResult:
@@ -188,36 +183,56 @@ def _made_with(made: Provenance) -> str:
     return ", ".join(part for part in parts if part)
 
 
+class _Run(msgspec.Struct, frozen=True):
+    """A result that was run, and which samples it classifies right."""
+
+    row: ComparedResult
+    right: _Right | None
+
+
+def _runs(
+    options: CompareOptions, rows: Sequence[ComparedResult], results: Sequence[Result]
+) -> Iterator[_Run]:
+    """Run each result; what stops one of them is noted, if others can be run.
+
+    Raises:
+        IntactError: None of them can be run.
+    """
+    failed: list[IntactError] = []
+    for row, result in zip(rows, results, strict=True):
+        try:
+            yield _run(options, row, result, results)
+        except IntactError as error:
+            failed.append(error)
+            if len(failed) == len(results):
+                raise failed[0] from None
+            yield _Run(msgspec.structs.replace(row, why_no_errors=error.with_flags), None)
+
+
 def _run(
     options: CompareOptions, row: ComparedResult, result: Result, results: Sequence[Result]
-) -> tuple[ComparedResult, _Right | None]:
-    """Measure what running a result shows, and which samples it classifies right."""
+) -> _Run:
+    """Measure what running a result shows."""
     right: list[_Right] = []
     errors: ModelErrors | None = None
     measured: Measured | None = None
-    why = ""
-    try:
-        samples = _samples(options, result, results)
-        if options.errors:
-            begin(options.progress, f"errors of layers ({row.name})")
-            errors = model_errors(result.plan, samples, threads=options.threads)
-        if options.data is not None or options.latency:
-            begin(options.progress, f"evaluating ({row.name})")
-            found = evaluate_result(
-                result,
-                samples,
-                batch=options.batch,
-                threads=options.threads,
-                timed=options.latency,
-                scored=lambda scores, labels: right.append(in_top_k(scores, labels, 1)),
-            )
-            measured = _measured(found, result, options)
-    except IntactError as error:
-        if len(results) == 1:
-            raise
-        why = error.with_flags
-    row = msgspec.structs.replace(row, errors=errors, measured=measured, why_no_errors=why)
-    return row, right[0] if right else None
+    samples = _samples(options, result, results)
+    if options.errors:
+        begin(options.progress, f"errors of layers ({row.name})")
+        errors = model_errors(result.plan, samples, threads=options.threads)
+    if options.data is not None or options.latency:
+        begin(options.progress, f"evaluating ({row.name})")
+        found = evaluate_result(
+            result,
+            samples,
+            batch=options.batch,
+            threads=options.threads,
+            timed=options.latency,
+            scored=lambda scores, labels: right.append(in_top_k(scores, labels, 1)),
+        )
+        measured = _measured(found, result, options)
+    row = msgspec.structs.replace(row, errors=errors, measured=measured)
+    return _Run(row, right[0] if right else None)
 
 
 def _samples(options: CompareOptions, result: Result, results: Sequence[Result]) -> Samples:
@@ -265,27 +280,19 @@ def _measured(found: Evaluation, result: Result, options: CompareOptions) -> Mea
     )
 
 
-def _with_changes(
-    rows: Sequence[ComparedResult], right: Sequence[_Right | None]
-) -> list[ComparedResult]:
+def _with_changes(runs: Sequence[_Run]) -> list[ComparedResult]:
     """Add how much more accurate each result is than the first, on the same samples."""
-    if not right or right[0] is None:
-        return list(rows)
-    first, found = right[0], [rows[0]]
-    for row, correct in zip(rows[1:], right[1:], strict=True):
-        change = None
-        if correct is not None and len(correct) == len(first):
-            parts = accuracy_difference(first, correct)
+    first = runs[0].right
+    found = [runs[0].row]
+    for run in runs[1:]:
+        change, measured = None, run.row.measured
+        if first is not None and run.right is not None and len(run.right) == len(first):
+            parts = accuracy_difference(first, run.right)
             change = AccuracyDifference(*(100 * part for part in parts))
-        measured = row.measured and msgspec.structs.replace(row.measured, change=change)
-        found.append(msgspec.structs.replace(row, measured=measured))
+        if measured is not None:
+            measured = msgspec.structs.replace(measured, change=change)
+        found.append(msgspec.structs.replace(run.row, measured=measured))
     return found
-
-
-def _refuse_if_none_ran(rows: Sequence[ComparedResult]) -> None:
-    """Refuse data that no result can be run on; what stops one of them is a remark."""
-    if all(row.why_no_errors for row in rows):
-        raise IntactError(f"none of the results can be run: {rows[0].why_no_errors}")
 
 
 def _remarks(
