@@ -58,7 +58,7 @@ def _cell(text: str) -> str:
     return f'<td style="text-align: left">{html.escape(text)}</td>'
 
 
-def kilobytes(size: int) -> str:
+def kilobytes(size: float) -> str:
     """Write a size."""
     return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 

@@ -228,12 +228,11 @@ def test_hundreds_of_nodes_with_odd_names_are_compared() -> None:
     b = ModelBuilder()
     x = b.conv(b.input("image", ["N", 3, 8, 8]), 3, 1, kernel=1)
     for index in range(399):
-        x = b.node(
-            "MaxPool" if index % 2 else "Sigmoid",
-            x,
-            name=f"{EVIL}[bold]{index}",
-            **({"kernel_shape": [1, 1]} if index % 2 else {}),
-        )
+        name = f"{EVIL}[bold]{index}"
+        if index % 2:
+            x = b.node("MaxPool", x, name=name, kernel_shape=[1, 1])
+        else:
+            x = b.node("Sigmoid", x, name=name)
     b.output(x, ["N", 1, 8, 8])
     data = samples(2)
     each = [

@@ -44,8 +44,9 @@ def test_what_public_functions_return_is_shown(
 ) -> None:
     once = Latency((1.0, 1.0), 1.0, (1, 1))
     monkeypatch.setattr("intact.flow.evaluation.latencies", lambda *_: once)
+    evaluation = intact.evaluate(result, samples())
     found = [
-        intact.evaluate(result, samples()),
+        evaluation,
         intact.verify(result, samples()),
         intact.diagnose(result, samples()),
         intact.compare([result, result], errors=False),
@@ -55,7 +56,7 @@ def test_what_public_functions_return_is_shown(
         assert text.startswith("<div><b>")
         assert "<table>" in text
         assert "<script" not in text  # the model has a node called like one
-    assert str(found[0].figures().rows[0][1]) in shown(found[0])
+    assert evaluation.figures().rows[0][1] in shown(evaluation)
 
 
 def test_names_are_text(result: Result) -> None:

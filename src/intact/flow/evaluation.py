@@ -127,9 +127,9 @@ def evaluate_result(
     )
     if timed and next(iter(result.exports)) == ONNX_QDQ:  # run by what it is deployed to
         begin(samples.progress, "timing both models")
-        timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
-        evaluation.latency_ms, evaluation.speedup = timed.milliseconds, timed.ratio
-        evaluation.latency_runs = timed.runs
+        found = latencies(lambda: float_model.run(first), lambda: quantized(first))
+        evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
+        evaluation.latency_runs = found.runs
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
     return _without_float(evaluation) if is_other else evaluation
 
