@@ -48,9 +48,10 @@ def write_result(folder: Path) -> Path:
 
 def searched() -> figures.Search:
     """A search of twelve trials."""
+    scores = [90.0 - 0.5 * number if number % 3 else None for number in range(12)]
     trials = tuple(
-        figures.Trial(n, 1000.0 - 40 * n, 90.0 - 0.5 * n if n % 3 else None, n % 4 != 0, n in (1, 5))
-        for n in range(12)
+        figures.Trial(number, 1000.0 - 40 * number, score, number % 4 != 0, number in (1, 5))
+        for number, score in enumerate(scores)
     )
     return figures.Search(
         "greedy, trial 5", "out.search.jsonl", "greedy", "accuracy", "bytes", 256, 85.0, None, 5,

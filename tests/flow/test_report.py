@@ -83,8 +83,10 @@ def test_equal_results_have_equal_pages(folder: Path, tmp_path: Path) -> None:
 
 def test_layers_have_their_errors_distributions_and_weights(shown: figures.Report) -> None:
     nodes = {node.name: (index, node) for index, node in enumerate(shown.network.nodes)}
-    index, conv = nodes["Conv_conv"] if "Conv_conv" in nodes else next(
-        each for each in nodes.values() if each[1].op == "Conv"
+    index, conv = (
+        nodes["Conv_conv"]
+        if "Conv_conv" in nodes
+        else next(each for each in nodes.values() if each[1].op == "Conv")
     )
     relu = nodes[EVIL][1]
     assert conv.errors is not None
@@ -191,9 +193,9 @@ def test_json_has_the_figures_of_the_page(folder: Path, say: Say) -> None:
 
 def test_quantize_writes_a_report_if_asked(tmp_path: Path, say: Say) -> None:
     say(
-        "quantize", str(demo.model_path()), "--data", str(demo.calibration_path()), "--samples", "20",
-        "--preset", "fast", "--report", "--output", str(tmp_path / "out"),
-    )  # fmt: skip
+        *("quantize", str(demo.model_path()), "--data", str(demo.calibration_path())),
+        *("--samples", "20", "--preset", "fast", "--report", "--output", str(tmp_path / "out")),
+    )
     held = _held((tmp_path / "out" / REPORT).read_text("utf-8"))
     assert held["samples"] == 64
     assert held["command"] == f"intact quantize --recipe {tmp_path}/out/recipe.toml --output again"
@@ -270,7 +272,11 @@ def test_a_training_is_shown_from_the_log_beside_the_result(folder: Path, tmp_pa
     bare = training_of(result)
     assert bare is not None
     assert not bare.epochs
-    epochs = [Epoch(0, None, 0.5, 80.0, 0.0), Epoch(1, 0.3, 0.2, 90.0, 1.0), Epoch(2, 0.2, 0.25, 88.0, 1.0)]
+    epochs = [
+        Epoch(0, None, 0.5, 80.0, 0.0),
+        Epoch(1, 0.3, 0.2, 90.0, 1.0),
+        Epoch(2, 0.2, 0.25, 88.0, 1.0),
+    ]
     lines = b"\n".join(msgspec.json.encode(epoch) for epoch in epochs)
     (tmp_path / "out.train.jsonl").write_bytes(lines + b'\n{"number": 3, "lo')  # cut by a kill
     found = training_of(result)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import tomllib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -126,7 +126,7 @@ def _path(options: ReportOptions, result: Result) -> Path | None:
     return None if result.folder is None else result.folder / REPORT
 
 
-def _refuse_unknown(parts: tuple[str, ...]) -> None:
+def _refuse_unknown(parts: Sequence[str]) -> None:
     for part in parts:
         if part not in REPORT_PARTS:
             raise UsageError(f"--leave-out {part!r}", remedy=nearest(part, REPORT_PARTS))
@@ -188,11 +188,11 @@ class _Parts:
 
     def accuracy(self) -> figures.Accuracy | None:
         """Evaluate, where there are data."""
-        if self._options.data is None:
+        options, result = self._options, self._result
+        if options.data is None:
             return None
         from intact.flow.evaluation import evaluate_result
 
-        options, result = self._options, self._result
         samples = open_for_result(
             options, options.data, result, limit=options.samples, labels=options.labels
         )

@@ -51,6 +51,7 @@ def training_of(result: Result) -> figures.Training | None:
     if not how:
         return None
     trained = result.trained
+    best: int | None
     if trained is not None:
         epochs, best = trained.epochs, trained.best
     else:
@@ -89,11 +90,12 @@ def _read(found: str, path: Path, result: Result, *, is_named: bool) -> figures.
     goal = settings.goal
     if best is None:
         within = [each for each in front if goal.accepts(each)]
-        ranked = max(within, key=lambda each: goal.rank(each.score, each.cost), default=None)
-        best = None if ranked is None else ranked.number
+        ranked = sorted(within, key=lambda each: goal.rank(each.score, each.cost))
+        best = ranked[-1].number if ranked else None
     on_front = {trial.number for trial in front}
+    always = on_front | ({best} if best is not None else set())
     step = -(-len(trials) // _MOST_TRIALS) if trials else 1
-    shown = [t for i, t in enumerate(trials) if not i % step or t.number in on_front | {best}]
+    shown = [t for i, t in enumerate(trials) if not i % step or t.number in always]
     return figures.Search(
         found,
         path.name,

@@ -207,8 +207,8 @@ class OutputOptions(FormatOptions, kw_only=True):
     with_report: bool = option(
         Flag(),
         False,
-        "Also write report.html into the folder, as `intact report` does; accuracy and verification "
-        "are left to that command.",
+        "Also write report.html into the folder, as `intact report` does, which needs the extra "
+        "`report`; accuracy and verification are left to that command.",
         flag="--report",
         recorded=False,
     )

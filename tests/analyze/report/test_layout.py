@@ -6,6 +6,7 @@ import builtins
 import subprocess
 import sys
 from collections.abc import Callable
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,7 @@ def _check(count: int, edges: list[tuple[int, int]]) -> layout.Layout:
     for source, reader in edges:
         assert found.nodes[source][1] < found.nodes[reader][1]  # edges go down
     boxes = sorted(found.nodes, key=lambda place: (place[1], place[0]))
-    for one, other in zip(boxes, boxes[1:], strict=False):
+    for one, other in pairwise(boxes):
         assert one[1] + NODE_HEIGHT < other[1] or one[0] + NODE_WIDTH < other[0]
     assert all(0 < x < found.width and 0 < y < found.height for x, y in found.nodes)
     return found

@@ -7,7 +7,7 @@ nothing to compute, and compared graphs can be given one layout.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from intact.errors import MissingExtraError
 
@@ -84,12 +84,13 @@ def _sugiyama(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
     places: dict[int, _Place] = {}
     bends: dict[tuple[int, int], tuple[int, ...]] = {}
     right = 0.0
-    for positions, width, _, routes in sorted(parts, key=lambda part: min(n for n, _ in part[0])):
+    for positions, width, _, routes in sorted(parts, key=_first):
         top = max(y for _, (_, y) in positions)
         left = min(x for _, (x, _) in positions)
-        own = {index: (right + x - left, top - y) for index, (x, y) in positions}
+        own = {int(index): (right + x - left, top - y) for index, (x, y) in positions}
         places |= {joined[index]: place for index, place in own.items() if index < len(joined)}
-        for (source, reader), points in _routes(own, routes or [], len(joined)).items():
+        follows = [(int(source), int(reader)) for source, reader in routes or ()]
+        for (source, reader), points in _routes(own, follows, len(joined)).items():
             bends[joined[source], joined[reader]] = points
         right += width + _UNIT
     for node in range(count):
@@ -99,9 +100,12 @@ def _sugiyama(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
     return _in_pixels(count, places, [bends.get(edge, ()) for edge in edges])
 
 
-def _in_pixels(
-    count: int, places: dict[int, _Place], bends: Sequence[tuple[int, ...]]
-) -> Layout:
+def _first(part: Any) -> int:
+    """Return the first node of a part: parts stand in the order of the model."""
+    return min(int(index) for index, _ in part[0])
+
+
+def _in_pixels(count: int, places: dict[int, _Place], bends: Sequence[tuple[int, ...]]) -> Layout:
     nodes = [_pixels(*places[node]) for node in range(count)]
     xs = [x for x, _ in nodes] + [x for each in bends for x in each[::2]]
     left = min(xs, default=0) - NODE_WIDTH
@@ -153,5 +157,7 @@ def _plain(count: int, edges: Sequence[tuple[int, int]]) -> Layout:
         column = max(wanted, free.get(layers[node], 0))
         free[layers[node]] = column + 1
         columns[node] = column
-    places = {node: (float(_UNIT * columns[node]), float(_UNIT * layers[node])) for node in range(count)}
+    places = {
+        node: (float(_UNIT * columns[node]), float(_UNIT * layers[node])) for node in range(count)
+    }
     return _in_pixels(count, places, [()] * len(edges))

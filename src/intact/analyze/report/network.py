@@ -406,8 +406,10 @@ def channels_of(
 
 def _by_channel(values: npt.NDArray[np.float32], axis: int | None) -> Floats:
     wide = values.astype(np.float64)
-    return wide.reshape(1, -1) if axis is None else np.moveaxis(wide, axis, 0).reshape(
-        wide.shape[axis], -1
+    return (
+        wide.reshape(1, -1)
+        if axis is None
+        else np.moveaxis(wide, axis, 0).reshape(wide.shape[axis], -1)
     )
 
 

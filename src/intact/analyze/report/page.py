@@ -20,7 +20,13 @@ HEAD = b"<!doctype html><!-- intact report -->"
 SCRIPTS = ("elements.js", "graph.js", "charts.js", "page.js")
 """In the order in which they run. `graph.js` draws graphs, several on one page if wanted."""
 _PLACE = re.compile(r"\{\{ (\w+) \}\}")
-_ESCAPED = {"<": "\\u003c", ">": "\\u003e", "&": "\\u0026", "\u2028": "\\u2028", "\u2029": "\\u2029"}
+_ESCAPED = {
+    "<": "\\u003c",
+    ">": "\\u003e",
+    "&": "\\u0026",
+    "\u2028": "\\u2028",
+    "\u2029": "\\u2029",
+}
 
 
 def page_of(report: Report) -> bytes:

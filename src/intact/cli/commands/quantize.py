@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from intact.cli.commands import report as pages
 from intact.cli.parameters import Command, Given
 from intact.cli.phases import LOADING, current
 from intact.recipe.options import (
@@ -29,11 +30,11 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
     Example: intact quantize model.onnx --data photos/ --normalize imagenet --output out/
     """
     from intact import api
-    from intact.cli import show, show_report
+    from intact.cli import show
     from intact.cli.printing import progress as shown
 
     options = given.options
-    show_report.require(options)
+    pages.require(options)
     arguments = given.of(QuantizationOptions)
     made: Result | Results
     with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
@@ -48,7 +49,7 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
         as_json=options.as_json,
         explain=options.explain,
     )
-    show_report.written(made, options, quiet=options.as_json)
+    pages.write(made, options, quiet=options.as_json)
     if isinstance(made, Mapping) and made.refused:
         raise click.exceptions.Exit(1)
 
@@ -61,15 +62,15 @@ def _import(given: Given[ImportCommand]) -> None:
     Example: intact import model.qdq.onnx --normalize imagenet --output out/
     """
     from intact import api
-    from intact.cli import show, show_report
+    from intact.cli import show
     from intact.cli.printing import progress as shown
 
     options = given.options
-    show_report.require(options)
+    pages.require(options)
     with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         result = api.read_quantized(**given.of(ImportOptions), progress=progress)
     show.result(result, seconds=current().elapsed, as_json=options.as_json)
-    show_report.written(result, options, quiet=options.as_json)
+    pages.write(result, options, quiet=options.as_json)
 
 
 QUANTIZE = Command("quantize", QuantizeCommand, _quantize, timed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from intact.cli.commands import report as pages
 from intact.cli.parameters import Command, Given
 from intact.cli.phases import current
 from intact.errors import SearchError, UsageError
@@ -16,10 +17,10 @@ def _search(given: Given[SearchCommand]) -> None:
     Example: intact search model.onnx -d calib.npz --max-drop 0.5 --minimize bytes -o out/
     """
     from intact import api
-    from intact.cli import show_report, show_search
+    from intact.cli import show_search
 
     options = given.options
-    show_report.require(options)
+    pages.require(options)
     if options.replay is not None:
         _replay(given)
         return
@@ -37,13 +38,13 @@ def _search(given: Given[SearchCommand]) -> None:
             raise
         raise SearchError(str(interrupt)) from interrupt
     show_search.found(found, seconds=current().elapsed, as_json=options.as_json)
-    show_report.written(found.result, options, quiet=options.as_json)
+    pages.write(found.result, options, quiet=options.as_json)
 
 
 def _replay(given: Given[SearchCommand]) -> None:
     """Realize a strategy of a log."""
     from intact import api
-    from intact.cli import show, show_report
+    from intact.cli import show
 
     options = given.options
     if options.resume:
@@ -51,7 +52,7 @@ def _replay(given: Given[SearchCommand]) -> None:
     arguments = {**given.of(ReplayOptions), "log": options.replay}
     result = api.replay_strategy(**arguments)
     show.result(result, seconds=current().elapsed, as_json=options.as_json)
-    show_report.written(result, options, quiet=options.as_json)
+    pages.write(result, options, quiet=options.as_json)
 
 
 SEARCH = Command("search", SearchCommand, _search, timed=True)
