@@ -256,7 +256,7 @@ function build() {
   const links = sections.map((each) => h("li", {}, h("a", {href: `#${each.id}`}, each.querySelector("h2").textContent)));
   replace(document.getElementById("page"),
     h("a", {class: "skip", href: "#network"}, "To the networks"),
-    h("header", {}, h("p", {class: "mark-line"}, "intact"), h("h1", {}, `Comparison of ${names.join(" and ")}`),
+    h("header", {}, h("p", {class: "mark-line"}, "intact"), h("h1", {}, `Comparison of ${names.join(", ")}`),
       h("nav", {"aria-label": "Sections"}, h("ul", {}, links))),
     h("main", {}, sections),
     h("footer", {}, `Written by intact ${page.intact}. Nothing on this page is fetched.`));

@@ -55,7 +55,7 @@ def comparison_page(
         "networks": [_drawn(plan) for plan in plans],
         "tables": tables,
     }
-    title = " and ".join(result.name for result in found.results)
+    title = ", ".join(result.name for result in found.results)
     encoded = msgspec.json.encode(data)
     return assembled(f"Comparison of {title}", {"comparison": encoded}, SCRIPTS, STYLES)
 
