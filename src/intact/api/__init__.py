@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from intact.api._compare import compare
     from intact.api._diagnose import diagnose
     from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
     from intact.api._execute import execute
@@ -33,6 +34,7 @@ if TYPE_CHECKING:
 
 HOMES = {
     "FoundStrategy": "intact.flow.search",
+    "compare": "intact.api._compare",
     "convert_ranges": "intact.api._inspect",
     "diagnose": "intact.api._diagnose",
     "evaluate": "intact.api._evaluate",
@@ -62,6 +64,7 @@ HOMES = {
 
 __all__ = [
     "FoundStrategy",
+    "compare",
     "convert_ranges",
     "deploy",
     "diagnose",

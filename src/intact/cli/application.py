@@ -6,6 +6,7 @@ import click
 
 from intact import __version__
 from intact.cli.commands import (
+    compare,
     convert,
     diagnose,
     evaluate,
@@ -82,6 +83,7 @@ for _command in (
     evaluate.INSPECT,
     evaluate.EVALUATE,
     diagnose.DIAGNOSE,
+    compare.COMPARE,
     report.REPORT,
     convert.EXPORT,
     run.RUN,

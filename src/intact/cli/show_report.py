@@ -16,5 +16,7 @@ def report(found: Report, path: str | Path, *, as_json: bool) -> None:
         print_json(with_phases({"page": str(path), **json.loads(found.encode())}))
         return
     say(f"[bold]{escape(str(path))}[/]")
+    for table, what in found.written.items():
+        say(f"[bold]{escape(table)}[/]: {escape(what)}")
     for part, reason in found.left_out.items():
         say(f"[yellow]without {part}[/]: {escape(reason)}")

@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
+import msgspec
+
 from intact import __version__
 from intact.analyze.diagnose.findings import CAUSES
 from intact.analyze.layers import ModelErrors, model_errors
@@ -17,8 +19,9 @@ from intact.analyze.report.network import decibels, floats_of, network_of, note_
 from intact.analyze.report.page import page_of
 from intact.data.progress import begin
 from intact.data.stream import AGAIN, Samples
-from intact.errors import DataError, IntactError, OutputError, UsageError, nearest
+from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.flow.report_logs import search_of, training_of
+from intact.flow.report_tables import check_tables, write_page, write_tables
 from intact.flow.result import REPORT, Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.sources import load_result
@@ -56,26 +59,36 @@ def report(options: ReportOptions) -> figures.Report:
     """
     require_layout()
     _refuse_unknown(options.leave_out)
+    check_tables(options)
     if isinstance(options.data, Iterator):
         raise UsageError("samples are read several times, an iterator gives once", remedy=AGAIN)
     begin(options.progress, "reading the result")
     result = load_result(options.result)
     path = _path(options, result)
-    found = gather(options, result)
+    parts = _Parts(options, result)
+    errors = parts.of("errors", parts.errors)
+    found = gather(options, result, parts, errors)
+    begin(options.progress, "writing")
     if path is not None:
-        begin(options.progress, "writing")
         write_page(path, page_of(found))
-    return found
+    tables = write_tables(options, result.plan, errors)
+    return msgspec.structs.replace(found, written=tables)
 
 
-def gather(options: ReportOptions, result: Result) -> figures.Report:
+def gather(
+    options: ReportOptions, result: Result, parts: _Parts, errors: ModelErrors | None
+) -> figures.Report:
     """Gather what a report says.
+
+    Args:
+        options: As a call gave them.
+        result: The result.
+        parts: Measures what is wanted, and notes what cannot be measured.
+        errors: Of its layers.
 
     Raises:
         IntactError: The data is wrong.
     """
-    parts = _Parts(options, result)
-    errors = parts.of("errors", parts.errors)
     findings = parts.of("diagnosis", parts.findings)
     accuracy = parts.of("accuracy", parts.accuracy)
     verified = parts.of("verification", parts.verified)
@@ -106,26 +119,6 @@ def gather(options: ReportOptions, result: Result) -> figures.Report:
         recipe=result.recipe,
         left_out=parts.left_out,
     )
-
-
-def write_page(path: Path, page: bytes) -> None:
-    """Write a page: whole, or not at all.
-
-    Raises:
-        OutputError: It cannot be written.
-    """
-    staging = path.with_name(f".{path.name[:100]}.partial")
-    try:
-        staging.write_bytes(page)
-        staging.replace(path)
-    except (OSError, ValueError) as error:  # ValueError: a null byte in the path
-        raise OutputError(
-            f"{path}: cannot be written ({getattr(error, 'strerror', None) or error})",
-            remedy="name a file that you may write, with --output",
-        ) from error
-    finally:
-        if staging.exists():
-            staging.unlink()
 
 
 def _path(options: ReportOptions, result: Result) -> Path | None:

@@ -23,10 +23,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from intact._text import Figures, kilobytes
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
@@ -49,10 +50,14 @@ _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS})
 _PLAN_HEAD = b'"intact-plan"'
 
+_SHOWN_NOTES = 5
+
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.flow.improvement import Tried
+    from intact.flow.report_page import ReportPage
     from intact.improve.trained import Trained
+    from intact.recipe.groups import DataSource
 
 
 @dataclass
@@ -98,6 +103,44 @@ class Result:
             f"Result({self.plan.target.name}: {quantized} of {len(self.plan.decisions)} nodes "
             f"quantized, as {', '.join(self.exports)}, {where})"
         )
+
+    def _repr_html_(self) -> str:
+        """Summarize it as a table, for a notebook."""
+        plan = self.plan
+        quantized = sum(decision.quantized for decision in plan.decisions.values())
+        before, after = self.sizes()
+        made = plan.provenance
+        rows = [
+            ("target", plan.target.name),
+            ("deployed as", ", ".join(self.exports)),
+            ("integer nodes", f"{quantized} of {len(plan.decisions)}"),
+            ("size", f"{kilobytes(after)}; float {kilobytes(before)}"),
+            ("method", ", ".join(part for part in (made.method, *made.improve) if part)),
+            ("folder", "in memory" if self.folder is None else str(self.folder)),
+        ]
+        notes = [str(note) for note in plan.notes[:_SHOWN_NOTES]]
+        if len(plan.notes) > _SHOWN_NOTES:
+            notes.append(f"{len(plan.notes) - _SHOWN_NOTES} more notes")
+        loss = [] if self.loss is None else [str(self.loss)]
+        return Figures("quantized model", ("", ""), rows, [*loss, *notes]).to_html()
+
+    def report(self, data: DataSource | None = None, **options: Any) -> ReportPage:
+        """Report on it as one page; a notebook shows it.
+
+        Args:
+            data: Samples, as `intact.report` takes them.
+            **options: Further options of `intact.report`.
+
+        Returns:
+            The page. Where the result is in a folder, it is also written there.
+
+        Raises:
+            MissingExtraError: The extra ``report`` is not installed.
+            IntactError: The data is wrong, or the page cannot be written.
+        """
+        from intact.flow.report_page import report_page
+
+        return report_page(self, data, options)
 
     @staticmethod
     def load(folder: str | Path) -> Result:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from intact.recipe.declare import Options, options_of
 from intact.recipe.options import ExportCommand, ImportCommand, QuantizeCommand, SearchCommand
 from intact.recipe.reports import (
+    CompareCommand,
     ConvertRangesCommand,
     DiagnoseCommand,
     EvaluateCommand,
@@ -24,6 +25,7 @@ RECIPES: Mapping[str, type[Options]] = {
     "export": ExportCommand,
     "evaluate": EvaluateCommand,
     "diagnose": DiagnoseCommand,
+    "compare": CompareCommand,
     "report": ReportCommand,
     "run": RunCommand,
     "verify": VerifyCommand,

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from msgspec.structs import replace as replace_fields
 
+from intact._text import Figures
 from intact.analyze.diagnose.arithmetic import computed_errors, sum_findings
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.calibration_samples import calibration_findings
@@ -66,6 +67,18 @@ class Diagnosis(msgspec.Struct, frozen=True):
         causes = ", ".join(each.cause for each in self.findings) or "nothing found"
         return f"Diagnosis({causes})"
 
+    def _repr_html_(self) -> str:
+        """Write the findings as a table for a notebook."""
+        levels = ", ".join(f"{name} {level:.1f} dB" for name, level in self.decibels.items())
+        title = f"SQNR on {self.samples} {'drawn ' if self.is_drawn else ''}samples: {levels}"
+        rows = [
+            (each.cause, each.node, each.evidence, each.remedy, _gain(each))
+            for each in self.findings
+        ]
+        lines = () if rows else ("nothing wrong was found",)
+        headings = ("cause", "node", "measured", "remedy", "gain")
+        return Figures(title, headings, rows, lines).to_html()
+
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
         return {
@@ -76,6 +89,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
             "errors": None if self.errors is None else self.errors.to_json(),
             "notes": list(self.notes),
         }
+
+
+def _gain(finding: Finding) -> str:
+    return "" if finding.gain is None else f"{finding.gain:+.1f} {finding.unit}"
 
 
 def diagnose_plan(

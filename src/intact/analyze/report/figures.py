@@ -454,6 +454,7 @@ class Report(_Figures, frozen=True):
         command: What makes the result again.
         recipe: The options, as TOML.
         left_out: What the report lacks, with the reason.
+        written: What is in the files beside the page, by path; empty on the page itself.
     """
 
     summary: Summary
@@ -475,6 +476,7 @@ class Report(_Figures, frozen=True):
     command: str = ""
     recipe: str = ""
     left_out: dict[str, str] = {}
+    written: dict[str, str] = {}
 
     def encode(self) -> bytes:
         """Return the JSON; equal reports give equal bytes."""

@@ -35,15 +35,21 @@ def page_of(report: Report) -> bytes:
     return assembled(title, {"report": report.encode()}, SCRIPTS)
 
 
-def assembled(title: str, data: dict[str, bytes], scripts: tuple[str, ...]) -> bytes:
+def assembled(
+    title: str,
+    data: dict[str, bytes],
+    scripts: tuple[str, ...],
+    styles: tuple[str, ...] = ("page.css",),
+) -> bytes:
     """Put a page together.
 
     Args:
         title: Of the page; any text.
         data: JSON by the id of the element that holds it.
         scripts: Names of scripts beside this module, in the order in which they run.
+        styles: Names of style sheets, likewise.
     """
-    style = read("page.css")
+    style = "\n".join(read(name) for name in styles)
     script = "\n".join(read(name) for name in scripts)
     held = "\n".join(
         f'<script type="application/json" id="{name}">{_harmless(text.decode())}</script>'
