@@ -22,7 +22,6 @@ exclude_patterns = ["_extensions"]
 myst_enable_extensions = ["colon_fence", "deflist"]
 myst_heading_anchors = 4  # links as on GitHub: page.md#heading
 nitpicky = True
-suppress_warnings = ["misc.highlighting_failure"]  # printed output is no program
 highlight_language = "none"
 
 html_theme = "furo"
