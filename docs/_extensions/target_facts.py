@@ -101,13 +101,20 @@ _RUNTIMES: Mapping[str, str] = {
 def facts(name: str) -> str:
     """Return the generated part of the page of a target."""
     target = load_target(name)
-    base = f"[`{target.extends}`]({target.extends}.md), and what differs from it" if target.extends else ""
+    base = (
+        f"[`{target.extends}`]({target.extends}.md), and what differs from it"
+        if target.extends
+        else ""
+    )
     rows = [
         ("Description", target.description),
         ("Extends", base),
         *((f"Format `{each}`", _format(each)) for each in target.formats),
         ("Activations", _scheme(target.activation)),
-        ("Unsigned activations", f"behind {', '.join(target.unsigned.after)}" if target.unsigned.after else ""),
+        (
+            "Unsigned activations",
+            f"behind {', '.join(target.unsigned.after)}" if target.unsigned.after else "",
+        ),
         ("Weights", _scheme(target.weight)),
         ("Biases", _bias(target)),
         *_arithmetic(target.arithmetic),
@@ -123,7 +130,9 @@ def facts(name: str) -> str:
         _table(("operators", "if", "computed"), map(_rule, target.rules)),
     ]
     if target.fusions:
-        chains = (" then ".join(" or ".join(step) for step in each.pattern) for each in target.fusions)
+        chains = (
+            " then ".join(" or ".join(step) for step in each.pattern) for each in target.fusions
+        )
         parts += ["### Fused", "\n".join(f"- {chain}" for chain in chains)]
     if target.arithmetic.overrides:
         parts += [
@@ -205,8 +214,9 @@ def _bias(target: Target) -> str:
 
 
 def _arithmetic(arithmetic: Arithmetic) -> Iterator[tuple[str, str]]:
-    yield "Accumulator", (
-        f"{arithmetic.accumulator_bits} bits, {_OVERFLOWS[arithmetic.accumulator_overflow]}"
+    yield (
+        "Accumulator",
+        (f"{arithmetic.accumulator_bits} bits, {_OVERFLOWS[arithmetic.accumulator_overflow]}"),
     )
     yield "[Requantization](../arithmetic.md)", _REQUANTIZE[arithmetic.requantize]
     yield "Rounding", _ROUNDINGS[arithmetic.rounding]
@@ -227,7 +237,10 @@ def _methods(target: Target) -> str:
 
 def _rule(rule: OpRule) -> tuple[str, str, str]:
     if rule.quantize:
-        parts = [f"integers{' behind a quantized source' if rule.float else ''}", _TIES[rule.scales]]
+        parts = [
+            f"integers{' behind a quantized source' if rule.float else ''}",
+            _TIES[rule.scales],
+        ]
         if rule.fixed_output is not None:
             fixed = rule.fixed_output
             parts.append(f"output scale {fixed.scale:.8g}, zero point {fixed.offset}")
@@ -248,7 +261,9 @@ def _changes(subject: str, override: SchemeOverride | None) -> str:
 def _override(override: ArithmeticOverride) -> tuple[str, str, str]:
     conditions = [_condition(override.when), ", ".join(override.instructions)]
     fields = (
-        f"`{name} = {str(value).lower()}`" for name, value in _given(override) if name not in SUBJECT
+        f"`{name} = {str(value).lower()}`"
+        for name, value in _given(override)
+        if name not in SUBJECT
     )
     when = "; ".join(each for each in conditions if each)
     return ", ".join(override.ops), when, ", ".join(fields)
