@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from intact.targets import target_names
-from tests.documents.snippets import DOCS, REPOSITORY
+from tests.documentation.snippets import DOCS, REPOSITORY
 
 LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
 FENCED = re.compile(r"^```.*?^```$", re.MULTILINE | re.DOTALL)

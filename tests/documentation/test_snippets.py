@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from intact.cli import run
-from tests.documents.folder import prepare
-from tests.documents.prepared import ELSEWHERE, PREPARED
-from tests.documents.snippets import (
+from tests.documentation.folder import prepare
+from tests.documentation.prepared import ELSEWHERE, PREPARED
+from tests.documentation.snippets import (
     REPOSITORY,
     Block,
     blocks_of,
