@@ -168,7 +168,7 @@ PREPARED: Mapping[str, Callable[[], Names | None]] = {
     "quickstart.md": photos_of_models_with_colours,
     "recipes.md": recipes,
     "search-log.md": small_model,
-    "search.md": small_model,
+    "searching.md": small_model,
     "targets/tvm.md": small_model,
     "targets/vta.md": small_model,
     "targets/integer-pow2.md": small_model,

@@ -57,6 +57,8 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_every_page_is_built_and_loads_nothing_from_elsewhere(site: Path) -> None:
     for page in DOCS.rglob("*.md"):
         built = site / page.relative_to(DOCS).with_suffix(".html")
+        title = page.read_text(encoding="utf-8").splitlines()[0].removeprefix("# ")
+        assert re.sub(r"\W+", " ", title) in re.sub(r"\W+", " ", shown(built))
         loads = Loads()
         loads.feed(built.read_text(encoding="utf-8"))
         assert not loads.remote, built.name
