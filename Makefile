@@ -21,7 +21,7 @@ MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all latest constraints fuzz fuzz-nets lint format types bench bench-all clean
+.PHONY: help demo test test-all latest constraints docs fuzz fuzz-nets lint format types bench bench-all clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -69,6 +69,10 @@ latest: ## Run the tests with the newest version of every package, in .venv-late
 constraints: ## Write the versions of .venv-latest to constraints.txt, once `make latest` is green
 	(sed '/^[^#]/,$$d' constraints.txt; .venv-latest/bin/python -m pip freeze --exclude-editable) > constraints.new
 	mv constraints.new constraints.txt
+
+docs: $(VENV)/dev ## Build the documentation into build/docs; a warning is an error
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
+	@echo build/docs/index.html
 
 fuzz: $(VENV)/dev ## Feed damaged files to everything that reads files (MINUTES=10)
 	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
