@@ -336,7 +336,7 @@ function endsTable(node) {
       ["Bits", "Codes", "Scale", "Zero point"].map(numberHead), h("th", {scope: "col"}, "State"))),
     h("tbody", {}, ends.map((end) => h("tr", {}, h("th", {scope: "row"}, end.slot),
       h("td", {title: end.tensor}, h("span", {class: "name"}, shortened(end.tensor, 26)), end.shape && end.shape.length ? h("small", {}, ` ${shapeText(end.shape)}`) : null),
-      numberCell(end.bits || DASH), numberCell(end.codes ? span(end.codes, String) : DASH),
+      numberCell(end.bits || DASH), numberCell(end.codes && end.bits <= 16 ? span(end.codes, String) : DASH),
       numberCell(end.scale ? [span(end.scale, (each) => number(each, 5)), end.channels > 1 && h("small", {}, ` ${end.channels} channels`), end.logarithmic && h("small", {}, " logarithmic")] : DASH),
       numberCell(end.zero_point ? span(end.zero_point, String) : DASH),
       h("td", {title: end.shares ? `scale of ${end.shares}` : end.method}, end.state || DASH, end.shares && h("small", {}, ` as ${shortened(end.shares, 26)}`))))))) ];

@@ -156,13 +156,12 @@ def kernel_times(
         if name is not None:
             found.setdefault(name[1], []).append(event["dur"] / 1000)
     # A node may have several kernels in each run; the first run, which allocates, is left out.
-    times = {name: np.array(each) for name, each in found.items()}
-    whole = {
-        name: each.reshape(1 + _RUNS, -1)
-        for name, each in times.items()
-        if not each.size % (1 + _RUNS)
+    runs = 1 + _RUNS
+    whole = {name: each for name, each in found.items() if len(each) % runs == 0}
+    return {
+        name: float(np.median(np.reshape(each, (runs, -1))[1:].sum(axis=1)))
+        for name, each in whole.items()
     }
-    return {name: float(np.median(each[1:].sum(axis=1))) for name, each in whole.items()}
 
 
 def kernel_seconds(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
