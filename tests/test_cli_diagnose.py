@@ -40,16 +40,9 @@ FOUND = (
     "short-sums",
     "pairs",
     "sixteen-bits",
-    "islands",
 )
 """Names of faults of all kinds that are found."""
-MENDED = (
-    "pixels-unscaled",
-    "dark-calibration",
-    "percentile-90",
-    "four-bit-activations",
-    "short-sums",
-)
+MENDED = ("pixels-unscaled", "dark-calibration", "percentile-90", "four-bit-activations")
 """Of those, some whose command is run."""
 CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from intact.flow import runtime_findings
 from intact.flow.remedies import with_command
 from intact.flow.result import Result
 from intact.flow.runtime_findings import products_in_float, time_if_slower
+from intact.formats.onnx_qdq.run import kernel_seconds
 from tests.models import ModelBuilder
 
 DATA = {"x": np.random.default_rng(0).normal(size=(16, 4, 8, 8)).astype(np.float32)}
@@ -145,7 +146,6 @@ def test_bits_of_a_remedy_leave_those_of_other_nodes(given: Mapping[str, int] | 
 
 
 def test_kernel_seconds_name_the_runtimes_operators(result: Result) -> None:
-    seconds: Callable[..., Mapping[str, float]] = runtime_findings.kernel_seconds
-    integers = seconds(result.exported.model, DATA)
+    integers = kernel_seconds(result.exported.model, DATA)
     assert integers["QLinearConv"] > 0
-    assert seconds(result.plan.graph.model, DATA).keys() & {"Conv", "FusedConv"}
+    assert kernel_seconds(result.plan.graph.model, DATA).keys() & {"Conv", "FusedConv"}

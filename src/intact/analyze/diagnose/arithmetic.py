@@ -260,7 +260,7 @@ def _of_processor(
         f"{decibels[output]:.1f} dB here, {exact[output]:.1f} dB {exactly}"
     )
     if decibels[output] >= _LOST_DB:
-        return SumFindings(note=said)
+        return SumFindings(note=f"{said}; --target {remedies[0].options['target']} avoids that")
     part = 1 - 10 ** ((decibels[output] - exact[output]) / 10)
     found = Finding(
         "pair_saturation",
@@ -269,7 +269,7 @@ def _of_processor(
         node=computed.worst,
         remedies=remedies,
     )
-    return SumFindings((found,), note="")
+    return SumFindings((found,))
 
 
 def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remedy, ...], str]:
@@ -285,7 +285,7 @@ def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remed
     other = Remedy(options={"target": variant.name})
     here = target.on(next(iter(instruction_sets()), None))
     if here.saturates_pairs:
-        return here, (other,), f"with --target {variant.name}, about"
+        return here, (other,), "with exact sums"
     is_of_runtime = target.arithmetic.with_exact_sums() == variant.arithmetic.with_exact_sums()
     if not is_of_runtime or not saturates_pairs():
         return None, (), ""

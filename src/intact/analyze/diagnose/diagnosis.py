@@ -200,7 +200,7 @@ def _not_finite(errors: Errors) -> list[Finding]:
 
 def _finite(errors: Errors) -> Errors:
     """Count outputs that are NaN or infinite, where the float model's are not, as lost: -100 dB."""
-    most = 10 ** (MOST_DB / 10)
+    most = float(10 ** (MOST_DB / 10))
 
     def bounded(each: Powers) -> Powers:
         lost = most * max(float(each.signal.sum()), np.finfo(np.float32).tiny)
