@@ -189,6 +189,21 @@ def test_a_result_of_arrays_has_no_command(tmp_path: Path) -> None:
     assert repr(found) == "Diagnosis(clipping)"
 
 
+@pytest.mark.parametrize(
+    ("labels", "reason"), [([3, 1, 40, 2], "1..40 for 10 classes"), ([1, 2], "2 labels for 4")]
+)
+def test_labels_that_do_not_match_are_named(
+    labels: list[int], reason: str, tmp_path: Path, say: Say
+) -> None:
+    _quantized(HEALTHY[0], tmp_path, say)
+    with np.load(tmp_path / "test.npz") as arrays:
+        image = arrays["image"][:4]
+    np.savez(tmp_path / "labels.npz", image=image, labels=np.array(labels))
+    given = ("--data", str(tmp_path / "labels.npz"), "--no-layers", "--json")
+    found = json.loads(say("diagnose", str(tmp_path / "out"), *given))
+    assert any(reason in note for note in found["notes"])
+
+
 def test_data_of_another_model_are_refused(
     tmp_path: Path, say: Say, capfd: pytest.CaptureFixture[str]
 ) -> None:

@@ -9,8 +9,11 @@ import msgspec
 from intact.analyze.diagnose.diagnosis import Diagnosis, diagnose_plan
 from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.data.progress import begin
+from intact.data.stream import Samples
+from intact.errors import DataError
 from intact.flow.preprocessing import steps_for
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
+from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
 from intact.flow.runtime_findings import products_in_float, runtime_findings
 from intact.flow.sources import load_result
@@ -57,7 +60,23 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         begin(options.progress, "trying remedies")
         tried = TriedRemedies(options, loaded, samples, seconds=options.seconds)
         findings = tuple(tried.best(each, made_by) for each in found_here)
-    return msgspec.structs.replace(found, findings=findings)
+    unused = _unused_labels(loaded, samples)
+    notes = (*found.notes, f"labels are not used: {unused}") if unused else found.notes
+    return msgspec.structs.replace(found, findings=findings, notes=notes)
+
+
+def _unused_labels(loaded: Result, samples: Samples) -> str:
+    """Say why labels that were given are not those of the samples; "" where there is no reason."""
+    try:
+        labels = samples.labels()
+    except DataError as error:  # or references for a metric, which a diagnosis has no use for
+        return str(error)
+    shape = loaded.plan.graph.outputs[0].shape
+    classes = shape[1] if shape is not None and len(shape) == 2 else None
+    if labels is None or not len(labels) or not isinstance(classes, int):
+        return ""
+    low, high = int(labels.min()), int(labels.max())
+    return f"they are {low}..{high} for {classes} classes" if low < 0 or high >= classes else ""
 
 
 def _calibrated_on(finding: Finding, data: object) -> Finding:
