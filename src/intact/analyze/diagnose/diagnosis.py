@@ -174,7 +174,7 @@ def _finite(errors: Errors) -> Errors:
     most = float(10 ** (MOST_DB / 10))
 
     def bounded(each: Powers) -> Powers:
-        lost = most * max(float(each.signal.sum()), np.finfo(np.float32).tiny)
+        lost = most * max(float(each.signal.sum()), float(np.finfo(np.float32).tiny))
         return Powers(each.signal, np.where(np.isfinite(each.noise), each.noise, lost))
 
     return Errors({name: bounded(each) for name, each in errors.outputs.items()})
