@@ -39,8 +39,8 @@ _FEWEST_BITS = 4
 """Fewer cost more than what they mend."""
 _EXACT_PAIRS = 7
 """Bits of weights with which no pair of products leaves 16 bits: 2 * 255 * 64 fits."""
-_LOST_DB = 6.0
-"""Signal to noise below which what a processor does to a target's exact sums is a finding."""
+_LOST_DB = 3.0
+"""Signal to noise below which what a processor does to exact sums is a finding: half is noise."""
 _HEARD_DB = 3.0
 """What it costs at least to be mentioned: half of the noise is its own then."""
 
