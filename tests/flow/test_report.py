@@ -122,7 +122,8 @@ def test_the_summary_says_what_is_float_and_what_was_verified(shown: figures.Rep
     assert not shown.left_out
 
 
-def test_labels_give_an_accuracy_with_its_interval(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.runtime_fact("onnxruntime")
+def test_labels_give_an_accuracy_and_times(folder: Path, tmp_path: Path) -> None:
     np.savez(tmp_path / "data.npz", image=samples(), labels=np.arange(16) % 8)
     found = intact.report(
         folder, tmp_path / "data.npz", output=tmp_path / "a.html", leave_out=["errors", "diagnosis"]
@@ -131,6 +132,9 @@ def test_labels_give_an_accuracy_with_its_interval(folder: Path, tmp_path: Path)
     assert found.accuracy.change is not None
     change, low, high = found.accuracy.change
     assert low <= change <= high
+    times = [node.time_ms for node in found.network.nodes if node.op == "Conv"]
+    assert all(times)  # of kernels that bear the names of these nodes
+    assert sum(filter(None, times)) < (found.accuracy.kernels_ms or 0)
     assert found.findings is None
     assert all(node.errors is None for node in found.network.nodes)
 

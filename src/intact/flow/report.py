@@ -18,7 +18,7 @@ from intact.analyze.report.layout import require_layout
 from intact.analyze.report.network import decibels, floats_of, network_of, note_text
 from intact.analyze.report.page import page_of
 from intact.data.progress import begin
-from intact.data.stream import AGAIN
+from intact.data.stream import AGAIN, Samples
 from intact.errors import DataError, IntactError, UsageError, nearest
 from intact.flow.report_logs import search_of, training_of
 from intact.flow.report_tables import check_tables, write_page, write_tables
@@ -38,6 +38,8 @@ from intact.recipe.reports import (
 
 _DRAWN = 32
 """Samples that are drawn where there are no data."""
+_BATCH = 100
+"""Samples whose latency is measured, as by `evaluate`."""
 _AGAIN = "again"
 """Folder that the command on the page writes to."""
 
@@ -92,7 +94,7 @@ def gather(
     verified = parts.of("verification", parts.verified)
     begin(options.progress, "drawing")
     plan = result.plan
-    network = network_of(plan, result.statistics, errors, findings or ())
+    network = network_of(plan, result.statistics, errors, findings or (), parts.times)
     log = None if options.log is None else Path(options.log)
     return figures.Report(
         summary_of(result),
@@ -137,11 +139,13 @@ class _Parts:
 
     Attributes:
         left_out: The parts that the report lacks, with the reason.
+        times: What kernels take, ms, by node; empty where it was not measured.
     """
 
     def __init__(self, options: ReportOptions, result: Result) -> None:
         self._options, self._result = options, result
         self.left_out: dict[str, str] = {}
+        self.times: dict[str, float] = {}
 
     def of(self, name: str, measure: Callable[[], T | None]) -> T | None:
         """Measure a part, unless it is left out; what cannot be measured is told on the page."""
@@ -197,6 +201,9 @@ class _Parts:
             options, options.data, result, limit=options.samples, labels=options.labels
         )
         found = evaluate_result(result, samples, threads=options.threads)
+        if found.latency_ms is not None:
+            begin(options.progress, "timing kernels")
+            self.times = _kernel_times(result, samples, threads=options.threads)
         accuracy = found.accuracy
         points = None if accuracy is None else accuracy.difference
         metrics = dict(found.metrics)
@@ -212,6 +219,7 @@ class _Parts:
             found.latency_ms,
             found.latency_batch,
             found.speedup,
+            sum(self.times.values()) if self.times else None,
             tuple(filter(None, (*found.warnings, found.why_no_float, found.why_no_labels))),
         )
 
@@ -230,6 +238,15 @@ class _Parts:
             if hasattr(self._options, name)
         }
         return kind(**{**common, "result": self._result, **others})
+
+
+def _kernel_times(result: Result, samples: Samples, *, threads: int) -> dict[str, float]:
+    """Time the kernels of a model that ONNX Runtime runs, on the batch that `evaluate` times."""
+    from intact.formats.onnx_qdq.run import kernel_times
+
+    feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+    exact = not result.plan.target.saturates_pairs
+    return kernel_times(result.exported.model, feeds, threads=threads, exact=exact)
 
 
 def _outputs(errors: ModelErrors) -> Iterator[figures.Output]:

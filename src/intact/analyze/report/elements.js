@@ -42,6 +42,7 @@ function number(value, digits = 4) {
   if (value === null || value === undefined) return DASH;
   if (value === 0) return "0";
   const size = Math.abs(value);
+  if (size >= 1e4 && size < 1e9 && Number.isInteger(value)) return signed(whole(value));
   if (size >= 1e6 || size < 1e-3) {
     const [head, power] = value.toExponential(Math.max(0, digits - 2)).split("e");
     return signed(`${head.replace(/\.?0+$/, "")}e${Number(power)}`);

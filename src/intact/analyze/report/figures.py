@@ -161,6 +161,7 @@ class Node(_Figures, frozen=True):
         weights: Number of its weights.
         notes: What the plan says of it, with the remedy.
         findings: Indices of what the diagnosis found here.
+        time_ms: What its kernel takes of a batch; the first node of a fused chain has that of all.
     """
 
     name: str
@@ -178,6 +179,7 @@ class Node(_Figures, frozen=True):
     weights: int = 0
     notes: tuple[str, ...] = ()
     findings: tuple[int, ...] = ()
+    time_ms: float | None = None
 
 
 class Edge(_Figures, frozen=True, array_like=True):
@@ -261,6 +263,7 @@ class Accuracy(_Figures, frozen=True):
         latency_ms: Of a batch, (float, quantized).
         batch: Samples in that batch.
         speedup: Float time over quantized time.
+        kernels_ms: What all kernels of the quantized model take of a batch, one after the other.
         remarks: What makes the figures doubtful, a line each.
     """
 
@@ -273,6 +276,7 @@ class Accuracy(_Figures, frozen=True):
     latency_ms: tuple[float, float] | None = None
     batch: int = 0
     speedup: float | None = None
+    kernels_ms: float | None = None
     remarks: tuple[str, ...] = ()
 
 

@@ -43,7 +43,7 @@ function drawGraph(network, options) {
     s("rect", {width: NODE.width, height: NODE.height, rx: end ? NODE.height / 2 : 5}),
     s("text", {x: 10, y: 17, class: "op"}, shortened(title, 17)),
     s("text", {x: NODE.width - 10, y: 17, class: "width"}, detail),
-    s("text", {x: 10, y: 31, class: "name"}, shortened(node.name, 24)),
+    s("text", {x: 10, y: 31, class: "name"}, shortened(node.name, 22)),
     s("title", {}, spoken));
   }
 

@@ -40,6 +40,7 @@ def network_of(
     statistics: Statistics | None,
     errors: ModelErrors | None,
     findings: Sequence[figures.Finding] = (),
+    times: Mapping[str, float] | None = None,
 ) -> figures.Network:
     """Gather what is known of a plan's nodes.
 
@@ -48,6 +49,7 @@ def network_of(
         statistics: What calibration observed; None where that is not known.
         errors: Of its layers; None where they were not measured.
         findings: Of the diagnosis.
+        times: What kernels take, ms, by the node that each is named after.
 
     Raises:
         MissingExtraError: The package that lays out graphs is not installed.
@@ -69,7 +71,7 @@ def network_of(
         (writers[str(value.name)], first + len(rows) + index) for index, value in enumerate(outputs)
     ]
     layout = layered(count, pairs)
-    nodes = _Nodes(plan, points, rows, errors, findings, first)
+    nodes = _Nodes(plan, points, rows, errors, findings, times or {}, first)
     drawn = [
         *(_terminal(value, "input") for value in inputs),
         *nodes,
@@ -136,9 +138,10 @@ class _Nodes:
         rows: Sequence[NodeReport],
         errors: ModelErrors | None,
         findings: Sequence[figures.Finding],
+        times: Mapping[str, float],
         first: int,
     ) -> None:
-        self._plan, self._rows, self._findings = plan, rows, findings
+        self._plan, self._rows, self._findings, self._times = plan, rows, findings, times
         self._weights: dict[tuple[str, int | None], QuantPoint] = {
             (str(node.name), slot): point
             for point in points
@@ -180,6 +183,7 @@ class _Nodes:
             findings=tuple(
                 index for index, each in enumerate(self._findings) if each.node == row.node
             ),
+            time_ms=_short(self._times.get(row.node)),
         )
 
     def _weight(self, node: ir.Node) -> figures.Channels | None:

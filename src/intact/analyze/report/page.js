@@ -4,6 +4,7 @@ const report = JSON.parse(document.getElementById("report").textContent);
 const {summary, network} = report;
 const tensors = new Map((network.tensors || []).map((tensor) => [tensor.name, tensor]));
 const findings = report.findings || [];
+const timed = Boolean(report.accuracy && report.accuracy.kernels_ms);
 const layers = collected();
 
 /* Layers: chains of nodes that are fused have one; other nodes are one each. */
@@ -158,6 +159,7 @@ const COLOURS = {
   alone: {name: "cost to the outputs of a layer alone", of: (node) => band(node, "alone"), legend: errorLegend},
   weights: {name: "bits of weights", of: (node) => bitsBand(node.weight_bits), legend: bitsLegend},
   activations: {name: "bits of activations", of: (node) => bitsBand(node.kind === "float" ? 32 : node.bits), legend: bitsLegend},
+  time: {name: "time of each kernel", of: (node) => timeBand(share(node)), legend: timeLegend},
   precision: {name: "precision", of: (node) => node.kind, legend: precisionLegend},
 };
 
@@ -169,6 +171,21 @@ function band(node, which) {
 function bitsBand(bits) {
   if (!bits) return "none";
   return bits >= 32 ? "b32" : bits > 8 ? "b16" : bits === 8 ? "b8" : bits > 4 ? "b6" : bits === 4 ? "b4" : "b2";
+}
+
+/* The part that a layer takes of the time of all kernels; undefined where it is not known. */
+function share(node) {
+  const head = node.layer === undefined ? node : network.nodes[node.layer];
+  return timed && head.time_ms !== undefined ? head.time_ms / report.accuracy.kernels_ms : undefined;
+}
+
+const TIMES = [[0.1, "e6"], [0.05, "e5"], [0.03, "e4"], [0.02, "e3"], [0.01, "e2"], [0, "e1"]];
+
+function timeBand(part) { return part === undefined ? "none" : TIMES.find(([least]) => part >= least)[1]; }
+
+function timeLegend() {
+  const names = ["\u2265 10 % of the time", "5\u201310", "3\u20135", "2\u20133", "1\u20132", "< 1 %"];
+  return legend([...TIMES.map(([, colour], i) => [colour, names[i]]), ["none", "not known, or part of another"]]);
 }
 
 function legend(entries) {
@@ -202,7 +219,8 @@ function describe(node) {
 function shapeText(shape) { return shape && shape.length ? shape.join("\u00d7") : ""; }
 
 function networkSection() {
-  const names = Object.entries(COLOURS).filter(([name]) => report.samples || !["own", "accumulated", "alone"].includes(name));
+  const names = Object.entries(COLOURS)
+    .filter(([name]) => (name === "time" ? timed : report.samples || !["own", "accumulated", "alone"].includes(name)));
   const choice = h("select", {id: "colour", onchange: (event) => paint(event.target.value)},
     names.map(([name, {name: text}]) => h("option", {value: name}, text)));
   const search = h("input", {id: "find", type: "search", list: "names", placeholder: "Name of a node",
@@ -255,6 +273,7 @@ function details(index) {
     layer && layer.members.length > 1 && h("p", {class: "quiet"}, "Fused: ", layer.members.map((each, i) => [i ? " \u2192 " : "", each === index ? node.name : nodeLink(each)])),
     mine.map((each) => findingBlock(findings[each], false)),
     (node.notes || []).map((note) => h("p", {class: "remark"}, note)),
+    share(node) !== undefined && h("p", {class: "quiet"}, `Time: ${milliseconds(network.nodes[node.layer === undefined ? index : node.layer])} of a batch of ${report.accuracy.batch}, ${percent(share(node))} of all kernels.`),
     errors && errorsBlock(errors),
     distributions(node),
     node.weight && [h("h4", {}, `Weights by channel: float (thin) and quantized (wide)`), channelRanges(node.weight),
@@ -317,7 +336,7 @@ function endsTable(node) {
       ["Bits", "Codes", "Scale", "Zero point"].map(numberHead), h("th", {scope: "col"}, "State"))),
     h("tbody", {}, ends.map((end) => h("tr", {}, h("th", {scope: "row"}, end.slot),
       h("td", {title: end.tensor}, h("span", {class: "name"}, shortened(end.tensor, 26)), end.shape && end.shape.length ? h("small", {}, ` ${shapeText(end.shape)}`) : null),
-      numberCell(end.bits || DASH), numberCell(end.codes ? span(end.codes, String) : DASH),
+      numberCell(end.bits || DASH), numberCell(end.codes && end.bits <= 16 ? span(end.codes, String) : DASH),
       numberCell(end.scale ? [span(end.scale, (each) => number(each, 5)), end.channels > 1 && h("small", {}, ` ${end.channels} channels`), end.logarithmic && h("small", {}, " logarithmic")] : DASH),
       numberCell(end.zero_point ? span(end.zero_point, String) : DASH),
       h("td", {title: end.shares ? `scale of ${end.shares}` : end.method}, end.state || DASH, end.shares && h("small", {}, ` as ${shortened(end.shares, 26)}`))))))) ];
@@ -335,8 +354,11 @@ const COLUMNS = [
   {name: "Accumulated", title: "Signal to noise in the quantized model", key: ({errors}) => rank(errors && errors.accumulated), cell: ({errors}) => tinted(errors, "accumulated")},
   {name: "To the outputs", title: "Signal to noise of the outputs where this layer alone is quantized", key: ({errors}) => rank(errors && errors.alone), cell: ({errors}) => tinted(errors, "alone")},
   {name: "Clipped", title: "Part of the result\u2019s values outside of its codes", key: ({clipped}) => (clipped === undefined ? -1 : clipped), cell: ({clipped}) => percent(clipped)},
+  ...(timed ? [{name: "Time", title: "What its kernel takes of a batch", key: ({node}) => node.time_ms || 0, cell: ({node}) => milliseconds(node)}] : []),
   {name: "Weights", key: ({node}) => node.weights || 0, cell: ({node}) => (node.weights ? whole(node.weights) : DASH)},
 ];
+
+function milliseconds(node) { return node.time_ms === undefined ? DASH : `${fixed(node.time_ms, 2)} ms`; }
 
 function rank(value) { return value === undefined ? Infinity : value === null ? 1e9 : value; }
 
@@ -364,7 +386,7 @@ function layersSection() {
     h("button", {type: "button", onclick: () => sortBy(column)}, column.name)));
 
   function sortBy(column) {
-    order.up = order.column === column ? !order.up : column.name !== "Clipped" && column.name !== "Weights";
+    order.up = order.column === column ? !order.up : !["Clipped", "Time", "Weights"].includes(column.name);
     order.column = column;
     heads.forEach((head, i) => head.setAttribute("aria-sort", COLUMNS[i] !== column ? "none" : order.up ? "ascending" : "descending"));
     update();
@@ -487,7 +509,7 @@ function plain(value) {
 function code(text) {
   const copy = h("button", {type: "button", class: "copy", onclick: () => copied(copy, text)}, "Copy");
   // No line ends inside of a flag.
-  const words = text.replace(/\n$/, "").split(/( )/).map((word) => (word.startsWith("--") ? h("span", {class: "word"}, word) : word));
+  const words = text.replace(/\n$/, "").split(/(\s+)/).map((word) => (word.startsWith("--") ? h("span", {class: "word"}, word) : word));
   return h("div", {class: "code"}, h("pre", {tabindex: 0}, words), copy);
 }
 

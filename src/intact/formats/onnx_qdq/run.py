@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
@@ -47,6 +49,7 @@ class QdqRuntime:
             does for its users; else every operator computes in float32 what it says.
         exact: Whether sums of 8-bit products are exact, also on a processor that saturates pairs
             of them; False runs the model as the runtime does by default.
+        profile: Where the runtime notes what each kernel takes; None for nowhere.
         packs: Whether the runtime keeps a copy of the weights in its kernels' own order, which
             takes longer than one run gains, and as much memory as the weights.
         message: The written model serialized, if that is at hand.
@@ -68,6 +71,7 @@ class QdqRuntime:
         exact: bool = True,
         packs: bool = True,
         message: bytes | None = None,
+        profile: Path | None = None,
     ) -> None:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
@@ -83,6 +87,9 @@ class QdqRuntime:
         options.add_session_config_entry("session.force_spinning_stop", "1")
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
         opened = exact_sums(model, options) if exact else model
         if message is not None and opened is given:
             self._session = _session(message, options)
@@ -105,6 +112,53 @@ class QdqRuntime:
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
+
+    def end_profile(self) -> Path:
+        """Write what each kernel took, and return the file."""
+        return Path(self._session.end_profiling())
+
+
+_RUNS = 10
+_KERNEL = re.compile(r"(.*?)(_token_\d+)?_kernel_time", re.S)
+"""What the runtime calls the time of a kernel; a token tells kernels of one node apart."""
+
+
+def kernel_times(
+    model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]], *, threads: int, exact: bool
+) -> dict[str, float]:
+    """Measure what each kernel takes.
+
+    Args:
+        model: The written model.
+        feeds: A batch.
+        threads: As of `QdqRuntime`.
+        exact: As of `QdqRuntime`.
+
+    Returns:
+        Medians of some runs in ms, by the node that a kernel is named after: the first of those
+        that were fused. What the runtime adds has names of its own.
+
+    Raises:
+        ExportError: The runtime refuses the model, or fails.
+    """
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder) / "profile"
+        runtime = QdqRuntime(model, threads=threads, exact=exact, profile=profile)
+        for _ in range(1 + _RUNS):
+            runtime.run(feeds)
+        events = json.loads(runtime.end_profile().read_text("utf-8", errors="replace"))
+    for event in events:
+        name = _KERNEL.fullmatch(event["name"]) if event.get("cat") == "Node" else None
+        if name is not None:
+            found.setdefault(name[1], []).append(event["dur"] / 1000)
+    # A node may have several kernels in each run; the first run, which allocates, is left out.
+    runs = 1 + _RUNS
+    whole = {name: each for name, each in found.items() if len(each) % runs == 0}
+    return {
+        name: float(np.median(np.reshape(each, (runs, -1))[1:].sum(axis=1)))
+        for name, each in whole.items()
+    }
 
 
 def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:
