@@ -196,14 +196,15 @@ function figuresTable() {
       cells.map((cell) => h("td", {class: cell === cells[0] ? null : "other"}, cell)))))));
 }
 
-/* A table with a filter, sorted by the column that is clicked; the first column may name nodes. */
+/* A table with a filter, sorted by the column that is clicked; the first column may name nodes.
+   Of many rows the first are shown: the filter finds the others. */
+const MOST_ROWS = 500;
+
 function sortable(id, {headings, rows}, linked) {
   const body = h("tbody"), count = h("p", {class: "quiet", role: "status"});
   const text = h("input", {id: `${id}-filter`, type: "search", placeholder: "Any text", oninput: () => update()});
   const order = {column: null, up: true};
-  const made = rows.map((cells) => ({cells, row: h("tr", {}, cells.map((cell, at) => (linked && at === 0
-    ? h("th", {scope: "row"}, link(cell)) : h("td", {}, cell))))}));
-  const heads = headings.map((name, at) => h("th", {scope: "col", "aria-sort": "none"},
+    const heads = headings.map((name, at) => h("th", {scope: "col", "aria-sort": "none"},
     h("button", {type: "button", onclick: () => sortBy(at)}, name)));
 
   function sortBy(at) {
@@ -215,17 +216,19 @@ function sortable(id, {headings, rows}, linked) {
 
   function update() {
     const wanted = text.value.trim().toLowerCase();
-    const kept = made.filter(({cells}) => !wanted || cells.join("\n").toLowerCase().includes(wanted));
+    const kept = rows.filter((cells) => !wanted || cells.join("\n").toLowerCase().includes(wanted));
     if (order.column !== null) {
       kept.sort((a, b) => {
-        const one = a.cells[order.column], other = b.cells[order.column];
+        const one = a[order.column], other = b[order.column];
         const [x, y] = [parseFloat(one), parseFloat(other)];
         const least = Number.isNaN(x) || Number.isNaN(y) ? (one < other ? -1 : one > other ? 1 : 0) : x - y;
         return order.up ? least : -least;
       });
     }
-    replace(body, kept.map(({row}) => row));
-    replace(count, `${whole(kept.length)} of ${plural(made.length, "row")}`);
+    const visible = kept.slice(0, MOST_ROWS);
+    replace(body, visible.map((cells) => h("tr", {}, cells.map((cell, at) => (linked && at === 0
+      ? h("th", {scope: "row"}, link(cell)) : h("td", {}, cell))))));
+    replace(count, `${whole(visible.length)} of ${plural(rows.length, "row")}`);
   }
 
   update();
