@@ -284,6 +284,7 @@ def report(
             f"{platform.system()} {platform.machine()}",
             f"- versions: {', '.join(f'{name} {version}' for name, version in known.items())}",
             f"- rounds: {rounds}; in each, every tool quantizes the model once, in turn",
+            f"- load of the machine at the end: {os.getloadavg()[0]:.0f} processes",
             "",
             "Each has its defaults: intact `--target onnxruntime`; ONNX Runtime "
             "`quant_pre_process` and `quantize_static` with QDQ, min-max, weights by channel, "
