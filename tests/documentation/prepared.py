@@ -169,6 +169,8 @@ PREPARED: Mapping[str, Callable[[], Names | None]] = {
     "recipes.md": recipes,
     "search-log.md": small_model,
     "searching.md": small_model,
+    "tensors.md": small_model,
+    "targets/nnie.md": small_model,
     "targets/tvm.md": small_model,
     "targets/vta.md": small_model,
     "targets/integer-pow2.md": small_model,
