@@ -107,7 +107,7 @@ def text_model(padding: str) -> None:
     tokens = random_inputs(model, batch=8)["tokens"]
     mask = np.arange(5) < np.arange(8)[:, None] % 4 + 2
     labels = run_model(model, {"tokens": tokens})["logits"].argmax(-1)
-    np.savez("texts.npz", tokens=tokens, labels=labels, **{padding: mask})
+    np.savez("texts.npz", tokens=tokens, labels=labels, **{padding: mask})  # type: ignore[arg-type]
 
 
 def metrics() -> None:
