@@ -15,13 +15,11 @@ import onnx_ir as ir
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.data.batching import real_samples
 from intact.data.stream import Samples
-from intact.engines.integer import IntegerEngine
 from intact.engines.session import Feeds, make_session, run_session
 from intact.engines.simulate import Simulator
 from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph, TensorEnd
 from intact.program import Tensor
-from intact.program.lower import lower
 
 _BATCH = 8
 _MOST_WORKERS = 4
@@ -180,6 +178,9 @@ class _Simulated:
 
 class _Integers:
     def __init__(self, plan: QuantizedGraph, places: Sequence[ComparedPoint], threads: int) -> None:
+        from intact.engines.integer import IntegerEngine  # compiled code, slow to load
+        from intact.program.lower import lower
+
         program = lower(plan)
         self._engine = IntegerEngine(program, threads=threads)
         by_end = {tensor.end: tensor for tensor in program.tensors() if not tensor.is_constant}

@@ -16,7 +16,6 @@ from intact.data.metric import Metric, OutputRecord
 from intact.data.progress import begin
 from intact.data.stream import Samples
 from intact.engines.exact_sums import EXACT
-from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, UsageError
@@ -227,6 +226,8 @@ def _deployed(result: Result, threads: int) -> tuple[str, _Run]:
 
 def _integers(result: Result, threads: int) -> tuple[str, _Run]:
     """What the target computes, for a runtime that is not here or does not show its integers."""
+    from intact.engines.integer import IntegerEngine  # compiled code, slow to load
+
     engine = IntegerEngine(lower(result.plan), threads=threads)
     return f"integer engine for {result.plan.target.name}", lambda feeds: engine.run(feeds).outputs
 

@@ -17,7 +17,6 @@ from intact.data.feeding import Carried
 from intact.data.items import Items
 from intact.data.preprocess import Preprocess
 from intact.data.stream import Samples
-from intact.engines.integer import IntegerEngine
 from intact.engines.session import FloatModel
 from intact.engines.simulate import Simulator
 from intact.errors import DataError, OutputError, UsageError, nearest
@@ -27,7 +26,6 @@ from intact.numerics.affine import dequantize
 from intact.plan import QuantizedGraph
 from intact.plan.points import has_logarithmic_levels
 from intact.program import Encoding, Program, Tensor
-from intact.program.lower import lower
 
 Arrays: TypeAlias = dict[str, npt.NDArray[Any]]
 
@@ -107,6 +105,9 @@ def run_integer(
     Raises:
         UsageError: A name that no tensor has.
     """
+    from intact.engines.integer import IntegerEngine  # compiled code, slow to load
+    from intact.program.lower import lower
+
     program = lower(plan)
     if observe is not None:
         observe = [plan.graph.aliases.get(name, name) for name in observe]
@@ -178,6 +179,8 @@ def in_numbers(samples: Samples, plan: QuantizedGraph, *, pixels: bool = True) -
     arrays = (np.asarray(b.get(name)) for b in _batches(samples) or () for name in samples.specs)
     if not any(np.issubdtype(array.dtype, np.integer) for array in arrays):
         return samples
+    from intact.program.lower import lower  # compiled code, slow to load
+
     return with_codes(samples, lower(plan), pixels=pixels)
 
 

@@ -35,11 +35,13 @@ _SPEED = 0.5
 """Severity of what costs nothing but time: what makes outputs wrong comes first."""
 _ISLAND = 3
 """Quantized nodes, neighbours of float ones, that hardly pay for their quantizers."""
+_SOME = 0.25
+"""Part of the layers that such nodes are at least, to be what costs time."""
 _MUCH = 0.1
 """Part of the time that is worth a remedy."""
 _QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
-_IN_INTEGERS = ("QLinear{}", "Q{}")
-"""What ONNX Runtime calls the integer kernels of an operator."""
+_IN_INTEGERS, _IN_FLOATS = ("QLinear{}", "Q{}"), ("{}", "Fused{}")
+"""What ONNX Runtime calls the kernels of an operator."""
 
 
 class Slower(msgspec.Struct, frozen=True):
@@ -242,14 +244,15 @@ def _kept_float(
     total = sum(integers.values())
     products = frozenset(_products(plan))
     alone = [name for each in _islands(plan) if len(each) <= _ISLAND for name in each]
-    if alone and not products <= set(alone):
+    if _SOME * len(products) <= len(products & set(alone)) < len(products):
         yield Remedy(options={"keep_float": alone})
     kinds = {node.op_type for node in plan.graph.nodes if plan.is_quantized(node)}
     multiplied = {kind for kind in kinds if _multiplies(kind)}
     slow = []
     for kind in sorted(kinds):
         taken = sum(integers.get(name.format(kind), 0.0) for name in _IN_INTEGERS)
-        if taken - floats.get(kind, 0.0) > _MUCH * total:
+        before = sum(floats.get(name.format(kind), 0.0) for name in _IN_FLOATS)
+        if taken - before > _MUCH * total:
             slow.append(kind)
     if slow and not multiplied <= set(slow):
         yield Remedy(options={"keep_float": slow})

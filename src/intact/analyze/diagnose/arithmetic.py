@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,18 +19,18 @@ from intact.calibrate.choice import Errors, FloatRuns
 from intact.config import TensorQuantConfig
 from intact.engines.cpu import instruction_sets
 from intact.engines.exact_sums import EXACT, saturates_pairs
-from intact.engines.integer import IntegerEngine
-from intact.engines.integer.kernel import Overflow as Counted
 from intact.engines.limits import pairs_may_saturate, wrapping_sums
 from intact.errors import IntactError
 from intact.graph import data_slots, weight_slot
 from intact.plan import QuantizedGraph
 from intact.plan.points import has_logarithmic_levels
 from intact.program import Program, Step
-from intact.program.lower import lower
 from intact.targets.advice import saturating_variant
 from intact.targets.arithmetic import Overflow
 from intact.targets.schema import Target
+
+if TYPE_CHECKING:
+    from intact.engines.integer.kernel import Overflow as Counted
 
 HALF = 0.5
 """Part of an output's noise that lost sums make, from which on they are its cause."""
@@ -130,6 +131,9 @@ def computed_errors(
     wrapping = {str(sums.node.name) for sums in wrapping_sums(plan)} - set(in_float)
     if not wrapping and not pairs_may_saturate(plan):
         return None
+    from intact.engines.integer import IntegerEngine  # compiled code, slow to load
+    from intact.program.lower import lower
+
     try:
         program = _held(lower(plan), in_float)
         engine = IntegerEngine(program, threads=1)

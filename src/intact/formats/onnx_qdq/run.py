@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -33,7 +34,7 @@ _CODES = {
 }
 """Types that carry codes; wider integers are shapes and indices."""
 
-_PROFILED = 3
+_PROFILED = 5
 """Runs whose kernels are timed."""
 
 _FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
@@ -167,6 +168,8 @@ def kernel_times(
 def kernel_seconds(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
     """Return the seconds that kernels take in a run on one thread, by the runtime's operators.
 
+    Of each node the shortest of a few runs: the first allocates, and the machine does other things.
+
     Args:
         model: A float model or a written one.
         feeds: The inputs of a batch.
@@ -186,16 +189,15 @@ def kernel_seconds(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]]) -
         except Exception as error:  # the runtime raises a dozen unrelated classes
             raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
         events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
-    taken: dict[str, list[float]] = {}
+    nodes: dict[tuple[str, str], float] = {}
     for event in events:
         if event.get("cat") == "Node" and str(event["name"]).endswith("_kernel_time"):
-            taken.setdefault(str(event["args"]["op_name"]), []).append(1e-6 * event["dur"])
-    # The first run allocates: what a kernel takes is the mean of the others.
-    return {name: sum(_later(times)) / (_PROFILED - 1) for name, times in taken.items()}
-
-
-def _later(times: Sequence[float]) -> Sequence[float]:
-    return times[len(times) // _PROFILED :]
+            place = str(event["args"]["op_name"]), str(event["name"])
+            nodes[place] = min(nodes.get(place, math.inf), 1e-6 * event["dur"])
+    taken: dict[str, float] = {}
+    for (operator, _), seconds in nodes.items():
+        taken[operator] = taken.get(operator, 0.0) + seconds
+    return taken
 
 
 def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:

@@ -1,141 +1,18 @@
 """From a plan to a program: which operations run on which integers, in order.
 
-Every chain of nodes that the plan fuses becomes one step, conversions stand where forms of a
-value differ, and what has no integer operation runs in float between a dequantize and a quantize,
-as in the simulation, and is named. Spatial operations get their channels last by transposes around
-them, which `intact.program.passes.layout` then moves and cancels.
+The lowerings are loaded when something is lowered: which nodes form a chain (`chains.py`) is asked
+by others too, and costs little.
 """
 
 from __future__ import annotations
 
-import onnx_ir as ir
+from typing import TYPE_CHECKING
 
-from intact.errors import Unsupported
-from intact.graph import is_constant
-from intact.graph.graph import values_read_inside
-from intact.plan import QuantizedGraph, refuse_unready
-from intact.program.lower import floats, moves, pointwise, products, recurrent, windows
-from intact.program.lower.builder import ProgramBuilder
-from intact.program.lower.chains import Points, chains
-from intact.program.lower.lowerings import (
-    FLOAT_LOWERINGS,
-    LOWERINGS,
-    UNROLLING_LOWERINGS,
-    Lowerings,
-)
-from intact.program.operations import FloatNodes
-from intact.program.passes.encodings import unsigned_inputs, with_prescribed_outputs
-from intact.program.passes.islands import join_islands, without_unused
-from intact.program.passes.layout import IoLayout, cancel_transposes
-from intact.program.passes.residuals import kept_residuals
-from intact.program.program import Program, Tensor
+from intact._lazy import lazy
 
-_MODULES = (floats, moves, pointwise, products, recurrent, windows)
-"""Their lowerings are registered when they are imported."""
-
-
-def lower(
-    plan: QuantizedGraph,
-    *,
-    float_operations: bool = False,
-    layout: IoLayout = IoLayout.MODEL,
-) -> Program:
-    """Lower a calibrated plan to steps.
-
-    Args:
-        plan: The plan; not changed.
-        float_operations: Also write float nodes as operations where there are any for them, for
-            formats that hold both. Otherwise they stay ``FloatNodes``, which run as they are.
-        layout: In which layout the program takes and gives data.
-
-    Raises:
-        PlanError: An end has no scale yet, or levels without integer arithmetic.
-    """
-    floats = UNROLLING_LOWERINGS if float_operations else None
-    program = without_unused(translated(plan, floats))
-    moved = without_unused(cancel_transposes(program, layout))
-    joined = kept_residuals(join_islands(moved))
-    return unsigned_inputs(with_prescribed_outputs(joined, plan))
-
-
-def lower_nodes(plan: QuantizedGraph) -> Program:
-    """Lower a calibrated plan for formats that hold float layers and keep the model's layout.
-
-    Each float node is one step, of an operation where there is one for it (see
-    `intact.program.float_operations`), else of `FloatNodes` with the reason. Each spatial operation
-    stands between two transposes, which are conversions: steps of no node.
-
-    Args:
-        plan: The plan; not changed.
-
-    Raises:
-        PlanError: See `lower`.
-    """
-    return without_unused(translated(plan, FLOAT_LOWERINGS))
-
-
-def translated(plan: QuantizedGraph, floats: Lowerings | None = None) -> Program:
-    """Lower node by node, with every transpose.
-
-    Args:
-        plan: The plan; not changed.
-        floats: What float nodes are lowered by; None leaves them as they are.
-
-    Raises:
-        PlanError: See `lower`.
-    """
-    refuse_unready(plan)
-    points = Points.of(plan)
-    builder = ProgramBuilder(plan, points)
-    in_float: dict[str, str] = {}
-    for chain in chains(plan, points):
-        reason = _in_integers(builder, chain) if plan.is_quantized(chain[0]) else ""
-        if reason is None:
-            continue
-        if reason:
-            in_float |= {str(node.name): reason for node in chain}
-        for node in chain:
-            _in_floats(builder, node, floats)
-    outputs = {str(value.name): builder.floats_of(value) for value in plan.graph.outputs}
-    return Program(builder.inputs, outputs, tuple(builder.steps), in_float)
-
-
-def _in_integers(builder: ProgramBuilder, chain: tuple[ir.Node, ...]) -> str | None:
-    """Add the steps of a quantized chain; return why there are none, or None."""
-    try:
-        LOWERINGS.lower(builder, chain)
-    except Unsupported as reason:
-        return str(reason)
-    return None
-
-
-def _in_floats(builder: ProgramBuilder, node: ir.Node, floats: Lowerings | None) -> None:
-    """Add a node that computes with floats, as an operation or as it is."""
-    if floats is None or not floats.has(node):
-        _as_it_is(builder, node)
-        return
-    builder.floating = True
-    try:
-        floats.lower(builder, (node,))
-    except Unsupported as reason:
-        _as_it_is(builder, node, str(reason))
-    finally:
-        builder.floating = False
-
-
-def _as_it_is(builder: ProgramBuilder, node: ir.Node, reason: str = "") -> None:
-    read: dict[ir.Value, Tensor] = {}
-    for slot, value in enumerate(node.inputs):
-        is_quantized = (str(node.name), slot) in builder.points.at_input
-        if value is not None and (is_quantized or not is_constant(value)):
-            read.setdefault(value, builder.read_float(node, slot))
-    for value in values_read_inside(node):
-        if value.graph is node.graph and not is_constant(value):  # not what a body makes itself
-            read.setdefault(value, builder.floats_of(value))
-    outputs = [value for value in node.outputs if value.name]
-    results = [builder.tensor(value, None) for value in outputs]
-    functions = tuple(builder.plan.graph.model.functions.values())
-    operation = FloatNodes((node,), tuple(read), tuple(outputs), functions, reason)
-    builder.emit((node,), operation, tuple(read.values()), results)
-    for value, result in zip(outputs, results, strict=True):
-        builder.set_result(value, result)
+if TYPE_CHECKING:
+    from intact.program.lower.to_program import lower as lower
+    from intact.program.lower.to_program import lower_nodes as lower_nodes
+    from intact.program.lower.to_program import translated as translated
+else:
+    __getattr__, __all__ = lazy(__name__, {"to_program": "lower lower_nodes translated"})
