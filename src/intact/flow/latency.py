@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
+_ROUNDS = 9
 _SECONDS = 4.0
 """For each of the two; one run of each is timed however long it takes."""
 
@@ -39,18 +40,30 @@ def latencies(
         second: Runs the other.
         seconds: For each of them.
     """
-    blocks: list[tuple[list[float], list[float]]] = []
-    start = last = time.perf_counter()
-    while len(blocks) < _BLOCKS:
-        blocks.append((_block(first, seconds / _BLOCKS), _block(second, seconds / _BLOCKS)))
-        now = time.perf_counter()
-        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
-            break
-        last = now
+    blocks = list(timed_blocks(first, second, seconds=seconds))
     pairs = [(statistics.median(one), statistics.median(other)) for one, other in blocks]
     one, other = (1e3 * statistics.median(column) for column in zip(*pairs, strict=True))
     counts = (sum(len(a) for a, _ in blocks), sum(len(b) for _, b in blocks))
     return Latency((one, other), statistics.median(a / b for a, b in pairs), counts)
+
+
+def timed_blocks(
+    first: Callable[[], object], second: Callable[[], object], *, seconds: float
+) -> Iterator[tuple[list[float], list[float]]]:
+    """Yield blocks of runs in turn, in seconds a run, five at most, as there is time for.
+
+    Args:
+        first: As for `latencies`.
+        second: As for `latencies`.
+        seconds: For each of them.
+    """
+    start = last = time.perf_counter()
+    for _ in range(_BLOCKS):
+        yield _block(first, seconds / _BLOCKS), _block(second, seconds / _BLOCKS)
+        now = time.perf_counter()
+        if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
+            return
+        last = now
 
 
 def _block(function: Callable[[], object], seconds: float) -> list[float]:
@@ -61,3 +74,40 @@ def _block(function: Callable[[], object], seconds: float) -> list[float]:
         function()
         times.append(time.perf_counter() - start)
     return times[_WARM_UP:] or times[-1:]
+
+
+def in_turn(
+    runs: Sequence[Callable[[], object]], *, seconds: float, rounds: int = _ROUNDS
+) -> list[tuple[float, ...]]:
+    """Time several models in rounds, a block of runs of each in every round.
+
+    Args:
+        runs: Each runs a model once.
+        seconds: For all, in all; one round is timed however long it takes.
+        rounds: At most.
+
+    Returns:
+        For each round the seconds of the fastest run of each: what else a machine does only adds.
+    """
+    found: list[tuple[float, ...]] = []
+    share = seconds / rounds / max(len(runs), 1)
+    start = last = time.perf_counter()
+    while len(found) < rounds:
+        found.append(tuple(min(_block(run, share)) for run in runs))
+        now = time.perf_counter()
+        if now - start + (now - last) > seconds:
+            break
+        last = now
+    return found
+
+
+def relative(rounds: Sequence[Sequence[float]], to: int) -> list[float]:
+    """Return the median over rounds of each one's time over that of one of them.
+
+    Clocks that jump give a round of nonsense, which a median leaves out.
+    """
+    sound = [each for each in rounds if all(seconds > 0 for seconds in each)]
+    return [
+        statistics.median(each[index] / each[to] for each in sound) if sound else 1.0
+        for index in range(len(rounds[0]))
+    ]

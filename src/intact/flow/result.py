@@ -50,6 +50,7 @@ _PLAN_HEAD = b'"intact-plan"'
 
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
+    from intact.flow.fastest.choice import Fastest
     from intact.flow.improvement import Tried
     from intact.improve.trained import Trained
 
@@ -71,6 +72,8 @@ class Result:
             stored.
         improvements: What improvement passes did, with seconds, where this result was just made;
             the plan keeps what they gained.
+        fastest: What was measured to place precision, where that was asked for. Not stored, but for
+            the nodes: times differ.
         trained: How training went, where this result was just trained. It is not stored either.
     """
 
@@ -83,6 +86,7 @@ class Result:
     loss: Loss | None = None
     findings: tuple[Finding, ...] = ()
     improvements: tuple[Tried, ...] = ()
+    fastest: Fastest | None = None
     trained: Trained | None = None
 
     def __post_init__(self) -> None:

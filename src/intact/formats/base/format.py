@@ -169,6 +169,26 @@ class Deployed(msgspec.Struct, frozen=True):
                 )
 
 
+class Kernel(msgspec.Struct, frozen=True):
+    """One kernel of a runtime, as its profile shows it.
+
+    Attributes:
+        name: The node that the runtime names it after.
+        op_type: The operator that the runtime made.
+        seconds: What it takes.
+        writes: Names of the tensors that it writes, where the runtime tells.
+        reads_elements: Elements of the largest tensor that it reads.
+        writes_elements: Elements of the largest tensor that it writes.
+    """
+
+    name: str
+    op_type: str
+    seconds: float
+    writes: tuple[str, ...] = ()
+    reads_elements: int = 0
+    writes_elements: int = 0
+
+
 class FloatSource(msgspec.Struct, frozen=True):
     """A float model.
 
@@ -246,6 +266,10 @@ class Format(msgspec.Struct, frozen=True):
             so before it is called done. None where there is no runtime, or where starting it takes
             longer than all else.
         load: Lets its runtime load what was written, where no inputs are known to run it on.
+        runner: Loads what was written as applications do, and returns what runs a batch: for
+            timing. None where a run's time would say nothing of the hardware.
+        kernels_of: Profiles its runtime on a batch, in a number of runs.
+        runtime_name: The runtime with its version.
         runtime: Modules that running imports, besides those of intact's own dependencies.
         run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
             bound.
@@ -268,6 +292,9 @@ class Format(msgspec.Struct, frozen=True):
     verify: Callable[[Deployed, Iterable[Feeds]], Verification] | None = None
     run: Callable[[Deployed, Feeds], Feeds] | None = None
     load: Callable[[Deployed], object] | None = None
+    runner: Callable[[Deployed], Callable[[Feeds], object]] | None = None
+    kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
+    runtime_name: Callable[[], str] | None = None
     runtime: tuple[str, ...] = ()
     run_up_to: int | None = None
     kernels: tuple[str, ...] = ()

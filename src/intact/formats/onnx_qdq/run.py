@@ -77,10 +77,7 @@ class QdqRuntime:
             editor = Editor(model)
             editor.model.graph.outputs.extend(editor.value(codes[end]) for end in self._ends)
             model = editor.finish()
-        options = ort.SessionOptions()
-        options.intra_op_num_threads = threads
-        # As in every session of intact: idle threads do not hold the cores of others.
-        options.add_session_config_entry("session.force_spinning_stop", "1")
+        options = make_options(threads)
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
         opened = exact_sums(model, options) if exact else model
@@ -88,7 +85,7 @@ class QdqRuntime:
             self._session = _session(message, options)
             return
         with tempfile.TemporaryDirectory() as folder:
-            self._session = _open(opened, options, Path(folder))
+            self._session = open_session(opened, options, Path(folder))
 
     def run(
         self, feeds: Mapping[str, np.ndarray[Any, Any]]
@@ -132,7 +129,7 @@ def _fused(model: ir.Model) -> ir.Model:
         options = ort.SessionOptions()
         options.graph_optimization_level = ort.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
         options.optimized_model_filepath = str(path)
-        _open(model, options, Path(folder))
+        open_session(model, options, Path(folder))
         return ir.load(path)
 
 
@@ -154,8 +151,27 @@ def _holds_codes(value: ir.Value) -> bool:
     return producer.op_type == "QuantizeLinear" or producer.op_type.startswith(("QLinear", "QGemm"))
 
 
-def _open(model: ir.Model, options: ort.SessionOptions, folder: Path) -> ort.InferenceSession:
-    """Build a CPU session from a file, as users do and as large models need."""
+def make_options(threads: int) -> ort.SessionOptions:
+    """Return the options of a session that applications would open, but for idle threads.
+
+    Args:
+        threads: Threads inside one operator; 0 lets the runtime choose.
+    """
+    options = ort.SessionOptions()
+    options.intra_op_num_threads = threads
+    # As in every session of intact: idle threads do not hold the cores of others.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    return options
+
+
+def open_session(
+    model: ir.Model, options: ort.SessionOptions, folder: Path
+) -> ort.InferenceSession:
+    """Build a CPU session from a file, as users do and as large models need.
+
+    Raises:
+        ExportError: The runtime refuses the model.
+    """
     path = folder / "model.onnx"
     save_model(model, path)
     return _session(str(path), options)
