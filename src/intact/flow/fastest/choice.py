@@ -6,7 +6,6 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from statistics import median
 
 import msgspec
 import numpy as np
@@ -190,7 +189,7 @@ class FastestSearch:
         rounds = in_turn([each.run for each in candidates], seconds=max(left, 0.4 * self.seconds))
         ratios = relative(rounds, 0)
         at = self._best(candidates, ratios, None if floats is None else ratios[1])
-        unit = 1e3 * median(each[0] for each in rounds)
+        unit = 1e3 * min(each[0] for each in rounds)
         predicted = 0.0
         if costs is not None:
             whole = costs.total(self._pieces, self._none) + unattributed
