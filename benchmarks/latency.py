@@ -5,8 +5,7 @@
 
 Each model is quantized three ways (ONNX Runtime's: `quantize_static` to QDQ, min-max, a weight
 scale for each channel), all are loaded as applications load them, and run in turn in one process;
-times are medians over rounds of the fastest run in each, in milliseconds, ratios are medians of
-the rounds' ratios to float. SQNR is that of the worst output on samples that calibration did not
+times are the lower quartile over rounds of the fastest run in each, in milliseconds. SQNR is that of the worst output on samples that calibration did not
 see. Machines that do other work besides are noisy: compare ratios, and repeat.
 """
 
@@ -15,7 +14,6 @@ from __future__ import annotations
 import argparse
 import contextlib
 import json
-import statistics
 import sys
 import tempfile
 import time
@@ -36,7 +34,7 @@ from rich.table import Table
 
 import intact
 from intact.errors import IntactError
-from intact.flow.latency import in_turn, relative
+from intact.flow.latency import in_turn, lower_quartiles
 from intact.numerics.metrics import sqnr_db
 from zoo import CALIBRATION, MODELS, TEST, ZOO
 
@@ -331,8 +329,8 @@ def measure(case: Case, batch: int, threads: int, seconds: float, folder: Path) 
         return row
     ways = list(runs)
     rounds = in_turn(list(runs.values()), seconds=seconds * len(runs))
-    row.ms = {w: 1e3 * statistics.median(each[i] for each in rounds) for i, w in enumerate(ways)}
-    row.ratio = dict(zip(ways, relative(rounds, ways.index("float")), strict=True))
+    row.ms = {w: 1e3 * each for w, each in zip(ways, lower_quartiles(rounds), strict=True)}
+    row.ratio = {way: each / row.ms["float"] for way, each in row.ms.items()}
     return row
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 
 _BLOCKS, _WARM_UP, _TIMED = 5, 2, 5
-_ROUNDS = 9
+_ROUNDS = 16
 _SECONDS = 4.0
 """For each of the two; one run of each is timed however long it takes."""
 
@@ -101,13 +101,10 @@ def in_turn(
     return found
 
 
-def relative(rounds: Sequence[Sequence[float]], to: int) -> list[float]:
-    """Return the median over rounds of each one's time over that of one of them.
+def lower_quartiles(rounds: Sequence[Sequence[float]]) -> list[float]:
+    """Return what each model takes: the lower quartile over rounds.
 
-    Clocks that jump give a round of nonsense, which a median leaves out.
+    Whatever else the machine does makes rounds longer, often most of them; a clock that jumps
+    makes one of them nonsense, shorter or longer.
     """
-    sound = [each for each in rounds if all(seconds > 0 for seconds in each)]
-    return [
-        statistics.median(each[index] / each[to] for each in sound) if sound else 1.0
-        for index in range(len(rounds[0]))
-    ]
+    return [sorted(column)[len(column) // 4] for column in zip(*rounds, strict=True)]

@@ -94,11 +94,11 @@ class TimingCache:
             handle, temporary = tempfile.mkstemp(prefix=f".{_FILE}", dir=self.path.parent)
             with os.fdopen(handle, "wb") as file:
                 file.write(msgspec.json.encode(self._content))
-            os.replace(temporary, self.path)
+            Path(temporary).replace(self.path)
         except OSError as error:
             if temporary is not None:
                 with suppress(OSError):
-                    os.unlink(temporary)
+                    Path(temporary).unlink()
             return f"{self.path}: {error.strerror or error}"
         return ""
 
@@ -135,8 +135,8 @@ def _is_sound(content: _Content) -> bool:
 
 def default_path() -> Path:
     """Return the file in the user's cache folder, as the XDG base directories say."""
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    given = Path(os.environ.get("XDG_CACHE_HOME", ""))
+    base = given if given.is_absolute() else Path.home() / ".cache"
     return base / "intact" / _FILE
 
 

@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
+from intact.calibrate.choice import MOST_DB
 from intact.data.batching import Batch
 from intact.engines.cpu import detect_cpu
 from intact.errors import IntactError
 from intact.flow.fastest.cache import KnownChoice, PieceTime, TimingCache, key_of
 from intact.flow.fastest.costs import Profile, corrected, from_table, measured, signature
 from intact.flow.fastest.pieces import Costs, Pieces
-from intact.flow.latency import in_turn, relative
+from intact.flow.latency import in_turn, lower_quartiles
 from intact.formats.base.format import Deployed, Exported, Format
 from intact.plan import QuantizedGraph
 
@@ -30,11 +32,12 @@ _MIXED = 3
 """Solutions that are built and profiled in turn; each corrects the costs of the next."""
 _SAME = 1.02
 """Times that differ by less are the same: the placement with more integers is taken."""
+_PRICES = tuple(np.logspace(-3, 4, 15))
+"""Of noise, in costs: from next to nothing to all in float."""
 _PROFILED = (2, 10)
 """Runs of a profile, at least and at most."""
 
 Kept = npt.NDArray[np.bool_]
-_Solutions = Iterator[tuple[Kept, Costs | None, float]]
 Planner = Callable[[Sequence[str]], QuantizedGraph]
 """From names of nodes to a plan with scales that keeps them in float."""
 
@@ -51,6 +54,7 @@ class Fastest(msgspec.Struct, frozen=True):
             ``float``, ``integers`` and ``chosen``; empty where nothing was measured.
         predicted: Of the choice from its parts, in milliseconds; 0 where it was not predicted.
         known: Whether it was taken from the cache.
+        is_from_table: Whether it follows from the costs in the target's file.
         note: What a user should know besides.
     """
 
@@ -61,24 +65,33 @@ class Fastest(msgspec.Struct, frozen=True):
     milliseconds: dict[str, float] = {}
     predicted: float = 0.0
     known: bool = False
+    is_from_table: bool = False
     note: str = ""
 
     def __str__(self) -> str:
         """Say what stays float, and what that saves."""
+        if not self.milliseconds and not self.is_from_table:
+            return f"--fastest changed nothing: {self.note}"
         count = len(self.kept_float)
         kept = f"{count} node(s) stay float" if count else "no node is faster in float"
-        place = f"{self.runtime}, " if self.runtime else "by the target's cost table, "
         threads = f"{self.threads or 'all'} thread(s)"
-        said = f"fastest ({place}{threads}, batch {self.batch}): {kept}"
+        place = f"{self.runtime}, {threads}, batch {self.batch}" if self.runtime else "cost table"
+        said = f"fastest ({place}): {kept}"
         if self.milliseconds:
             times = self.milliseconds
-            said += (
-                f"; {times['chosen']:.3g} ms, {times['integers']:.3g} with all in integers, "
-                f"{times['float']:.3g} in float"
-            )
+            said += f"; {times['chosen']:.3g} ms, {times['integers']:.3g} with all in integers"
+            said += f", {times['float']:.3g} in float" if times["float"] else ""
         if self.known:
             said += " (known from before)"
         return f"{said}; {self.note}" if self.note else said
+
+
+class _Solution(NamedTuple):
+    """A placement with the costs that it follows from, and those outside all pieces."""
+
+    kept: Kept
+    costs: Costs | None = None
+    outside: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -103,6 +116,7 @@ class FastestSearch:
         cache: What was measured before.
         bound: The least signal to noise of an output, in dB; None for any.
         decibels: Measures that of a plan.
+        noise: Measures the noise power of each node's quantizers in an output.
     """
 
     plan: QuantizedGraph
@@ -115,7 +129,8 @@ class FastestSearch:
     seconds: float
     cache: TimingCache
     bound: float | None = None
-    decibels: Callable[[QuantizedGraph], float] | None = None
+    decibels: Callable[[QuantizedGraph], float] = lambda _: MOST_DB
+    noise: Callable[[], Mapping[str, float]] | None = None
     _plans: dict[bytes, QuantizedGraph] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -135,7 +150,7 @@ class FastestSearch:
         runtime = str(self._machine[0])
         best = Fastest(runtime, self.threads, self.batch)
         if not self._pieces.names:
-            return best
+            return msgspec.structs.replace(best, note="nothing is in integers")
         if self.row is None or self.row.runner is None:
             return self._by_table(best)
         key = self._choice_key()
@@ -144,7 +159,7 @@ class FastestSearch:
             return _told(best, known, known=True)
         found = self._measured()
         if isinstance(found, str):
-            return msgspec.structs.replace(best, note=found)
+            return msgspec.structs.replace(best, note=found)  # nothing was timed
         self.cache.choices[key] = found
         failed = self.cache.save()
         note = f"times were not kept: {failed}" if failed else ""
@@ -158,9 +173,10 @@ class FastestSearch:
         costs = from_table(self.plan, self._pieces, self.feeds)
         if costs is None:
             note = f"no runtime of {self.plan.target.name} is here, and its file has no [cost]"
-            return msgspec.structs.replace(best, runtime="", note=f"{note}: nothing was timed")
+            return msgspec.structs.replace(best, runtime="", note=note)
         kept = costs.cheapest(self._pieces)
-        return msgspec.structs.replace(best, runtime="", kept_float=self._pieces.nodes(kept))
+        names = self._pieces.nodes(kept)
+        return msgspec.structs.replace(best, runtime="", kept_float=names, is_from_table=True)
 
     # ---- measured -----------------------------------------------------------------------------
 
@@ -177,8 +193,10 @@ class FastestSearch:
         if first < _TOO_SHORT:
             return f"it is too small to be timed ({1e6 * first:.0f} microseconds)"
         candidates = [integers] if floats is None else [integers, floats]
-        costs, unattributed = None, 0.0
-        for kept, costs, unattributed in self._solutions(first):
+        last: _Solution | None = None
+        for solution in self._solutions(first):
+            last = solution
+            kept = solution.kept
             if any(np.array_equal(kept, each.kept) for each in candidates):
                 continue
             made = self._candidate(kept)
@@ -187,48 +205,48 @@ class FastestSearch:
                 candidates.append(made)
         left = self.seconds - (time.perf_counter() - self._start)
         rounds = in_turn([each.run for each in candidates], seconds=max(left, 0.4 * self.seconds))
-        ratios = relative(rounds, 0)
-        at = self._best(candidates, ratios, None if floats is None else ratios[1])
-        unit = 1e3 * min(each[0] for each in rounds)
+        times = [1e3 * each for each in lower_quartiles(rounds)]
+        at = self._best(candidates, times, None if floats is None else times[1])
         predicted = 0.0
-        if costs is not None:
-            whole = costs.total(self._pieces, self._none) + unattributed
-            share = (costs.total(self._pieces, candidates[at].kept) + unattributed) / whole
-            predicted = unit * share
-        in_float = unit * ratios[1] if floats is not None else 0.0
-        return KnownChoice(
-            self._pieces.nodes(candidates[at].kept), (in_float, unit, unit * ratios[at]), predicted
-        )
+        if last is not None and last.costs is not None:
+            whole, own = (
+                last.costs.total(self._pieces, kept) + last.outside
+                for kept in (self._none, candidates[at].kept)
+            )
+            predicted = times[0] * own / whole if whole else 0.0
+        in_float = 0.0 if floats is None else times[1]
+        names = self._pieces.nodes(candidates[at].kept)
+        return KnownChoice(names, (in_float, times[0], times[at]), predicted)
 
     def _best(
-        self, candidates: Sequence[_Candidate], ratios: Sequence[float], in_float: float | None
+        self, candidates: Sequence[_Candidate], times: Sequence[float], in_float: float | None
     ) -> int:
         """Choose the placement with most integers among the fastest, none slower than float."""
         order = sorted(range(len(candidates)), key=lambda at: int(candidates[at].kept.sum()))
         accepted = [at for at in order if self._is_accepted(candidates[at].kept)] or order[-1:]
-        fastest = min(ratios[at] for at in accepted)
+        fastest = min(times[at] for at in accepted)
         for at in accepted:
-            if ratios[at] <= _SAME * fastest and (in_float is None or ratios[at] <= in_float):
+            if times[at] <= _SAME * fastest and (in_float is None or times[at] <= in_float):
                 return at
         return accepted[-1]
 
     def _is_accepted(self, kept: Kept) -> bool:
-        if self.bound is None or self.decibels is None or kept.all():
+        if self.bound is None or kept.all():
             return True
         return self.decibels(self._plan(kept)) >= self.bound
 
-    def _solutions(self, first: float) -> _Solutions:
-        """Yield placements of least cost, each with the costs and what no piece is charged with."""
+    def _solutions(self, first: float) -> Iterator[_Solution]:
+        """Yield placements of least cost."""
         row = self.row
         if row is None or row.kernels_of is None:
-            yield from ((kept, None, 0.0) for kept in self._guessed())
+            yield from self._guessed()
             return
         runs = int(np.clip(0.1 * self.seconds / max(first, 1e-6), *_PROFILED))
         found = self._known_costs()
         if found is None:
             profiles = [self._profile(kept, runs) for kept in (self._none, ~self._none)]
             if None in profiles:
-                yield from ((kept, None, 0.0) for kept in self._guessed())
+                yield from self._guessed()
                 return
             integers, floats = profiles
             costs = measured(self._pieces, floats, integers, self.feeds)  # type: ignore[arg-type]
@@ -239,22 +257,50 @@ class FastestSearch:
         tried: list[Kept] = [self._none, ~self._none]
         for _ in range(_MIXED):
             kept = costs.cheapest(self._pieces)
-            yield kept, costs, outside
+            yield _Solution(kept, costs, outside)
             is_late = time.perf_counter() - self._start > 0.5 * self.seconds
             if any(np.array_equal(kept, each) for each in tried) or is_late:
-                return
+                break
             tried.append(kept)
             mixed = self._profile(kept, runs)
             if mixed is None:
-                return
+                break
             costs = corrected(costs, self._pieces, mixed, kept)
+        bounded = self._bounded(costs)
+        if bounded is not None:
+            yield _Solution(bounded, costs, outside)
 
-    def _guessed(self) -> list[Kept]:
-        """Return placements for runtimes that show no kernels: by the cost table, by operators."""
-        found = []
+    def _bounded(self, costs: Costs) -> Kept | None:
+        """Return the cheapest placement within the bound, where there is one.
+
+        Noises of several quantizers nearly add. So each piece in integers is charged for its own,
+        at the lowest price (Lagrange multiplier) that buys the bound.
+        """
+        if self.bound is None or self.noise is None:
+            return None
+        of_node = self.noise()
+        noise = np.array([sum(of_node.get(n, 0.0) for n in piece) for piece in self._pieces.names])
+        if not noise.sum():
+            return None
+        unit = max(costs.total(self._pieces, self._none), 1e-9) / noise.sum()
+        low, high, found = 0, len(_PRICES) - 1, None
+        while low <= high:
+            middle = (low + high) // 2
+            kept = costs.cheapest(self._pieces, noise * unit * _PRICES[middle])
+            if self._is_accepted(kept):
+                high, found = middle - 1, kept
+            else:
+                low = middle + 1
+        return found
+
+    def _guessed(self) -> Iterator[_Solution]:
+        """Yield placements for runtimes that show no kernels: by the cost table, by operators."""
         costs = from_table(self.plan, self._pieces, self.feeds)
         if costs is not None:
-            found.append(costs.cheapest(self._pieces))
+            yield _Solution(costs.cheapest(self._pieces))
+            bounded = self._bounded(costs)
+            if bounded is not None:
+                yield _Solution(bounded)
         by_type: dict[str, list[int]] = {}
         for index, piece in enumerate(self._pieces.names):
             node = self.plan.graph.node(piece[0])
@@ -266,8 +312,7 @@ class FastestSearch:
             for members in sorted(by_type.values(), key=len, reverse=True)[:_MIXED]:
                 kept = self._none.copy()
                 kept[members] = True
-                found.append(kept)
-        return found
+                yield _Solution(kept)
 
     def _plan(self, kept: Kept) -> QuantizedGraph:
         key = kept.tobytes()

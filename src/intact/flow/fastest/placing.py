@@ -1,4 +1,4 @@
-"""The fastest placement for a job of calibration: from its plan to a job that keeps more in float."""
+"""The fastest placement for a job of calibration: the job that keeps more in float."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from intact.calibrate.assign import assign
-from intact.calibrate.choice import MOST_DB
+from intact.calibrate.choice import MOST_DB, Choice
 from intact.data.batching import Batch
+from intact.engines.simulate import Simulator
 from intact.errors import UsageError
 from intact.flow.fastest.choice import Fastest, FastestSearch, open_cache
 from intact.flow.first_run import draw_sample
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from intact.flow.calibration import Job
     from intact.plan.given_scales import ScaleTable
     from intact.recipe.groups import SpeedOptions
+
+
+_GROUPS = 64
+"""Groups of quantizers whose noise is measured."""
 
 
 def placed(
@@ -65,8 +70,12 @@ def placed(
         return next(iter(written.values()))
 
     def decibels(plan: QuantizedGraph) -> float:
-        assert choice is not None
+        if choice is None:
+            return MOST_DB
         return min(choice.changed(plan).errors.decibels.values(), default=MOST_DB)
+
+    def noise() -> dict[str, float]:
+        return {} if choice is None else _noise_of_nodes(choice)
 
     search = FastestSearch(
         scaled.plan,
@@ -79,10 +88,32 @@ def placed(
         seconds,
         open_cache(options.timings),
         options.min_sqnr,
-        None if choice is None else decibels,
+        decibels,
+        noise,
     )
     found = search.found()
     return _keeping(job, found), found
+
+
+def _noise_of_nodes(choice: Choice) -> dict[str, float]:
+    """Return the noise power of each node's quantizers, alone, in the output that loses most."""
+    from intact.analyze.diagnose.quantizers import noise_alone  # with much else
+
+    decibels = choice.errors.decibels
+    if not decibels:
+        return {}
+    output = min(decibels, key=lambda name: decibels[name])
+    simulator = Simulator(choice.plan, threads=1, switched=True)
+    _, groups = noise_alone(simulator, choice.runs.first(1), output, groups=_GROUPS)
+    found: dict[str, float] = {}
+    for group in groups:
+        for point in group.points:
+            writer = point.value.producer()
+            nodes = [writer] if writer is not None else [node for node, _ in point.readers]
+            for node in nodes:
+                share = group.power / len(group.points) / len(nodes)
+                found[str(node.name)] = found.get(str(node.name), 0.0) + share
+    return found
 
 
 def _can_be_timed(row: Format) -> bool:
