@@ -5,8 +5,9 @@
 
 Each model is quantized three ways (ONNX Runtime's: `quantize_static` to QDQ, min-max, a weight
 scale for each channel), all are loaded as applications load them, and run in turn in one process;
-times are the lower quartile over rounds of the fastest run in each, in milliseconds. SQNR is that of the worst output on samples that calibration did not
-see. Machines that do other work besides are noisy: compare ratios, and repeat.
+times are the lower quartile over rounds of the fastest run in each, in milliseconds. SQNR is that
+of the worst output on samples that calibration did not see. Machines that do other work besides
+are noisy: compare ratios, and repeat.
 """
 
 from __future__ import annotations

@@ -117,16 +117,11 @@ def results_for(
         refusals: Takes what one target refuses; None raises it.
     """
     refusals = refusals or Refusals(collects=False)
-    _refuse_speed_alone(options)
     described = [target_of(target) for target in targets]
     if not options.in_place:
         described = _not_in_place(described)
     names = _distinct_names(described)
-    requests_of(options.improve)  # a wrong name is refused before anything is read
-    if options.data_free:
-        from intact.flow.data_free import refuse_options_of_data
-
-        refuse_options_of_data(options)
+    _refuse_wrong(options)
     ready = _ready(options, described, refusals)
     if not ready:
         return {}
@@ -199,8 +194,13 @@ def _ready(
     return found
 
 
-def _refuse_speed_alone(options: SpeedOptions) -> None:
-    """Refuse options of --fastest without it, instead of ignoring them."""
+def _refuse_wrong(options: QuantizationOptions) -> None:
+    """Refuse wrong names, and options that would have no effect, before anything is read."""
+    requests_of(options.improve)
+    if options.data_free:
+        from intact.flow.data_free import refuse_options_of_data
+
+        refuse_options_of_data(options)
     for name, declared in options_of(SpeedOptions).items():
         if not options.fastest and getattr(options, name) != declared.default:
             flag = f"--{name.replace('_', '-')}"
