@@ -163,7 +163,7 @@ def test_all_stays_float_where_nothing_else_is_as_fast(
 def test_a_runtime_that_shows_no_kernels_is_measured_by_whole_models(
     plan: QuantizedGraph, search: Callable[..., Fastest]
 ) -> None:
-    runtime = Runtime({name: (50e-3, 1e-3) for name in convs(plan)}, shows=False)
+    runtime = Runtime(dict.fromkeys(convs(plan), (0.05, 0.001)), shows=False)
     found = search(runtime)
     assert set(convs(plan)) <= set(found.kept_float)
     assert runtime.profiles == 0
