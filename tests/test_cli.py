@@ -13,9 +13,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-from PIL import Image
 
 from intact import demo
 from intact.cli import run, show_verification
@@ -26,7 +24,7 @@ from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification
 from intact.numerics.thresholds import METHODS
 
-README = Path(__file__).resolve().parent.parent / "README.md"
+DOCS = Path(__file__).resolve().parent.parent / "docs"
 ENDLESS = """
 import time
 import numpy as np
@@ -240,52 +238,17 @@ def test_a_table_for_another_program_has_a_row_a_line(
     assert any(row[:3] == ["by", "layer", "12"] for row in rows)
 
 
-def test_the_readme_lists_the_methods_and_files_there_are() -> None:
-    text = README.read_text()
-    section = text.split("### Methods")[1].split("##")[0]
+def test_the_documentation_lists_the_methods_and_files_there_are() -> None:
+    section = (DOCS / "precision.md").read_text().split("### Methods")[1].split("##")[0]
     listed = re.findall(r"^\| `(\w+)` \|.*\| ([a-z, -]+) \|$", section, re.MULTILINE)
     schemes = {
         name: "all" if len(m.schemes) == 3 else "symmetric, one-sided"
         for name, m in METHODS.items()
     }
     assert dict(listed) == schemes
+    text = (DOCS / "files.md").read_text()
     assert all(f"`{name}`" in text for name in FILES)
 
 
-def test_every_command_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    (here / "photos").mkdir()
-    with np.load("calib.npz") as calib:
-        for number, image in enumerate(calib["image"][:20]):
-            Image.fromarray(image[0] * 15).save(here / "photos" / f"{number}.jpg")
-    blocks = re.findall(r"```sh\n(.*?)```", README.read_text(), re.DOTALL)
-    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
-    commands = [words[1:] for words in lines if words[:1] == ["intact"]]
-    assert {words[0] for words in commands} == {
-        "quantize",
-        "convert-ranges",
-        "diagnose",
-        "export",
-        "import",
-        "inspect",
-        "targets",
-        "evaluate",
-        "run",
-        "search",
-        "train",
-        "verify",
-    }
-    shutil.copy("calib.npz", "train.npz")
-    quantized(capfd, "--target", "tflite", output="other")
-    shutil.copy("other/model.int8.tflite", "model.tflite")
-    for words in commands:
-        if words[0] == "import":
-            shutil.copy("out/model.int8.onnx", ".")
-        # The demo's images have one channel.
-        printed(capfd, *("0..1" if word == "imagenet" else word for word in words))
+def test_the_demo_runs(capfd: pytest.CaptureFixture[str]) -> None:
     assert "top-1" in printed(capfd, "demo")
-
-
-def test_the_python_of_the_readme_runs(here: Path, capfd: pytest.CaptureFixture[str]) -> None:
-    blocks = re.findall(r"```python\n(.*?)```", README.read_text(), re.DOTALL)
-    exec(next(block for block in blocks if "import intact" in block), {})
-    assert "Verification(" in capfd.readouterr().out

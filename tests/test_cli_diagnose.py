@@ -37,9 +37,19 @@ FOUND = (
     "short-bias",
     "powers-of-two",
     "mask-of-3000",
+    "short-sums",
+    "pairs",
+    "sixteen-bits",
+    "islands",
 )
 """Names of faults of all kinds that are found."""
-MENDED = ("pixels-unscaled", "dark-calibration", "percentile-90", "four-bit-activations")
+MENDED = (
+    "pixels-unscaled",
+    "dark-calibration",
+    "percentile-90",
+    "four-bit-activations",
+    "short-sums",
+)
 """Of those, some whose command is run."""
 CASES = {case.name: case for case in (*FAULTS, *HEALTHY)}
 
@@ -95,6 +105,14 @@ def test_a_tried_remedy_has_its_gain(name: str, unit: str, tmp_path: Path, say: 
     assert first["unit"] == unit
     assert first["gain"] > 5
     assert first["remedy"].startswith("intact quantize ")
+
+
+def test_a_tried_remedy_of_lost_sums_has_its_gain(tmp_path: Path, say: Say) -> None:
+    _quantized(CASES["short-sums"], tmp_path, say)
+    found = _diagnosed(tmp_path, say, "--try", "60")
+    assert found["sqnr_db"]["logits"] < 10
+    assert found["findings"][0]["gain"] > 15
+    assert "--bits conv2=" in found["findings"][0]["remedy"]
 
 
 def test_nothing_is_tried_when_the_time_is_over(tmp_path: Path, say: Say) -> None:

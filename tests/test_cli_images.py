@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import csv
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -21,8 +20,6 @@ from intact.data.stream import Samples
 from intact.flow import samples
 from tests.command_lines import Say, evaluated, refused
 from tests.models import ModelBuilder
-
-DOCS = Path(__file__).resolve().parent.parent / "docs"
 
 
 @pytest.fixture
@@ -105,10 +102,7 @@ def test_a_strangers_folder_of_jpegs_needs_one_command(here: Path, say: Say) -> 
     builder.node("GlobalAveragePool", x, out="pooled")
     builder.output("pooled", ["n", 4, 1, 1])
     onnx.save(builder.build(), "model.onnx")
-    section = (DOCS.parent / "README.md").read_text().split("## Quantize a model")[1]
-    command = re.search(r"```sh\nintact (.*)\n", section)
-    assert command is not None
-    say(*command[1].split())
+    say("quantize", "model.onnx", "-d", "photos/", "--normalize", "imagenet", "-o", "out/")
     found = evaluated(say, "-d", "photos")
     assert found["samples"] == len(STRANGERS)
     assert found["sqnr_db"] > 25
@@ -220,18 +214,6 @@ def test_every_command_that_runs_samples_has_the_steps_of_images(
             capfd, command, "out", "-d", "test.npz", *more, "--shorter-side", "9", code=2
         )
         assert "--shorter-side is for a folder of images" in line
-
-
-def test_every_command_of_the_documents_runs(here: Path, say: Say) -> None:
-    builder = ModelBuilder(17)
-    x = builder.node("Relu", builder.conv(builder.input("image", ["n", 3, 16, 16]), 3, 4))
-    builder.node("GlobalAveragePool", x, out="pooled")
-    builder.output("pooled", ["n", 4, 1, 1])
-    onnx.save(builder.build(), "model.onnx")
-    text = (DOCS / "data.md").read_text()
-    block = re.search(r"```sh\n(.*?)\n```", text, re.DOTALL)
-    assert block is not None
-    say(*block[1].split()[1:])
 
 
 def test_names_that_are_not_the_models_classes_are_refused(

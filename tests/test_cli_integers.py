@@ -1,9 +1,8 @@
-"""Formats, the engine and verification from the command line, and what docs/integers.md shows."""
+"""Formats, the engine and verification from the command line."""
 
 from __future__ import annotations
 
 import json
-import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -17,36 +16,10 @@ import intact
 from intact.cli import run
 from tests.models import ModelBuilder
 
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "integers.md"
-
 
 def quantized(say: Any, *options: str, output: str = "out") -> str:
     found: str = say("quantize", "model.onnx", "-d", "calib.npz", "-o", output, *options)
     return found
-
-
-def test_every_command_of_the_document_runs(here: Path, say: Any) -> None:
-    blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
-    commands = [words[1:] for words in lines if words[:1] == ["intact"]]
-    assert len(commands) >= 13
-    quantized(say)
-    shutil.copy("out/model.int8.onnx", "model.qdq.onnx")
-    images = np.load("test.npz")["image"][:6]
-    np.savez("x.npz", image=images.astype(np.float32))
-    quantized(say, "--target", "tflite", output="other")
-    shutil.copy("other/model.int8.tflite", "model.tflite")
-    for words in commands:
-        if "--observed" in words:
-            seen = intact.execute("out", "x.npz", observe=None, threads=1)
-            np.savez("dump.npz", **{k: a for k, a in seen.tensors.items() if k != "image"})  # type: ignore[arg-type]
-        if words[:2] == ["run", "model.tflite"]:  # its images have their channels last
-            np.savez("x.npz", image=images.astype(np.float32).transpose(0, 2, 3, 1))
-        say(*words)
-        if words[:2] == ["run", "model.tflite"]:
-            np.savez("x.npz", image=images.astype(np.float32))
-    (python,) = re.findall(r"```python\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    exec(python, {})
 
 
 def test_two_formats_of_one_result(here: Path, say: Any, fails: Any) -> None:

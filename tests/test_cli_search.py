@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import json
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -21,7 +20,6 @@ from intact.search.goals import Budget
 from intact.search.loop import SearchProgress
 from intact.search.trial import Goal, Measured, State, Trial
 
-DOCUMENT = Path(__file__).parents[1] / "docs" / "search.md"
 SLOW = """
 import time
 import numpy as np
@@ -63,25 +61,15 @@ def timeless(log: Path) -> list[bytes]:
     ]
 
 
-def test_every_command_of_the_document_runs(here: Path, say: Any) -> None:
-    blocks = re.findall(r"```\n(intact .*?)```", DOCUMENT.read_text(), re.DOTALL)
-    commands = [shlex.split(line)[1:] for block in blocks for line in block.splitlines()]
-    assert len(commands) == 2
-    for words in commands:
+def test_a_replayed_strategy_gives_the_same_plan(here: Path, say: Any) -> None:
+    replay = ("search", "model.onnx", "--replay", "out.search.jsonl", "--trial", "best")
+    for words in (search("--budget", "5"), (*replay, "--output", "again")):
         assert "next: intact evaluate" in say(*words)
     plans = [json.loads((here / name / "plan.json").read_text()) for name in ("out", "again")]
     assert (
         plans[0]["configs" if "configs" in plans[0] else "tensors"]
         == (plans[1]["configs" if "configs" in plans[1] else "tensors"])
     )
-
-
-def test_the_python_of_the_document_runs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    block, hago = re.findall(r"```python\n(.*?)```", DOCUMENT.read_text(), re.DOTALL)
-    assert "create_quantizer(graph, hardware, strategy)" in hago  # runs in test_hago.py
-    exec(block, {})
-    assert re.fullmatch(r"[\d.]+ [\d.]+\n", capsys.readouterr().out)
-    assert (here / "out" / "plan.json").is_file()
 
 
 def test_json_has_all_that_was_found(here: Path, say: Any) -> None:

@@ -1,10 +1,8 @@
-"""One calibration for every runtime, from the command line, and what docs/targets.md shows."""
+"""One calibration for every runtime, from the command line."""
 
 from __future__ import annotations
 
 import json
-import re
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -14,30 +12,6 @@ import pytest
 from intact.cli import printing
 from intact.formats.tengine.tmfile.write import write_float
 from intact.graph import normalize
-
-DOCS = Path(__file__).resolve().parent.parent / "docs" / "targets.md"
-
-
-def test_every_command_of_the_document_runs(here: Path, say: Any) -> None:
-    blocks = re.findall(r"```sh\n(.*?)```", DOCS.read_text(), re.DOTALL)
-    inline = re.findall(r"`(intact [^`]*--output[^`]*)`", DOCS.read_text())
-    lines = [line.split("#")[0].split() for block in blocks for line in block.splitlines()]
-    commands = [words[1:] for words in (*lines, *(each.split() for each in inline))]
-    assert len(commands) >= 9
-    Path("model.tmfile").write_bytes(write_float(normalize("model.onnx")))
-    outputs = []
-    for words in commands:
-        if words[0] == "import":
-            shutil.copy("keep/" + words[1], ".")
-        if words[0] == "quantize":
-            shutil.rmtree("out", ignore_errors=True)
-        outputs.append(say(*words))
-        for name in ("model.fq.onnx", "model.int8.tmfile"):
-            for path in Path("out").glob(name):
-                Path("keep").mkdir(exist_ok=True)
-                shutil.copy(path, "keep")
-    assert any("tflite" in text for text in outputs)
-
 
 TARGETS = ("onnxruntime", "openvino", "ncnn", "tflite", "tvm", "tensorrt", "tengine")
 

@@ -14,8 +14,9 @@ BELOW = "*"  # every room below the API
 # Room -> the rooms it may import, and through them theirs. The table of ARCHITECTURE.md.
 ROOMS: dict[str, tuple[str, ...]] = {
     "_lazy": (),
+    "_text": (),
     "errors": ("_lazy",),
-    "numerics": ("errors",),
+    "numerics": ("errors", "_text"),
     "config": ("numerics",),
     "graph": ("errors",),
     "targets": ("config", "graph"),
@@ -61,8 +62,8 @@ OPTIONAL = frozenset(
     [
         "PIL",
         "ai_edge_litert",
+        "fast_sugiyama",
         "flatbuffers",
-        "matplotlib",
         "ncnn",
         "openvino",
         "optuna",

@@ -12,7 +12,7 @@ import pytest
 from intact import _lazy
 from intact.demo import calibration_path, model_path
 
-MOST_MODULES = 226
+MOST_MODULES = 228
 """Modules of the package that `intact quantize --target onnxruntime` may load."""
 
 LOADED_BY_QUANTIZE = frozenset(
@@ -20,7 +20,7 @@ LOADED_BY_QUANTIZE = frozenset(
 )
 """The large packages that it takes to read, run, quantize and write a model."""
 LOADED_BY_NO_COMMAND = frozenset(
-    ["matplotlib", "numba", "onnxscript", "optuna", "pandas", "ray", "scipy", "sympy", "torch"]
+    ["fast_sugiyama", "numba", "onnxscript", "optuna", "pandas", "ray", "scipy", "sympy", "torch"]
 )
 """Large packages that are installed and that a plain command does without."""
 ROOMS_OF_OTHERS = ("analyze", "engines.integer", "engines.piecewise", "search", "flow.search")

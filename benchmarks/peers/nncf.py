@@ -5,7 +5,9 @@ Methods: ``fast`` (fast bias correction, its default), ``full`` (bias correction
 the samples: there are no labels). NNCF has 8 bits only.
 """
 
+import json
 import sys
+import time
 
 import numpy as np
 import onnx
@@ -24,10 +26,11 @@ _ALLOWED_DISAGREEMENT = 0.01
 
 
 def main() -> None:
-    """Read, quantize, write."""
+    """Read, quantize, write; print the seconds that took."""
     model_path, samples_path, output, bits, method = sys.argv[1:]
     if bits not in ("W8A8", "tensor"):
         sys.exit(f"NNCF has no {bits} for ONNX")
+    start = time.perf_counter()
     model, samples = onnx.load(model_path), np.load(samples_path)
     name = model.graph.input[0].name
     weights = QuantizationParameters(per_channel=False) if bits == "tensor" else None
@@ -59,6 +62,7 @@ def main() -> None:
             **common,
         )
     onnx.save(made, output)
+    print(json.dumps({"version": nncf.__version__, "seconds": time.perf_counter() - start}))
 
 
 if __name__ == "__main__":

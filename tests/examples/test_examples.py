@@ -1,100 +1,91 @@
-"""The scripts of `examples/` run as they stand, and do what they say."""
+"""The examples of deployment run as they stand, and do what they say."""
 
 from __future__ import annotations
 
 import importlib.util
-import os
 import re
-import subprocess
-import sys
+import shutil
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import intact
-
-pytest.importorskip("torch")
-
-REPOSITORY = Path(__file__).parents[2]
-EXAMPLES = REPOSITORY / "examples"
-SMALL = ("--epochs", "2", "--samples", "160")
-SECONDS = 240
+from tests.examples.scripts import EXAMPLES, REPOSITORY, run
 
 
-def run(folder: Path, *command: str) -> str:
-    """Run Python in a folder; return what it prints."""
-    paths = [str(REPOSITORY / "src"), os.environ.get("PYTHONPATH", "")]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, *command],
-        cwd=folder,
-        env=environment,
-        text=True,
-        capture_output=True,
-        timeout=SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+def needs(*packages: str) -> pytest.MarkDecorator:
+    missing = [each for each in packages if importlib.util.find_spec(each) is None]
+    return pytest.mark.skipif(bool(missing), reason=f"needs {', '.join(missing)}")
 
 
-def percentages(line: str) -> list[float]:
-    return [float(number) for number in re.findall(r"([\d.]+) %", line)]
+def test_index_names_every_example() -> None:
+    text = (EXAMPLES / "README.md").read_text(encoding="utf-8")
+    linked = set(re.findall(r"\]\(([\w.]+)\)", text))
+    files = {path.name for path in EXAMPLES.iterdir() if path.suffix in (".py", ".ipynb")}
+    assert files <= linked
+    assert all((EXAMPLES / name).is_file() for name in linked)
 
 
-def test_training_for_openvino_deploys_the_same_bits(tmp_path: Path) -> None:
-    text = run(tmp_path, str(EXAMPLES / "qat_to_openvino.py"), *SMALL)
-    accuracies, verified, deployed = text.splitlines()
-    of_float, quantized, trained = percentages(accuracies)
-    assert of_float > 80
-    assert trained > quantized - 5
-    assert re.search(r"OpenVINO [\d.]+: \d+ layers, 0 of [\d,]+ values differ", verified)
-    assert abs(percentages(deployed)[0] - trained) <= 1
-    assert (tmp_path / "out" / "trained" / "model.xml").is_file()
+@needs("openvino", "ai_edge_litert", "ncnn")
+def test_one_classifier_has_the_planned_bits_in_four_runtimes(tmp_path: Path) -> None:
+    script = str(EXAMPLES / "classifier_four_runtimes.py")
+    heading, *rows, of_float = run(tmp_path, script, "--samples", "50").splitlines()
+    assert heading.split()[:2] == ["target", "top-1,"]
+    figures = {row.split()[0]: row.split()[1:4] for row in rows}
+    assert set(figures) == {"onnxruntime", "openvino", "tflite", "ncnn"}
+    for top1, values, differ in figures.values():
+        assert float(top1) >= float(of_float.split()[1]) - 4
+        assert int(values.replace(",", "")) > 100_000
+        assert differ == "0"
 
 
-def test_an_onnx_model_is_trained_without_labels_for_tflite(tmp_path: Path) -> None:
-    script = str(EXAMPLES / "finetune_onnx_to_tflite.py")
-    text = run(tmp_path, script, "--epochs", "3", "--samples", "120", "--weight-bits", "2")
-    lines = text.splitlines()
-    assert lines[0].startswith("before training, held out")
-    assert lines[3].startswith("epoch 3, loss")
-    quantized, trained = (percentages(line)[0] for line in lines[4:6])
-    assert trained >= quantized
-    assert "model.int8.tflite: " in lines[6]
-    assert "0 of" in lines[7]
-    assert list((tmp_path / "out" / "finetuned").glob("*.tflite"))
+@needs("rapidocr_onnxruntime", "PIL")
+def test_the_text_detector_finds_the_lines_that_were_drawn(tmp_path: Path) -> None:
+    text = run(tmp_path, str(EXAMPLES / "text_detector.py"), "--samples", "2")
+    for figure in ("recall", "precision"):
+        (found,) = re.findall(rf"^{figure} +([\d.]+) +([\d.]+)$", text, re.MULTILINE)
+        assert min(map(float, found)) >= 0.75
+    assert re.search(r"layers, 0 of [\d,]+ values differ", text)
 
 
-def test_the_steps_of_mqbench(tmp_path: Path) -> None:
-    text = run(tmp_path, str(EXAMPLES / "from_mqbench.py"), *SMALL)
-    of_float, quantized, trained = percentages(text.splitlines()[0])
-    assert min(of_float, quantized, trained) > 70
-    assert "written: tensorrt" in text
-    assert "tensorrt" in intact.load_result(tmp_path / "out" / "deployed").exports
+@needs("magika")
+def test_the_text_encoder_keeps_its_answers(tmp_path: Path) -> None:
+    folder = tmp_path / "files"
+    folder.mkdir()
+    for suffix, files in ((".py", sorted(EXAMPLES.glob("*.py"))), (".md", DOCUMENTS)):
+        for number, path in enumerate(files[:8]):
+            shutil.copy(path, folder / f"{number}{suffix}")
+    script = str(EXAMPLES / "text_encoder.py")
+    text = run(tmp_path, script, "--files", str(folder), "--each", "8")
+    assert text.startswith("16 files of 2 kinds")
+    assert re.search(r"3 of \d+ nodes quantized\): \w+, \w+, \w+$", text, re.MULTILINE)
+    top1 = re.search(r"top-1 % +([\d.]+) +([\d.]+)", text)
+    assert top1 is not None
+    assert min(map(float, top1.groups())) >= 75
+    assert re.search(r"layers, 0 of [\d,]+ values differ", text)
 
 
-def test_two_processes_train_one_model(tmp_path: Path) -> None:
-    command = ("-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2")
-    text = run(tmp_path, *command, str(EXAMPLES / "distributed.py"), *SMALL)
-    (line,) = [line for line in text.splitlines() if line]
-    assert line.startswith("2 processes on ")
-    assert_was_trained(tmp_path, "distributed")
+DOCUMENTS = sorted((REPOSITORY / "docs").glob("*.md"))
 
 
-@pytest.mark.slow
-@pytest.mark.skipif(
-    any(importlib.util.find_spec(each) is None for each in ("ray", "pandas", "pyarrow")),
-    reason="needs ray[train]",
-)
-def test_two_workers_of_ray_train_one_model(tmp_path: Path) -> None:
-    text = run(tmp_path, str(EXAMPLES / "ray_train.py"), "--workers", "2", *SMALL)
-    assert "written: " in text
-    assert_was_trained(tmp_path, "ray-trained")
+@needs("tflite_micro")
+@pytest.mark.skipif(not any(map(shutil.which, ("cc", "gcc", "clang"))), reason="needs a compiler")
+def test_the_microcontroller_program_computes_the_planned_codes(tmp_path: Path) -> None:
+    text = run(tmp_path, str(EXAMPLES / "microcontroller.py"), "--samples", "50")
+    flash, firmware, top1, micro = text.splitlines()
+    assert re.match(r"constants: [\d.]+ KiB of flash, activations: [\d.]+ KiB", flash)
+    assert firmware == "firmware: 0 of 500 codes differ from the plan's"
+    assert float(re.findall(r"([\d.]+) %", top1)[0]) >= 94
+    assert micro.endswith(": 0 of 500 codes differ")
 
 
-def assert_was_trained(folder: Path, name: str) -> None:
-    before = intact.load_result(folder / "out" / "quantized").plan
-    after = intact.load_result(folder / "out" / name).plan
-    assert after.graph.hash != before.graph.hash
-    assert "openvino" in intact.load_result(folder / "out" / name).exports
+def test_the_accelerators_fault_is_found(tmp_path: Path) -> None:
+    text = run(tmp_path, str(EXAMPLES / "own_accelerator.py"), "--samples", "20")
+    assert "in float: pool/GlobalAveragePool, the array has no divider" in text
+    rounds, truncates = text.splitlines()[-2:]
+    assert rounds == "the simulation rounds: differing codes 0"
+    assert re.fullmatch(r"the simulation truncates: differing codes {'logits': \d+}", truncates)
+    with np.load(tmp_path / "out" / "vectors.npz") as vectors:
+        assert {vectors[name].dtype for name in vectors} == {np.dtype(np.uint8)}
+    assert intact.load_result(tmp_path / "out" / "accelerator").plan.target.name == "edge-mac16"

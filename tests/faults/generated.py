@@ -188,6 +188,10 @@ def _steeper() -> Net:
     return nets.gates(250, 1)
 
 
+_FLOAT_CONVOLUTIONS: Options = tuple(
+    word for at in range(1, 7) for word in ("--keep-float", f"conv{at}")
+)
+
 # ---- the table ---------------------------------------------------------------------------------
 
 FAULTS: tuple[Case, ...] = (
@@ -279,6 +283,21 @@ FAULTS: tuple[Case, ...] = (
         loss=15,
     ),
     Case("pairs", "pair_saturation", by_target(nets.plain, PAIRS, healthy=AVX2), loss=10),
+    Case(
+        "sixteen-bits",
+        "float_fallback",
+        by_options(nets.residual, ("--activation-bits", "16")),
+        loss=0.1,
+        unit="times",
+        also=frozenset({"slower_than_float"}),
+    ),
+    Case(
+        "islands",
+        "slower_than_float",
+        by_options(nets.islands, (), _FLOAT_CONVOLUTIONS),
+        loss=0.3,
+        unit="times",
+    ),
     Case("powers-of-two", "power_of_two", by_target(nets.plain, POWER_OF_TWO), loss=8),
     Case(
         "powers-of-two-fast",

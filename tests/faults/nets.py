@@ -194,6 +194,18 @@ def residual() -> Net:
     return fitted(b.build())
 
 
+def islands() -> Net:
+    """Depthwise convolutions between functions that stay float, on large maps; a usual block."""
+    b = Layers(seed=9)
+    x, inputs = b.resize(b.input("image", IMAGE), 8), 1
+    for at in range(1, 7):
+        x, inputs = convolution(b, x, f"conv{at}", inputs, 4, kernel=1, group=inputs), 4
+        x = b.node("Sin", x, name=f"sin{at}")
+    x = b.node("AveragePool", x, kernel_shape=[8, 8], strides=[8, 8], name="pool")
+    readout(b, block(b, x, 7, 4, 8), 512)
+    return fitted(b.build())
+
+
 def depthwise() -> Net:
     """Depthwise separable convolutions."""
     b = Layers(seed=3)

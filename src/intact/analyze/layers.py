@@ -110,7 +110,7 @@ class ModelErrors(msgspec.Struct, frozen=True):
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values; numbers that are not finite become None."""
-        found: dict[str, Any] = _finite(msgspec.to_builtins(self))
+        found: dict[str, Any] = finite(msgspec.to_builtins(self))
         return found
 
 
@@ -318,10 +318,10 @@ def _outputs(plan: QuantizedGraph) -> Iterator[ComparedPoint]:
             yield ComparedPoint(node, str(value.name), None)
 
 
-def _finite(found: Any) -> Any:
+def finite(found: Any) -> Any:
     """Replace numbers that are not finite by None, in what JSON can hold."""
     if isinstance(found, Mapping):
-        return {name: _finite(each) for name, each in found.items()}
+        return {name: finite(each) for name, each in found.items()}
     if isinstance(found, list | tuple):
-        return [_finite(each) for each in found]
+        return [finite(each) for each in found]
     return None if isinstance(found, float) and not math.isfinite(found) else found

@@ -10,12 +10,14 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from intact.api._compare import compare
     from intact.api._diagnose import diagnose
     from intact.api._evaluate import evaluate, inspect_graph_statistic, quant_loss
     from intact.api._execute import execute
     from intact.api._export import export, read_quantized
     from intact.api._inspect import convert_ranges, inspect
     from intact.api._quantize import quantize, quantize_for
+    from intact.api._report import report
     from intact.api._search import replay_strategy, search_strategy
     from intact.api._torch import (
         deploy,
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 HOMES = {
     "FoundStrategy": "intact.flow.search",
+    "compare": "intact.api._compare",
     "convert_ranges": "intact.api._inspect",
     "diagnose": "intact.api._diagnose",
     "evaluate": "intact.api._evaluate",
@@ -45,6 +48,7 @@ HOMES = {
     "quantize_for": "intact.api._quantize",
     "read_quantized": "intact.api._export",
     "replay_strategy": "intact.api._search",
+    "report": "intact.api._report",
     "search_strategy": "intact.api._search",
     "deploy": "intact.api._torch",
     "enable_calibration": "intact.api._torch",
@@ -60,6 +64,7 @@ HOMES = {
 
 __all__ = [
     "FoundStrategy",
+    "compare",
     "convert_ranges",
     "deploy",
     "diagnose",
@@ -78,6 +83,7 @@ __all__ = [
     "quantize_for",
     "read_quantized",
     "replay_strategy",
+    "report",
     "search_strategy",
     "to_torch",
     "train",

@@ -226,6 +226,19 @@ class FloatRuns:
         missing = self._batches[len(self._outputs) :]
         self._outputs += [self._pool.submit(self._run, feeds) for feeds, _ in missing]
 
+    def without_numbers(self) -> dict[str, int]:
+        """Count the samples of which the float model's outputs have a NaN, or no finite number."""
+        self._begin()
+        found: dict[str, int] = {}
+        for (_, count), outputs in zip(self._batches, self._outputs, strict=False):
+            for name, array in outputs.result().items():
+                if array.dtype.kind != "f" or name not in self._compared or not array.size:
+                    continue
+                rows = array.reshape(len(array), -1)[:count] if array.ndim else array.reshape(1, 1)
+                lost = np.isnan(rows).any(axis=1) | ~np.isfinite(rows).any(axis=1)
+                found[name] = found.get(name, 0) + int(lost.sum())
+        return {name: count for name, count in found.items() if count}
+
     def errors(self, *runs: Run, beyond: FloatRuns | None = None) -> list[Errors]:
         """Compare the outputs of other models with the float model's.
 

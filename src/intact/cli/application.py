@@ -5,7 +5,18 @@ from __future__ import annotations
 import click
 
 from intact import __version__
-from intact.cli.commands import convert, diagnose, evaluate, quantize, run, search, targets, train
+from intact.cli.commands import (
+    compare,
+    convert,
+    diagnose,
+    evaluate,
+    quantize,
+    report,
+    run,
+    search,
+    targets,
+    train,
+)
 from intact.errors import nearest
 
 WRONG_USE = 2
@@ -72,6 +83,8 @@ for _command in (
     evaluate.INSPECT,
     evaluate.EVALUATE,
     diagnose.DIAGNOSE,
+    compare.COMPARE,
+    report.REPORT,
     convert.EXPORT,
     run.RUN,
     run.VERIFY,

@@ -187,7 +187,11 @@ def _positional(options: Iterable[Option]) -> list[tuple[str, str]]:
 def _parameter(each: Option) -> click.Parameter:
     if each.positional:
         return click.Argument(
-            [each.name], metavar=each.kind.metavar, type=click.UNPROCESSED, required=False
+            [each.name],
+            metavar=f"{each.kind.metavar}{'...' if each.kind.repeated else ''}",
+            type=click.UNPROCESSED,
+            required=False,
+            nargs=-1 if each.kind.repeated else 1,
         )
     flags = [f"{each.flag}/{each.off}" if each.off else each.flag, each.name]
     if each.short:

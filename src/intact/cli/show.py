@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from intact._text import kilobytes
 from intact.cli import show_improvements
 from intact.cli.phases import with_phases
 from intact.cli.printing import console, escape, new_table, print_json, say
 from intact.cli.show_notes import notes
 from intact.errors import ExportError
-from intact.flow.text import kilobytes
 from intact.targets import target_to_json
 
 if TYPE_CHECKING:

@@ -25,6 +25,8 @@ def diagnosis(found: Diagnosis, *, as_json: bool) -> None:
         _finding(number, finding)
     if found.errors is not None and found.errors.layers:
         model_errors(found.errors)
+    for note in found.notes:
+        say(f"note {escape(note)}")
 
 
 def _finding(number: int, finding: Finding) -> None:

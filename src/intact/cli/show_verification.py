@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from intact._text import decibels
 from intact.cli.phases import with_phases
 from intact.cli.printing import (
     console,
@@ -17,7 +18,6 @@ from intact.cli.printing import (
     say,
 )
 from intact.cli.show_runs import overflows
-from intact.flow.text import decibels
 from intact.formats.base.comparison import LayerComparison, OutputComparison
 from intact.formats.base.processor import ProcessorFinding
 from intact.formats.base.report import Verification

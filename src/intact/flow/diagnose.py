@@ -12,6 +12,7 @@ from intact.data.progress import begin
 from intact.flow.preprocessing import steps_for
 from intact.flow.remedies import TriedRemedies, options_that_made, with_command
 from intact.flow.result_samples import open_for_result
+from intact.flow.runtime_findings import products_in_float, runtime_findings
 from intact.flow.sources import load_result
 from intact.recipe.reports import DiagnoseOptions
 
@@ -35,6 +36,7 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
             options, options.data, loaded, limit=options.samples, labels=options.labels
         )
     begin(options.progress, "diagnosing")
+    in_float = products_in_float(loaded, threads=options.threads)
     found = diagnose_plan(
         loaded.plan,
         loaded.statistics,
@@ -42,9 +44,12 @@ def diagnose(options: DiagnoseOptions) -> Diagnosis:
         preprocess=preprocess,
         is_drawn=options.data is None,
         layers=options.layers,
+        in_float=tuple(in_float),
         threads=options.threads,
     )
-    found_here = [_calibrated_on(each, options.data) for each in found.findings]
+    of_runtime = runtime_findings(loaded, samples, in_float)
+    worst_first = sorted((*found.findings, *of_runtime), key=lambda each: -each.severity)
+    found_here = [_calibrated_on(each, options.data) for each in worst_first]
     made_by = options_that_made(loaded)
     if options.seconds is None:
         findings = tuple(with_command(each, made_by) for each in found_here)

@@ -60,6 +60,8 @@ def evaluate_result(
     threads: int = 0,
     metric: Metric | None = None,
     top_k: int = 5,
+    timed: bool = True,
+    scored: Callable[[Scores, npt.NDArray[np.int64]], None] | None = None,
 ) -> Evaluation:
     """Run both models over the samples.
 
@@ -73,6 +75,9 @@ def evaluate_result(
             memory, with what comes along with the samples; else that is the first output alone,
             and only if it has classes.
         top_k: Also report how often the right class is among so many best ones.
+        timed: Measure the latency, where the model runs in the runtime that it is deployed to.
+        scored: Called with the quantized model's scores, [samples, classes], and the labels, if
+            there are any.
 
     Raises:
         DataError: The data does not fit the model, there are not as many labels as samples, or
@@ -94,6 +99,8 @@ def evaluate_result(
     seen, first = _run_both(float_model, quantized, samples, size, metric)
     scores = seen.scores()
     labels = _class_labels(samples, seen, scores, is_optional=metric is not None)
+    if scored is not None and labels is not None and scores is not None:
+        scored(scores[1], labels)
     metrics = {} if metric is None else _figures(metric, seen.records, samples)
     outputs = {n: OutputComparison(sums.sqnr_db, sums.cosine) for n, sums in seen.errors.items()}
     error = outputs[seen.output]
@@ -118,11 +125,11 @@ def evaluate_result(
         float_is_trained=reference is None and bool(result.plan.provenance.trained),
         remedy=quantize_for_saturating_pairs(result.plan.target) if EXACT in runtime else "",
     )
-    if next(iter(result.exports)) == ONNX_QDQ:  # run by what it is deployed to
+    if timed and next(iter(result.exports)) == ONNX_QDQ:  # run by what it is deployed to
         begin(samples.progress, "timing both models")
-        timed = latencies(lambda: float_model.run(first), lambda: quantized(first))
-        evaluation.latency_ms, evaluation.speedup = timed.milliseconds, timed.ratio
-        evaluation.latency_runs = timed.runs
+        found = latencies(lambda: float_model.run(first), lambda: quantized(first))
+        evaluation.latency_ms, evaluation.speedup = found.milliseconds, found.ratio
+        evaluation.latency_runs = found.runs
     is_other = reference is None and result.plan.keeps_runtime and error.sqnr_db < LITTLE_IN_COMMON
     return _without_float(evaluation) if is_other else evaluation
 

@@ -6,8 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
+from msgspec.structs import replace
+
+from intact._text import Figures, decibels, kilobytes, times
 from intact.engines.exact_sums import EXACT, SATURATES
-from intact.flow.text import Figures, decibels, kilobytes, times
 from intact.numerics.metrics import AccuracyDifference
 
 _TRAINED = (
@@ -114,6 +116,11 @@ class Evaluation:
     def __str__(self) -> str:
         """Write the table that the command prints."""
         return str(self.figures())
+
+    def _repr_html_(self) -> str:
+        """Write the table for a notebook."""
+        figures = self.figures()
+        return replace(figures, lines=[*figures.lines, *self.warnings]).to_html()
 
     def figures(self) -> Figures:
         """Write all figures as texts."""

@@ -48,7 +48,11 @@ def latencies(
 
 
 def timed_blocks(
-    first: Callable[[], object], second: Callable[[], object], *, seconds: float
+    first: Callable[[], object],
+    second: Callable[[], object],
+    *,
+    seconds: float,
+    clock: Callable[[], float] | None = None,
 ) -> Iterator[tuple[list[float], list[float]]]:
     """Yield blocks of runs in turn, in seconds a run, five at most, as there is time for.
 
@@ -56,23 +60,27 @@ def timed_blocks(
         first: As for `latencies`.
         second: As for `latencies`.
         seconds: For each of them.
+        clock: Seconds of the runs; None for the wall's, which tells the time that is left anyway.
     """
+    clock = time.perf_counter if clock is None else clock
     start = last = time.perf_counter()
     for _ in range(_BLOCKS):
-        yield _block(first, seconds / _BLOCKS), _block(second, seconds / _BLOCKS)
+        yield _block(first, seconds / _BLOCKS, clock), _block(second, seconds / _BLOCKS, clock)
         now = time.perf_counter()
         if now - start + (now - last) > 2 * seconds:  # the next would take as long as this one
             return
         last = now
 
 
-def _block(function: Callable[[], object], seconds: float) -> list[float]:
+def _block(
+    function: Callable[[], object], seconds: float, clock: Callable[[], float]
+) -> list[float]:
     """Return the seconds of a few runs, the first ones left out where there is time for others."""
     times: list[float] = []
     while len(times) < _WARM_UP + _TIMED and sum(times) < seconds:
-        start = time.perf_counter()
+        start = clock()
         function()
-        times.append(time.perf_counter() - start)
+        times.append(clock() - start)
     return times[_WARM_UP:] or times[-1:]
 
 
@@ -93,7 +101,7 @@ def in_turn(
     share = seconds / rounds / max(len(runs), 1)
     start = last = time.perf_counter()
     while len(found) < rounds:
-        found.append(tuple(min(_block(run, share)) for run in runs))
+        found.append(tuple(min(_block(run, share, time.perf_counter)) for run in runs))
         now = time.perf_counter()
         if now - start + (now - last) > seconds:
             break

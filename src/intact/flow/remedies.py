@@ -22,6 +22,7 @@ from intact.engines.simulate import Simulator
 from intact.errors import DataError, IntactError, UsageError
 from intact.flow.result import Result
 from intact.flow.result_samples import open_for_result
+from intact.flow.runtime_findings import speedup
 from intact.recipe.command_line import command_line
 from intact.recipe.file import COMMAND, recipe_options
 from intact.recipe.options import QuantizeCommand, QuantizeOptions
@@ -31,8 +32,10 @@ _MENDED = "mended"
 """Folder that a remedy writes to."""
 _LISTS = ("improve", "keep_float")
 """Options that a remedy adds to, and does not replace."""
-_LEAST_GAIN = 0.5
-"""dB, or points, that a remedy must gain to be offered."""
+_TABLES = ("bits",)
+"""Options by name that a remedy changes, and leaves those of other names."""
+_LEAST_GAIN = {"dB": 0.5, "points": 0.5, "times": 0.1}
+"""What a remedy must gain to be offered, by unit."""
 _BATCH = 16
 
 
@@ -96,7 +99,7 @@ class TriedRemedies:
             except (IntactError, _Failed) as error:
                 failed += f"; `{text}` was tried and fails: {error}"
                 continue
-            if gain >= _LEAST_GAIN:
+            if gain >= _LEAST_GAIN[finding.unit]:
                 return msgspec.structs.replace(changed, gain=gain)
         return msgspec.structs.replace(finding, evidence=finding.evidence + failed)
 
@@ -130,9 +133,12 @@ class TriedRemedies:
         return open_for_result(self._options, data, mended, limit=limit, labels=labels)
 
     def _figure(self, result: Result, samples: Samples, unit: str) -> float:
-        """Return the accuracy in points, or the signal to noise of the worst output in dB."""
+        """Return accuracy in points, times as fast as float, or the worst output's dB."""
         if unit == "points":
             return _accuracy(result, samples)
+        if unit == "times":
+            feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+            return speedup(result, feeds)
         found = decibels_of(result.plan, samples, threads=self._options.threads)
         return min(found.values(), default=0.0)
 
@@ -174,6 +180,8 @@ def _command(remedy: Remedy, made_by: Mapping[str, Any]) -> str:
             changed.pop(name, None)
         elif name in _LISTS:
             changed[name] = tuple(dict.fromkeys((*(changed.get(name) or ()), *value)))
+        elif name in _TABLES:
+            changed[name] = {**(changed.get(name) or {}), **value}
         else:
             changed[name] = value
     if changed == dict(made_by):

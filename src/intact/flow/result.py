@@ -9,6 +9,7 @@
     ├── preprocess.toml    what was done to the samples: `evaluate` and `verify` do it again
     ├── weights.npz        integers that do not follow from the float model, where there are any
     ├── statistics.npz     what calibration saw: other methods and targets need no second pass
+    ├── report.html        its report, where one was written
     └── model.int8.onnx    the deployed model; or model.int8.tflite, or model.c with its headers
 
 A quantized model that was only read leaves no statistics.
@@ -22,10 +23,11 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import onnx_ir as ir
 
+from intact._text import Figures, kilobytes
 from intact.calibrate.statistics import Statistics
 from intact.data.preprocess import Preprocess, preprocess_to_toml, read_preprocess
 from intact.data.stream import Samples
@@ -41,18 +43,22 @@ from intact.plan.plan_file import WEIGHTS
 from intact.recipe.file import HEAD, RECIPE
 
 MODEL, PLAN, STATISTICS = "model.onnx", "plan.json", "statistics.npz"
-PREPROCESS = "preprocess.toml"
+PREPROCESS, REPORT = "preprocess.toml", "report.html"
 FILES = (MODEL, PLAN, STATISTICS, PREPROCESS, RECIPE, *FORMATS[ONNX_QDQ].required)
 """What a calibrated result holds that is deployed as ONNX."""
 _ALWAYS = (PLAN, MODEL)  # the plan first: without it, this is some other folder
 _OWN = frozenset({MODEL, f"{MODEL}.data", PLAN, STATISTICS, PREPROCESS, RECIPE, WEIGHTS})
 _PLAN_HEAD = b'"intact-plan"'
 
+_SHOWN_NOTES = 5
+
 if TYPE_CHECKING:
     from intact.analyze.diagnose.findings import Finding
     from intact.flow.fastest.choice import Fastest
     from intact.flow.improvement import Tried
+    from intact.flow.report_page import ReportPage
     from intact.improve.trained import Trained
+    from intact.recipe.groups import DataSource
 
 
 @dataclass
@@ -101,6 +107,44 @@ class Result:
             f"Result({self.plan.target.name}: {quantized} of {len(self.plan.decisions)} nodes "
             f"quantized, as {', '.join(self.exports)}, {where})"
         )
+
+    def _repr_html_(self) -> str:
+        """Summarize it as a table, for a notebook."""
+        plan = self.plan
+        quantized = sum(decision.quantized for decision in plan.decisions.values())
+        before, after = self.sizes()
+        made = plan.provenance
+        rows = [
+            ("target", plan.target.name),
+            ("deployed as", ", ".join(self.exports)),
+            ("integer nodes", f"{quantized} of {len(plan.decisions)}"),
+            ("size", f"{kilobytes(after)}; float {kilobytes(before)}"),
+            ("method", ", ".join(part for part in (made.method, *made.improve) if part)),
+            ("folder", "in memory" if self.folder is None else str(self.folder)),
+        ]
+        notes = [str(note) for note in plan.notes[:_SHOWN_NOTES]]
+        if len(plan.notes) > _SHOWN_NOTES:
+            notes.append(f"{len(plan.notes) - _SHOWN_NOTES} more notes")
+        loss = [] if self.loss is None else [str(self.loss)]
+        return Figures("quantized model", ("", ""), rows, [*loss, *notes]).to_html()
+
+    def report(self, data: DataSource | None = None, **options: Any) -> ReportPage:
+        """Report on it as one page; a notebook shows it.
+
+        Args:
+            data: Samples, as `intact.report` takes them.
+            **options: Further options of `intact.report`.
+
+        Returns:
+            The page. Where the result is in a folder, it is also written there.
+
+        Raises:
+            MissingExtraError: The extra ``report`` is not installed.
+            IntactError: The data is wrong, or the page cannot be written.
+        """
+        from intact.flow.report_page import report_page
+
+        return report_page(self, data, options)
 
     @staticmethod
     def load(folder: str | Path) -> Result:
@@ -348,9 +392,10 @@ def _refuse_foreign(folder: Path) -> None:
 def _is_own(path: Path) -> bool:
     """Tell whether something in a folder is of a result's, or a result itself."""
     if not path.is_dir() or path.is_symlink():
-        return _is_own_name(path.name)
+        return _is_own_name(path.name) or _is_report(path)
     return _is_plan(path / PLAN) and all(
-        _is_own_name(each.name) and not each.is_dir() for each in path.iterdir()
+        (_is_own_name(each.name) and not each.is_dir()) or _is_report(each)
+        for each in path.iterdir()
     )
 
 
@@ -361,6 +406,16 @@ def _is_own_name(name: str) -> bool:
 def _is_recipe(path: Path) -> bool:
     """Tell whether a file is a recipe that intact wrote."""
     return path.name == RECIPE and path.read_bytes()[:64].startswith(HEAD)
+
+
+def _is_report(path: Path) -> bool:
+    """Tell whether a file is a report that intact wrote."""
+    if path.name != REPORT or not path.is_file():
+        return False
+    from intact.analyze.report.page import HEAD
+
+    with path.open("rb") as file:
+        return file.read(len(HEAD)) == HEAD
 
 
 def _is_plan(path: Path) -> bool:

@@ -113,7 +113,7 @@ class _Log:
         self._path, self._report = path, options.report
         self._epochs: list[Epoch] = []
         if path is not None and path.is_file() and options.resume:
-            self._epochs = _read_epochs(path)
+            self._epochs = read_epochs(path)
 
     def __call__(self, epoch: Epoch) -> None:
         # What was told behind the last checkpoint before a kill is told again.
@@ -125,7 +125,7 @@ class _Log:
             self._report(epoch)
 
 
-def _read_epochs(path: Path) -> list[Epoch]:
+def read_epochs(path: Path) -> list[Epoch]:
     """Read a loss curve up to where a kill cut it."""
     found = []
     for line in path.read_text(encoding="utf-8", errors="replace").splitlines():

@@ -7,10 +7,12 @@ from collections.abc import Mapping
 from intact.recipe.declare import Options, options_of
 from intact.recipe.options import ExportCommand, ImportCommand, QuantizeCommand, SearchCommand
 from intact.recipe.reports import (
+    CompareCommand,
     ConvertRangesCommand,
     DiagnoseCommand,
     EvaluateCommand,
     InspectCommand,
+    ReportCommand,
     RunCommand,
     VerifyCommand,
 )
@@ -23,6 +25,8 @@ RECIPES: Mapping[str, type[Options]] = {
     "export": ExportCommand,
     "evaluate": EvaluateCommand,
     "diagnose": DiagnoseCommand,
+    "compare": CompareCommand,
+    "report": ReportCommand,
     "run": RunCommand,
     "verify": VerifyCommand,
     "inspect": InspectCommand,

@@ -204,6 +204,14 @@ class OutputOptions(FormatOptions, kw_only=True):
         short="-o",
         recorded=False,
     )
+    with_report: bool = option(
+        Flag(),
+        False,
+        "Also write report.html into the folder, as `intact report` does, which needs the extra "
+        "`report`; accuracy and verification are left to that command.",
+        flag="--report",
+        recorded=False,
+    )
 
 
 class MethodOptions(Options, kw_only=True):

@@ -309,6 +309,16 @@ class Several(Kind[Any]):
         return None if None in found else found
 
 
+class Compared(Several):
+    """Several values of a kind, of which Python may give each a name."""
+
+    def check(self, value: Any) -> Any:
+        """Take a value, a list of them, or a mapping of names to them."""
+        if isinstance(value, Mapping):
+            return {str(name): self._one(each) for name, each in value.items()}
+        return super().check(value)
+
+
 class Instance(Kind[T_co]):
     """An object that only Python can give.
 

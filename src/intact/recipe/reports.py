@@ -24,10 +24,12 @@ from intact.recipe.groups import (
     WidthOptions,
 )
 from intact.recipe.kinds import (
+    Compared,
     File,
     Flag,
     Given,
     Name,
+    Names,
     NamesOrAll,
     Text,
     target,
@@ -128,6 +130,129 @@ class DiagnoseCommand(TerminalOptions, DiagnoseOptions):
         "seconds",
         "layers",
         "as_json",
+    )
+
+
+REPORT_PARTS = ("errors", "diagnosis", "accuracy", "verification")
+"""What is measured for a report."""
+
+
+class ReportOptions(LabelOptions, ComparisonOptions):
+    """The options of `report`."""
+
+    result: Any = required(RESULT, "A folder that intact wrote.", in_python="A result will do too.")
+    data: DataSource | None = option(
+        DATA,
+        None,
+        f"{SAMPLES} Left out, inputs are drawn from the distribution that calibration observed, "
+        "and there is no accuracy.",
+        short="-d",
+        in_python=ARRAYS,
+    )
+    _: KW_ONLY
+    output: str | Path | None = option(
+        File("FILE.html", "the path of a file"),
+        None,
+        "Where the page goes; left out, report.html in the folder of the result.",
+        short="-o",
+        recorded=False,
+    )
+    samples: int | None = option(
+        Count(), None, "Use at most so many samples for the accuracy; left out, all."
+    )
+    leave_out: Sequence[str] = option(
+        Names("parts", metavar="PART"),
+        (),
+        f"A part that is not measured: {', '.join(REPORT_PARTS[:-1])} or {REPORT_PARTS[-1]}. "
+        "Several may be given.",
+    )
+    csv: str | Path | None = option(
+        File("FILE.csv", "the path of a file"),
+        None,
+        "Also write the figures of each node as a table.",
+        recorded=False,
+    )
+    model_explorer: str | Path | None = option(
+        File("FILE.json", "the path of a file"),
+        None,
+        "Also write the error of each layer as node data for Model Explorer; further figures go "
+        "into files beside it.",
+        recorded=False,
+    )
+    log: str | Path | None = option(
+        File("LOG"), None, "The log of the search that found the result; left out, that beside it."
+    )
+
+
+class ReportCommand(TerminalOptions, ReportOptions):
+    """The command `report`."""
+
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "labels",
+        "output",
+        "samples",
+        "leave_out",
+        "csv",
+        "model_explorer",
+        "as_json",
+    )
+
+
+class CompareOptions(LabelOptions, ComparisonOptions):
+    """The options of `compare`."""
+
+    results: Any = required(
+        Compared(RESULT),
+        "Folders that intact wrote, two or more; one with a result for each target stands for all "
+        "of these.",
+        in_python="Results will do too, and a dict gives them names.",
+    )
+    data: DataSource | None = option(
+        DATA,
+        None,
+        f"{SAMPLES} Left out, errors are of inputs that are drawn from the distribution that "
+        "calibration observed, and there is no accuracy.",
+        short="-d",
+        in_python=ARRAYS,
+    )
+    _: KW_ONLY
+    output: str | Path | None = option(
+        File("FILE.html", "the path of a file"),
+        None,
+        "Write a page with the graphs side by side.",
+        short="-o",
+        recorded=False,
+    )
+    errors: bool = option(
+        Flag(), True, "Measure the errors of layers and outputs, on 64 samples at most."
+    )
+    latency: bool = option(
+        Flag(), False, "Time the results that are deployed to ONNX Runtime; takes some seconds."
+    )
+    samples: int | None = option(
+        Count(), None, "Use at most so many samples for the accuracy; left out, all."
+    )
+    batch: int = option(Whole(least=1), 100, "Samples in one run for accuracy and latency.")
+
+
+class CompareCommand(TerminalOptions, CompareOptions):
+    """The command `compare`."""
+
+    first: ClassVar[Sequence[str]] = (
+        "data",
+        "labels",
+        "samples",
+        "errors",
+        "latency",
+        "output",
+        "every",
+        "as_json",
+    )
+
+    _: KW_ONLY
+    every: bool = option(
+        Flag(), False, "List all that differs, not what matters most.", flag="--all"
     )
 
 

@@ -145,6 +145,15 @@ class Space:
             groups.append(Group(str(ends[0]), kind, ends, owners, (*floats, *choices)))
         return Space(plan, overrides, tuple(groups))
 
+    @staticmethod
+    def of_plan(plan: QuantizedGraph) -> Space:
+        """Build the space whose only candidate is a plan as it is, to price it."""
+        groups = []
+        for ends in _grouped(plan):
+            bits = plan.configs[ends[0]].dominator.bits
+            groups.append(Group(str(ends[0]), _kind(plan, ends), ends, (), (bits,)))
+        return Space(plan, Overrides(), tuple(groups))
+
     @property
     def default(self) -> Candidate:
         """The candidate with every group at its widest integers: [tvm]'s default."""

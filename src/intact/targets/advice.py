@@ -34,6 +34,19 @@ def quantize_for_saturating_pairs(target: Target) -> str:
     Returns:
         A phrase; empty where there is no such target, or this is one.
     """
+    found = saturating_variant(target)
+    return "" if found is None else f"quantize for such processors (--target {found.name})"
+
+
+def saturating_variant(target: Target) -> Target | None:
+    """Return the target for processors that saturate pairs of products, in the same runtime.
+
+    Args:
+        target: The one that the model was quantized for.
+
+    Returns:
+        None where there is no such target, or this is one.
+    """
     found = _first(
         lambda each: (
             each.formats[:1] == target.formats[:1]
@@ -41,7 +54,7 @@ def quantize_for_saturating_pairs(target: Target) -> str:
         ),
         target.name,
     )
-    return f"quantize for such processors (--target {found})" if found else ""
+    return load_target(found) if found else None
 
 
 def advice(*phrases: str) -> str:

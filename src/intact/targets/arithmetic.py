@@ -135,6 +135,7 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
     accumulator_overflow: Overflow | None = None
     pair_bits: int | None = None
     pair_block: int | None = None
+    pair_rows: bool | None = None
     scale_precision: ScalePrecision | None = None
     multiplier_precision: ScalePrecision | None = None
     functions: Functions | None = None
@@ -156,14 +157,16 @@ class ArithmeticOverride(msgspec.Struct, frozen=True, kw_only=True, forbid_unkno
 class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The arithmetic of one operator or, with ``overrides``, of a whole target.
 
-    ``pair_bits`` is required with ``pair_saturate``; ``pair_bits`` and ``pair_block`` are allowed
-    only with it.
+    ``pair_bits`` is required with ``pair_saturate``; it, ``pair_block`` and ``pair_rows`` are
+    allowed only with it.
 
     Attributes:
         pair_block: Channels per step of kernels for grouped, not depthwise, convolutions. If it
             does not divide the channels per group of input and output, windows are multiplied as
             rows of a matrix, and pairs cross from tap to tap (oneDNN). None: pairs never cross
             taps.
+        pair_rows: The windows of all convolutions but depthwise ones are multiplied as rows of a
+            matrix (ONNX Runtime).
         multiplier_precision: Float type in which ``s_x * s_w / s_y`` is computed from the stored
             scales.
         functions: How softmax, sigmoid and similar functions are computed.
@@ -212,6 +215,7 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
     accumulator_overflow: Overflow = Overflow.EXACT
     pair_bits: int | None = None
     pair_block: int | None = None
+    pair_rows: bool = False
     scale_precision: ScalePrecision = ScalePrecision.FLOAT32
     multiplier_precision: ScalePrecision = ScalePrecision.FLOAT32
     functions: Functions = Functions.FLOAT32
@@ -243,6 +247,17 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         )
         return msgspec.structs.replace(self, overrides=kept)
 
+    def with_exact_sums(self) -> Arithmetic:
+        """The same, of sums that cannot be lost."""
+        return msgspec.structs.replace(
+            self,
+            accumulator_overflow=Overflow.EXACT,
+            accumulator_bits=64,
+            pair_bits=None,
+            pair_block=None,
+            pair_rows=False,
+        )
+
     def for_op(self, op_type: str, holds: Callable[[Condition], bool]) -> Arithmetic:
         """Return the arithmetic of one operator, with its overrides applied.
 
@@ -257,7 +272,9 @@ class Arithmetic(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
             if override.when is None or holds(override.when):
                 result = msgspec.structs.replace(result, **_given(override))
         if result.accumulator_overflow is not Overflow.PAIR_SATURATE:
-            result = msgspec.structs.replace(result, pair_bits=None, pair_block=None)
+            result = msgspec.structs.replace(
+                result, pair_bits=None, pair_block=None, pair_rows=False
+            )
         return result
 
 

@@ -440,8 +440,8 @@ def _check_pairs(arithmetic: Arithmetic, file: str, where: str) -> None:
             f"{file}: {where} accumulator_overflow is 'pair_saturate' without pair_bits",
             remedy="add pair_bits, for instance 16",
         )
-    for key in ("pair_bits", "pair_block"):
-        if not saturates and getattr(arithmetic, key) is not None:
+    for key in ("pair_bits", "pair_block", "pair_rows"):
+        if not saturates and getattr(arithmetic, key) not in (None, False):
             raise TargetError(
                 f"{file}: {where} {key} is given, but accumulator_overflow is "
                 f"{arithmetic.accumulator_overflow.value!r}",

@@ -200,7 +200,7 @@ class TestDocument:
     ) -> None:
         monkeypatch.chdir(tmp_path)
         failed = trial(1, math.nan, state=State.FAILED, noise=math.nan)
-        with Log.create("search.jsonl", settings()) as log:
+        with Log.create("out.search.jsonl", settings()) as log:
             log.append(trial(0), STRATEGY)
             log.append(failed, None)
         program = DOCUMENT.read_text(encoding="utf-8").split("```python\n")[1].split("```")[0]

@@ -2,22 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from typing import Any
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
+from msgspec.structs import replace as replace_fields
 
+from intact._text import Figures
+from intact.analyze.diagnose.arithmetic import computed_errors, sum_findings
 from intact.analyze.diagnose.batch_norms import batch_norm_findings
 from intact.analyze.diagnose.calibration_samples import calibration_findings
-from intact.analyze.diagnose.findings import Finding
+from intact.analyze.diagnose.findings import Finding, Remedy
 from intact.analyze.diagnose.preprocessing import preprocessing_findings
 from intact.analyze.diagnose.quantizers import Tensors, cut_in_calibration, quantizer_findings
-from intact.analyze.diagnose.weights import OF_WEIGHTS
+from intact.analyze.diagnose.weights import BEST, OF_WEIGHTS
 from intact.analyze.layers import ModelErrors, model_errors
-from intact.calibrate.choice import Errors, FloatRuns
+from intact.calibrate.choice import MOST_DB, Errors, FloatRuns, Powers
 from intact.calibrate.observe.observer import model_of_outputs
 from intact.calibrate.statistics import Statistics
 from intact.data.batching import Batch, real_samples, sample_count
@@ -36,6 +39,8 @@ _CUT = 0.01
 _TRIED = 8
 """Samples on which quantizers are switched on alone."""
 _BATCH = 8
+_FLOAT_IS_WRONG = 2.0
+"""Severity of what makes the float model itself wrong."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -46,6 +51,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
         decibels: Signal to quantization noise of each output on some samples, dB.
         samples: Number of those samples.
         is_drawn: Whether inputs were drawn from what calibration saw, as no data were given.
+        notes: What is no fault of the result, but good to know.
         errors: Of the outputs and of each layer; None where they were not asked for.
     """
 
@@ -53,12 +59,25 @@ class Diagnosis(msgspec.Struct, frozen=True):
     decibels: dict[str, float]
     samples: int
     is_drawn: bool = False
+    notes: tuple[str, ...] = ()
     errors: ModelErrors | None = None
 
     def __repr__(self) -> str:
         """Name the causes."""
         causes = ", ".join(each.cause for each in self.findings) or "nothing found"
         return f"Diagnosis({causes})"
+
+    def _repr_html_(self) -> str:
+        """Write the findings as a table for a notebook."""
+        levels = ", ".join(f"{name} {level:.1f} dB" for name, level in self.decibels.items())
+        title = f"SQNR on {self.samples} {'drawn ' if self.is_drawn else ''}samples: {levels}"
+        rows = [
+            (each.cause, each.node, each.evidence, each.remedy, _gain(each))
+            for each in self.findings
+        ]
+        lines = () if rows else ("nothing wrong was found",)
+        headings = ("cause", "node", "measured", "remedy", "gain")
+        return Figures(title, headings, rows, lines).to_html()
 
     def to_json(self) -> dict[str, Any]:
         """Convert to JSON values."""
@@ -68,7 +87,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
             "sqnr_db": self.decibels,
             "findings": [each.to_json() for each in self.findings],
             "errors": None if self.errors is None else self.errors.to_json(),
+            "notes": list(self.notes),
         }
+
+
+def _gain(finding: Finding) -> str:
+    return "" if finding.gain is None else f"{finding.gain:+.1f} {finding.unit}"
 
 
 def diagnose_plan(
@@ -79,6 +103,7 @@ def diagnose_plan(
     preprocess: Preprocess,
     is_drawn: bool = False,
     layers: bool = True,
+    in_float: Collection[str] = (),
     threads: int = 0,
 ) -> Diagnosis:
     """Find out what is wrong with a plan, its samples or its calibration.
@@ -91,6 +116,8 @@ def diagnose_plan(
         preprocess: The steps that are applied to them.
         is_drawn: Whether they were drawn.
         layers: Measure the errors of each layer too.
+        in_float: Nodes with products that the runtime computes in float although they are planned
+            for integers.
         threads: Of the runtime; 0 takes all cores.
 
     Raises:
@@ -103,7 +130,9 @@ def diagnose_plan(
             plan.graph, samples, preprocess=preprocess, threads=threads
         )
     runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
+    findings += _without_numbers(runs)
     simulator, errors = _simulated(plan, runs)
+    sums = sum_findings(plan, runs, errors, well=WELL_DB, in_float=in_float)
     decibels = dict(errors.decibels)
     if not findings and min(decibels.values(), default=WELL_DB) < WELL_DB:
         if statistics is not None and not is_drawn:
@@ -111,9 +140,18 @@ def diagnose_plan(
         if max((each.severity for each in findings), default=0.0) < _CERTAIN:
             seen = statistics if is_drawn else None
             findings += _causes(plan, runs, simulator, errors, seen)
-    findings.sort(key=lambda each: -each.severity)
-    of_layers = model_errors(plan, samples, threads=threads) if layers else None
-    return Diagnosis(tuple(findings), decibels, len(runs), is_drawn, of_layers)
+        findings = findings or _not_finite(errors)
+        # What the simulation loses is a part of what sums leave of the noise.
+        findings = [replace_fields(f, severity=f.severity * (1 - sums.severity)) for f in findings]
+    findings = sorted((*findings, *sums.findings), key=lambda each: -each.severity)
+    return Diagnosis(
+        tuple(findings),
+        dict(sums.decibels or decibels),
+        len(runs),
+        is_drawn,
+        notes=(sums.note,) if sums.note else (),
+        errors=model_errors(plan, samples, threads=threads) if layers else None,
+    )
 
 
 def plan_findings(plan: QuantizedGraph, runs: FloatRuns) -> list[Finding]:
@@ -132,7 +170,43 @@ def plan_findings(plan: QuantizedGraph, runs: FloatRuns) -> list[Finding]:
 def _simulated(plan: QuantizedGraph, runs: FloatRuns) -> tuple[Simulator, Errors]:
     simulator = Simulator(plan, threads=1, switched=True)
     (errors,) = runs.errors(lambda feeds: simulator.run(feeds)[0])
-    return simulator, errors
+    return simulator, _finite(errors)
+
+
+def _without_numbers(runs: FloatRuns) -> list[Finding]:
+    """Say that the float model itself gives no numbers."""
+    return [
+        Finding(
+            "preprocessing",
+            f"output {name!r} of the float model is NaN or infinite on {count} of {len(runs)} "
+            "samples",
+            _FLOAT_IS_WRONG,
+            remedies=(
+                Remedy(text="look at the samples and the float model: `intact run --float`"),
+            ),
+        )
+        for name, count in runs.without_numbers().items()
+    ]
+
+
+def _not_finite(errors: Errors) -> list[Finding]:
+    """Say that an output is NaN or infinite, where no quantizer alone makes it so."""
+    lost = next((name for name, found in errors.decibels.items() if found <= -MOST_DB), None)
+    if lost is None:
+        return []
+    evidence = f"output {lost!r} is NaN or infinite where that of the float model is not"
+    return [Finding("rounding", evidence, 1.0, remedies=(BEST,))]
+
+
+def _finite(errors: Errors) -> Errors:
+    """Count outputs that are NaN or infinite, where the float model's are not, as lost: -100 dB."""
+    most = 10 ** (MOST_DB / 10)
+
+    def bounded(each: Powers) -> Powers:
+        lost = most * max(float(each.signal.sum()), np.finfo(np.float32).tiny)
+        return Powers(each.signal, np.where(np.isfinite(each.noise), each.noise, lost))
+
+    return Errors({name: bounded(each) for name, each in errors.outputs.items()})
 
 
 def _causes(
@@ -172,7 +246,8 @@ def _is_drawn_clipping(finding: Finding, simulator: Simulator, statistics: Stati
 def decibels_of(plan: QuantizedGraph, samples: Samples, *, threads: int = 0) -> dict[str, float]:
     """Return each output's signal to quantization noise on the first 8 samples, dB."""
     runs = FloatRuns(plan.graph, _batches(samples), threads=threads)
-    return dict(_simulated(plan, runs)[1].decibels)
+    computed = computed_errors(plan, runs)
+    return dict((_simulated(plan, runs)[1] if computed is None else computed.errors).decibels)
 
 
 def _batches(samples: Samples) -> list[tuple[Batch, int]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from intact.cli.commands import report as pages
 from intact.cli.parameters import Command, Given
 from intact.recipe.options import ExportCommand, ExportOptions
 from intact.recipe.reports import ConvertRangesCommand, ConvertRangesOptions
@@ -17,9 +18,11 @@ def _export(given: Given[ExportCommand]) -> None:
     from intact import api
     from intact.cli import show
 
+    pages.require(given.options)
     start = time.perf_counter()
     result = api.export(**given.of(ExportOptions))
     show.result(result, seconds=time.perf_counter() - start, as_json=given.options.as_json)
+    pages.write(result, given.options, quiet=given.options.as_json)
 
 
 def _convert_ranges(given: Given[ConvertRangesCommand]) -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from intact.cli.commands import report as pages
 from intact.cli.parameters import Command, Given
 from intact.cli.phases import LOADING, current
 from intact.recipe.options import (
@@ -33,6 +34,7 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
     from intact.cli.printing import progress as shown
 
     options = given.options
+    pages.require(options)
     arguments = given.of(QuantizationOptions)
     made: Result | Results
     with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
@@ -47,6 +49,7 @@ def _quantize(given: Given[QuantizeCommand]) -> None:
         as_json=options.as_json,
         explain=options.explain,
     )
+    pages.write(made, options, quiet=options.as_json)
     if isinstance(made, Mapping) and made.refused:
         raise click.exceptions.Exit(1)
 
@@ -63,9 +66,11 @@ def _import(given: Given[ImportCommand]) -> None:
     from intact.cli.printing import progress as shown
 
     options = given.options
+    pages.require(options)
     with shown(LOADING, quiet=options.as_json, at_most=options.samples) as progress:
         result = api.read_quantized(**given.of(ImportOptions), progress=progress)
     show.result(result, seconds=current().elapsed, as_json=options.as_json)
+    pages.write(result, options, quiet=options.as_json)
 
 
 QUANTIZE = Command("quantize", QuantizeCommand, _quantize, timed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from intact.cli.commands import report as pages
 from intact.cli.parameters import Command, Given
 from intact.cli.phases import current
 from intact.errors import SearchError, UsageError
@@ -19,6 +20,7 @@ def _search(given: Given[SearchCommand]) -> None:
     from intact.cli import show_search
 
     options = given.options
+    pages.require(options)
     if options.replay is not None:
         _replay(given)
         return
@@ -36,6 +38,7 @@ def _search(given: Given[SearchCommand]) -> None:
             raise
         raise SearchError(str(interrupt)) from interrupt
     show_search.found(found, seconds=current().elapsed, as_json=options.as_json)
+    pages.write(found.result, options, quiet=options.as_json)
 
 
 def _replay(given: Given[SearchCommand]) -> None:
@@ -49,6 +52,7 @@ def _replay(given: Given[SearchCommand]) -> None:
     arguments = {**given.of(ReplayOptions), "log": options.replay}
     result = api.replay_strategy(**arguments)
     show.result(result, seconds=current().elapsed, as_json=options.as_json)
+    pages.write(result, options, quiet=options.as_json)
 
 
 SEARCH = Command("search", SearchCommand, _search, timed=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from intact.cli.commands import report as pages
 from intact.cli.parameters import Command, Given
 from intact.cli.phases import current
 from intact.recipe.training import TrainCommand, TrainOptions
@@ -20,11 +21,13 @@ def _train(given: Given[TrainCommand]) -> None:
     from intact.cli.printing import progress as shown
 
     options = given.options
+    pages.require(options)
     with shown("reading the result", quiet=options.as_json) as progress:
         arguments = {**given.of(TrainOptions), "progress": progress}
         report = show_training.reporting(quiet=options.as_json)
         result = api.train(**arguments, report=report)
     show_training.trained(result, seconds=current().elapsed, as_json=options.as_json)
+    pages.write(result, options, quiet=options.as_json)
 
 
 TRAIN = Command("train", TrainCommand, _train, timed=True)

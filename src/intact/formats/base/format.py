@@ -271,6 +271,8 @@ class Format(msgspec.Struct, frozen=True):
         kernels_of: Profiles its runtime on a batch, in a number of runs.
         runtime_name: The runtime with its version.
         runtime: Modules that running imports, besides those of intact's own dependencies.
+        float_nodes: Names the nodes that the plan quantizes and the runtime computes in float, with
+            their operators; None where a runtime does not tell, or has no choice.
         run_up_to: Deployed bytes beyond which it is not run at once: it takes too long; None for no
             bound.
         kernels: Kinds of kernels that a user may choose for running it.
@@ -295,6 +297,7 @@ class Format(msgspec.Struct, frozen=True):
     runner: Callable[[Deployed], Callable[[Feeds], object]] | None = None
     kernels_of: Callable[[Deployed, Feeds, int], list[Kernel]] | None = None
     runtime_name: Callable[[], str] | None = None
+    float_nodes: Callable[[Deployed], Mapping[str, str]] | None = None
     runtime: tuple[str, ...] = ()
     run_up_to: int | None = None
     kernels: tuple[str, ...] = ()

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from intact._text import Figures, decibels
 from intact.engines.cpu import Cpu
 from intact.engines.integer.engine import IntegerEngine
 from intact.errors import DataError
@@ -14,6 +15,7 @@ from intact.formats.base.comparison import Classes, LayerComparison, OutputCompa
 from intact.formats.base.processor import ProcessorFinding
 from intact.plan import QuantizedGraph, quantization_points
 
+_MOST_ROWS = 10
 NOT_SHOWN = "the runtime does not show it: it is made inside of a kernel, or with a later tensor"
 
 
@@ -113,6 +115,20 @@ class Verification:
             f"Verification({self.target} in {self.runtime}: {len(compared)} layers, {differ:,} of "
             f"{values:,} values differ, {self.samples} samples)"
         )
+
+    def _repr_html_(self) -> str:
+        """Write what was compared as a table for a notebook, the tensors that differ most first."""
+        compared = self.layers or self.simulation
+        wrong = sorted((each for each in compared if each.mismatches), key=lambda e: -e.mismatches)
+        rows = [
+            (each.end, f"{each.mismatches:,}", f"{each.values:,}", f"{each.largest:g}")
+            for each in wrong[:_MOST_ROWS]
+        ]
+        lines = [f"output {name}: {decibels(db)}" for name, db in self.outputs_sqnr_db.items()]
+        if self.top1 is not None:
+            lines.append(f"top-1 {self.top1[0]:.2f} %, expected {self.top1[1]:.2f} %")
+        headings = ("tensor", "differ", "of", "steps, at most")
+        return Figures(repr(self), headings, rows, lines).to_html()
 
     def __post_init__(self) -> None:
         """Count in how many decisions both sides agree."""

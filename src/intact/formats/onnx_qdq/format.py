@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -96,6 +96,14 @@ def _runtime_name() -> str:
     return RUNTIME
 
 
+def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
+    from intact.formats.onnx_qdq.run import float_leftovers
+
+    decisions = deployed.plan.decisions.items()
+    quantized = [name for name, each in decisions if each.quantized]
+    return float_leftovers(deployed.held(QdqModel).model, quantized)
+
+
 def _open(model: ir.Model) -> QuantizedSource | None:
     from intact.formats.onnx_qdq.read import is_quantized, read_qdq
     from intact.formats.onnx_qdq.reader.quantizers import fitting_target
@@ -118,5 +126,6 @@ ONNX_QDQ = Format(
     runner=_runner,
     kernels_of=_kernels_of,
     runtime_name=_runtime_name,
+    float_nodes=_float_nodes,
     open_onnx=_open,
 )

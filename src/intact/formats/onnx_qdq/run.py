@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
+import re
 import tempfile
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -31,6 +33,9 @@ _CODES = {
 }
 """Types that carry codes; wider integers are shapes and indices."""
 
+_PROFILED = 3
+"""Runs whose kernels are timed."""
+
 _FLOAT_READERS_OF_CODES = {"DequantizeLinear", "MatMulNBits"}
 """Operators that take integers and compute in float."""
 
@@ -47,6 +52,7 @@ class QdqRuntime:
             does for its users; else every operator computes in float32 what it says.
         exact: Whether sums of 8-bit products are exact, also on a processor that saturates pairs
             of them; False runs the model as the runtime does by default.
+        profile: Where the runtime notes what each kernel takes; None for nowhere.
         packs: Whether the runtime keeps a copy of the weights in its kernels' own order, which
             takes longer than one run gains, and as much memory as the weights.
         message: The written model serialized, if that is at hand.
@@ -68,6 +74,7 @@ class QdqRuntime:
         exact: bool = True,
         packs: bool = True,
         message: bytes | None = None,
+        profile: Path | None = None,
     ) -> None:
         self.name = f"{RUNTIME}, {EXACT}" if exact and saturates_pairs() else RUNTIME
         self._ends = tuple(codes or ())
@@ -80,6 +87,9 @@ class QdqRuntime:
         options = make_options(threads)
         options.add_session_config_entry("session.disable_quant_qdq", "0" if fuse else "1")
         options.add_session_config_entry("session.disable_prepacking", "0" if packs else "1")
+        if profile is not None:
+            options.enable_profiling = True
+            options.profile_file_prefix = str(profile)
         opened = exact_sums(model, options) if exact else model
         if message is not None and opened is given:
             self._session = _session(message, options)
@@ -102,6 +112,88 @@ class QdqRuntime:
         count = len(self._outputs)
         outputs = dict(zip(self._outputs, arrays[:count], strict=True))
         return outputs, dict(zip(self._ends, arrays[count:], strict=True))
+
+    def end_profile(self) -> Path:
+        """Write what each kernel took, and return the file."""
+        return Path(self._session.end_profiling())
+
+
+_RUNS = 10
+_KERNEL = re.compile(r"(.*?)(_token_\d+)?_kernel_time", re.S)
+"""What the runtime calls the time of a kernel; a token tells kernels of one node apart."""
+
+
+def kernel_times(
+    model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]], *, threads: int, exact: bool
+) -> dict[str, float]:
+    """Measure what each kernel takes.
+
+    Args:
+        model: The written model.
+        feeds: A batch.
+        threads: As of `QdqRuntime`.
+        exact: As of `QdqRuntime`.
+
+    Returns:
+        Medians of some runs in ms, by the node that a kernel is named after: the first of those
+        that were fused. What the runtime adds has names of its own.
+
+    Raises:
+        ExportError: The runtime refuses the model, or fails.
+    """
+    found: dict[str, list[float]] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        profile = Path(folder) / "profile"
+        runtime = QdqRuntime(model, threads=threads, exact=exact, profile=profile)
+        for _ in range(1 + _RUNS):
+            runtime.run(feeds)
+        events = json.loads(runtime.end_profile().read_text("utf-8", errors="replace"))
+    for event in events:
+        name = _KERNEL.fullmatch(event["name"]) if event.get("cat") == "Node" else None
+        if name is not None:
+            found.setdefault(name[1], []).append(event["dur"] / 1000)
+    # A node may have several kernels in each run; the first run, which allocates, is left out.
+    times = {name: np.array(each) for name, each in found.items()}
+    whole = {
+        name: each.reshape(1 + _RUNS, -1)
+        for name, each in times.items()
+        if not each.size % (1 + _RUNS)
+    }
+    return {name: float(np.median(each[1:].sum(axis=1))) for name, each in whole.items()}
+
+
+def kernel_seconds(model: ir.Model, feeds: Mapping[str, np.ndarray[Any, Any]]) -> dict[str, float]:
+    """Return the seconds that kernels take in a run on one thread, by the runtime's operators.
+
+    Args:
+        model: A float model or a written one.
+        feeds: The inputs of a batch.
+
+    Raises:
+        ExportError: The runtime refuses the model, or fails on these inputs.
+    """
+    with tempfile.TemporaryDirectory() as folder:
+        options = ort.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.enable_profiling = True
+        options.profile_file_prefix = str(Path(folder) / "kernels")
+        session = open_session(model, options, Path(folder))
+        try:
+            for _ in range(_PROFILED):
+                session.run(None, dict(feeds))
+        except Exception as error:  # the runtime raises a dozen unrelated classes
+            raise ExportError(f"{RUNTIME} fails on this input: {_first_line(error)}") from error
+        events = json.loads(Path(session.end_profiling()).read_text(encoding="utf-8"))
+    taken: dict[str, list[float]] = {}
+    for event in events:
+        if event.get("cat") == "Node" and str(event["name"]).endswith("_kernel_time"):
+            taken.setdefault(str(event["args"]["op_name"]), []).append(1e-6 * event["dur"])
+    # The first run allocates: what a kernel takes is the mean of the others.
+    return {name: sum(_later(times)) / (_PROFILED - 1) for name, times in taken.items()}
+
+
+def _later(times: Sequence[float]) -> Sequence[float]:
+    return times[len(times) // _PROFILED :]
 
 
 def float_leftovers(model: ir.Model, quantized: Iterable[str]) -> dict[str, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -103,6 +103,12 @@ def _runtime_name() -> str:
     return f"OpenVINO {openvino_version()}"
 
 
+def _float_nodes(deployed: Deployed) -> Mapping[str, str]:
+    from intact.formats.openvino.verify import float_nodes
+
+    return float_nodes(deployed.plan, _load(deployed).executed)
+
+
 OPENVINO = Format(
     _FILES,
     _write,
@@ -114,5 +120,6 @@ OPENVINO = Format(
     load=_load,
     runner=_runner,
     runtime_name=_runtime_name,
+    float_nodes=_float_nodes,
     runtime=("openvino",),
 )

@@ -259,7 +259,7 @@ def verify_openvino(
             return deployed, view.codes(seen, hidden)
 
         executed = models.executed[0]
-        in_float = _float_nodes(plan, executed)
+        in_float = float_nodes(plan, executed)
         computed = _without_saturation(program, in_float)
         reference = EngineBeside(computed, view.tensors.values(), threads=threads)
         found = compare(plan, _runtime(limit), run, reference, batches)
@@ -315,7 +315,7 @@ def _limit(target: Target) -> str:
     return _SATURATING if target.saturates_pairs and not detect_cpu().saturates_pairs else ""
 
 
-def _float_nodes(plan: QuantizedGraph, executed: Sequence[ExecutedNode]) -> dict[str, str]:
+def float_nodes(plan: QuantizedGraph, executed: Sequence[ExecutedNode]) -> dict[str, str]:
     """Return the nodes that are planned for integers and run in floats, with their operators.
 
     What no executed node computes was folded away, and stands for nothing.

@@ -8,9 +8,9 @@ import pytest
 
 import intact
 from intact import demo
+from intact._text import Figures
 from intact.cli import run
 from intact.flow.result import Result
-from intact.flow.text import Figures
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
-"""Figures as text: tables of results, for `print` and for the command line."""
+"""Figures as text: tables of results, for `print`, for the command line and for notebooks."""
 
 from __future__ import annotations
 
+import html
 import math
 from collections.abc import Sequence
 
@@ -36,8 +37,28 @@ class Figures(msgspec.Struct, frozen=True):
         ]
         return "\n".join([self.title, *aligned, *self.lines])
 
+    def to_html(self) -> str:
+        """Write a table for a notebook; nothing in it is read as HTML."""
+        head = "".join(map(_heading, self.headings))
+        rows = "".join(
+            f"<tr>{_heading(name)}{''.join(map(_cell, cells))}</tr>" for name, *cells in self.rows
+        )
+        lines = "".join(f"<div>{html.escape(line)}</div>" for line in self.lines)
+        return (
+            f"<div><b>{html.escape(self.title)}</b><table><thead><tr>{head}</tr></thead>"
+            f"<tbody>{rows}</tbody></table>{lines}</div>"
+        )
 
-def kilobytes(size: int) -> str:
+
+def _heading(text: str) -> str:
+    return f'<th style="text-align: left">{html.escape(text)}</th>'
+
+
+def _cell(text: str) -> str:
+    return f'<td style="text-align: left">{html.escape(text)}</td>'
+
+
+def kilobytes(size: float) -> str:
     """Write a size."""
     return f"{size / 1e6:.2f} MB" if size >= 1e6 else f"{size / 1e3:.1f} kB"
 

@@ -1,0 +1,293 @@
+"""What outputs lose by a target's sums: those that leave the accumulator, pairs that saturate.
+
+The simulation adds products in float32 and sees neither. Bounds that need no data tell whether a
+sum may be lost; only then the integer engine runs, on the samples of the diagnosis, and counts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+
+import msgspec
+
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.weights import USUAL_BITS
+from intact.calibrate.choice import Errors, FloatRuns
+from intact.config import TensorQuantConfig
+from intact.engines.cpu import instruction_sets
+from intact.engines.exact_sums import EXACT, saturates_pairs
+from intact.engines.integer import IntegerEngine
+from intact.engines.integer.kernel import Overflow as Counted
+from intact.engines.limits import pairs_may_saturate, wrapping_sums
+from intact.errors import IntactError
+from intact.graph import data_slots, weight_slot
+from intact.plan import QuantizedGraph
+from intact.plan.points import has_logarithmic_levels
+from intact.program import Program, Step
+from intact.program.lower import lower
+from intact.targets.advice import saturating_variant
+from intact.targets.arithmetic import Overflow
+from intact.targets.schema import Target
+
+HALF = 0.5
+"""Part of an output's noise that lost sums make, from which on they are its cause."""
+_ROOM = 1.5
+"""Times as large as on these samples sums may be on others."""
+_FEWEST_BITS = 4
+"""Fewer cost more than what they mend."""
+_EXACT_PAIRS = 7
+"""Bits of weights with which no pair of products leaves 16 bits: 2 * 255 * 64 fits."""
+_LOST_DB = 6.0
+"""Signal to noise below which what a processor does to a target's exact sums is a finding."""
+_HEARD_DB = 3.0
+"""What it costs at least to be mentioned: half of the noise is its own then."""
+
+
+class Computed(msgspec.Struct, frozen=True):
+    """What the integer engine computed on some samples.
+
+    Attributes:
+        errors: Of the outputs.
+        lost: Counts of the steps whose sums may be lost, by the name of the step.
+        steps: Those steps, by name.
+    """
+
+    errors: Errors
+    lost: Mapping[str, Counted]
+    steps: Mapping[str, Step]
+
+    @property
+    def worst(self) -> str:
+        """The step that lost most sums; "" where none lost any."""
+        name = max(self.lost, key=lambda each: self.lost[each].overflows, default="")
+        return name if name and self.lost[name].overflows else ""
+
+    def saturates(self, name: str) -> bool:
+        """Tell whether a step adds its products in pairs that saturate."""
+        return self.steps[name].arithmetic.accumulator_overflow is Overflow.PAIR_SATURATE
+
+
+class SumFindings(msgspec.Struct, frozen=True):
+    """What was found out about sums.
+
+    Attributes:
+        findings: One at most for the target, and one for this processor.
+        decibels: Of the outputs, by the integer engine; None where it had no need to run.
+        note: What this processor computes otherwise than the target; "" for nothing.
+    """
+
+    findings: tuple[Finding, ...] = ()
+    decibels: Mapping[str, float] | None = None
+    note: str = ""
+
+    @property
+    def severity(self) -> float:
+        """The part of the noise that the target's sums make."""
+        return max((each.severity for each in self.findings), default=0.0)
+
+
+def sum_findings(
+    plan: QuantizedGraph,
+    runs: FloatRuns,
+    simulated: Errors,
+    *,
+    well: float,
+    in_float: Collection[str] = (),
+) -> SumFindings:
+    """Find out whether outputs are lost by sums of products.
+
+    Args:
+        plan: A plan with scales.
+        runs: The samples.
+        simulated: The errors of the plan on them, with exact sums.
+        well: Signal to noise from which on an output is well, dB.
+        in_float: Nodes that the runtime computes in float: their sums are not lost.
+    """
+    computed = computed_errors(plan, runs, in_float=in_float)
+    if computed is not None:
+        found = _of_target(plan, computed, simulated, well)
+        return SumFindings(found, computed.errors.decibels)
+    return _of_processor(plan, runs, simulated, in_float)
+
+
+def computed_errors(
+    plan: QuantizedGraph, runs: FloatRuns, *, in_float: Collection[str] = ()
+) -> Computed | None:
+    """Run the integer engine where sums may be lost.
+
+    Args:
+        plan: A plan with scales.
+        runs: The samples.
+        in_float: Nodes that the runtime computes in float.
+
+    Returns:
+        None where no sum can be lost, or the engine cannot compute the plan.
+    """
+    if has_logarithmic_levels(plan):
+        return None
+    wrapping = {str(sums.node.name) for sums in wrapping_sums(plan)} - set(in_float)
+    if not wrapping and not pairs_may_saturate(plan):
+        return None
+    try:
+        program = _held(lower(plan), in_float)
+        engine = IntegerEngine(program, threads=1)
+        (errors,) = runs.errors(lambda feeds: engine.run(feeds).outputs)
+    except IntactError:  # scales that the target cannot compute with, say: `verify` tells
+        return None
+    steps = {step.name: step for step in program.steps}
+    return Computed(errors, dict(engine.overflows), steps)
+
+
+def _held(program: Program, in_float: Collection[str]) -> Program:
+    """Return the program as it is computed where products run in floats, which hold every sum."""
+
+    def held(step: Step) -> Step:
+        if set(in_float).isdisjoint(step.nodes):
+            return step
+        return replace(step, arithmetic=step.arithmetic.with_exact_sums())
+
+    return replace(program, steps=tuple(map(held, program.steps))) if in_float else program
+
+
+def _of_target(
+    plan: QuantizedGraph, computed: Computed, simulated: Errors, well: float
+) -> tuple[Finding, ...]:
+    """Say what outputs lose by the sums of the target itself."""
+    decibels = computed.errors.decibels
+    output = min(decibels, key=lambda name: decibels[name], default="")
+    if not output or not computed.worst or decibels[output] >= well:
+        return ()
+    exact = simulated.decibels.get(output, 0.0)
+    part = 1 - 10 ** ((decibels[output] - exact) / 10)
+    if not part >= HALF:
+        return ()
+    heard = f"output {output!r} has {decibels[output]:.1f} dB, {exact:.1f} dB with exact sums"
+    if computed.saturates(computed.worst):
+        return (_saturation(computed, heard, part),)
+    return (_overflow(plan, computed, heard, part),)
+
+
+def _overflow(plan: QuantizedGraph, computed: Computed, heard: str, part: float) -> Finding:
+    worst = computed.lost[computed.worst]
+    bits = computed.steps[computed.worst].arithmetic.accumulator_bits
+    evidence = (
+        f"{worst.overflows} of {worst.sums} sums at {computed.worst!r} leave {bits} bits: the "
+        f"largest is {worst.largest}, the accumulator holds {worst.limit}; {heard}"
+    )
+    return Finding(
+        "accumulator_overflow",
+        evidence,
+        part,
+        node=computed.worst,
+        remedies=tuple(_smaller_sums(plan, computed)),
+    )
+
+
+def _smaller_sums(plan: QuantizedGraph, computed: Computed) -> Iterator[Remedy]:
+    """Yield what makes sums fit: fewer bits for the weights of the layers at risk, or float."""
+    surplus = {
+        name: math.ceil(math.log2(_ROOM * each.largest / each.limit))
+        for name, each in computed.lost.items()
+        if _ROOM * each.largest > each.limit > 0 and not computed.saturates(name)
+    }
+    data = [
+        plan.input_config(node, slot)
+        for node in plan.graph.nodes
+        if str(node.name) in surplus
+        for slot in data_slots(node)
+    ]
+    if _widest(data) > USUAL_BITS:
+        yield Remedy(options={"activation_bits": USUAL_BITS, "bits": None})
+    narrower = {name: _weight_bits(plan, name) - bits for name, bits in surplus.items()}
+    if all(bits >= _FEWEST_BITS for bits in narrower.values()):
+        yield Remedy(options={"bits": narrower})
+        fewest = min(narrower.values())
+        yield Remedy(options={"weight_bits": fewest, "preset": "best", "improve": None})
+    yield Remedy(options={"keep_float": list(surplus)})
+
+
+def _weight_bits(plan: QuantizedGraph, name: str) -> int:
+    """Return the bits of a node's weight; 0 where it has none."""
+    node = plan.graph.node(name)
+    slot = weight_slot(node)
+    return 0 if slot is None else plan.input_config(node, slot).bits
+
+
+def _widest(configs: Collection[TensorQuantConfig]) -> int:
+    return max((each.bits for each in configs if each.params is not None), default=0)
+
+
+def _saturation(computed: Computed, heard: str, part: float) -> Finding:
+    evidence = f"{_saturated(computed)}; {heard}"
+    narrower = Remedy(options={"weight_bits": _EXACT_PAIRS, "bits": None})
+    return Finding("pair_saturation", evidence, part, node=computed.worst, remedies=(narrower,))
+
+
+def _saturated(computed: Computed) -> str:
+    worst, steps = computed.lost[computed.worst], computed.steps
+    bits = steps[computed.worst].arithmetic.pair_bits
+    return (
+        f"{worst.overflows} of {worst.sums} pairs of products at {computed.worst!r} leave {bits} "
+        f"bits: the largest is {worst.largest}"
+    )
+
+
+# ---- this processor -------------------------------------------------------------------------
+
+
+def _of_processor(
+    plan: QuantizedGraph, runs: FloatRuns, simulated: Errors, in_float: Collection[str]
+) -> SumFindings:
+    """Say what outputs lose on this processor, if its kernels saturate pairs of exact sums.
+
+    Only what loses nearly everything is a finding: the target promises exact sums, and an
+    application may ask for them.
+    """
+    here, remedies, exactly = _on_this_processor(plan)
+    if here is None:
+        return SumFindings()
+    computed = computed_errors(replace(plan, target=here), runs, in_float=in_float)
+    if computed is None or not computed.worst:
+        return SumFindings()
+    decibels, exact = computed.errors.decibels, simulated.decibels
+    output = min(decibels, key=lambda name: decibels[name], default="")
+    if not output or not decibels[output] < exact.get(output, 0.0) - _HEARD_DB:
+        return SumFindings()
+    said = (
+        f"this processor saturates pairs of 8-bit products: output {output!r} has "
+        f"{decibels[output]:.1f} dB here, {exact[output]:.1f} dB {exactly}"
+    )
+    if decibels[output] >= _LOST_DB:
+        return SumFindings(note=said)
+    part = 1 - 10 ** ((decibels[output] - exact[output]) / 10)
+    found = Finding(
+        "pair_saturation",
+        f"{said}; {_saturated(computed)}",
+        part,
+        node=computed.worst,
+        remedies=remedies,
+    )
+    return SumFindings((found,), note="")
+
+
+def _on_this_processor(plan: QuantizedGraph) -> tuple[Target | None, tuple[Remedy, ...], str]:
+    """Return the target as this processor's kernels compute it, where they saturate pairs.
+
+    Returns:
+        The target, or None; the remedies; and how sums are exact instead.
+    """
+    target, variant = plan.target, saturating_variant(plan.target)
+    written = plan.provenance.formats[:1] or target.formats[:1]
+    if variant is None or target.saturates_pairs or written != target.formats[:1]:
+        return None, (), ""
+    other = Remedy(options={"target": variant.name})
+    here = target.on(next(iter(instruction_sets()), None))
+    if here.saturates_pairs:
+        return here, (other,), f"with --target {variant.name}, about"
+    is_of_runtime = target.arithmetic.with_exact_sums() == variant.arithmetic.with_exact_sums()
+    if not is_of_runtime or not saturates_pairs():
+        return None, (), ""
+    here = msgspec.structs.replace(target, arithmetic=variant.arithmetic)
+    return here, (other, Remedy(text=f"set {EXACT} in the session options")), f"with {EXACT}"

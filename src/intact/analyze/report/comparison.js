@@ -1,0 +1,270 @@
+/* The page of a comparison: figures, graphs that move together, and the tables of what differs. */
+
+const page = JSON.parse(document.getElementById("comparison").textContent);
+const {comparison, networks, tables} = page;
+const {results} = comparison;
+const names = results.map((result) => result.name);
+const compared = new Map(comparison.nodes.map((node) => [keyOf(node), node]));
+const errors = results.map((result) => new Map(((result.errors || {}).layers || []).map((layer) => [keyOf(layer), layer])));
+const measured = results.some((result) => result.errors);
+
+function keyOf(node) { return `${node.op || node.op_type}\n${node.name}`; }
+
+function section(id, title, ...content) {
+  return h("section", {id, "aria-labelledby": `${id}-title`}, h("h2", {id: `${id}-title`}, title), content);
+}
+
+/* ---- colours ---- */
+
+const SEVERE = ["node", "computes"], CLEAR = ["bits", "granularity", "quantized", "fused", "reason", "weights"];
+const COLOURS = {
+  differs: {name: "what differs", of: differsBand, legend: [["e6", "there or not, integer or float"], ["e4", "width, granularity, place, weights"], ["e3", "codes, scale, zero point, method"], ["none", "the same"]]},
+  change: {name: `error of each layer by itself, against ${names[0]}`, errors: true, of: changeBand,
+    legend: [["e6", "worse by 6 dB or more"], ["e5", "by 3\u20136"], ["e3", "by 1\u20133"], ["e1", "within 1 dB"], ["b8", "better by 1\u20133"], ["b6", "by 3\u20136"], ["b4", "by 6 or more"], ["none", "not measured"]]},
+  own: {name: "error of each layer by itself", errors: true, of: (node, at) => errorBand(node, at, (layer) => layer.own), legend: errorLegend()},
+  accumulated: {name: "error accumulated up to a layer", errors: true, of: (node, at) => errorBand(node, at, (layer) => layer.accumulated.sqnr_db), legend: errorLegend()},
+  alone: {name: "cost to the outputs of a layer alone", errors: true, of: (node, at) => errorBand(node, at, (layer) => layer.alone), legend: errorLegend()},
+  weights: {name: "bits of weights", of: (node) => bitsBand(node.weight_bits), legend: bitsLegend()},
+  activations: {name: "bits of activations", of: (node) => bitsBand(node.kind === "float" ? 32 : node.bits), legend: bitsLegend()},
+  precision: {name: "precision", of: (node) => node.kind, legend: [["integer", "integer"], ["stored", "integer weights, float operator"], ["float", "float"]]},
+};
+
+function differsBand(node) {
+  const {differs = []} = compared.get(keyOf(node)) || {};
+  if (!differs.length) return "none";
+  return differs.some((kind) => SEVERE.includes(kind)) ? "e6" : differs.some((kind) => CLEAR.includes(kind)) ? "e4" : "e3";
+}
+
+function changeBand(node, at) {
+  const first = errors[0].get(keyOf(node)), own = errors[at].get(keyOf(node));
+  if (!first || !own) return "none";
+  const change = level(own.own) - level(first.own);
+  if (Number.isNaN(change) || Math.abs(change) < 1) return "e1";
+  const size = Math.abs(change) >= 6 ? 0 : Math.abs(change) >= 3 ? 1 : 2;
+  return (change < 0 ? ["e6", "e5", "e3"] : ["b4", "b6", "b8"])[size];
+}
+
+function level(value) { return value === null ? Infinity : value; }
+
+function errorBand(node, at, figure) {
+  const layer = errors[at].get(keyOf(node));
+  const value = layer ? figure(layer) : undefined;
+  return layer && value !== undefined ? bandOf(value) : "none";
+}
+
+function errorLegend() { return [...BANDS.map(([, colour], i) => [colour, BAND_NAMES[i]]), ["none", "not measured"]]; }
+
+function bitsBand(bits) {
+  if (!bits) return "none";
+  return bits >= 32 ? "b32" : bits > 8 ? "b16" : bits === 8 ? "b8" : bits > 4 ? "b6" : bits === 4 ? "b4" : "b2";
+}
+
+function bitsLegend() {
+  return [["b32", "float"], ["b16", "9\u201316"], ["b8", "8"], ["b6", "5\u20137"], ["b4", "4"], ["b2", "2\u20133"], ["none", "none"]];
+}
+
+/* ---- graphs ---- */
+
+const graphs = networks.map((network, at) => drawGraph(network, {
+  name: `Network of ${names[at]}; arrow keys go from node to node`, text: described, onselect: (index) => chosen(at, index),
+}));
+const panel = h("div", {"aria-live": "polite", role: "region", "aria-label": "The selected node in each result"});
+const legendPlace = h("ul", {class: "legend", "aria-label": "Colours"});
+const follow = synchronise(graphs, keyOf);
+graphs.forEach((graph, own) => { graph.onview = (view) => moveOthers(own, view); });
+
+function described(node) {
+  const end = node.kind === "input" || node.kind === "output";
+  if (end) return [node.kind, "", `${node.kind} of the model: ${node.name}`];
+  const width = node.kind === "float" ? "float" : node.weight_bits ? `w${node.weight_bits} a${node.bits || "?"}` : `a${node.bits || "?"}`;
+  const {differs = []} = compared.get(keyOf(node)) || {};
+  return [node.op, width, `${node.name}, ${node.op}, ${width}${differs.length ? `; differs in ${differs.map(word).join(", ")}` : "; the same in all"}`];
+}
+
+function word(kind) { return kind.replaceAll("_", " "); }
+
+/* Graphs that are laid out differently keep their selected nodes side by side. */
+function moveOthers(own, view) {
+  const from = graphs[own];
+  graphs.forEach((other, at) => {
+    if (at === own) return;
+    const mine = from.network.nodes[from.selected], theirs = other.network.nodes[other.selected];
+    if (mine && theirs && keyOf(mine) === keyOf(theirs)) {
+      other.look({x: view.x - mine.x + theirs.x, y: view.y - mine.y + theirs.y, k: view.k});
+    } else {
+      other.look({x: view.x / from.network.width * other.network.width, y: view.y / from.network.height * other.network.height, k: view.k});
+    }
+  });
+}
+
+function chosen(at, index) {
+  follow[at](index);
+  const node = networks[at].nodes[index];
+  details(node);
+  moveOthers(at, graphs[at].view);
+}
+
+function reveal(name, op) {
+  for (const [at, network] of networks.entries()) {
+    const index = network.nodes.findIndex((node) => node.name === name && (!op || node.op === op));
+    if (index >= 0) {
+      document.getElementById("network").scrollIntoView({block: "start"});
+      graphs[at].select(index);
+      return;
+    }
+  }
+}
+
+function link(name, op) {
+  return h("button", {type: "button", class: "link", title: name, onclick: () => reveal(name, op)}, shortened(name, 40));
+}
+
+function paint(name) {
+  graphs.forEach((graph, at) => graph.paint((node) => COLOURS[name].of(node, at)));
+  replace(legendPlace, COLOURS[name].legend.map(([colour, text]) => h("li", {}, h("i", {"data-colour": colour}), text)));
+}
+
+function networkSection() {
+  const options = Object.entries(COLOURS).filter(([, colour]) => measured || !colour.errors);
+  const choice = h("select", {id: "colour", onchange: (event) => paint(event.target.value)},
+    options.map(([name, colour]) => h("option", {value: name}, colour.name)));
+  const all = [...new Set(networks.flatMap((network) => network.nodes.map((node) => node.name)))];
+  const search = h("input", {id: "find", type: "search", list: "names", placeholder: "Name of a node", onchange: (event) => find(event.target.value, all)});
+  paint("differs");
+  return section("network", "Networks", h("p", {class: "quiet"}, "The graphs move and select together."),
+    h("div", {class: "controls"}, h("label", {for: "colour"}, "Colour"), choice, h("label", {for: "find"}, "Find"), search,
+      h("datalist", {id: "names"}, all.map((name) => h("option", {value: name})))),
+    legendPlace,
+    h("div", {class: "graphs"}, graphs.map((graph, at) => h("figure", {}, h("figcaption", {}, names[at]), graph.element))), panel);
+}
+
+function find(text, all) {
+  const wanted = text.trim().toLowerCase();
+  const found = wanted && (all.find((name) => name.toLowerCase() === wanted) || all.find((name) => name.toLowerCase().includes(wanted)));
+  if (found) reveal(found);
+}
+
+/* ---- one node in each result ---- */
+
+function details(node) {
+  const found = compared.get(keyOf(node));
+  if (!found) {
+    replace(panel, h("h3", {}, node.name), h("p", {class: "quiet"}, `${node.kind} of the model`));
+    return;
+  }
+  const rows = [
+    ["computes", found.each.map((each) => (each ? (each.quantized ? "integers" : `float: ${each.reason}`) : "no such node"))],
+    ["fused into", found.each.map((each) => (each && each.fused_into) || "")],
+    ...found.tensors.map((tensor) => [tensor.role === "bias" || tensor.role === "weight" ? tensor.role : `${tensor.role} ${shortened(tensor.tensor, 24)}`,
+      tensor.each.map((made, at) => (made ? quantization(made, tensor.ratios[at]) : "not quantized"))]),
+    ...(measured ? errorRows(node) : []),
+  ].filter(([, cells]) => cells.some(Boolean));
+  replace(panel, h("h3", {}, found.name),
+    h("p", {class: "chips"}, h("span", {class: "chip"}, found.op_type),
+      found.differs.length ? found.differs.map((kind) => h("span", {class: "chip integer"}, word(kind))) : h("span", {class: "chip"}, "the same in all")),
+    h("div", {class: "scroll"}, h("table", {class: "plain compared"}, head(["", ...names]),
+      h("tbody", {}, rows.map(([name, cells]) => h("tr", {}, h("th", {scope: "row"}, name),
+        cells.map((cell) => h("td", {class: cell === cells[0] ? null : "other"}, cell || DASH))))))));
+}
+
+function quantization(made, scaled) {
+  const both = ([low, high], text) => (low === high ? signed(text(low)) : `${signed(text(low))} \u2026 ${signed(text(high))}`);
+  const parts = [`${made.bits} bits, codes ${both(made.codes, String)}`,
+    `scale ${both(made.scale, (each) => number(each, 5))}${scaled && scaled !== 1 ? ` (${number(scaled)} \u00d7)` : ""}${made.channels > 1 ? `, ${made.channels} channels` : ""}`,
+    `zero point ${both(made.zero_point, String)}`, made.method];
+  return parts.filter(Boolean).join("; ");
+}
+
+function errorRows(node) {
+  const of = (figure) => errors.map((layers) => {
+    const layer = layers.get(keyOf(node));
+    return layer ? decibels(figure(layer)) : "";
+  });
+  return [["error by itself", of((layer) => layer.own)], ["of that, weights", of((layer) => layer.weights)],
+    ["of that, activations", of((layer) => layer.activations)],
+    ["accumulated", of((layer) => layer.accumulated.sqnr_db)], ["cost to the outputs", of((layer) => (layer.alone === null ? undefined : layer.alone))]];
+}
+
+/* ---- tables ---- */
+
+function head(headings) { return h("thead", {}, h("tr", {}, headings.map((name) => h("th", {scope: "col"}, name)))); }
+
+function figuresTable() {
+  const {headings, rows} = tables.figures;
+  return h("div", {class: "scroll"}, h("table", {class: "plain compared"}, head(headings),
+    h("tbody", {}, rows.map(([name, ...cells]) => h("tr", {}, h("th", {scope: "row"}, name),
+      cells.map((cell) => h("td", {class: cell === cells[0] ? null : "other"}, cell)))))));
+}
+
+/* A table with a filter, sorted by the column that is clicked; the first column may name nodes. */
+function sortable(id, {headings, rows}, linked) {
+  const body = h("tbody"), count = h("p", {class: "quiet", role: "status"});
+  const text = h("input", {id: `${id}-filter`, type: "search", placeholder: "Any text", oninput: () => update()});
+  const order = {column: null, up: true};
+  const made = rows.map((cells) => ({cells, row: h("tr", {}, cells.map((cell, at) => (linked && at === 0
+    ? h("th", {scope: "row"}, link(cell)) : h("td", {}, cell))))}));
+  const heads = headings.map((name, at) => h("th", {scope: "col", "aria-sort": "none"},
+    h("button", {type: "button", onclick: () => sortBy(at)}, name)));
+
+  function sortBy(at) {
+    order.up = order.column === at ? !order.up : true;
+    order.column = at;
+    heads.forEach((each, i) => each.setAttribute("aria-sort", i !== at ? "none" : order.up ? "ascending" : "descending"));
+    update();
+  }
+
+  function update() {
+    const wanted = text.value.trim().toLowerCase();
+    const kept = made.filter(({cells}) => !wanted || cells.join("\n").toLowerCase().includes(wanted));
+    if (order.column !== null) {
+      kept.sort((a, b) => {
+        const one = a.cells[order.column], other = b.cells[order.column];
+        const [x, y] = [parseFloat(one), parseFloat(other)];
+        const least = Number.isNaN(x) || Number.isNaN(y) ? (one < other ? -1 : one > other ? 1 : 0) : x - y;
+        return order.up ? least : -least;
+      });
+    }
+    replace(body, kept.map(({row}) => row));
+    replace(count, `${whole(kept.length)} of ${plural(made.length, "row")}`);
+  }
+
+  update();
+  return [h("div", {class: "controls"}, h("label", {for: `${id}-filter`}, "Filter"), text, count),
+    h("div", {class: "scroll tall", tabindex: 0, role: "region", "aria-label": `Table: ${id}`},
+      h("table", {class: "plain sorted"}, h("thead", {}, h("tr", {}, heads)), body))];
+}
+
+function decisionsSection() {
+  const differs = comparison.nodes.filter((node) => node.differs.length).length;
+  const said = differs ? `${whole(differs)} of ${plural(comparison.nodes.length, "node")} differ.` : `The same in all ${whole(comparison.nodes.length)} nodes.`;
+  return section("decisions", "Decisions", h("p", {class: "quiet"}, said),
+    tables.decisions.rows.length > 0 && sortable("decisions", tables.decisions, false),
+    tables.scales.rows.length > 0 && [h("h3", {}, "Scales and zero points"), sortable("scales", tables.scales, true)]);
+}
+
+function layersSection() {
+  if (!measured) return null;
+  return section("layers", "Layers", h("p", {class: "quiet"}, tables.layers.rows.length ? `${tables.layers.title}.` : "The errors of layers by themselves are the same."),
+    tables.layers.rows.length > 0 && sortable("layers", tables.layers, true));
+}
+
+function build() {
+  const sections = [
+    section("summary", "Summary", figuresTable(), comparison.remarks.map((line) => h("p", {class: "remark"}, line))),
+    networkSection(), decisionsSection(), layersSection(),
+  ].filter(Boolean);
+  const links = sections.map((each) => h("li", {}, h("a", {href: `#${each.id}`}, each.querySelector("h2").textContent)));
+  replace(document.getElementById("page"),
+    h("a", {class: "skip", href: "#network"}, "To the networks"),
+    h("header", {}, h("p", {class: "mark-line"}, "intact"), h("h1", {}, `Comparison of ${names.join(", ")}`),
+      h("nav", {"aria-label": "Sections"}, h("ul", {}, links))),
+    h("main", {}, sections),
+    h("footer", {}, `Written by intact ${page.intact}. Nothing on this page is fetched.`));
+  const start = comparison.nodes.find((node) => node.differs.length) || comparison.nodes[0];
+  if (start) {
+    const at = networks.findIndex((network) => network.nodes.some((node) => keyOf(node) === keyOf(start)));
+    graphs[at].select(networks[at].nodes.findIndex((node) => keyOf(node) === keyOf(start)));
+  }
+}
+
+build();

@@ -1,0 +1,483 @@
+"""What a report says: plain figures, which become the JSON in its page and that of ``--json``.
+
+Numbers that are not finite become null in JSON. A signal to noise ratio of null is infinite: the
+same bits. What is not known is left out.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+REPORT_VERSION = 1
+
+
+class _Figures(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Plain values; what has its default is left out of the JSON."""
+
+
+class Histogram(_Figures, frozen=True):
+    """The values of a tensor that calibration observed.
+
+    Attributes:
+        low: Lower end of the first bin.
+        high: Upper end of the last.
+        bins: Values in each of equally wide bins, in millionths of all.
+        values: How many values were observed.
+        mean: Their mean.
+        deviation: Their standard deviation.
+        zeros: Part of them that is exactly 0.
+    """
+
+    low: float
+    high: float
+    bins: tuple[int, ...]
+    values: int
+    mean: float
+    deviation: float
+    zeros: float = 0.0
+
+
+class Tensor(_Figures, frozen=True):
+    """A tensor that is quantized, or was observed.
+
+    Attributes:
+        name: Its name.
+        low: The value of the lowest code, the lowest of all channels.
+        high: The value of the highest code, the highest of all channels.
+        clipped: Part of the observed values that lies outside of these.
+        histogram: What calibration observed.
+    """
+
+    name: str
+    low: float | None = None
+    high: float | None = None
+    clipped: float | None = None
+    histogram: Histogram | None = None
+
+
+class Channels(_Figures, frozen=True):
+    """A weight before and after quantization, by output channel.
+
+    Attributes:
+        count: Channels; entries are of several neighbours where there are fewer entries.
+        unit: What the integers of the ranges are multiples of.
+        low: Least value of each entry, float.
+        high: Largest value, float.
+        quantized_low: Least value, quantized.
+        quantized_high: Largest value, quantized.
+        sqnr_db: Signal to quantization noise of each entry, dB, its worst channel; None where the
+            channel is exact.
+    """
+
+    count: int
+    unit: float
+    low: tuple[int, ...]
+    high: tuple[int, ...]
+    quantized_low: tuple[int, ...]
+    quantized_high: tuple[int, ...]
+    sqnr_db: tuple[int | None, ...]
+
+
+class End(_Figures, frozen=True):
+    """How a node reads or writes a tensor.
+
+    Attributes:
+        slot: Which of the node's: ``input 0``, ``weight``, ``bias``, ``output``.
+        tensor: The tensor.
+        state: What the configuration says is done, in the words of `QuantState`.
+        shape: Of the tensor, with names of open lengths; empty where it is not known.
+        bits: Width of the codes; 0 where it is float.
+        codes: The lowest and the highest.
+        scale: Least and largest scale of the channels, or the only one; empty where it is float.
+        zero_point: Likewise.
+        channels: Number of scales.
+        axis: Their axis; None where there is one scale.
+        method: What chose the scale.
+        shares: The end whose scale it has; "" where it has its own.
+        logarithmic: Whether codes are exponents.
+    """
+
+    slot: str
+    tensor: str
+    state: str
+    shape: tuple[int | str, ...] = ()
+    bits: int = 0
+    codes: tuple[int, ...] = ()
+    scale: tuple[float, ...] = ()
+    zero_point: tuple[int, ...] = ()
+    channels: int = 1
+    axis: int | None = None
+    method: str = ""
+    shares: str = ""
+    logarithmic: bool = False
+
+
+class Errors(_Figures, frozen=True):
+    """The errors of a layer, as `intact.analyze.layers` measures them.
+
+    Attributes:
+        accumulated: In the quantized model, dB.
+        own: By itself, dB.
+        weights: By itself with only weights and bias quantized, dB.
+        activations: What quantizing activations adds, dB.
+        bias: With only the bias quantized, dB; left out without one.
+        alone: The model's outputs where this layer alone is quantized, dB; left out where no
+            output depends on it.
+        cosine: Cosine of the result in both models.
+        channels: ``own`` of each channel, or the worst of neighbours where there are many.
+    """
+
+    accumulated: float | None
+    own: float | None
+    weights: float | None
+    activations: float | None
+    bias: float | UnsetType | None = UNSET
+    alone: float | UnsetType | None = UNSET
+    cosine: float | None = None
+    channels: tuple[float | None, ...] = ()
+
+
+class Node(_Figures, frozen=True):
+    """One node of the model.
+
+    Attributes:
+        name: Its name.
+        op: Its operator.
+        x: Centre in the drawing, in pixels.
+        y: Centre in the drawing, in pixels.
+        kind: ``integer``, ``float``, ``stored`` (weights are integers, the operator is float),
+            ``input`` or ``output`` (of the model).
+        bits: Width of its result, or else of its first quantized input; 0 for float.
+        weight_bits: Width of its weight; 0 where it has none, or it is float.
+        reason: Why it is quantized or not.
+        layer: Index of the first node of its layer, a chain that is fused; None where no errors of
+            it were measured.
+        errors: Of its layer, at the first node.
+        ends: Its inputs and outputs.
+        weight: Of layers with weights that are quantized.
+        weights: Number of its weights.
+        notes: What the plan says of it, with the remedy.
+        findings: Indices of what the diagnosis found here.
+        time_ms: What its kernel takes of a batch; the first node of a fused chain has that of all.
+    """
+
+    name: str
+    op: str
+    x: int
+    y: int
+    kind: str
+    bits: int = 0
+    weight_bits: int = 0
+    reason: str = ""
+    layer: int | None = None
+    errors: Errors | None = None
+    ends: tuple[End, ...] = ()
+    weight: Channels | None = None
+    weights: int = 0
+    notes: tuple[str, ...] = ()
+    findings: tuple[int, ...] = ()
+    time_ms: float | None = None
+
+
+class Edge(_Figures, frozen=True, array_like=True):
+    """A tensor from one node to another.
+
+    Attributes:
+        source: Index of the node that writes it.
+        reader: Index of the node that reads it.
+        bends: Points between, x and y in turn.
+    """
+
+    source: int
+    reader: int
+    bends: tuple[int, ...] = ()
+
+
+class Network(_Figures, frozen=True):
+    """The graph of a model, laid out from top to bottom.
+
+    Attributes:
+        width: Of the drawing, in pixels.
+        height: Of the drawing.
+        nodes: In topological order, after the model's inputs and before its outputs.
+        edges: Between them.
+        tensors: That are quantized or were observed.
+    """
+
+    width: int
+    height: int
+    nodes: tuple[Node, ...]
+    edges: tuple[Edge, ...]
+    tensors: tuple[Tensor, ...] = ()
+
+
+class Summary(_Figures, frozen=True):
+    """The result in a few figures.
+
+    Attributes:
+        model: What the model is called.
+        target: The target.
+        description: What the target is.
+        formats: What was written, the best first.
+        deployed: Name of the file to deploy.
+        bytes: Of the float and of the deployed model.
+        nodes: Number of nodes.
+        integer: Of these, those that compute with integers.
+        weight_bits: Number of layers by the width of their weights.
+        activation_bits: Number of nodes by the width of their results.
+        samples: That the scales are of; 0 where none were observed.
+        method: The threshold method of activations.
+        weight_method: That of weights.
+        source: Where the plan comes from, if it is no calibration: a quantized model, a search.
+    """
+
+    model: str
+    target: str
+    description: str
+    formats: tuple[str, ...]
+    deployed: str
+    bytes: tuple[int, int]
+    nodes: int
+    integer: int
+    weight_bits: dict[int, int] = {}
+    activation_bits: dict[int, int] = {}
+    samples: int = 0
+    method: str = ""
+    weight_method: str = ""
+    source: str = ""
+
+
+class Accuracy(_Figures, frozen=True):
+    """Float against quantized on the samples of the user.
+
+    Attributes:
+        samples: That were run.
+        runtime: What ran the quantized model.
+        top1: Percent, (float, quantized).
+        change: Points, with the ends of the paired 95 % interval.
+        agreement: Percent of the samples for which both give the same best class.
+        metrics: Further figures by name, (float, quantized).
+        latency_ms: Of a batch, (float, quantized).
+        batch: Samples in that batch.
+        speedup: Float time over quantized time.
+        kernels_ms: What all kernels of the quantized model take of a batch, one after the other.
+        remarks: What makes the figures doubtful, a line each.
+    """
+
+    samples: int
+    runtime: str
+    top1: tuple[float, float] | None = None
+    change: tuple[float, float, float] | None = None
+    agreement: float | None = None
+    metrics: dict[str, tuple[float, float]] = {}
+    latency_ms: tuple[float, float] | None = None
+    batch: int = 0
+    speedup: float | None = None
+    kernels_ms: float | None = None
+    remarks: tuple[str, ...] = ()
+
+
+class Output(_Figures, frozen=True):
+    """The error of an output of the model.
+
+    Attributes:
+        name: Its name.
+        sqnr_db: Signal to quantization noise, dB.
+        cosine: Cosine of both.
+        agreement: Percent of samples with the same best class.
+    """
+
+    name: str
+    sqnr_db: float | None
+    cosine: float | None
+    agreement: float | None = None
+
+
+class Verified(_Figures, frozen=True):
+    """One deployed model in its runtime against the integers of its plan.
+
+    Attributes:
+        format: What was deployed.
+        runtime: What ran it.
+        cpu: On which processor.
+        samples: How many were run.
+        tensors: Quantized tensors that were compared, each from the runtime's own inputs.
+        ends: Quantized tensors that there are.
+        values: Integers compared.
+        differ: Of these, those that differ.
+        largest: The largest difference, in steps.
+        end_to_end: Percent of the samples that are decided alike.
+        outputs: Signal to noise of each output against what is expected, dB.
+        remarks: What stands out.
+        refused: Why nothing was compared.
+    """
+
+    format: str
+    runtime: str = ""
+    cpu: str = ""
+    samples: int = 0
+    tensors: int = 0
+    ends: int = 0
+    values: int = 0
+    differ: int = 0
+    largest: float = 0.0
+    end_to_end: float | None = None
+    outputs: dict[str, float | None] = {}
+    remarks: tuple[str, ...] = ()
+    refused: str = ""
+
+
+class Finding(_Figures, frozen=True):
+    """What the diagnosis found.
+
+    Attributes:
+        cause: Name of the cause.
+        meaning: What it means.
+        evidence: What was measured.
+        node: Where; "" for the whole model.
+        remedy: What mends it.
+        gain: Measured; None where it was not tried.
+        unit: Of the gain.
+    """
+
+    cause: str
+    meaning: str
+    evidence: str
+    node: str = ""
+    remedy: str = ""
+    gain: float | None = None
+    unit: str = "dB"
+
+
+class Trial(_Figures, frozen=True, array_like=True):
+    """A trial of a search: number, cost, score, whether it is complete, whether on the front."""
+
+    number: int
+    cost: float | None
+    score: float | None
+    is_complete: bool
+    is_front: bool
+
+
+class Search(_Figures, frozen=True):
+    """How the plan was found.
+
+    Attributes:
+        found: What the provenance says of it.
+        log: Name of the log; "" where it is not at hand.
+        sampler: Who proposed candidates.
+        objective: What was scored; higher is better.
+        cost: What was minimized.
+        samples: Of each complete trial.
+        min_score: The lowest score that was accepted.
+        max_cost: The highest cost.
+        best: Number of the trial that was taken.
+        trials: All, or a part where there are thousands.
+        count: How many there were.
+    """
+
+    found: str
+    log: str = ""
+    sampler: str = ""
+    objective: str = ""
+    cost: str = ""
+    samples: int = 0
+    min_score: float | None = None
+    max_cost: float | None = None
+    best: int | None = None
+    trials: tuple[Trial, ...] = ()
+    count: int = 0
+
+
+class Epoch(_Figures, frozen=True, array_like=True):
+    """An epoch of training: number, loss, loss on what is held out, percent right there."""
+
+    number: int
+    loss: float | None
+    held_out: float | None
+    accuracy: float | None
+
+
+class Training(_Figures, frozen=True):
+    """How weights and scales were trained.
+
+    Attributes:
+        how: What the provenance says of it.
+        best: The epoch that was taken.
+        epochs: The curve; empty where the log is not at hand.
+    """
+
+    how: str
+    best: int | None = None
+    epochs: tuple[Epoch, ...] = ()
+
+
+class Improvement(_Figures, frozen=True):
+    """What an improvement pass did: signal to noise of the outputs before and after, dB."""
+
+    name: str
+    before: float | None
+    after: float | None
+    kept: bool
+
+
+class FloatNodes(_Figures, frozen=True):
+    """Nodes that stay float for one reason."""
+
+    reason: str
+    nodes: tuple[int, ...]
+
+
+class Report(_Figures, frozen=True):
+    """A result, as its report shows it.
+
+    Attributes:
+        version: Of this structure.
+        intact: Version of the package that wrote it.
+        summary: The result in a few figures.
+        network: The graph with all that is known of its nodes.
+        floats: What is float, and why.
+        notes: What the plan says of the whole model.
+        samples: Of the errors of layers; 0 where none were measured.
+        drawn: Whether those samples were drawn from the statistics.
+        outputs: Errors of the model's outputs.
+        accuracy: On samples of the user.
+        verified: Deployed models in their runtimes.
+        findings: Of the diagnosis, worst first; None where it was not asked.
+        improvements: What improvement passes did.
+        search: If there was one.
+        training: If there was one.
+        provenance: Where the plan comes from.
+        command: What makes the result again.
+        recipe: The options, as TOML.
+        left_out: What the report lacks, with the reason.
+        written: What is in the files beside the page, by path; empty on the page itself.
+    """
+
+    summary: Summary
+    network: Network
+    version: int = REPORT_VERSION
+    intact: str = ""
+    floats: tuple[FloatNodes, ...] = ()
+    notes: tuple[str, ...] = ()
+    samples: int = 0
+    drawn: bool = False
+    outputs: tuple[Output, ...] = ()
+    accuracy: Accuracy | None = None
+    verified: tuple[Verified, ...] = ()
+    findings: tuple[Finding, ...] | None = None
+    improvements: tuple[Improvement, ...] = ()
+    search: Search | None = None
+    training: Training | None = None
+    provenance: dict[str, Any] = {}
+    command: str = ""
+    recipe: str = ""
+    left_out: dict[str, str] = {}
+    written: dict[str, str] = {}
+
+    def encode(self) -> bytes:
+        """Return the JSON; equal reports give equal bytes."""
+        return msgspec.json.encode(self)

@@ -1,0 +1,551 @@
+/* The page of a report: its sections, in their order, from the figures that the page holds. */
+
+const report = JSON.parse(document.getElementById("report").textContent);
+const {summary, network} = report;
+const tensors = new Map((network.tensors || []).map((tensor) => [tensor.name, tensor]));
+const findings = report.findings || [];
+const timed = Boolean(report.accuracy && report.accuracy.kernels_ms);
+const layers = collected();
+
+/* Layers: chains of nodes that are fused have one; other nodes are one each. */
+function collected() {
+  const found = [], byIndex = new Map();
+  network.nodes.forEach((node, index) => {
+    if (node.kind === "input" || node.kind === "output") return;
+    const head = byIndex.get(node.layer);
+    if (head) {
+      head.members.push(index);
+      return;
+    }
+    const layer = {index, node, errors: node.errors, members: [index]};
+    byIndex.set(index, layer);
+    found.push(layer);
+  });
+  for (const layer of found) {
+    const nodes = layer.members.map((index) => network.nodes[index]);
+    layer.title = layer.node.name;
+    layer.op = nodes.map((node) => node.op).join(" + ");
+    layer.bits = precision(layer.node);
+    const last = nodes[nodes.length - 1];
+    const output = (last.ends || []).find((end) => end.slot.startsWith("output"));
+    layer.tensor = output && tensors.get(output.tensor);
+    layer.clipped = layer.tensor && layer.tensor.clipped;
+    layer.findings = nodes.flatMap((node) => node.findings || []);
+  }
+  return found;
+}
+
+function errorsOf(node) {
+  return node.layer === undefined ? undefined : network.nodes[node.layer].errors;
+}
+
+function precision(node) {
+  if (node.kind === "stored") return `w${node.weight_bits}`;
+  if (node.kind !== "integer") return node.kind === "float" ? "float" : "";
+  return node.weight_bits ? `w${node.weight_bits} a${node.bits || "?"}` : `a${node.bits || "?"}`;
+}
+
+/* ---- summary ---- */
+
+function figure(name, value, note, tone) {
+  return h("div", {class: "figure"}, h("dt", {}, name), h("dd", {class: tone}, value), note && h("p", {}, note));
+}
+
+function summarySection() {
+  const {accuracy} = report, boxes = [];
+  if (accuracy && accuracy.top1) {
+    const [before, after] = accuracy.top1, [change, low, high] = accuracy.change;
+    boxes.push(figure("Accuracy", `${fixed(after, 2)} %`,
+      `float ${fixed(before, 2)} %; ${change > 0 ? "+" : ""}${fixed(change, 2)} points [${fixed(low, 2)}, ${fixed(high, 2)}], ${whole(accuracy.samples)} samples`));
+  } else if (accuracy && accuracy.agreement !== undefined) {
+    boxes.push(figure("Agreement", `${fixed(accuracy.agreement, 2)} %`,
+      `same best class as float, ${whole(accuracy.samples)} samples`));
+  }
+  const worst = (report.outputs || []).reduce((a, b) => (a === null || level(b) < level(a) ? b : a), null);
+  if (worst) {
+    const of = report.outputs.length > 1 ? `${worst.name}, the worst of ${report.outputs.length} outputs` : worst.name;
+    boxes.push(figure("Output error", decibels(worst.sqnr_db),
+      `signal to noise of ${of}; ${report.samples} ${report.drawn ? "drawn " : ""}samples`));
+  }
+  const [before, after] = summary.bytes;
+  boxes.push(figure("Size", bytes(after), `float ${bytes(before)}; ${ratio(before / after, "smaller", "larger")}`));
+  if (accuracy && accuracy.latency_ms) {
+    const [slow, fast] = accuracy.latency_ms;
+    boxes.push(figure("Latency", `${fixed(fast, 2)} ms`,
+      `${slow === null ? "" : `float ${fixed(slow, 2)} ms; `}${accuracy.speedup ? `${ratio(accuracy.speedup, "faster", "slower")}; ` : ""}${accuracy.batch} at once`));
+  }
+  boxes.push(figure("Integer nodes", `${whole(summary.integer)} of ${whole(summary.nodes)}`, widths()));
+  return section("summary", "Summary", h("dl", {class: "figures"}, boxes), metricsTable(), floatList(), verificationTable(), remarks());
+}
+
+function level(output) { return output.sqnr_db === null ? Infinity : output.sqnr_db; }
+
+function widths() {
+  const parts = [];
+  for (const [found, what] of [[summary.weight_bits, "weights"], [summary.activation_bits, "activations"]]) {
+    const rows = Object.entries(found || {});
+    if (rows.length === 1) parts.push(`${what} of ${rows[0][0]} bits`);
+    else if (rows.length) parts.push(`${what}: ${rows.map(([bits, count]) => `${count} of ${bits}`).join(", ")} bits`);
+  }
+  return parts.join("; ");
+}
+
+function metricsTable() {
+  const {accuracy} = report;
+  const rows = Object.entries((accuracy && accuracy.metrics) || {});
+  if (accuracy && accuracy.top1 && accuracy.agreement !== undefined) rows.push(["agreement %", [null, accuracy.agreement]]);
+  if (!rows.length) return null;
+  return h("div", {class: "scroll"}, h("table", {class: "plain"},
+    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Metric"), numberHead("Float"), numberHead("Quantized"))),
+    h("tbody", {}, rows.map(([name, [float, quantized]]) => h("tr", {}, h("th", {scope: "row"}, name),
+      numberCell(float === null ? DASH : number(float)), numberCell(number(quantized)))))));
+}
+
+function numberHead(text) { return h("th", {scope: "col", class: "number"}, text); }
+
+function numberCell(text) { return h("td", {class: "number"}, text); }
+
+function floatList() {
+  const groups = report.floats || [];
+  if (!groups.length) return h("p", {class: "quiet"}, "Every node computes with integers.");
+  return [h("h3", {}, "What is float, and why"), h("ul", {class: "reasons"}, groups.map(({reason, nodes}) => h("li", {},
+    h("p", {}, h("b", {}, plural(nodes.length, "node")), " ", reason),
+    h("p", {class: "names"}, shown(nodes, 12)))))];
+}
+
+function shown(indices, most) {
+  const links = indices.slice(0, most).map((index) => [nodeLink(index), " "]);
+  return [links, indices.length > most && `and ${whole(indices.length - most)} more`];
+}
+
+function nodeLink(index, most = 48) {
+  const node = network.nodes[index];
+  return h("button", {type: "button", class: "link", title: node.name, onclick: () => reveal(index)}, shortened(node.name, most));
+}
+
+function verificationTable() {
+  const rows = report.verified || [];
+  if (!rows.length) return null;
+  const head = ["Deployed as", "Runtime"].map((name) => h("th", {scope: "col"}, name));
+  const numbers = ["Tensors", "Values", "Differ", "Most, steps", "Same class"].map(numberHead);
+  return [h("h3", {}, "Verification"),
+    h("p", {class: "quiet"}, "The deployed model in its runtime against the integers of the plan, each tensor from the runtime\u2019s own inputs."),
+    h("div", {class: "scroll"}, h("table", {class: "plain"}, h("thead", {}, h("tr", {}, head, numbers)),
+      h("tbody", {}, rows.map(verifiedRow)))),
+    rows.flatMap((row) => row.remarks || []).map((line) => h("p", {class: "remark"}, line))];
+}
+
+function verifiedRow(row) {
+  const name = h("th", {scope: "row"}, row.format);
+  if (row.refused) return h("tr", {}, name, h("td", {colspan: 6}, row.refused));
+  return h("tr", {}, name, h("td", {title: row.cpu}, row.runtime),
+    numberCell(row.ends ? `${row.tensors} of ${row.ends}` : String(row.tensors || 0)),
+    numberCell(whole(row.values || 0)), numberCell(row.differ ? whole(row.differ) : "none"),
+    numberCell(number(row.largest || 0)),
+    numberCell(row.end_to_end === undefined ? DASH : `${fixed(row.end_to_end, 2)} %`));
+}
+
+function remarks() {
+  const lines = [...((report.accuracy && report.accuracy.remarks) || []), ...(report.notes || [])];
+  const missing = Object.entries(report.left_out || {}).map(([part, why]) => `Without ${part}: ${why}`);
+  return [...lines, ...missing].map((line) => h("p", {class: "remark"}, line));
+}
+
+/* ---- network ---- */
+
+const COLOURS = {
+  own: {name: "error of each layer by itself", of: (node) => band(node, "own"), legend: errorLegend},
+  accumulated: {name: "error accumulated up to a layer", of: (node) => band(node, "accumulated"), legend: errorLegend},
+  alone: {name: "cost to the outputs of a layer alone", of: (node) => band(node, "alone"), legend: errorLegend},
+  weights: {name: "bits of weights", of: (node) => bitsBand(node.weight_bits), legend: bitsLegend},
+  activations: {name: "bits of activations", of: (node) => bitsBand(node.kind === "float" ? 32 : node.bits), legend: bitsLegend},
+  time: {name: "time of each kernel", of: (node) => timeBand(share(node)), legend: timeLegend},
+  precision: {name: "precision", of: (node) => node.kind, legend: precisionLegend},
+};
+
+function band(node, which) {
+  const errors = errorsOf(node);
+  return errors ? bandOf(errors[which]) : "none";
+}
+
+function bitsBand(bits) {
+  if (!bits) return "none";
+  return bits >= 32 ? "b32" : bits > 8 ? "b16" : bits === 8 ? "b8" : bits > 4 ? "b6" : bits === 4 ? "b4" : "b2";
+}
+
+/* The part that a layer takes of the time of all kernels; undefined where it is not known. */
+function share(node) {
+  const head = node.layer === undefined ? node : network.nodes[node.layer];
+  return timed && head.time_ms !== undefined ? head.time_ms / report.accuracy.kernels_ms : undefined;
+}
+
+const TIMES = [[0.1, "e6"], [0.05, "e5"], [0.03, "e4"], [0.02, "e3"], [0.01, "e2"], [0, "e1"]];
+
+function timeBand(part) { return part === undefined ? "none" : TIMES.find(([least]) => part >= least)[1]; }
+
+function timeLegend() {
+  const names = ["\u2265 10 % of the time", "5\u201310", "3\u20135", "2\u20133", "1\u20132", "< 1 %"];
+  return legend([...TIMES.map(([, colour], i) => [colour, names[i]]), ["none", "not known, or part of another"]]);
+}
+
+function legend(entries) {
+  return entries.map(([colour, text]) => h("li", {}, h("i", {"data-colour": colour}), text));
+}
+
+function errorLegend() { return legend([...BANDS.map(([, colour], i) => [colour, BAND_NAMES[i]]), ["none", "not measured"]]); }
+
+function bitsLegend() {
+  return legend([["b32", "float"], ["b16", "9\u201316"], ["b8", "8"], ["b6", "5\u20137"], ["b4", "4"], ["b2", "2\u20133"], ["none", "none"]]);
+}
+
+function precisionLegend() {
+  return legend([["integer", "integer"], ["stored", "integer weights, float operator"], ["float", "float"]]);
+}
+
+const graph = drawGraph(network, {name: `Network of ${summary.model}, ${plural(summary.nodes, "node")}; arrow keys go from node to node`,
+  text: describe, onselect: (index) => details(index)});
+const panel = h("aside", {class: "panel", "aria-live": "polite", "aria-label": "Details of the selected node"});
+const legendPlace = h("ul", {class: "legend", "aria-label": "Colours"});
+
+function describe(node) {
+  if (node.kind === "input" || node.kind === "output") {
+    return [node.kind, shapeText(node.ends[0].shape), `${node.kind} of the model: ${node.name}`];
+  }
+  const errors = errorsOf(node), own = errors ? `, ${decibels(errors.own)}` : "";
+  const spoken = node.kind === "integer" ? precision(node).replace("w", "weights of ").replace("a", "activations of ") + " bits" : node.kind;
+  return [node.op, precision(node), `${node.name}, ${node.op}, ${spoken}${own}`];
+}
+
+function shapeText(shape) { return shape && shape.length ? shape.join("\u00d7") : ""; }
+
+function networkSection() {
+  const names = Object.entries(COLOURS)
+    .filter(([name]) => (name === "time" ? timed : report.samples || !["own", "accumulated", "alone"].includes(name)));
+  const choice = h("select", {id: "colour", onchange: (event) => paint(event.target.value)},
+    names.map(([name, {name: text}]) => h("option", {value: name}, text)));
+  const search = h("input", {id: "find", type: "search", list: "names", placeholder: "Name of a node",
+    onchange: (event) => find(event.target.value)});
+  const list = h("datalist", {id: "names"}, network.nodes.map((node) => h("option", {value: node.name})));
+  paint(names[0][0]);
+  const worst = layers.filter(({errors}) => errors && errors.own !== null).sort((a, b) => a.errors.own - b.errors.own)[0];
+  const start = findings.map((finding) => network.nodes.findIndex((node) => node.name === finding.node)).find((i) => i >= 0);
+  const chosen = start !== undefined ? start : worst ? worst.index : network.nodes.findIndex((node) => node.ends && node.kind !== "input");
+  if (chosen >= 0) graph.select(chosen);
+  return section("network", "Network",
+    h("div", {class: "controls"}, control("Colour", choice), control("Find", search), list),
+    legendPlace, h("div", {class: "split"}, graph.element, panel));
+}
+
+function control(name, input) {
+  return h("span", {class: "control"}, h("label", {for: input.id}, name), input);
+}
+
+function paint(name) {
+  graph.paint(COLOURS[name].of);
+  replace(legendPlace, COLOURS[name].legend());
+}
+
+function find(text) {
+  const wanted = text.trim().toLowerCase();
+  if (!wanted) return;
+  const exact = network.nodes.findIndex((node) => node.name.toLowerCase() === wanted);
+  const found = exact >= 0 ? exact : network.nodes.findIndex((node) => node.name.toLowerCase().includes(wanted));
+  if (found >= 0) graph.select(found);
+}
+
+function reveal(index) {
+  document.getElementById("network").scrollIntoView({block: "start"});
+  graph.select(index);
+}
+
+/* ---- one node ---- */
+
+function details(index) {
+  const node = network.nodes[index];
+  const layer = layers.find((each) => each.members.includes(index));
+  const errors = errorsOf(node);
+  const mine = (layer ? layer.findings : node.findings) || [];
+  replace(panel,
+    h("h3", {}, node.name),
+    h("p", {class: "chips"}, h("span", {class: "chip"}, node.op), h("span", {class: `chip ${node.kind}`}, node.kind === "stored" ? "integer weights" : node.kind),
+      node.kind === "integer" && h("span", {class: "chip"}, bitsText(node)), node.weights && h("span", {class: "chip"}, plural(node.weights, "weight"))),
+    node.reason && h("p", {class: "quiet"}, `${node.kind === "integer" ? "Integer" : "Float"}: ${node.reason}.`),
+    layer && layer.members.length > 1 && h("p", {class: "quiet"}, "Fused: ", layer.members.map((each, i) => [i ? " \u2192 " : "", each === index ? node.name : nodeLink(each)])),
+    mine.map((each) => findingBlock(findings[each], false)),
+    (node.notes || []).map((note) => h("p", {class: "remark"}, note)),
+    share(node) !== undefined && h("p", {class: "quiet"}, `Time: ${milliseconds(network.nodes[node.layer === undefined ? index : node.layer])} of a batch of ${report.accuracy.batch}, ${percent(share(node))} of all kernels.`),
+    errors && errorsBlock(errors),
+    distributions(node),
+    node.weight && [h("h4", {}, `Weights by channel: float (thin) and quantized (wide)`), channelRanges(node.weight),
+      h("h4", {}, "Signal to noise of each channel of the weight, dB"), channelErrors(node.weight.sqnr_db, node.weight.count, "Signal to noise")],
+    errors && errors.channels && errors.channels.length > 1 && [h("h4", {}, "Signal to noise of each channel of the result, dB"),
+      channelErrors(errors.channels, node.weight ? node.weight.count : errors.channels.length, "Signal to noise")],
+    endsTable(node));
+}
+
+function bitsText(node) {
+  const parts = [];
+  if (node.weight_bits) parts.push(`${node.weight_bits}-bit weights`);
+  if (node.bits) parts.push(`${node.bits}-bit activations`);
+  return parts.join(", ");
+}
+
+function errorsBlock(errors) {
+  const rows = [
+    ["by itself", errors.own, "on what the float model computes before it"],
+    ["of that, weights", errors.weights, "only weights and bias quantized"],
+    ["of that, activations", errors.activations, "what quantizing inputs and result adds"],
+    ["accumulated", errors.accumulated, "in the quantized model, with all layers before"],
+    ["cost to the outputs", errors.alone, "the outputs, where this layer alone is quantized"],
+  ].filter(([, value]) => value !== undefined);
+  return [h("h4", {}, "Error, as signal to noise"), h("table", {class: "errors"}, h("tbody", {}, rows.map(([name, value, meaning]) => h("tr", {title: meaning},
+    h("th", {scope: "row"}, name), h("td", {class: "meter"}, meter(value)), numberCell(decibels(value))))))];
+}
+
+function meter(value) {
+  const share = value === null ? 100 : Math.max(2, Math.min(100, value / 60 * 100));
+  return s("svg", {class: "bar-cell", viewBox: "0 0 100 6", preserveAspectRatio: "none", "aria-hidden": "true"},
+    s("rect", {class: "track", width: 100, height: 6}), s("rect", {class: "dot", "data-colour": bandOf(value), width: share, height: 6}));
+}
+
+function distributions(node) {
+  const seen = new Set();
+  const ends = (node.ends || []).filter(({slot}) => slot !== "weight" && slot !== "bias");
+  const results = ends.filter(({slot}) => slot.startsWith("output"));
+  return [...results, ...ends.filter((end) => !results.includes(end))].map((end) => {
+    const tensor = tensors.get(end.tensor);
+    if (!tensor || !tensor.histogram || seen.has(end.tensor)) return null;
+    seen.add(end.tensor);
+    return [h("h4", {}, `Values of the ${end.slot}`), histogram(tensor), h("p", {class: "caption"}, caption(tensor))];
+  });
+}
+
+function caption(tensor) {
+  const {low, high, mean, deviation, zeros, values} = tensor.histogram;
+  const parts = [`${whole(values)} values from ${number(low)} to ${number(high)}, mean ${number(mean)}, deviation ${number(deviation)}`];
+  if (zeros) parts.push(`${percent(zeros)} are 0`);
+  if (tensor.low !== undefined) parts.push(`codes from ${number(tensor.low)} to ${number(tensor.high)}, ${percent(tensor.clipped || 0)} clipped`);
+  return `${parts.join("; ")}. Heights are logarithmic.`;
+}
+
+function endsTable(node) {
+  const ends = node.ends || [];
+  if (!ends.length) return null;
+  return [h("h4", {}, "Configurations"), h("div", {class: "scroll"}, h("table", {class: "plain ends"},
+    h("thead", {}, h("tr", {}, ["End", "Tensor"].map((name) => h("th", {scope: "col"}, name)),
+      ["Bits", "Codes", "Scale", "Zero point"].map(numberHead), h("th", {scope: "col"}, "State"))),
+    h("tbody", {}, ends.map((end) => h("tr", {}, h("th", {scope: "row"}, end.slot),
+      h("td", {title: end.tensor}, h("span", {class: "name"}, shortened(end.tensor, 26)), end.shape && end.shape.length ? h("small", {}, ` ${shapeText(end.shape)}`) : null),
+      numberCell(end.bits || DASH), numberCell(end.codes ? span(end.codes, String) : DASH),
+      numberCell(end.scale ? [span(end.scale, (each) => number(each, 5)), end.channels > 1 && h("small", {}, ` ${end.channels} channels`), end.logarithmic && h("small", {}, " logarithmic")] : DASH),
+      numberCell(end.zero_point ? span(end.zero_point, String) : DASH),
+      h("td", {title: end.shares ? `scale of ${end.shares}` : end.method}, end.state || DASH, end.shares && h("small", {}, ` as ${shortened(end.shares, 26)}`))))))) ];
+}
+
+function span(values, text) { return values.map((value) => signed(text(value))).join(" \u2026 "); }
+
+/* ---- layers ---- */
+
+const COLUMNS = [
+  {name: "Layer", key: ({title}) => title, cell: ({index}) => nodeLink(index, 34), text: true},
+  {name: "Operator", key: ({op}) => op, cell: ({op}) => op, text: true},
+  {name: "Bits", key: ({bits}) => bits, cell: ({bits}) => bits, text: true},
+  {name: "By itself", title: "Signal to noise of the layer by itself", key: ({errors}) => rank(errors && errors.own), cell: ({errors}) => tinted(errors, "own")},
+  {name: "Accumulated", title: "Signal to noise in the quantized model", key: ({errors}) => rank(errors && errors.accumulated), cell: ({errors}) => tinted(errors, "accumulated")},
+  {name: "To the outputs", title: "Signal to noise of the outputs where this layer alone is quantized", key: ({errors}) => rank(errors && errors.alone), cell: ({errors}) => tinted(errors, "alone")},
+  {name: "Clipped", title: "Part of the result\u2019s values outside of its codes", key: ({clipped}) => (clipped === undefined ? -1 : clipped), cell: ({clipped}) => percent(clipped)},
+  ...(timed ? [{name: "Time", title: "What its kernel takes of a batch", key: ({node}) => node.time_ms || 0, cell: ({node}) => milliseconds(node)}] : []),
+  {name: "Weights", key: ({node}) => node.weights || 0, cell: ({node}) => (node.weights ? whole(node.weights) : DASH)},
+];
+
+function milliseconds(node) { return node.time_ms === undefined ? DASH : `${fixed(node.time_ms, 2)} ms`; }
+
+function rank(value) { return value === undefined ? Infinity : value === null ? 1e9 : value; }
+
+function tinted(errors, which) {
+  if (!errors || errors[which] === undefined) return DASH;
+  return h("span", {class: "tint", "data-colour": bandOf(errors[which])}, decibels(errors[which]));
+}
+
+function tableRow(layer) {
+  const [name, ...others] = COLUMNS;
+  const flag = layer.findings.length > 0 && h("span", {class: "flag", title: "the diagnosis names it"}, " \u25cf");
+  return h("tr", {}, h("th", {scope: "row"}, name.cell(layer), flag),
+    others.map(({cell, text}) => h("td", {class: text ? null : "number"}, cell(layer))));
+}
+
+function layersSection() {
+  const measured = layers.filter(({errors}) => errors);
+  const body = h("tbody"), count = h("p", {class: "quiet", role: "status"});
+  const rows = layers.map((layer) => ({layer, row: tableRow(layer)}));
+  const order = {column: null, up: true};
+  const text = h("input", {id: "filter", type: "search", placeholder: "Name or operator", oninput: () => update()});
+  const kinds = [["", "all"], ["integer", "integer"], ["float", "float"], ["finding", "with a finding"], ["poor", "below 20 dB by itself"]];
+  const kind = h("select", {id: "kind", onchange: () => update()}, kinds.map(([value, name]) => h("option", {value}, name)));
+  const heads = COLUMNS.map((column) => h("th", {scope: "col", class: column.text ? null : "number", "aria-sort": "none", title: column.title},
+    h("button", {type: "button", onclick: () => sortBy(column)}, column.name)));
+
+  function sortBy(column) {
+    order.up = order.column === column ? !order.up : !["Clipped", "Time", "Weights"].includes(column.name);
+    order.column = column;
+    heads.forEach((head, i) => head.setAttribute("aria-sort", COLUMNS[i] !== column ? "none" : order.up ? "ascending" : "descending"));
+    update();
+  }
+
+  function matches({title, op, node, errors, findings: mine}) {
+    const wanted = text.value.trim().toLowerCase();
+    if (wanted && !`${title} ${op}`.toLowerCase().includes(wanted)) return false;
+    if (kind.value === "finding") return mine.length > 0;
+    if (kind.value === "poor") return errors && errors.own !== null && errors.own < 20;
+    if (kind.value === "float") return node.kind !== "integer";
+    return !kind.value || node.kind === kind.value;
+  }
+
+  function update() {
+    const kept = rows.filter(({layer}) => matches(layer));
+    if (order.column) {
+      const {key} = order.column;
+      kept.sort((a, b) => {
+        const one = key(a.layer), other = key(b.layer);
+        const compared = one < other ? -1 : one > other ? 1 : 0;
+        return order.up ? compared : -compared;
+      });
+    }
+    replace(body, kept.map(({row}) => row));
+    replace(count, `${whole(kept.length)} of ${plural(rows.length, "layer")}`);
+  }
+
+  update();
+  return section("layers", "Layers",
+    measured.length ? [h("p", {class: "quiet"}, "Signal to noise along the network, dB: a dot for each layer by itself, the line for what has accumulated. Lower is worse."),
+      profile(measured, (index) => reveal(index))] : null,
+    h("div", {class: "controls"}, control("Filter", text), control("Show", kind), count),
+    h("div", {class: "scroll tall", tabindex: 0, role: "region", "aria-label": "Table of layers"},
+      h("table", {class: "plain layers"}, h("thead", {}, h("tr", {}, heads)), body)));
+}
+
+/* ---- diagnosis, improvements, search, training, provenance ---- */
+
+function findingBlock(finding, linked = true) {
+  const index = network.nodes.findIndex((node) => node.name === finding.node);
+  return h("div", {class: "finding"},
+    h("p", {}, h("b", {}, finding.cause.replaceAll("_", " ")), linked && index >= 0 ? [" at ", nodeLink(index)] : null, `: ${finding.meaning}.`),
+    h("p", {class: "quiet"}, finding.evidence),
+    finding.remedy && (finding.remedy.startsWith("intact ") ? code(finding.remedy) : h("p", {}, `Remedy: ${finding.remedy}`)),
+    finding.gain !== undefined && finding.gain !== null && h("p", {}, `Measured gain: ${finding.gain > 0 ? "+" : ""}${fixed(finding.gain, 1)} ${finding.unit || "dB"}`));
+}
+
+function diagnosisSection() {
+  if (report.findings === undefined) return null;
+  return section("diagnosis", "Diagnosis", findings.length ? h("ol", {class: "findings"}, findings.map((each) => h("li", {}, findingBlock(each))))
+    : h("p", {class: "quiet"}, `Nothing wrong was found${report.drawn ? ", on inputs that are drawn: with data of yours more is looked at" : ""}.`));
+}
+
+function improvementsSection() {
+  const rows = report.improvements || [];
+  if (!rows.length) return null;
+  return section("improvements", "Improvements", h("div", {class: "scroll"}, h("table", {class: "plain"},
+    h("thead", {}, h("tr", {}, h("th", {scope: "col"}, "Pass"), numberHead("Before"), numberHead("After"), h("th", {scope: "col"}, "Kept"))),
+    h("tbody", {}, rows.map((row) => h("tr", {}, h("th", {scope: "row"}, row.name), numberCell(decibels(row.before)), numberCell(decibels(row.after)), h("td", {}, row.kept ? "yes" : "no")))))));
+}
+
+function searchSection() {
+  const {search} = report;
+  if (!search) return null;
+  const goal = [];
+  if (search.min_score !== undefined) goal.push(`${search.objective} of at least ${number(search.min_score, 5)}`);
+  if (search.max_cost !== undefined) goal.push(`${search.cost} of at most ${number(search.max_cost, 5)}`);
+  const known = (search.trials || []).some(([, cost, score]) => cost !== null && score !== null);
+  const told = search.log
+    ? `${plural(search.count, "trial")} by ${search.sampler}; ${search.objective} on ${plural(search.samples, "sample")}, `
+      + `${search.cost} as the cost${goal.length ? `; wanted: ${goal.join(", ")}` : ""}.`
+    : "Its log is not beside the result: --log names it.";
+  const marks = [["mark best", `taken: trial ${search.best}`], ["mark front", "no trial is better and cheaper"],
+    ["mark", "others"], ["mark stopped", "stopped early"]];
+  return section("search", "Search", h("p", {class: "quiet"}, `Found by ${search.found}. ${told}`),
+    known && [
+      h("h3", {}, "Score and cost"), markLegend(marks), trialPlane(search),
+      h("h3", {}, `The walk: ${search.objective}`), walk(search, 2, search.objective),
+      h("h3", {}, `The walk: ${search.cost}`), walk(search, 1, search.cost),
+    ]);
+}
+
+function markLegend(marks) {
+  return h("ul", {class: "legend"}, marks.map(([mark, text]) => h("li", {}, mark && h("i", {class: mark}), text)));
+}
+
+function trainingSection() {
+  const {training} = report;
+  if (!training) return null;
+  const epochs = training.epochs || [], scored = epochs.some((epoch) => epoch[3] !== null);
+  const missing = epochs.length ? "" : " The log of its epochs is not beside the result.";
+  const marks = [["curve-mark", "training"], ["curve-mark held", "held out"],
+    ["", `large dot: epoch ${training.best}, which was taken`]];
+  const losses = [{index: 1, kind: "own"}, {index: 2, kind: "held"}];
+  return section("training", "Training", h("p", {class: "quiet"}, `Learned ${training.how}.${missing}`),
+    epochs.length > 1 && [
+      h("h3", {}, "Loss"), markLegend(marks), curves("Loss of each epoch", epochs, losses, training.best),
+      scored && [h("h3", {}, "Right on what is held out, %"),
+        curves("Percent right of each epoch", epochs, [{index: 3, kind: "held"}], training.best)],
+    ]);
+}
+
+function provenanceSection() {
+  const rows = Object.entries({deployed: summary.deployed, formats: summary.formats, ...report.provenance, intact: report.intact})
+    .filter(([, value]) => value !== "" && value !== undefined);
+  return section("recipe", "Provenance and recipe",
+    report.command && [h("h3", {}, "To make it again"), code(report.command)],
+    report.recipe && [h("h3", {}, "Recipe"), code(report.recipe)],
+    h("h3", {}, "Provenance"), h("div", {class: "scroll"}, h("table", {class: "plain facts"}, h("tbody", {}, rows.map(([name, value]) => h("tr", {},
+      h("th", {scope: "row"}, name.replaceAll("_", " ")), h("td", {}, plain(value))))))));
+}
+
+function plain(value) {
+  if (Array.isArray(value)) return value.map(plain).join(", ");
+  if (value && typeof value === "object") return Object.entries(value).map(([name, each]) => `${name} ${plain(each)}`).join(", ");
+  return String(value);
+}
+
+function code(text) {
+  const copy = h("button", {type: "button", class: "copy", onclick: () => copied(copy, text)}, "Copy");
+  // No line ends inside of a flag.
+  const words = text.replace(/\n$/, "").split(/(\s+)/).map((word) => (word.startsWith("--") ? h("span", {class: "word"}, word) : word));
+  return h("div", {class: "code"}, h("pre", {tabindex: 0}, words), copy);
+}
+
+function copied(button, text) {
+  const done = () => {
+    button.textContent = "Copied";
+    setTimeout(() => { button.textContent = "Copy"; }, 1500);
+  };
+  const select = () => {
+    const range = document.createRange();
+    range.selectNodeContents(button.previousSibling);
+    getSelection().removeAllRanges();
+    getSelection().addRange(range);
+  };
+  if (navigator.clipboard) navigator.clipboard.writeText(text).then(done, select);
+  else select();
+}
+
+/* ---- the page ---- */
+
+function section(id, title, ...content) {
+  return h("section", {id, "aria-labelledby": `${id}-title`}, h("h2", {id: `${id}-title`}, title), content);
+}
+
+function build() {
+  const sections = [summarySection(), diagnosisSection(), networkSection(), layersSection(), improvementsSection(), searchSection(), trainingSection(), provenanceSection()].filter(Boolean);
+  const links = sections.map((each) => h("li", {}, h("a", {href: `#${each.id}`}, each.querySelector("h2").textContent)));
+  const calibrated = summary.samples ? `, calibrated on ${plural(summary.samples, "sample")}` : "";
+  replace(document.getElementById("page"),
+    h("a", {class: "skip", href: "#network"}, "To the network"),
+    h("header", {}, h("p", {class: "mark-line"}, "intact"), h("h1", {}, summary.model),
+      h("p", {class: "lead"}, `Quantized for ${summary.target}${calibrated}${summary.method ? ` (${summary.method})` : ""}${summary.source ? `; ${summary.source}` : ""}.`,
+        report.accuracy ? ` Run by ${report.accuracy.runtime}.` : ""),
+      h("nav", {"aria-label": "Sections"}, h("ul", {}, links))),
+    h("main", {}, sections),
+    h("footer", {}, `Written by intact ${report.intact}. Nothing on this page is fetched.`));
+}
+
+build();

@@ -1,0 +1,273 @@
+"""What a runtime makes of a result: layers that it computes in float, int8 slower than float."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator, Mapping, Sequence
+
+import msgspec
+
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.analyze.diagnose.weights import USUAL_BITS
+from intact.data.batching import Batch
+from intact.data.stream import Samples
+from intact.engines.session import FloatModel
+from intact.errors import IntactError
+from intact.flow.latency import timed_blocks
+from intact.flow.result import Result
+from intact.formats.base.format import Deployed
+from intact.formats.onnx_qdq.run import QdqRuntime, kernel_seconds
+from intact.formats.registry import FORMATS, ONNX_QDQ
+from intact.graph import OPS, OpKind, data_slots, weight_slot
+from intact.plan import QuantizedGraph
+
+_SECONDS = 1.0
+"""For each of the two models that are timed, in all."""
+_ROUNDS = 3
+"""How many times a model must be slower, at least; where there is time for five, each of them."""
+_SLOWER = 1.15
+"""Times as long as the float model takes, from which on it is no chance."""
+_LEAST_SECONDS = 2e-4
+"""Models that take less are not timed: the call takes as long as the kernels."""
+_BATCH = 8
+_SPEED = 0.5
+"""Severity of what costs nothing but time: what makes outputs wrong comes first."""
+_ISLAND = 3
+"""Quantized nodes, neighbours of float ones, that hardly pay for their quantizers."""
+_MUCH = 0.1
+"""Part of the time that is worth a remedy."""
+_QUANTIZERS = ("QuantizeLinear", "DequantizeLinear")
+_IN_INTEGERS = ("QLinear{}", "Q{}")
+"""What ONNX Runtime calls the integer kernels of an operator."""
+
+
+class Slower(msgspec.Struct, frozen=True):
+    """Times of one run, in seconds.
+
+    Attributes:
+        in_float: Of the float model.
+        quantized: Of the quantized model.
+        rounds: In how many rounds it was slower: in all of them.
+    """
+
+    in_float: float
+    quantized: float
+    rounds: int
+
+
+def products_in_float(result: Result, *, threads: int = 0) -> dict[str, str]:
+    """Return the layers that are planned for integers and computed in float, with operators.
+
+    Those of the first format; none where its runtime is not installed or does not tell.
+    """
+    name, exported = next(iter(result.exports.items()))
+    row = FORMATS[name]
+    if row.float_nodes is None or not row.can_run(exported):
+        return {}
+    with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
+        found = row.float_nodes(Deployed(result.plan, exported, None, threads))
+        return {name: op_type for name, op_type in found.items() if _multiplies(op_type)}
+    return {}
+
+
+def runtime_findings(
+    result: Result, samples: Samples, in_float: Mapping[str, str]
+) -> list[Finding]:
+    """Find out whether the runtime makes less of a result than was planned.
+
+    Args:
+        result: The result.
+        samples: Prepared as it wants them; the first few are run.
+        in_float: As of `products_in_float`.
+
+    Raises:
+        DataError: The samples do not fit the model.
+    """
+    found = [_fallback(result.plan, in_float)] if in_float else []
+    if next(iter(result.exports)) != ONNX_QDQ:
+        return found
+    feeds, _ = next(iter(samples.batches(samples.batch_size(_BATCH))))
+    with contextlib.suppress(IntactError):  # a model that the runtime refuses: `verify` says it
+        slower = time_if_slower(result, feeds)
+        if slower is not None:
+            found.append(_slowness(result, feeds, slower, in_float))
+    return found
+
+
+def _multiplies(op_type: str) -> bool:
+    spec = OPS.get(op_type)
+    return spec is not None and spec.kind is OpKind.COMPUTE
+
+
+def _products(plan: QuantizedGraph) -> list[str]:
+    """Name the layers that are planned for integers."""
+    return [
+        str(node.name)
+        for node in plan.graph.nodes
+        if plan.is_quantized(node) and _multiplies(node.op_type)
+    ]
+
+
+# ---- computed in float ------------------------------------------------------------------------
+
+
+def _fallback(plan: QuantizedGraph, in_float: Mapping[str, str]) -> Finding:
+    total = len(_products(plan))
+    first, op_type = next(iter(in_float.items()))
+    activations, weights = _widest(plan, in_float)
+    wide = [
+        f"{bits} bits in {what}"
+        for what, bits in (("activations", activations), ("weights", weights))
+        if bits > USUAL_BITS
+    ]
+    evidence = (
+        f"the runtime computes {len(in_float)} of {total} layers in float that the plan has in "
+        f"integers, the first is {first!r} ({op_type}){'; it has ' if wide else ''}"
+        f"{' and '.join(wide)}"
+    )
+    part = len(in_float) / max(total, len(in_float), 1)
+    return Finding(
+        "float_fallback",
+        evidence,
+        _SPEED * part,
+        node=first,
+        remedies=tuple(_for_fallback(plan, in_float)),
+        unit="times",
+    )
+
+
+def _for_fallback(plan: QuantizedGraph, in_float: Mapping[str, str]) -> Iterator[Remedy]:
+    """Yield bits that the runtime has kernels for; or float without quantizers around it."""
+    activations, weights = _widest(plan, in_float)
+    widths = {"activation_bits": activations, "weight_bits": weights}
+    options = {name: USUAL_BITS for name, bits in widths.items() if bits > USUAL_BITS}
+    if options:
+        yield Remedy(options={**options, "bits": None})
+    if len(in_float) < len(_products(plan)):
+        yield Remedy(options={"keep_float": list(in_float)})
+    yield Remedy(
+        text="deploy the float model: this runtime has no integer kernels for these layers"
+    )
+
+
+def _widest(plan: QuantizedGraph, nodes: Mapping[str, str]) -> tuple[int, int]:
+    """Return the most bits of the activations and of the weights of nodes."""
+    activations = weights = 0
+    for node in plan.graph.nodes:
+        if str(node.name) not in nodes:
+            continue
+        own = weight_slot(node)
+        for slot in data_slots(node):
+            if slot != own:
+                activations = max(activations, plan.input_config(node, slot).bits)
+        if own is not None:
+            weights = max(weights, plan.input_config(node, own).bits)
+    return activations, weights
+
+
+# ---- slower than float ------------------------------------------------------------------------
+
+
+def time_if_slower(result: Result, feeds: Batch) -> Slower | None:
+    """Time both models in turn until the quantized one is not slower once.
+
+    It runs as applications run it by default, but with one thread, whose own time is counted: so
+    whatever else the machine does is no alarm.
+
+    Returns:
+        None where it is not slower in each round, or where the models are too small to be timed.
+    """
+    times: list[tuple[float, float]] = []
+    for one, other in _timed(result, feeds):
+        pair = min(one), min(other)
+        if min(pair) < _LEAST_SECONDS or pair[1] < _SLOWER * pair[0]:
+            return None
+        times.append(pair)
+    if len(times) < _ROUNDS:
+        return None
+    fastest = [min(column) for column in zip(*times, strict=True)]
+    return Slower(fastest[0], fastest[1], len(times))
+
+
+def speedup(result: Result, feeds: Batch) -> float:
+    """Return how many times as fast as the float model the quantized one is, on one thread."""
+    blocks = list(_timed(result, feeds))
+    first, second = (min(min(each[at]) for each in blocks) for at in (0, 1))
+    return first / second
+
+
+def _timed(result: Result, feeds: Batch) -> Iterator[tuple[list[float], list[float]]]:
+    """Yield blocks of times of both models, in float first; the first run of each is not timed."""
+    model = FloatModel(result.plan.graph, threads=1)
+    runtime = QdqRuntime(result.exported.model, threads=1, exact=False)
+    model.run(feeds), runtime.run(feeds)
+    yield from timed_blocks(
+        lambda: model.run(feeds),
+        lambda: runtime.run(feeds),
+        seconds=_SECONDS,
+        clock=time.thread_time,
+    )
+
+
+def _slowness(result: Result, feeds: Batch, slower: Slower, in_float: Mapping[str, str]) -> Finding:
+    floats = kernel_seconds(result.plan.graph.model, feeds)
+    integers = kernel_seconds(result.exported.model, feeds)
+    total = sum(integers.values())
+    moved = sum(integers.get(name, 0.0) for name in _QUANTIZERS) / total if total else 0.0
+    evidence = (
+        f"a batch of {len(next(iter(feeds.values())))} takes {1e3 * slower.quantized:.3g} ms "
+        f"quantized and {1e3 * slower.in_float:.3g} ms in float on one thread, slower in "
+        f"each of {slower.rounds} rounds; {100 * moved:.0f} % of it are quantizers"
+    )
+    candidates = [
+        *(_for_fallback(result.plan, in_float) if in_float else ()),
+        *_kept_float(result.plan, floats, integers),
+    ]
+    remedies = [each for each in candidates if each.options] or [
+        Remedy(text="deploy the float model on this processor")
+    ]
+    lost = 1 - slower.in_float / slower.quantized
+    severity = _SPEED * (lost if not in_float else min(lost, _MUCH))  # float kernels are why
+    return Finding("slower_than_float", evidence, severity, remedies=tuple(remedies), unit="times")
+
+
+def _kept_float(
+    plan: QuantizedGraph, floats: Mapping[str, float], integers: Mapping[str, float]
+) -> Iterator[Remedy]:
+    """Yield what to keep in float: nodes alone between float ones, operators of slow kernels.
+
+    Some layers stay in integers: a result that has none is the float model.
+    """
+    total = sum(integers.values())
+    products = frozenset(_products(plan))
+    alone = [name for each in _islands(plan) if len(each) <= _ISLAND for name in each]
+    if alone and not products <= set(alone):
+        yield Remedy(options={"keep_float": alone})
+    kinds = {node.op_type for node in plan.graph.nodes if plan.is_quantized(node)}
+    multiplied = {kind for kind in kinds if _multiplies(kind)}
+    slow = []
+    for kind in sorted(kinds):
+        taken = sum(integers.get(name.format(kind), 0.0) for name in _IN_INTEGERS)
+        if taken - floats.get(kind, 0.0) > _MUCH * total:
+            slow.append(kind)
+    if slow and not multiplied <= set(slow):
+        yield Remedy(options={"keep_float": slow})
+
+
+def _islands(plan: QuantizedGraph) -> Sequence[Sequence[str]]:
+    """Return the quantized nodes in groups that pass codes to each other."""
+    group: dict[str, list[str]] = {}
+    for node in plan.graph.nodes:
+        if not plan.is_quantized(node):
+            continue
+        own = group.setdefault(str(node.name), [str(node.name)])
+        for value in node.inputs:
+            producer = None if value is None else value.producer()
+            before = None if producer is None else group.get(str(producer.name))
+            if before is not None and before is not own:
+                before.extend(own)
+                for name in own:
+                    group[name] = before
+                own = before
+    return list({id(each): each for each in group.values()}.values())

@@ -1,0 +1,151 @@
+"""Layers that a runtime computes in float, and results that are slower than float."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+
+import intact
+from intact.analyze.diagnose.findings import Finding, Remedy
+from intact.data.sources import open_samples
+from intact.flow import runtime_findings
+from intact.flow.remedies import with_command
+from intact.flow.result import Result
+from intact.flow.runtime_findings import products_in_float, time_if_slower
+from tests.models import ModelBuilder
+
+DATA = {"x": np.random.default_rng(0).normal(size=(16, 4, 8, 8)).astype(np.float32)}
+
+
+def net() -> onnx.ModelProto:
+    """A convolution alone between functions that stay float, and two that follow each other."""
+    b = ModelBuilder()
+    x = b.node("Sin", b.input("x", ["n", 4, 8, 8]), name="before")
+    x = b.node("Sin", b.node("Conv", x, b.weight(4, 4, 1, 1), name="alone"), name="behind")
+    for name in ("first", "second"):
+        x = b.node("Conv", x, b.weight(4, 4, 1, 1), name=name)
+        x = b.node("Relu", x, name=f"{name}_relu")
+    b.output(x)
+    return b.build()
+
+
+@pytest.fixture(scope="module")
+def result() -> Result:
+    return intact.quantize(net(), DATA, threads=1)
+
+
+@pytest.fixture(scope="module")
+def wide() -> Result:
+    return intact.quantize(net(), DATA, activation_bits=16, threads=1)
+
+
+def found_in(result: Result, in_float: Mapping[str, str]) -> list[Finding]:
+    samples = open_samples(DATA, result.plan.graph)
+    return runtime_findings.runtime_findings(result, samples, in_float)
+
+
+def timed(monkeypatch: pytest.MonkeyPatch, *blocks: tuple[float, float]) -> list[int]:
+    """Let the runs of both models take these seconds, block by block; count the blocks."""
+    asked = []
+
+    def made(*_: object, **__: object) -> Any:
+        for one, other in blocks:
+            asked.append(1)
+            yield [one, 2 * one], [other, 2 * other]
+
+    monkeypatch.setattr(runtime_findings, "timed_blocks", made)
+    return asked
+
+
+def test_codes_of_16_bits_are_computed_in_float(wide: Result, result: Result) -> None:
+    in_float = products_in_float(wide, threads=1)
+    assert in_float == {"alone": "Conv", "first": "Conv", "second": "Conv"}
+    found = found_in(wide, in_float)[0]
+    assert (found.cause, found.node, found.unit) == ("float_fallback", "alone", "times")
+    assert "3 of 3 layers in float" in found.evidence
+    assert "16 bits in activations" in found.evidence
+    assert found.remedies[0].options == {"activation_bits": 8, "bits": None}
+    assert products_in_float(result, threads=1) == {}
+
+
+def test_one_layer_that_runs_in_float_is_kept_so(result: Result) -> None:
+    found = found_in(result, {"second": "Conv"})[0]
+    assert found.remedies[0].options == {"keep_float": ["second"]}
+
+
+def test_openvino_tells_what_it_computes_in_float() -> None:
+    pytest.importorskip("openvino")
+    made = intact.quantize(net(), DATA, target="openvino", threads=1)
+    assert products_in_float(made, threads=1) == {}
+
+
+def test_a_runtime_that_does_not_tell_has_none() -> None:
+    made = intact.quantize(net(), DATA, target="tflite", keep_float=["Sin"], io="float")
+    assert products_in_float(made) == {}
+    assert found_in(made, {}) == []
+
+
+def test_slower_in_each_round_is_a_finding(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, *[(0.004, 0.008)] * 5)
+    (found,) = found_in(result, {})
+    assert (found.cause, found.unit) == ("slower_than_float", "times")
+    assert "takes 8 ms quantized and 4 ms in float on one thread" in found.evidence
+    assert found.severity == pytest.approx(0.25)
+    assert found.remedies[0].options == {"keep_float": ["alone"]}
+
+
+@pytest.mark.parametrize(
+    "last", [(0.004, 0.004), (0.004, 0.0041), (0.0001, 0.008)], ids=["even", "chance", "small"]
+)
+def test_once_as_fast_is_no_finding(
+    last: tuple[float, float], result: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = timed(monkeypatch, (0.004, 0.008), last, (0.004, 0.008), (0.004, 0.008))
+    assert time_if_slower(result, DATA) is None
+    assert len(asked) == 2
+
+
+def test_two_rounds_are_too_few(result: Result, monkeypatch: pytest.MonkeyPatch) -> None:
+    timed(monkeypatch, *[(1.0, 2.0)] * 2)
+    assert time_if_slower(result, DATA) is None
+
+
+def test_what_runs_in_float_is_named_before_the_time(
+    wide: Result, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timed(monkeypatch, *[(0.004, 0.008)] * 5)
+    first, second = found_in(wide, products_in_float(wide))
+    assert (first.cause, second.cause) == ("float_fallback", "slower_than_float")
+    assert first.severity > second.severity
+    assert second.remedies[0].options == {"activation_bits": 8, "bits": None}
+
+
+def test_all_layers_are_never_kept_in_float(monkeypatch: pytest.MonkeyPatch) -> None:
+    b = ModelBuilder()
+    x = b.node("Sin", b.input("x", ["n", 4, 8, 8]))
+    b.output(b.node("Sin", b.node("Conv", x, b.weight(4, 4, 1, 1))))
+    made = intact.quantize(b.build(), DATA)
+    timed(monkeypatch, *[(0.004, 0.008)] * 5)
+    (found,) = found_in(made, {})
+    assert [each.text for each in found.remedies] == ["deploy the float model on this processor"]
+
+
+@pytest.mark.parametrize("given", [None, {"other": 4, "alone": 6}])
+def test_bits_of_a_remedy_leave_those_of_other_nodes(given: Mapping[str, int] | None) -> None:
+    finding = Finding("accumulator_overflow", "", 1.0, remedies=(Remedy({"bits": {"alone": 7}}),))
+    made_by = {"model": "m.onnx", "data": "d.npz", **({"bits": given} if given else {})}
+    command = with_command(finding, made_by).remedy
+    assert "--bits alone=7" in command
+    assert ("--bits other=4" in command) == (given is not None)
+    assert "alone=6" not in command
+
+
+def test_kernel_seconds_name_the_runtimes_operators(result: Result) -> None:
+    seconds: Callable[..., Mapping[str, float]] = runtime_findings.kernel_seconds
+    integers = seconds(result.exported.model, DATA)
+    assert integers["QLinearConv"] > 0
+    assert seconds(result.plan.graph.model, DATA).keys() & {"Conv", "FusedConv"}
