@@ -255,6 +255,7 @@ def by_peer(case: Case, folder: Path) -> Path | None:
             activation_type=QuantType.QUInt8,
             weight_type=QuantType.QInt8,
         )
+        session(made, 1)
     except Exception as error:  # whatever it raises is its answer
         print(f"{case.name}: ONNX Runtime's quantizer: {str(error)[:100]}", file=sys.stderr)
         return None

@@ -90,8 +90,11 @@ def result(found: Result, *, seconds: float, as_json: bool, explain: bool = Fals
 
 def _notes(found: Result) -> None:
     from intact.flow.result import PLAN
+    from intact.plan import NoteKind
 
-    notes(found.plan.notes, all_in=f"in {(found.folder or Path()) / PLAN}")
+    said = (NoteKind.SPEED,) if found.fastest is not None else ()
+    told = [note for note in found.plan.notes if note.kind not in said]
+    notes(told, all_in=f"in {(found.folder or Path()) / PLAN}")
 
 
 def _is_verifiable(found: Result) -> bool:

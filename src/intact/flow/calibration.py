@@ -36,7 +36,7 @@ from intact.flow.result import Result
 from intact.flow.samples import open_fed
 from intact.formats.base.format import Io
 from intact.formats.onnx_annotation.read import scales_of_model, tensor_names
-from intact.formats.registry import export
+from intact.formats.registry import ONNX_QDQ, export
 from intact.formats.scales import read_scales
 from intact.graph import Graph
 from intact.graph.files.tensors import weight_bytes
@@ -213,9 +213,12 @@ class Calibration:
                         loss = self._loss(job, made)
                         findings = self._findings(made, observed)
                         made = made._replace(choice=None)  # its sessions have copies of weights
-                        results[index] = self._written(job, made, sample, compared)
-                        results[index].loss, results[index].findings = loss, findings
-                        results[index].fastest = fastest
+                        result = self._written(job, made, sample, compared)
+                        if observed is not None and fastest is None:
+                            spent = time.perf_counter() - start
+                            findings += self._slow_sign(result, observed, spent)
+                        result.loss, result.findings, result.fastest = loss, findings, fastest
+                        results[index] = result
         return [results[index] for index in sorted(results)]
 
     def _refuse_data(self, jobs: Sequence[Job], data: DataSource | None, *, needed: bool) -> None:
@@ -294,6 +297,16 @@ class Calibration:
             return assign(job.keeping(names, graph), statistics, method, given)
 
         return find_loss(choice, again)
+
+    def _slow_sign(
+        self, result: Result, observed: _Observed, seconds: float
+    ) -> tuple[Finding, ...]:
+        """Look whether the runtime is slower than in float, where that is quickly told."""
+        if next(iter(result.exports)) != ONNX_QDQ or result.plan.graph is not observed.runs.graph:
+            return ()
+        from intact.flow.runtime_findings import slow_sign  # with much else
+
+        return tuple(slow_sign(result, observed.first, observed.runs.run, seconds))
 
     def _findings(self, scaled: Scaled, observed: _Observed | None) -> tuple[Finding, ...]:
         """Look for what costs little to find."""
