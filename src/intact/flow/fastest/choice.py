@@ -32,6 +32,8 @@ _MIXED = 3
 """Solutions that are built and profiled in turn; each corrects the costs of the next."""
 _SAME = 1.02
 """Times that differ by less are the same: the placement with more integers is taken."""
+_MOST_ROUNDS = 0.7
+"""Part of the rounds in which a placement with fewer integers must be faster."""
 _PRICES = tuple(np.logspace(-3, 4, 15))
 """Of noise, in costs: from next to nothing to all in float."""
 _PROFILED = (2, 10)
@@ -206,7 +208,7 @@ class FastestSearch:
         left = self.seconds - (time.perf_counter() - self._start)
         rounds = in_turn([each.run for each in candidates], seconds=max(left, 0.4 * self.seconds))
         times = [1e3 * each for each in lower_quartiles(rounds)]
-        at = self._best(candidates, times, None if floats is None else times[1])
+        at = self._best(candidates, rounds, floats=floats is not None)
         predicted = 0.0
         if last is not None and last.costs is not None:
             whole, own = (
@@ -219,16 +221,27 @@ class FastestSearch:
         return KnownChoice(names, (in_float, times[0], times[at]), predicted)
 
     def _best(
-        self, candidates: Sequence[_Candidate], times: Sequence[float], in_float: float | None
+        self, candidates: Sequence[_Candidate], rounds: Sequence[Sequence[float]], *, floats: bool
     ) -> int:
-        """Choose the placement with most integers among the fastest, none slower than float."""
+        """Choose the fastest placement, with as many integers as can be, none slower than float.
+
+        One with fewer integers must be faster by more than 2 %, and so in most rounds: what is
+        faster by chance is so in half of them.
+
+        Args:
+            candidates: All in integers first; all in float second, where there is that.
+            rounds: Their seconds.
+            floats: Whether there is that.
+        """
+        times = lower_quartiles(rounds)
         order = sorted(range(len(candidates)), key=lambda at: int(candidates[at].kept.sum()))
         accepted = [at for at in order if self._is_accepted(candidates[at].kept)] or order[-1:]
-        fastest = min(times[at] for at in accepted)
-        for at in accepted:
-            if times[at] <= _SAME * fastest and (in_float is None or times[at] <= in_float):
-                return at
-        return accepted[-1]
+        best = accepted[0]
+        for at in accepted[1:]:
+            wins = sum(each[at] < each[best] for each in rounds)
+            if _SAME * times[at] < times[best] and wins >= _MOST_ROUNDS * len(rounds):
+                best = at
+        return 1 if floats and times[1] < times[best] else best
 
     def _is_accepted(self, kept: Kept) -> bool:
         if self.bound is None or kept.all():

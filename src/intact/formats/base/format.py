@@ -81,6 +81,7 @@ class Expressible(msgspec.Struct, frozen=True):
     Attributes:
         weight_bits: Widths of weights, where a format holds fewer codes than any integers.
         activation_bits: Widths of activations.
+        integer_bits: Widths that its runtime computes with integers, of those.
         floats: Whether operators may stay float.
         packs: Whether codes of 4 bits are stored two a byte.
         logarithmic: Whether levels may be spaced logarithmically.
@@ -90,6 +91,7 @@ class Expressible(msgspec.Struct, frozen=True):
 
     weight_bits: frozenset[int] = frozenset(range(2, 17))
     activation_bits: frozenset[int] = frozenset(range(2, 17))
+    integer_bits: frozenset[int] = frozenset(range(2, 17))
     floats: bool = True
     packs: bool = True
     logarithmic: bool = False
@@ -101,6 +103,7 @@ class Expressible(msgspec.Struct, frozen=True):
         return Expressible(
             self.weight_bits & other.weight_bits,
             self.activation_bits & other.activation_bits,
+            self.integer_bits & other.integer_bits,
             self.floats and other.floats,
             self.packs and other.packs,
             self.logarithmic and other.logarithmic,

@@ -13,6 +13,7 @@ from intact.errors import PlanError
 from intact.formats.base.format import (
     Deployed,
     Exported,
+    Expressible,
     Feeds,
     Format,
     Io,
@@ -120,6 +121,7 @@ ONNX_QDQ = Format(
     _write,
     _read,
     optional=_FILES[1:],
+    expressible=Expressible(integer_bits=frozenset(range(5, 9))),  # fewer are stored as 4 bits
     verify=_verify,
     run=_run,
     load=_load,
